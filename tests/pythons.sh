@@ -1,6 +1,6 @@
 #!/bin/sh
-# The fast tests on each Python of the classifiers, each in an environment of its own: make test-pythons. An interpreter is
-# that of PATH or of pyenv; one that is not there is said to be missing. Fails where tests fail, and where nothing ran.
+# Run the fast tests on each Python of the classifiers, in separate environments: make test-pythons. Interpreters come from
+# PATH or pyenv; missing ones are reported. Fails if tests fail or if no interpreter is found.
 set -u
 versions=${PYTHONS:-$(sed -n 's,.*Python :: \(3\.[0-9]*\)".*,\1,p' pyproject.toml)}
 said= ran=no failed=no

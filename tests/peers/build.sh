@@ -1,7 +1,7 @@
 #!/bin/sh
-# Servers that others wrote, into a folder: build.sh FOLDER wheel|all. What is there already is left alone, so that what
-# broke off goes on at the next call. `wheel` takes seconds and compiles nothing; `all` adds some ten minutes of CPU time
-# and 1.4 GB. Where pip's torch comes with CUDA it is far larger: TORCH names another requirement.
+# Install servers of other projects: build.sh FOLDER wheel|all. Existing parts are kept, so that an interrupted build
+# resumes at the next call. `wheel` takes seconds and compiles nothing; `all` adds about ten minutes of CPU time and
+# 1.4 GB. If pip's torch comes with CUDA, it is far larger; TORCH names another requirement.
 set -eu
 folder=$1 wanted=${2:-all} jobs=${PEERS_JOBS:-2} version=0.3.36
 mkdir -p "$folder"
@@ -10,7 +10,7 @@ echo '*' > "$folder/.gitignore"
 [ -x "$folder/bin/python" ] || "${PYTHON:-python3}" -m venv "$folder"
 pip="$folder/bin/python -m pip --disable-pip-version-check"
 
-once() { # once NAME COMMAND...: runs it unless it went well before
+once() { # once NAME COMMAND...: run the command unless it succeeded before
     name=$1
     shift
     [ -e "$folder/.$name" ] && return
@@ -19,19 +19,19 @@ once() { # once NAME COMMAND...: runs it unless it went well before
     touch "$folder/.$name"
 }
 
-# Chained by hand: `set -e` does not hold in what `once` runs.
+# Chained with &&, because `set -e` has no effect in a function that `once` runs.
 llama_cpp() {
     rm -rf "$folder/source" && mkdir -p "$folder/source" && cd "$folder/source" &&
         $pip download --no-deps --no-binary llama-cpp-python "llama-cpp-python==$version" &&
         tar xzf "llama_cpp_python-$version.tar.gz" &&
-        # For any processor of its kind: the folder may be cached and used elsewhere.
+        # Built for all processors of this architecture, because the folder may be cached and used elsewhere.
         cmake -S "llama_cpp_python-$version/vendor/llama.cpp" -B "$folder/llama.cpp" -DCMAKE_BUILD_TYPE=Release \
             -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=OFF -DGGML_OPENMP=OFF -DLLAMA_OPENSSL=OFF \
             -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF &&
         nice cmake --build "$folder/llama.cpp" --target llama-server -j "$jobs"
 }
 
-llama_cpp_python() { # with the libraries that were built above, which halves what is compiled
+llama_cpp_python() { # uses the libraries built above, which halves the compilation
     CMAKE_ARGS=-DLLAMA_BUILD=OFF $pip install \
         "llama-cpp-python[server] @ file://$folder/source/llama_cpp_python-$version.tar.gz" &&
         LLAMA_CPP_LIB_PATH="$folder/llama.cpp/bin" "$folder/bin/python" -c 'import llama_cpp.server.app'

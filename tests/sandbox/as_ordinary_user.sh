@@ -1,5 +1,5 @@
-# The hostile programs once more, started by a user who is not root: sh tests/sandbox/as_ordinary_user.sh PYTHON
-# That user needs a Python that others may run; what it imports is copied to where others may read it.
+# Run the hostile programs again as a user who is not root: sh tests/sandbox/as_ordinary_user.sh PYTHON
+# That user needs a Python that others may run. Its imports are copied to where others may read them.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 packages=$("$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

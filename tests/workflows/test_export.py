@@ -1,4 +1,4 @@
-"""A run in the files of lm-eval: every kind of task of ours, without lm-eval."""
+"""Runs exported to the files of lm-eval: each kind of task, without lm-eval installed."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_run_without_a_report_or_with_other_data_is_refused(
 def test_any_name_of_a_model_becomes_one_folder_below_the_chosen_one(
     tmp_path: Path, model: str, folder: str
 ) -> None:
-    """Servers list whatever they like as the name of their model."""
+    """Servers may list any name for their model."""
     cut = folder.endswith("-")
     assert (file_name(model)[:-8] if cut else file_name(model)) == folder
     assert len(file_name(model).encode()) <= 170
@@ -237,4 +237,4 @@ def test_a_folder_that_cannot_be_made_is_said(run: tuple[Path, Report], tmp_path
 def test_names_and_spreads_are_lm_evals() -> None:
     assert sanitize('my-org/m:"x"') == "my-org__m__x__"
     assert mean_stderr([1.0]) is None
-    assert mean_stderr([1.0] * 75 + [0.0] * 25) == pytest.approx(0.04351941398892446)  # as recorded
+    assert mean_stderr([1.0] * 75 + [0.0] * 25) == pytest.approx(0.04351941398892446)  # recorded

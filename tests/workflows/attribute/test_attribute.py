@@ -1,6 +1,4 @@
-"""Each worker behind a front door, and each pair, is asked by itself: who answers wrong is named,
-and nobody else.
-"""
+"""Attribution asks each worker and each pair directly, and accuses only the faulty ones."""
 
 from __future__ import annotations
 
@@ -66,8 +64,10 @@ def asked(
     door: str | None = None,
     **deployment: Any,
 ) -> tuple[Attributed, Deployed]:
-    """A run of a few samples, and then each worker. The workers are told as a launcher would, or by
-    `workers`. `door`: the run goes to this worker instead of the orchestrator.
+    """Run a few samples, then ask each worker.
+
+    The workers come from the run folder, where a launcher records them, or from `workers`. With
+    `door`, the run goes to this worker instead of the orchestrator.
     """
 
     async def story() -> tuple[Attributed, Deployed]:
@@ -95,7 +95,7 @@ def asked(
 
 
 def accused(done: Attributed) -> dict[str, list[str]]:
-    """Return who is accused of wrong answers, by the phase."""
+    """Return the workers accused of wrong answers, by phase."""
     parts = {"alone": done.alone, "in pairs": done.in_pairs}
     return {
         name: [row.worker for row in part.rows if row.accused]
@@ -123,9 +123,8 @@ def test_nobody_is_accused_of_what_all_get_wrong(plan: Plan, answers: Path, tmp_
     done, _ = asked(plan, tmp_path, 2, 2, answers=answers)
     assert accused(done) == {"alone": [], "in pairs": []}
     assert done.exit_code == 0
-    assert [
-        line for line in done.warnings if not line.startswith("slow")
-    ] == []  # on a busy machine one may be slow
+    # On a busy machine, a worker may be slow.
+    assert [line for line in done.warnings if not line.startswith("slow")] == []
     assert done.in_pairs is not None
     assert (done.in_pairs.joined, done.in_pairs.planned) == (48, 48)
 
@@ -149,9 +148,7 @@ def test_what_a_newer_version_found_is_not_replaced(
 def test_sides_that_do_not_fit_show_in_pairs_only(
     plan: Plan, answers: Path, tmp_path: Path
 ) -> None:
-    """Wrong is what comes of another tensor parallel size than the generation worker's own: a
-    checkerboard.
-    """
+    """A generation worker garbles context from another tensor parallel size, in a checkerboard."""
     faults = {f"generation_{i}": {"wrong_tp": True} for i in (0, 1)}
     sizes = {"context_1": 2, "generation_1": 2}
     done, there = asked(
@@ -218,19 +215,17 @@ def slow(done: Attributed) -> list[tuple[str, str]]:
 def test_a_slow_worker_is_named_and_fails_nothing(
     plan: Plan, answers: Path, tmp_path: Path, with_pairs: bool
 ) -> None:
-    """So slow that no busy machine makes the others look so; of three, one is always beside the
-    slow one.
-    """
+    """The delay exceeds any that a busy machine causes; one of three pairs has the slow worker."""
     faults = {"generation_1": {"latency_s": 1.0}}
     done, there = asked(
         plan, tmp_path, 1, 3, samples=24, with_pairs=with_pairs, answers=answers, faults=faults
     )
     guilty = there.workers["generation_1"]
     assert slow(done) == [("generation", guilty)] * (1 + with_pairs)
-    [warning] = done.warnings  # not once more in pairs
+    [warning] = done.warnings  # not repeated for pairs
     assert warning.startswith(f"slow_worker: generation server {guilty} takes ")
-    # The four that were asked first do not count. On a busy machine the others may be as slow now
-    # and then.
+    # The first four requests do not count. On a busy machine, the other workers may be as slow at
+    # times.
     assert re.search(r"for (1[5-9]|20) of 20 \(p = ", warning)
     assert done.exit_code == 0
     written = json.loads((tmp_path / "attribution.json").read_text())
@@ -319,7 +314,7 @@ def test_registered_workers_are_found_in_what_the_front_door_tells() -> None:
 
 @pytest.fixture
 def finished(plan: Plan, tmp_path: Path) -> tuple[Path, Plan]:
-    """A run whose endpoint is gone."""
+    """Return a run whose endpoint no longer exists."""
 
     async def story() -> Plan:
         async with deployed(1, 1, perf_metrics=False) as there:

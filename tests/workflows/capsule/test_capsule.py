@@ -1,4 +1,4 @@
-"""A capsule replays the request of a run byte for byte, and holds no key."""
+"""A capsule replays the request of a run byte for byte and contains no key."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ ENVIRON = {"OPENAI_API_KEY": KEY, "TEAM_TOKEN": "team-secret-value"}
 
 
 def replayed(server: Server, folder: Path, environ: dict[str, str]) -> str:
-    """Return what curl prints when the capsule is sent to a server again."""
+    """Send the capsule to a server again and return what curl prints."""
     if shutil.which("curl") is None:
-        pytest.skip("there is no curl on this machine")
+        pytest.skip("curl is not installed")
 
     async def sent() -> str:
         async with server.scripted.serve() as url:
@@ -135,7 +135,7 @@ def test_a_failure_comes_with_the_log_of_its_time_and_without_the_secrets_in_it(
 
 
 def test_what_the_server_said_and_the_plan_hold_no_secret(tmp_path: Path) -> None:
-    """Answers, failures and the plan are no mappings, and are looked into all the same."""
+    """Answers, failures and the plan are not mappings, but they are searched too."""
     said = "my proxy is http://me:mine@host, my token team-secret-value, and sk-12345678 too"
     answers = answers_to(plan_for(tmp_path).tasks[0])
 
@@ -296,7 +296,7 @@ ODD_PATHS = (
 
 def test_the_script_asks_where_the_run_asked_whatever_the_address_holds(tmp_path: Path) -> None:
     if shutil.which("curl") is None:
-        pytest.skip("there is no curl on this machine")
+        pytest.skip("curl is not installed")
     server = ScriptedServer(json_reply({}), paths=EVERY_PATH)
     plan = replace(plan_for(tmp_path), no_reference=True)
     plan = replace(
@@ -357,9 +357,8 @@ def test_without_sessions_the_plan_tells_whom_was_asked(tmp_path: Path) -> None:
     base_url = json.loads((tmp_path / "out/environment.json").read_text())[-1]["endpoint"][
         "base_url"
     ]
-    (
-        tmp_path / "out/environment.json"
-    ).unlink()  # it only informs, as serve-eval says where it is damaged
+    # The file only informs, as serve-eval says if it is damaged.
+    (tmp_path / "out/environment.json").unlink()
     [folder] = capsules(tmp_path / "out", ["test-1"], tmp_path / "capsules", environ={})
     assert (folder / "body.json").read_bytes() in server.received
     assert f"BASE_URL={base_url}\n" in (folder / "curl.sh").read_text()
@@ -412,7 +411,6 @@ def test_a_sample_of_a_hold_out_set_needs_a_word_more(
     )
     assert (folder / "body.json").read_bytes() in server.received
     monkeypatch.delenv(holdout.VARIABLE)
-    [finding] = (
-        diagnose(tmp_path / "out").runs[0].findings
-    )  # which of them are secret cannot be known any more
+    # Without the key, diagnose cannot know which samples are secret.
+    [finding] = diagnose(tmp_path / "out").runs[0].findings
     assert finding.samples == ()

@@ -1,6 +1,4 @@
-"""Two endpoints beside each other: what is alike is not accused, what is worse is proven, with its
-flips.
-"""
+"""Comparisons of two endpoints: equal ones pass, a worse one is proven and its flips are listed."""
 
 from __future__ import annotations
 
@@ -53,8 +51,9 @@ def plan(data_root: Path) -> Plan:
 
 @pytest.fixture(scope="module")
 def answers(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Callable[[float | None], Path]:
-    """A file of answers that are right in 80 %, given how many prompts two runs judge
-    differently.
+    """Return a function that writes a file of answers, of which 80 % are right.
+
+    Its argument is the share of prompts that two runs judge differently.
     """
     prepared = prepare(replace(plan, no_reference=True))
 
@@ -68,7 +67,7 @@ def answers(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Callable[[f
 
 @pytest.fixture(scope="module")
 def steady(answers: Callable[[float | None], Path]) -> SimulatorConfig:
-    """An endpoint that judges 3 % of the prompts differently each time."""
+    """Return an endpoint that judges 3 % of the prompts differently each time."""
     return SimulatorConfig(answers=answers(0.03), varied=True)
 
 
@@ -80,7 +79,7 @@ def _compare(
     rules: CompareRules = PAIRED,
     **more: Any,
 ) -> tuple[Comparison, list[int]]:
-    """The comparison of two simulated endpoints, and how many requests each of them got."""
+    """Compare two simulated endpoints; return the comparison and each one's number of requests."""
     apps = [create_app(config) for config in (a, b)]
 
     async def both() -> Comparison:
@@ -172,9 +171,7 @@ def _values(folder: Path) -> dict[str, float]:
 def test_more_flips_both_ways_are_no_drop(
     plan: Plan, answers: Callable[[float | None], Path], tmp_path: Path
 ) -> None:
-    """A says the same each time, B something else to an eighth of the prompts, better as often as
-    worse.
-    """
+    """A repeats its answers; B differs on an eighth of the prompts, as often better as worse."""
     settled = SimulatorConfig(answers=answers(0.13))
     found, _ = _compare(
         plan,
@@ -195,7 +192,7 @@ def test_a_finished_comparison_asks_nothing_and_says_the_same(
 ) -> None:
     before, out = alike
     urls = [side.base_url for side in (before.a, before.b)]
-    sides = [CompareSide(plan=_at(plan, url)) for url in urls]  # where no server listens any more
+    sides = [CompareSide(plan=_at(plan, url)) for url in urls]  # the servers are gone
     after = asyncio.run(compare(sides[0], sides[1], PAIRED, out, environ={}))
     assert replace(after, started_at="", wall_s=0.0) == replace(before, started_at="", wall_s=0.0)
 
@@ -213,8 +210,9 @@ def test_another_margin_is_refused_when_the_answers_are_known(
 def test_runs_that_were_interrupted_go_on_and_end_as_if_they_had_not_been(
     plan: Plan, steady: SimulatorConfig, tmp_path: Path
 ) -> None:
-    """Each prompt has one answer at each endpoint, so that the end does not depend on how often it
-    was asked. Flips are listed in the order of the answers, so both comparisons have the same.
+    """Each prompt has one answer at each endpoint, so that the number of requests does not matter.
+
+    Flips are listed in the order of the answers, so both comparisons list the same ones.
     """
     plan = replace(plan, limits=replace(plan.limits, order_seed=7))
     a, b = (
@@ -374,7 +372,7 @@ def test_flips_of_a_hold_out_set_are_counted_and_not_listed(
 def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
     plan: Plan, steady: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One GPU for two servers: the second one is refused while the first has it."""
+    """One GPU for two servers: the second is refused while the first holds it."""
     up: list[str] = []
     history: list[str] = []
     said: list[str] = []
@@ -433,7 +431,7 @@ def test_the_command_compares_finished_runs(
 def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(
     damaged: tuple[Comparison, Path], tmp_path: Path
 ) -> None:
-    """A plan file that starts its endpoint, against a run."""
+    """Compare a plan file, which starts its endpoint, with a run."""
     _, out = damaged
     saved = run_folder.read_plan(out / "a")
     (tmp_path / "plan.yaml").write_text(
@@ -534,7 +532,7 @@ def test_of_a_case_what_was_expected_is_printed_and_not_how_it_is_scored(
 def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(
     plan: Plan, steady: SimulatorConfig, tmp_path: Path
 ) -> None:
-    """200 rounds with 3 % of flips, of FAIL at .05 and of more flips than its own at .01."""
+    """Run 200 comparisons with 3 % of flips, for FAIL at .05 and for more flips at .01."""
     failed = more = 0
     small = replace(plan, limit=60)
     for seed in range(200):

@@ -1,4 +1,4 @@
-"""The first different token of two answers, and how sure each endpoint was of its own."""
+"""The first token at which two answers differ, and each endpoint's confidence in its own."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_has_no_log_probabilities_is_not_read(choice: Mapping[str, Any]) ->
 
 
 def _endpoint(tokens: Sequence[Token]) -> ScriptedServer:
-    """Says these tokens to whatever it is asked."""
+    """Return a server that answers each request with these tokens."""
     return ScriptedServer(
         logprobs([TokenLogprob(text=t.text, logprob=t.logprob, top=t.top) for t in tokens])
     )

@@ -1,5 +1,6 @@
-"""A real model beside its own rounded forms: docs/regression-checks.md has the table that the slow
-one repeats.
+"""Comparisons of a real model with its rounded forms.
+
+The slow test repeats the table in docs/regression-checks.md.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _compared(
     rule: Spec,
     seed: int = 0,
 ) -> dict[str, tuple[ComparedTask, int]]:
-    """Return what the comparison with each form found, and its exit code."""
+    """Return the comparison with each form and its exit code."""
     found: dict[str, tuple[ComparedTask, int]] = {}
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""Check the report on how two endpoints served the same prompts, apart from their answers."""
+"""Warnings about how fast two endpoints served the same prompts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_more_than_twice_as_long_for_more_than_half_of_the_prompts(
 
 
 def test_two_that_are_alike_are_called_slower_no_more_often_than_alpha_says() -> None:
-    """The hardest case that is no fault: a ratio whose median is the limit itself."""
+    """The hardest sound case: a ratio whose median is exactly the limit."""
     rng = random.Random(3)
     said = sum(
         slower(_had([1.0] * 100), _had([2.0 * 3.0 ** rng.uniform(-1, 1) for _ in range(100)]))
@@ -61,7 +61,7 @@ SOME_LATE = [1.0, 1.0, 1.0, 3.1, 1.0, 1.0] * 10
         ([1.0] * 60, [1.0] * 24 + SOME_LATE[:36], True),  # in 6 of 10 parts
         ([1.0] * 60, [1.0] * 30 + SOME_LATE[:30], False),
         ([1.0] * 60, [1.0] * 40 + [3.1] * 20, False),  # one pause
-        ([1.0] * 60, [5 * time for time in SOME_LATE], True),  # each beside its own side
+        ([1.0] * 60, [5 * time for time in SOME_LATE], True),  # each compared with its own side
         (SOME_LATE, SOME_LATE, False),  # long answers are long on both
         ([1.0] * 60, [5.0] * 60, False),
         ([], [], False),

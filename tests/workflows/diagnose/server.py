@@ -1,6 +1,4 @@
-"""A small endpoint that knows the right answers to word problems and does one thing wrong, and runs
-against it.
-"""
+"""An endpoint that answers word problems rightly but for one fault, and runs against it."""
 
 from __future__ import annotations
 
@@ -30,14 +28,12 @@ from tests.scripted_server import (
 
 MODEL = "m"
 TOKENS = 12
-"""Tokens that an answer is told to have."""
+"""Tokens that the usage field reports for an answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One request: its number from 0 among those that are no probe, and how many are being answered
-    with it.
-    """
+    """One request: its number from 0, without probes, and how many are in flight with it."""
 
     number: int
     in_flight: int
@@ -45,14 +41,14 @@ class Asked:
     target: str
 
     def chance(self, what: str) -> float:
-        """A number between 0 and 1 that the prompt alone decides."""
+        """Return a number between 0 and 1 that only the prompt decides."""
         digest = hashlib.sha256(f"{what}:{self.target}:{_key(self.body)}".encode()).digest()
         return int.from_bytes(digest[:8]) / 2**64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """One answer. With a `status` from 400 on, `text` is the message of an error."""
+    """One answer. If `status` is 400 or more, `text` is the error message."""
 
     text: str
     finish: str = "stop"
@@ -66,13 +62,13 @@ Act = Callable[[Asked], Said]
 
 
 def sound(asked: Asked, accuracy: float = 0.95) -> Said:
-    """Right for most prompts."""
+    """Answer most prompts rightly."""
     right = asked.chance("right") < accuracy
     return Said(text=asked.target if right else f"{asked.target}1")
 
 
 def answers_to(spec: Spec) -> dict[str, str]:
-    """The right answer to each prompt of a task."""
+    """Return the right answer to each prompt of a task."""
     samples = build_task(spec).load(DataRoots(), int(str(spec.options["num_samples"]))).samples
     return {_text(sample.prompt): sample.target for sample in samples}
 
@@ -87,9 +83,10 @@ def _key(body: Mapping[str, Any]) -> str:
 
 @dataclass(kw_only=True)
 class Server:
-    """Answers as `act` says; keeps the bytes of every request. `metrics` is the text of
-    /prometheus/metrics, which an orchestrator has, by how often it was asked for. A stream ends
-    without its answer where `loses_streams`.
+    """Answer as `act` decides, and keep the bytes of each request.
+
+    `metrics` returns the text of an orchestrator's /prometheus/metrics for the number of scrapes so
+    far. If `loses_streams`, a stream ends without its answer.
     """
 
     act: Act
@@ -154,8 +151,9 @@ class Server:
 def plan_for(
     folder: Path, *, accuracy: float = 90.0, protocol: str = "", **options: object
 ) -> Plan:
-    """A plan for word problems, judged against a reference of our own; `options` are those of the
-    task.
+    """Return a plan for word problems, judged against a reference written into `folder`.
+
+    `options` are those of the task.
     """
     (folder / "references").mkdir(parents=True, exist_ok=True)
     text = f"{MODEL}:\n  - accuracy: {accuracy}\n    source: declared by the tests\n{protocol}"
@@ -176,7 +174,7 @@ def run(
     environ: Mapping[str, str] | None = None,
     info: Mapping[str, object] | None = None,
 ) -> Report:
-    """A real evaluation of the server over a socket. `info` is what a launcher would tell of it."""
+    """Evaluate the server over a real socket; `info` is what a launcher reports about it."""
 
     async def evaluated() -> Report:
         async with server.scripted.serve() as url:

@@ -1,4 +1,4 @@
-"""Check what a finding says to type, as a shell would read it, and what it must not quote."""
+"""Commands that findings suggest are quoted for a shell, and they quote no secrets."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_stop_strings_of_a_command_are_those_of_the_task_without_the_one() -> No
 
 
 def test_what_a_server_says_of_a_hold_out_sample_is_not_told() -> None:
-    """Servers quote what they refuse: {"detail": [{"input": the question}]}."""
+    """Servers quote what they refuse, as in {"detail": [{"input": the question}]}."""
     hidden = [
         replace(_missing(f"h{n}", "no: Secret question?", _attempt(), status=422), shown=False)
         for n in range(3)

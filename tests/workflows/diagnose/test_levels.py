@@ -1,4 +1,4 @@
-"""Check that the levels in the documentation equal those of the rules' constants."""
+"""The rules' constants add up to the levels that the documentation promises."""
 
 from __future__ import annotations
 
@@ -46,14 +46,15 @@ def test_every_rule_of_the_table_that_tests_has_its_level_in_the_sum() -> None:
 
 @pytest.mark.parametrize(("apart", "said"), [(10, False), (11, True)])
 def test_extractors_are_tested_in_both_directions_at_half_the_level(apart: int, said: bool) -> None:
-    """Ten of ten in one direction have p = .00098 on one side, eleven .00049."""
+    """Ten of ten in one direction have a one-sided p of .00098; eleven have .00049."""
     run = healthy_with_parts(apart)
     assert any(one.rule == "extractors" for one in findings(run)) is said
 
 
 def healthy_with_parts(apart: int) -> Evidence:
-    """A run of 60 answers, of which so many are right by the flexible extractor alone, and the
-    others by both.
+    """Return a run of 60 answers; `apart` of them are right by the flexible extractor only.
+
+    Both extractors find the others right.
     """
     run = healthy(random.Random(3), 60)
     [task] = run.tasks

@@ -1,4 +1,4 @@
-"""The parts without a run: what a text states, and how healthy runs fare."""
+"""Parts of diagnose that need no run: statements in texts, and false alarms on healthy runs."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def test_what_a_text_states(text: str, target: str, told: bool) -> None:
 
 
 def healthy(rng: random.Random, n: int) -> Evidence:
-    """A run whose wrong answers have nothing to do with how answers ended, or with when and under
-    which load.
-    """
+    """Return a run whose wrong answers are independent of finish reason, time and load."""
     asked = []
     prints = {
         "task": "t",
@@ -105,8 +103,9 @@ def healthy(rng: random.Random, n: int) -> Evidence:
 
 
 def test_healthy_runs_are_hardly_ever_accused() -> None:
-    """Three rules compare shares here at .001 each, so that less than one of 250 runs is accused on
-    average; of eight or more the chance is below one in a million.
+    """Three rules compare shares at .001 each, so on average less than one of 250 runs is accused.
+
+    The chance of eight or more is below one in a million.
     """
     rng = random.Random("healthy")
     runs = (healthy(rng, rng.choice((60, 150, 400))) for _ in range(250))
@@ -117,9 +116,7 @@ def test_healthy_runs_are_hardly_ever_accused() -> None:
 
 
 def test_repeats_of_a_prompt_are_no_further_witnesses() -> None:
-    """A server that always says the same: whatever is true of a prompt by chance is so eight times
-    over.
-    """
+    """A server that repeats its answers repeats each coincidence of a prompt eight times."""
     rng = random.Random(2)
     accused = 0
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""Each rule finds its fault in a run of a real evaluation, and what is sound is not accused."""
+"""Each rule finds its fault in a real run, and sound runs are not accused."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def worse_from_60(asked: Asked) -> Said:
 
 
 def busy(target: str) -> bool:
-    """Return whether a sample is among those that were asked when many others were in flight."""
+    """Return whether a sample is one of those that are asked under load."""
     return hashlib.sha256(target.encode()).digest()[0] < 96
 
 
@@ -114,8 +114,9 @@ def wrong_under_load(asked: Asked) -> Said:
 
 
 def under_load(plan: Plan, out: Path) -> None:
-    """Writes into the records that the busy samples were asked thirty at a time, and the others
-    alone: how many are in flight at once in a real run, the machine decides.
+    """Record that the busy samples were asked thirty at a time and the others alone.
+
+    In a real run, the machine decides how many requests are in flight together.
     """
     samples = (
         build_task(plan.tasks[0])
@@ -173,8 +174,9 @@ def errs_on_some(asked: Asked) -> Said:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A fault, and the rule that has to speak, with what it has to say; those of `also` may, and no
-    other.
+    """A fault, the rule that must report it, and fragments of the report.
+
+    Rules of `also` may report too, others must not.
     """
 
     act: Act
@@ -190,26 +192,44 @@ class Case:
 
 
 def retries(scrape: int) -> str:
-    """Return what an orchestrator of 1.2 counts: five retries between the two looks at it."""
+    """Return the counters of a 1.2 orchestrator: five retries between two scrapes."""
     return f"ctx_retry_requests_total 0\ngen_retry_requests_total {5 * scrape}\n"
 
 
 QUICK = Limits(concurrency=8, max_attempts=1, max_error_rate=1.0, order_seed=1)
 CASES = {
-    "cut": Case(act=cut, rule="truncated", told="exactly max_tokens=128", change="word_problems.max_tokens=256"),  # noqa: E501
+    "cut": Case(
+        act=cut, rule="truncated", told="exactly max_tokens=128",
+        change="word_problems.max_tokens=256",
+    ),
     "cut_by_the_server": Case(
-        act=cut_by_the_server, rule="truncated", told="limit of the server (at most 40 tokens)", change="--max_seq_len"  # noqa: E501
+        act=cut_by_the_server, rule="truncated", told="limit of the server (at most 40 tokens)",
+        change="--max_seq_len"
     ),
-    "thinks_on": Case(act=thinks_on, rule="unclosed_reasoning", told="contain only reasoning", change="max_tokens=512"),  # noqa: E501
+    "thinks_on": Case(
+        act=thinks_on, rule="unclosed_reasoning", told="contain only reasoning",
+        change="max_tokens=512",
+    ),
     "stopped_thinking": Case(
-        act=stopped_thinking, rule="stopped_in_reasoning", told=r"'\n\n'", change="word_problems.stop=[]"  # noqa: E501
+        act=stopped_thinking, rule="stopped_in_reasoning", told=r"'\n\n'",
+        change="word_problems.stop=[]"
     ),
-    "stopped": Case(act=stopped, rule="stop_string", told=r"'\n\n' ended", change="word_problems.stop=[]"),  # noqa: E501
-    "says_nothing": Case(act=says_nothing, rule="empty", told="stopped immediately", change="apply_chat_template=true"),  # noqa: E501
-    "swallowed": Case(act=swallowed, rule="empty", told="a median of 50 tokens", change="--reasoning_parser"),  # noqa: E501
-    "marked": Case(act=marked, rule="template_marks", told="<|im_end|>", change="apply_chat_template=true"),  # noqa: E501
+    "stopped": Case(
+        act=stopped, rule="stop_string", told=r"'\n\n' ended", change="word_problems.stop=[]",
+    ),
+    "says_nothing": Case(
+        act=says_nothing, rule="empty", told="stopped immediately",
+        change="apply_chat_template=true",
+    ),
+    "swallowed": Case(
+        act=swallowed, rule="empty", told="a median of 50 tokens", change="--reasoning_parser",
+    ),
+    "marked": Case(
+        act=marked, rule="template_marks", told="<|im_end|>", change="apply_chat_template=true",
+    ),
     "plays_the_user": Case(
-        act=plays_the_user, rule="run_on", told="invented question or speaker", change="apply_chat_template=true"  # noqa: E501
+        act=plays_the_user, rule="run_on", told="invented question or speaker",
+        change="apply_chat_template=true"
     ),
     "says_it_otherwise": Case(
         act=says_it_otherwise,
@@ -218,8 +238,13 @@ CASES = {
         change="serve-eval rescore",
         also=frozenset({"extractors"}),
     ),
-    "babbles": Case(act=babbles, rule="unreadable", told="the wrong one, or damaged", change="serve-eval capsule"),  # noqa: E501
-    "worse_from_60": Case(act=worse_from_60, rule="drift", told="degrading from request", change="restart"),  # noqa: E501
+    "babbles": Case(
+        act=babbles, rule="unreadable", told="the wrong one, or damaged",
+        change="serve-eval capsule",
+    ),
+    "worse_from_60": Case(
+        act=worse_from_60, rule="drift", told="degrading from request", change="restart",
+    ),
     "wrong_under_load": Case(
         act=wrong_under_load,
         rule="concurrency",
@@ -238,10 +263,12 @@ CASES = {
         limits=replace(QUICK, stream=True, max_attempts=2),
     ),
     "hidden_retries": Case(
-        act=sound, rule="hidden_retries", told="generation 5", change="-r 7200", server={"metrics": retries}  # noqa: E501
+        act=sound, rule="hidden_retries", told="generation 5", change="-r 7200",
+        server={"metrics": retries}
     ),
     "other_model": Case(
-        act=sound, rule="other_model", told="lists org/b", change="--model org/b", server={"models": ("org/b",)}  # noqa: E501
+        act=sound, rule="other_model", told="lists org/b", change="--model org/b",
+        server={"models": ("org/b",)}
     ),
     "first_token_only": Case(
         act=lambda asked: Said(text=asked.target),
@@ -253,15 +280,16 @@ CASES = {
         judged=False,
     ),
     "refuses": Case(
-        act=refuses, rule="refused", told="rejects a field", change="temperature=null", also=frozenset({"missing"})  # noqa: E501
+        act=refuses, rule="refused", told="rejects a field", change="temperature=null",
+        also=frozenset({"missing"})
     ),
     "refuses_behind": Case(
         act=refuses_behind, rule="wrapped_400", told="a worker's 400", change="serve-eval capsule",
         also=frozenset({"missing"}),
     ),
     "gives_up_after_a_second": Case(
-        act=gives_up_after_a_second, rule="time_limit", told="each failed after 1.0", change="-r 7200",  # noqa: E501
-        also=frozenset({"missing"}),
+        act=gives_up_after_a_second, rule="time_limit", told="each failed after 1.0",
+        change="-r 7200", also=frozenset({"missing"}),
     ),
     "never_answers": Case(
         act=never_answers, rule="timeout", told="own time limit", change="--stall-timeout",
@@ -334,8 +362,7 @@ def test_server_errors_from_a_moment_on_come_with_the_lines_of_that_time(tmp_pat
     )
     log.write_text(past)
     plan = plan_for(tmp_path)
-    # What lies in the folder before its run is foreign: the server's log is moved there when the
-    # run has made it.
+    # Files in the folder before its run are foreign, so the server's log moves there after the run.
     kept, log = log, tmp_path / "gen_0.log"
     kept.rename(log)
     kept.parent.rmdir()
@@ -451,8 +478,8 @@ def test_the_workers_that_a_report_accuses_are_named(tmp_path: Path) -> None:
     report = run(plan, server, tmp_path / "out")
     rows = [
         WorkerShare(
-            worker=f"gen_{i}", role="generation", measure="wrong answers", answers=50, bad=bad, others=50,  # noqa: E501
-            others_bad=50 - bad, p=p, p_holm=p, accused=p < 0.01,
+            worker=f"gen_{i}", role="generation", measure="wrong answers", answers=50, bad=bad,
+            others=50, others_bad=50 - bad, p=p, p_holm=p, accused=p < 0.01,
         )
         for i, (bad, p) in enumerate([(40, 1e-6), (10, 1.0)])
     ]  # fmt: skip
@@ -469,8 +496,8 @@ def test_a_worker_that_a_report_calls_slow_is_named(tmp_path: Path) -> None:
     report = run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     times = [
         WorkerTimes(
-            worker=f"gen_{i}", role="generation", taken_s=taken, others_s=0.5, longer=longer, answers=50, p=p, p_holm=p,  # noqa: E501
-            slow=p < 0.01,
+            worker=f"gen_{i}", role="generation", taken_s=taken, others_s=0.5, longer=longer,
+            answers=50, p=p, p_holm=p, slow=p < 0.01,
         )
         for i, (taken, longer, p) in enumerate([(2.5, 48, 1e-6), (0.5, 3, 1.0)])
     ]  # fmt: skip
@@ -542,8 +569,9 @@ def test_data_that_is_not_the_published_set_but_judged_as_if_it_were(tmp_path: P
 
 
 def test_too_few_samples_for_the_margin(tmp_path: Path) -> None:
-    """The reference is a run of the same endpoint, so there is no drop; 40 samples cannot exclude
-    one of .1 points.
+    """The reference is a run of the same endpoint, so the accuracy does not drop.
+
+    40 samples cannot exclude a drop of .1 points.
     """
     plan = replace(plan_for(tmp_path, num_samples=40), no_reference=True, references_dir=None)
     server = Server(act=sound, answers=answers_to(plan.tasks[0]))
@@ -553,7 +581,7 @@ def test_too_few_samples_for_the_margin(tmp_path: Path) -> None:
     plan = replace(plan, no_reference=False, references_dir=str(tmp_path / "own"), verdict=verdict)
 
     def others(asked: Asked) -> Said:
-        """Wrong to one prompt that was answered rightly, and right to one that was not."""
+        """Answer one prompt wrongly that was right before, and one rightly that was wrong."""
         return sound(replace(asked, body={"prompt": str(asked.body["prompt"]) + "!"}))
 
     found = found_in(plan, Server(act=others, answers=answers_to(plan.tasks[0])), tmp_path / "out")

@@ -1,6 +1,4 @@
-"""One endpoint under changes that should change no answer: a sound one is not accused, a broken one
-by its change.
-"""
+"""An endpoint under changes that should change no answer: only the change that breaks it fails."""
 
 from __future__ import annotations
 
@@ -50,15 +48,15 @@ def plan(data_root: Path) -> Plan:
 
 @pytest.fixture(scope="module")
 def sound(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
-    """An endpoint that judges 3 % of the prompts differently each time."""
+    """Return an endpoint that judges 3 % of the prompts differently each time."""
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(path, prepare(replace(plan, no_reference=True)), probability(0.8, 0.03, 0))
     return SimulatorConfig(answers=path, varied=True)
 
 
 Wrong = Callable[[dict[str, Any], int, Counter[str]], bool]
-"""Whether a request is answered wrongly: its body, how often its prompt has come before, and the
-prompts in flight."""
+"""True if a request is answered wrongly, by its body, the number of earlier requests for its
+prompt, and the prompts in flight."""
 
 
 def _check(
@@ -69,8 +67,9 @@ def _check(
     chunk_tokens: Sequence[int] = (),
     instead: SimulatorConfig | None = None,
 ) -> tuple[Invariants, int]:
-    """Check an endpoint that answers some requests as another one does, or as one that
-    lost most of what it knew.
+    """Check an endpoint that answers some requests as a damaged one or as `instead`.
+
+    Return the result and the number of requests.
     """
     good, bad = _Simulator(config), _Simulator(instead or replace(config, damage=0.8, varied=False))
     seen: Counter[str] = Counter()
@@ -103,7 +102,10 @@ def _check(
 
 
 class _InCompany:
-    """Records whether recent requests overlapped: a busy machine may send one at a time."""
+    """True if any of the last ten requests was in flight with others.
+
+    A busy machine does not always keep several in flight.
+    """
 
     def __init__(self) -> None:
         self.lately: deque[int] = deque(maxlen=10)
@@ -146,13 +148,14 @@ def test_what_breaks_is_named(
 
 
 MORE = 160
-"""Prompts of the checks that tell other numerics from damage."""
+"""Prompts of the checks that distinguish other numerics from damage."""
 
 
 @pytest.fixture(scope="module")
 def settled(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
-    """An endpoint with one answer to each prompt; that of another `run` differs in 20 %, as often
-    better as worse.
+    """Return an endpoint with one answer to each prompt.
+
+    With another `run`, 20 % of the answers differ, as often better as worse.
     """
     path = tmp_path_factory.mktemp("settled") / "answers.jsonl"
     _write_answers(
@@ -164,9 +167,7 @@ def settled(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorCo
 def test_batches_that_only_change_the_numerics_are_not_called_broken(
     plan: Plan, settled: SimulatorConfig, tmp_path: Path
 ) -> None:
-    """Every pass with many in flight gives the same answers, so that `again` does not differ from
-    `base`.
-    """
+    """All passes under load give the same answers, so `again` does not differ from `base`."""
     other = replace(settled, run=2)
     found, _ = _check(
         replace(plan, limit=MORE), settled, _InCompany(), tmp_path / "out", instead=other
@@ -206,12 +207,12 @@ def test_a_tenth_of_the_answers_damaged_at_one_batch_size_is_found(
 
 
 Changed = Callable[[dict[str, Any], int, Counter[str], str], str]
-"""What is said instead of a text: by the request's body, how often its prompt has come before, and
-those in flight."""
+"""The text to send instead of an answer, by the request's body, the number of earlier requests for
+its prompt, and the prompts in flight."""
 
 
 def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) -> Invariants:
-    """Check an endpoint with one answer to each prompt, in words that depend on the request."""
+    """Check an endpoint with one answer to each prompt, worded as the request decides."""
     simulator = _Simulator(replace(sound, varied=False))
     seen: Counter[str] = Counter()
     flying: Counter[str] = Counter()
@@ -242,7 +243,7 @@ def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) ->
 def test_streams_that_lose_a_character_are_found_by_their_texts_where_there_are_no_batches(
     plan: Plan, sound: SimulatorConfig, tmp_path: Path, at_a_time: int, broken: list[str]
 ) -> None:
-    """The figure that is extracted stands last, and is the right one."""
+    """The extracted figure comes last and is right."""
 
     def changed(body: dict[str, Any], before: int, flying: Counter[str], text: str) -> str:
         return text[:2] + text[3:] if body.get("stream") else text
@@ -259,7 +260,7 @@ def test_streams_that_lose_a_character_are_found_by_their_texts_where_there_are_
 def test_other_words_out_of_the_cache_or_in_another_batch_are_not_called_broken(
     plan: Plan, sound: SimulatorConfig, tmp_path: Path
 ) -> None:
-    """Each way of computing has words of its own, with the same answers."""
+    """Each way of computing has its own wording and the same answers."""
     in_company = _InCompany()
 
     def changed(body: dict[str, Any], before: int, flying: Counter[str], text: str) -> str:
@@ -282,8 +283,9 @@ def _said(found: Invariants) -> str:
 
 
 def _passkey(prompt: str, faulty: bool) -> Reply | None:
-    """The answer to a long text, a token for each word; where it is faulty, all before the last
-    words is lost.
+    """Answer a long text, counting one token per word; None for other prompts.
+
+    If `faulty`, everything before the last words is lost.
     """
     if "pass key" not in prompt:
         return None
@@ -306,7 +308,7 @@ def _long(body: dict[str, Any]) -> bool:
             ["chunked_1024"],
         ),
         (lambda body, before, flying: False, []),
-        # One who answers long texts at random is not accused of anything at their boundary.
+        # Random answers to long texts are not blamed on a boundary.
         (
             lambda body, before, flying: (
                 "pass key" in body["prompt"] and crc32(body["prompt"].encode()) % 2 > 0
@@ -427,8 +429,8 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(
         "alone",
         "rendered",
     }, said.stderr
-    # The simulated endpoint knows the prompts of the chat alone, so that what is rendered is
-    # another question to it.
+    # The simulated endpoint knows only chat prompts, so it takes a rendered prompt for another
+    # question.
     assert said.returncode == FAIL
     assert rows["rendered"][-1] == "BROKEN"
     assert [rows[name][-1] for name in rows if name != "rendered"] == ["holds"] * 5

@@ -258,7 +258,7 @@ def test_a_folder_without_files_is_an_error(tmp_path: Path) -> None:
 
 
 OURS = "word_problems"
-"""The one shipped file that is not TensorRT-LLM's: the embedded model's."""
+"""The only shipped file that does not come from TensorRT-LLM: the embedded model's."""
 
 
 def test_the_shipped_files_tell_where_they_come_from_and_have_a_commit() -> None:
@@ -273,7 +273,7 @@ def test_the_shipped_files_tell_where_they_come_from_and_have_a_commit() -> None
 
 
 @pytest.mark.skipif(
-    not SNAPSHOT.is_dir(), reason="the copy of TensorRT-LLM's files is not beside the checkout"
+    not SNAPSHOT.is_dir(), reason="the copy of TensorRT-LLM's files is not next to the checkout"
 )
 def test_the_shipped_files_are_a_fresh_import_of_the_snapshot(tmp_path: Path) -> None:
     report = import_directory(

@@ -1,5 +1,6 @@
-"""Runs become a reference: their mean, their scores, and nothing else of a file that people edit is
-touched.
+"""Runs become a reference: their mean and scores are added to a file that people edit.
+
+The rest of the file stays as it is.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _run(plan: Plan, folder: Path, number: int = 0, **more: object) -> Report:
 
 @pytest.fixture(scope="module")
 def finished(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two finished runs of the plan, `0` and `1`, which no test changes."""
+    """Return a folder with two finished runs of the plan, `0` and `1`; tests do not change them."""
     folder = tmp_path_factory.mktemp("finished")
     for number in range(2):
         _run(plan, folder / str(number), number)
@@ -246,8 +247,9 @@ def test_runs_that_are_not_alike_or_not_whole_are_refused(
 
 
 def _of_runs_with_shifts(plan: Plan, shifts: Sequence[float], folder: Path) -> list[Path]:
-    """Run folders of an endpoint whose prompts are as hard as a normal logit says, moved by a shift
-    in each run.
+    """Return runs of an endpoint in which each run shifts the difficulty of all prompts.
+
+    The logits of the prompts are normally distributed.
     """
     prepared = prepare(plan)
     rng = random.Random(5)
@@ -314,9 +316,7 @@ def test_runs_that_differ_as_a_whole_are_pointed_out(
 
 
 def test_graded_scores_tell_too_whether_runs_differ_as_a_whole(plan: Plan, tmp_path: Path) -> None:
-    """Half marks: strict-match cannot read the answers that lack their mark, and flexible-extract
-    can.
-    """
+    """Answers without their mark score a half: only flexible-extract can read them."""
     runs = _of_runs_with_shifts(plan, (-1.0, 1.0), tmp_path / "runs")
     for run in runs:
         journal = run / "samples/gsm8k.jsonl"
@@ -392,4 +392,4 @@ def test_answers_that_a_killed_run_had_not_withdrawn_yet_count_nowhere(
         RunFolderError, match=f"{len(doubted)} of 120 samples of gsm8k have no answer"
     ):
         register([run], tmp_path / "refs")
-    assert journal.read_bytes() == before, "a folder that is only read stays as it is"
+    assert journal.read_bytes() == before, "a folder that is only read must not change"

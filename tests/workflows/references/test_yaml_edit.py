@@ -1,4 +1,4 @@
-"""An entry comes into a file that people edit, and every other byte of the file stays as it is."""
+"""An entry is added to a file that people edit, and each other byte stays the same."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ _ITEMS = st.sampled_from(
 
 @dataclass
 class Layout:
-    """A file in pieces, so that a test knows where each item stands."""
+    """A file in pieces, so that a test knows the place of each item."""
 
     pieces: list[str]
     items: list[tuple[int, str, int]]
-    """For each item: the number of its piece, its model and its place in the list of the model."""
+    """For each item: the number of its piece, its model, and its place in the model's list."""
 
     @property
     def text(self) -> str:
@@ -134,7 +134,7 @@ def test_what_is_appended_is_the_only_thing_that_comes_in(
     _same(_read(after), {**before, key: [*before.get(key, []), entry]})
     old = layout.text.replace("{}\r\n", "").replace("{}\n", "") if not before else layout.text
     kept = next(i for i in range(len(old) + 1) if i == len(old) or after[i : i + 1] != old[i])
-    assert after.endswith(old[kept:]), "the old text is the beginning and the end of the new one"
+    assert after.endswith(old[kept:]), "the new text must begin and end with the old one"
     assert after.count("\r\n") == (after.count("\n") if "\r\n" in layout.text else 0)
 
 

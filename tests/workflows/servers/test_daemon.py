@@ -1,6 +1,4 @@
-"""Servers that outlive a run: held by processes of their own, with the stand-in for trtllm-serve as
-the server.
-"""
+"""Servers that outlive a run, held by processes of their own; the server is the stand-in."""
 
 from __future__ import annotations
 
@@ -42,12 +40,12 @@ PLAN = Plan(model=MODEL, launcher=Spec(name="trtllm"), tasks=())
 def told(line: str) -> None: ...
 
 
-# ---------------------------------------------------------------------------------------------------  # noqa: E501
+# --------------------------------------------------------------------------------------------------
 # the same servers
 
 
 def identity(model: str | None = MODEL, launcher: str = "trtllm", **options: Any) -> str:
-    """`loaded` is the option `model`."""
+    """Return the identity of a launch; `loaded` sets the launcher's option `model`."""
     options = {name.replace("loaded", "model"): value for name, value in options.items()}
     return daemon.identity(
         Plan(model=model, launcher=Spec(name=launcher, options=options), tasks=())
@@ -179,7 +177,7 @@ def test_a_launcher_that_is_wrong_is_refused(
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Held:
-    """Servers of which we are the holder, in a registry of the test's own."""
+    """Return servers that this process holds, in the test's own registry."""
     entry = Held(
         id=daemon.identity(PLAN),
         state="ready",
@@ -212,7 +210,7 @@ def test_a_run_ends_with_the_holders_first_sign_and_tells_its_last_words(
                 if first == "its effect":
                     raise EndpointError("refused")
                 await asyncio.sleep(60)
-            finally:  # the other servers end meanwhile
+            finally:  # the other servers end in the meantime
                 later(0.5, held_servers.update, tmp_path, last)
 
     with pytest.raises(LaunchError, match=r"^out of memory$") as caught:
@@ -247,15 +245,13 @@ def test_only_what_starts_servers_can_be_held() -> None:
         )
 
 
-# -----------------------------------------------------------------------------------------------------  # noqa: E501
+# --------------------------------------------------------------------------------------------------
 # real processes
 
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty registry and the stand-in as trtllm-serve; what is held at the end of the test is
-    ended.
-    """
+    """Yield an empty registry, with the stand-in as trtllm-serve; end what the test leaves."""
     (tmp_path / "tmp").mkdir()
     own = {
         "XDG_STATE_HOME": str(tmp_path / "state"),
@@ -290,7 +286,7 @@ def run(
 
 
 def of_launch(entry: Held) -> set[int]:
-    """The processes below the holder."""
+    """Return the processes below the holder."""
     parents = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -333,7 +329,7 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
     opened = [str(file.readlink()) for file in Path(f"/proc/{entry.pid}/fd").iterdir()]
     assert opened.count("/dev/null") >= 2
     assert [path for path in opened if path.startswith(f"{tmp_path}/locks/port-")], (
-        "its locks are where ours are"
+        "its locks must be where ours are"
     )
     report = run(plan, tmp_path / "out", tell=said.append)
     assert said == [
@@ -425,7 +421,7 @@ def test_a_holder_that_is_ended_ends_its_servers_and_the_run(
     )
     entry = start(disaggregated)
     servers = of_launch(entry)
-    assert len(servers) >= 6  # each with its supervisor
+    assert len(servers) >= 6  # each server has a supervisor
 
     async def killed_meanwhile() -> None:
         launching = partial(attach, reuse=True, keep=False, notify=told)

@@ -103,7 +103,7 @@ def test_what_a_dead_holder_left_is_cleaned_up_and_free(
 ) -> None:
     held_servers.claim(folder, entry(holder))
     holder.kill()
-    while held_servers.began(holder.pid) is not None:  # a zombie by then: nobody has waited for it
+    while held_servers.began(holder.pid) is not None:  # then a zombie: nothing has reaped it
         time.sleep(0.01)
     assert held_servers.find(folder, "0a1b2c3d") is None
     assert held_servers.claim(folder, entry()) is None
@@ -123,7 +123,7 @@ def test_a_process_of_the_same_number_is_not_mistaken_for_the_holder(
     assert holder.poll() is None
     held_servers.ask_to_end(entry(holder))
     assert holder.wait(10) == -signal.SIGTERM
-    held_servers.ask_to_end(earlier)  # there is none any more
+    held_servers.ask_to_end(earlier)  # it has ended already
 
 
 def test_the_last_words_of_a_holder_stay_until_the_next_start(

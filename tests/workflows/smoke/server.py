@@ -1,4 +1,4 @@
-"""An endpoint that does everything right, and one thing wrong on demand."""
+"""An endpoint that does everything right, except for one thing on demand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.scripted_server import (
 MODEL = "m"
 CONTEXT = 9000
 SLOTS = 8
-"""Requests that are answered at once; others wait."""
+"""Maximum requests that are answered at a time; others wait."""
 WORDS = (
     "red",
     "green",
@@ -50,14 +50,16 @@ GONE = {"error": {"message": "the engine is gone"}}
 _TOKEN = re.compile(r"\s*\S+")
 
 Wanted = Callable[[Mapping[str, Any]], bool]
-"""Whether a body is one that is to be treated so."""
+"""True if a body is to be treated in a certain way."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quirks:
-    """`names` are the things that go wrong, each a word in the code below. Bodies that `refuses`
-    wants are answered with `refusal` (a status and a JSON body), those that `errs` wants with HTTP
-    500. `prefix` is the path before /chat. `knows` are answers to prompts.
+    """The faults of an endpoint.
+
+    `names` are the things that go wrong, each a word in the code below. Bodies that `refuses`
+    selects get `refusal` (a status and a JSON body), those that `errs` selects get HTTP 500.
+    `prefix` is the path before /chat. `knows` holds answers to prompts.
     """
 
     names: frozenset[str] = frozenset()
@@ -73,7 +75,7 @@ class Quirks:
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """One answer: its tokens, what precedes it, and why it ended."""
+    """One answer: its tokens, the reasoning before it, and its finish reason."""
 
     tokens: list[str]
     thoughts: str
@@ -155,8 +157,8 @@ class _Script:
         self._slots.release()
         return response
 
-    # ------------------------------------------------------------------------------------------------  # noqa: E501
-    # what is said
+    # ----------------------------------------------------------------------------------------------
+    # content of answers
 
     def _answer(self, request: HttpRequest) -> Reply:
         body, chat, most = request.body, request.chat, request.max_tokens
@@ -218,8 +220,9 @@ class _Script:
         return list(given)
 
     def _length(self, body: dict[str, Any], prompt: str, chat: bool) -> int:
-        """Prompt tokens: its words, one for each turn, and special ones as the request and the
-        quirks say.
+        """Return the prompt tokens: its words, one per turn, and special tokens.
+
+        The request and the quirks decide the number of special tokens.
         """
         if isinstance(body.get("prompt"), list) and isinstance(body["prompt"][0], int):
             return len(prompt.split())
@@ -302,8 +305,8 @@ class _Script:
             WORDS[byte % len(WORDS)] for byte in digest[:30]
         )
 
-    # ------------------------------------------------------------------------------------------------  # noqa: E501
-    # how it is said
+    # ----------------------------------------------------------------------------------------------
+    # form of answers
 
     def _choice(
         self, body: dict[str, Any], prompt: str, said: Said, number: int, chat: bool
@@ -352,7 +355,7 @@ class _Script:
     async def _paced(
         self, request: HttpRequest, events: Iterable[object]
     ) -> AsyncGenerator[object]:
-        """Give the events at the pace of the quirks, and break connections where they say so."""
+        """Yield the events at the pace of the quirks, and break connections if they say so."""
         if self.has("newest_stream_only"):
             for older in self._streams:
                 older.reset()

@@ -1,4 +1,4 @@
-"""Every check, provoked to each row that it can give by an endpoint with one fault."""
+"""Each check, provoked to each of its rows by an endpoint with one fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _quirks(*names: str, **more: Any) -> Quirks:
 
 
 def _has(*fields: str) -> Quirks:
-    """A server that refuses bodies with any of these fields."""
+    """Return a server that refuses bodies with any of these fields."""
     return Quirks(refuses=lambda body: any(field in body for field in fields))
 
 
@@ -30,7 +30,7 @@ def _errs(field: str) -> Quirks:
 
 
 def _prompted(text: str, by: str = "refuses") -> Quirks:
-    """A server that refuses bodies whose prompt has this text, or fails at them."""
+    """Return a server that refuses or fails on bodies whose prompt contains this text."""
     return Quirks(**{by: lambda body: text in str(body.get("messages", body.get("prompt")))})  # type: ignore[arg-type]
 
 
@@ -259,7 +259,7 @@ STANDS_ON = {
 }
 NEVER_UNSUPPORTED = {"reachable", "unknown_field", "concurrency"}
 NEVER_FAILS = {"passkey_8k"}
-"""Told by the check of another length."""
+"""Checks whose failure is tested through the same check at another length."""
 
 
 def test_a_sound_endpoint_passes_everything() -> None:

@@ -1,4 +1,4 @@
-"""The story: what is reached, what stops it, what it costs, what it exits with."""
+"""The smoke test as a whole: its reach, its early ends, its cost and its exit codes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _quirks(*names: str, **more: Any) -> ScriptedServer:
     return create(Quirks(names=frozenset(names), **more))
 
 
-# ------------------------------------------------------------------------------------------------
-# what is reached
+# --------------------------------------------------------------------------------------------------
+# reach and early ends
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_a_model_that_is_not_served_is_named() -> None:
     assert "Did you mean 'real'?" in by_name(done)["chat"].told
 
 
-# -------------------------------------------------------------------------------------------------------  # noqa: E501
-# what it costs
+# --------------------------------------------------------------------------------------------------
+# cost
 
 
 @pytest.mark.parametrize("level", ["quick", "full"])
@@ -112,7 +112,7 @@ def test_no_more_is_sent_than_was_stated(level: smoke.Level) -> None:
     assert sum(most) <= sum(check.tokens for check in checks)
     words = sum(len(str(body.get("messages", body.get("prompt"))).split()) for body in asked)
     assert words <= sum(check.prompt_tokens for check in checks)
-    assert most.count(0) == (level == "full")  # two of them ended an early trtllm-serve
+    assert most.count(0) == (level == "full")  # two such requests ended an early trtllm-serve
 
 
 @pytest.mark.parametrize("context_tokens", [None, 4000])
@@ -126,7 +126,7 @@ def test_the_cost_is_a_line(context_tokens: int | None) -> None:
     assert "longer than the context" in full
 
 
-# -------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # required, exit codes
 
 
@@ -145,7 +145,7 @@ def test_what_is_required_has_to_be_checked() -> None:
     assert "cancel is only checked at --level full" in str(caught.value)
 
 
-# -------------------------------------------------------------------------------------------------------------  # noqa: E501
+# --------------------------------------------------------------------------------------------------
 # as curl
 
 BODY = {
@@ -177,8 +177,7 @@ def test_the_curl_line_sends_the_request_again(
                 connection,
                 environ,
             )
-            # As somebody pastes it: an interactive shell, in which a `!` may mean a command of its
-            # history.
+            # A user pastes it into an interactive shell, in which `!` may recall a command.
             shell = await asyncio.create_subprocess_exec(
                 *("bash", "--noprofile", "--norc", "-i"),
                 env={"PATH": "/usr/bin:/bin", "HISTFILE": "/dev/null", **environ},
@@ -192,7 +191,7 @@ def test_the_curl_line_sends_the_request_again(
             return line
 
     if subprocess.run(["which", "curl"], capture_output=True, check=False).returncode:
-        pytest.skip("no curl on this machine")
+        pytest.skip("curl is not installed")
     line = asyncio.run(main())
     assert "sesame" not in line
     [asked] = server.asked
@@ -218,7 +217,7 @@ def test_the_curl_line_is_words_of_a_shell(body: dict[str, Any] | None) -> None:
         assert json.loads(words[-1]) == body
 
 
-# ------------------------------------------------------------------------------------------------------------  # noqa: E501
+# --------------------------------------------------------------------------------------------------
 # as JUnit
 
 

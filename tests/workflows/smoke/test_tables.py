@@ -1,5 +1,7 @@
-"""Whole tables: of the stand-in in both flavours, of the simulated endpoint, of the embedded model,
-of what others are known to do. Those of servers that others wrote are in tests/peers.
+"""Whole tables of smoke tests, of our own endpoints and of imitations of other servers.
+
+Our own are the stand-in in both flavours, the simulated endpoint and the embedded model. Tables of
+real servers of other projects are in tests/peers.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ CONTEXT = 12000
 
 
 def no_pass(done: Smoke) -> dict[str, str]:
-    """The rows that are no PASS, of a smoke test in which every check had its row."""
+    """Return the rows other than PASS of a smoke test in which each check has its row."""
     assert [row.name for row in done.rows] == [
         check.name for check in smoke.choose_checks("full")
     ], done.stopped
     return {row.name: row.outcome for row in done.rows if row.outcome != "PASS"}
 
 
-# ---------------------------------------------------------------------------------------------------------  # noqa: E501
+# --------------------------------------------------------------------------------------------------
 # the stand-in
 
 
@@ -45,8 +47,9 @@ class Pair(NamedTuple):
 
 
 def _pair(flavour: Flavour, folder: Path) -> Iterator[Pair]:
-    """A context and a generation server with their orchestrator; each worker is a whole server as
-    well.
+    """Yield a context and a generation server with their orchestrator.
+
+    Each worker is a whole server as well.
     """
     (folder / "w.yaml").write_text(yaml.safe_dump({"cache_transceiver_config": {"backend": "UCX"}}))
     ports = [free_port() for _ in range(3)]
@@ -91,11 +94,11 @@ def main(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 WORKER = dict.fromkeys(
     ("prompt_logprobs", "json", "json_schema", "json_portable", "tools", "reasoning"), UNSUPPORTED
 )
-"""trtllm-serve has no log-probabilities of prompts; the others are not imitated by the stand-in."""
+"""trtllm-serve has no log-probabilities of prompts; the stand-in does not imitate the others."""
 ORCHESTRATOR = WORKER | dict.fromkeys(("batch", "max_tokens_0"), UNSUPPORTED)
-"""One prompt per request."""
+"""An orchestrator takes one prompt per request."""
 OF_1_2 = ORCHESTRATOR | dict.fromkeys(("models", "long_prompt", "n"), UNSUPPORTED)
-"""No list of models, a worker's refusal as a 500, and one choice only."""
+"""Version 1.2 has no list of models, turns a worker's refusal into a 500, and gives one choice."""
 
 
 def _whole(url: str) -> Smoke:
@@ -120,11 +123,11 @@ def test_an_orchestrator_of_main(main: Pair) -> None:
     assert no_pass(_whole(main.orchestrator)) == ORCHESTRATOR
 
 
-# -------------------------------------------------------------------------------------- what has no
-# model, and others
+# --------------------------------------------------------------------------------------------------
+# endpoints without a model, and others
 
 NO_MODEL = dict.fromkeys(("questions", "passkey_1k", "passkey_8k"), FAIL)
-"""The rows that test the model: there is none."""
+"""Rows that test the model; this endpoint has none."""
 
 
 def test_the_simulated_endpoint() -> None:
@@ -137,7 +140,7 @@ def test_the_simulated_endpoint() -> None:
 
 NOT_SERVED = dict.fromkeys(("json", "json_schema", "json_portable", "tools"), UNSUPPORTED)
 TOO_LONG = dict.fromkeys(("reasoning", "passkey_1k", "passkey_8k", "cancel"), UNSUPPORTED)
-"""What does not fit into its 512 tokens."""
+"""Rows whose requests do not fit into the model's 512 tokens."""
 
 
 def test_the_embedded_model_which_is_no_instructed_one(tmp_path: Path) -> None:
@@ -270,8 +273,8 @@ LIKE: dict[str, tuple[Quirks, dict[str, str]]] = {
         },
     ),
 }
-"""What these servers were seen to do, played by the server of the tests, and the rows that have to
-say so."""
+"""Observed behaviour of these servers, played by the server of the tests, and the rows that must
+report it."""
 
 
 @pytest.mark.parametrize("name", LIKE)

@@ -1,4 +1,4 @@
-"""A smoke test against a server of the tests, in this process and by real sockets."""
+"""Run a smoke test against a server of the tests, in this process and over real sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from serve_eval.workflows.smoke.smoke import Smoke
 from tests.scripted_server import ScriptedServer, serve
 
 FIRST = ("reachable", "models", "chat", "completions")
-"""Checks that others stand on."""
+"""Checks that others depend on."""
 
 
 async def smoke_at(
@@ -34,7 +34,7 @@ async def smoke_at(
     context_tokens: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Smoke:
-    """A smoke test of the endpoint at `url`. `only`: these checks and those that they stand on."""
+    """Smoke-test the endpoint at `url`; `only` runs these checks and those that they depend on."""
     environ = environ or {}
     plan = resolve_address({"base_url": url}, environ)
     base_url = str(plan.launcher.options["base_url"])
@@ -54,7 +54,7 @@ async def smoke_at(
 
 
 def smoke_of(server: ScriptedServer | web.Application, path: str = "/v1", **more: object) -> Smoke:
-    """A smoke test of a server, addressed by this path."""
+    """Smoke-test a server at this path."""
 
     async def main() -> Smoke:
         async with serve(server) as url:

@@ -1,6 +1,4 @@
-"""Several models in one suite, each at its own endpoint: two that are launched, and two that run
-already.
-"""
+"""Several models in one suite, each at its own endpoint: two launched, two already running."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ plans:
 
 
 def _answers(file: Path, data_root: Path) -> Path:
-    """Return the answers of a running server: the right one to every question of the suite."""
+    """Write the right answer to each question of the suite, for a running server."""
     task = build_task(Spec(name="gsm8k", options=CHAT))
     lines = []
     for sample in task.load(DataRoots(roots=(data_root,)), 30).samples:
@@ -60,7 +58,7 @@ def _answers(file: Path, data_root: Path) -> Path:
 
 
 class Launched:
-    """The usual launchers, with the starts and ends of their processes."""
+    """The usual launchers, with a record of when their processes start and end."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -70,7 +68,7 @@ class Launched:
     async def launch(
         self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
     ) -> AsyncIterator[Endpoint]:
-        assert not self.up, "the one before has not ended"
+        assert not self.up, "the previous one has not ended"
         async with endpoints.launch(plan, prepared, folder) as endpoint:
             self.events.append(f"{plan.launcher.name} {plan.model}")
             if plan.launcher.name != "external":

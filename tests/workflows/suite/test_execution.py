@@ -1,4 +1,4 @@
-"""Suites against real simulated servers, with the starts and stops of these counted."""
+"""Suites against real simulated servers, whose starts and stops are counted."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ TODAY = date(2026, 11, 21)
 
 
 class Servers:
-    """Simulated servers on sockets of this process, counted. A plan's launcher options are those of
-    the simulator.
+    """Simulated servers on sockets of this process, with a count of their starts.
+
+    A plan's launcher options are those of the simulator.
     """
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ class Servers:
 
 
 class Processes(Servers):
-    """The usual servers, counted, and known by the numbers of their processes."""
+    """The usual servers, counted, with their process ids."""
 
     pids: list[int]
 
@@ -80,13 +81,13 @@ class Processes(Servers):
             async with endpoints.launch(plan, prepared, folder) as endpoint:
                 self.pids = [endpoint.info.pid]
                 yield endpoint
-        finally:  # also where the launcher was quick enough to see that its server had ended
+        finally:  # also if the launcher already noticed that its server ended
             self.events.append("stop")
 
 
 @pytest.fixture
 def plan(data_root: Path, tmp_path: Path) -> Plan:
-    """Sixty questions to an endpoint that its reference describes."""
+    """Return a plan of sixty questions to an endpoint that its reference describes."""
     (tmp_path / "references").mkdir()
     (tmp_path / "references/gsm8k.yaml").write_text(
         "simulated:\n  - accuracy: 90.0\n    source: declared\n"
@@ -101,7 +102,7 @@ def plan(data_root: Path, tmp_path: Path) -> Plan:
 
 
 def _kill(pid: int) -> None:
-    """Ends a server at once, and waits until it listens no more."""
+    """Kill a server and wait until it no longer listens."""
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 10.0
     with suppress(OSError):
@@ -172,7 +173,7 @@ def test_each_server_starts_once_and_knows_the_prompts_of_all_its_runs(
         "few": "PASS",
         "bad2": "FAIL",
     }
-    assert report.rows[2].evaluated > 70  # it would be 0 of prompts that the server does not know
+    assert report.rows[2].evaluated > 70  # 0 if the server did not know the prompts
     assert report.exit_code == 1
     sessions = {
         name: json.loads((out / f"runs/{name}/environment.json").read_text())
@@ -386,7 +387,7 @@ def test_a_defect_in_one_run_is_told_and_costs_no_other(plan: Plan, tmp_path: Pa
 
 
 class Ending(Servers):
-    """A server that ends by itself as soon as it is used, the first time."""
+    """A server that ends on its own when it is first used, but only once."""
 
     @asynccontextmanager
     async def launch(

@@ -48,11 +48,13 @@ def test_defaults_lie_below_plan_files_and_these_below_what_the_suite_says(tmp_p
     suite = _read(
         tmp_path,
         """\
-defaults: {limits: {concurrency: 4, rate_limit: 9}, launcher: {name: simulated}, seed: 3, attributes: {a: 1, b: 1}}
+defaults:
+  {limits: {concurrency: 4, rate_limit: 9}, launcher: {name: simulated}, seed: 3,
+   attributes: {a: 1, b: 1}}
 plans:
   - {plan: plans/filed.yaml, name: one, limits: {max_attempts: 7}, attributes: {b: 2}}
   - {model: org/inline, tasks: [mmlu], accuracy_spec: {quant_algo: FP8}}
-""",  # noqa: E501
+""",
     )
     filed, inline = suite.runs
     assert (filed.name, inline.name) == ("one", "inline_FP8")

@@ -40,7 +40,10 @@ OUTCOMES = {"PASS": PASS, "SMALL_DROP": PASS, "FAIL": FAIL, "INCONCLUSIVE": INCO
 
 
 def _paired(p: float | None, excluded: bool, alpha: float = 0.05) -> PairedComparison:
-    """Judge one run: the finding follows from p and from the exclusion of a drop of a point."""
+    """Return a single run's comparison.
+
+    The finding follows from p and from whether a drop of a point is excluded.
+    """
     lower = -0.5 if excluded else -1.5
     found = "INCONCLUSIVE" if p is None else finding(p, alpha, lower, 1.0).value
     counts = {"reference_runs": 1, "pairs": 1000, "missing": 0, "down": 1, "up": 1}
@@ -146,7 +149,7 @@ def _judge(ended: Sequence[EndedRun], *waivers: Waiver, strict: bool = False) ->
     return judge(ended, waivers, TODAY, strict=strict)
 
 
-# ----------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # many tests
 
 
@@ -253,8 +256,8 @@ def test_a_stricter_alpha_of_a_reference_stays() -> None:
     assert strict.outcome is INCONCLUSIVE
 
 
-# ------------------------------------------------------------------------------------------- the
-# exit code
+# --------------------------------------------------------------------------------------------------
+# the exit code
 
 
 @pytest.mark.parametrize(
@@ -290,8 +293,8 @@ def test_a_run_that_was_stopped_has_a_row_for_each_of_its_tasks() -> None:
     ]
 
 
-# --------------------------------------------------------------------------------------------- the
-# waivers
+# --------------------------------------------------------------------------------------------------
+# the waivers
 
 
 @pytest.mark.parametrize(

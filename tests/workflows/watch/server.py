@@ -1,4 +1,4 @@
-"""An endpoint whose answers and state a test changes while it is watched."""
+"""An endpoint whose answers and state a test changes during a watch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fa
 
 @dataclass
 class Endpoint:
-    """`wrong`: every so many questions are answered wrong, `failing`: with HTTP 500 (0: none).
-    `empty`: with nothing. `server.bodies` are those that came, `alarms` those of the webhook, which
-    says `refusals` as long as there are any.
+    """An endpoint with faults.
+
+    Every `wrong`-th question is answered wrong and every `failing`-th with HTTP 500 (0: none).
+    `empty` makes all answers empty. `server.bodies` holds the requests, `alarms` what the webhook
+    received. The webhook answers with the statuses in `refusals` until they are used up.
     """
 
     wrong: int = 0

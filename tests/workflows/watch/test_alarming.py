@@ -1,4 +1,4 @@
-"""Alarms on their way: what is said where they are not taken, and that nothing of it is secret."""
+"""Delivery of alarms: the messages about failed deliveries, which contain no secret."""
 
 from __future__ import annotations
 

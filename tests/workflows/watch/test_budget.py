@@ -1,4 +1,4 @@
-"""Check how a round's tokens are spent."""
+"""The use of a round's token budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check what rounds say, without any endpoint: made-up answers, one round after the other."""
+"""Verdicts on rounds of made-up answers, without an endpoint."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ def _play(
     checks: dict[str, str] | None = None,
     tokens: int = 20,
 ) -> list[WatchAlarm]:
-    """The alarms of so many rounds, in which each prompt is worth what `value` says (None: no
-    answer).
-    """
+    """Return the alarms of `rounds` rounds; `value` gives each prompt's score (None: no answer)."""
     found = []
     for _ in range(rounds):
         asked = judging.questions_of(state, rules, MOST)
@@ -149,9 +147,7 @@ def test_a_fall_is_noticed_by_the_means_of_rounds_and_each_holds_the_pools_share
 
 
 def test_a_round_that_an_older_version_drew_is_still_judged() -> None:
-    """All of its prompts were always wrong and are right now: it has more room than any spread
-    subset.
-    """
+    """All its prompts were always wrong and are now right: a wider range than any spread subset."""
     state = _learnt(_half_right, MEANS)
     seen = Seen(
         round=state.rounds + 1,
@@ -223,7 +219,7 @@ def test_tokens_are_those_that_were_counted_last_and_more_where_the_estimate_was
     assert state.prompt_tokens == [70] * PROMPTS
     _play(state, _half_right, tokens=60)
     assert sorted(set(state.prompt_tokens)) == [60, 70]
-    for _ in range(100):  # two servers behind one door, whose templates differ
+    for _ in range(100):  # two servers behind one endpoint, with different templates
         _play(state, _half_right, tokens=60)
         _play(state, _half_right, tokens=75)
     assert max(state.prompt_tokens) == 75

@@ -1,4 +1,4 @@
-"""Watches of endpoints that stay well, turn bad, go away and come back, by real sockets."""
+"""Watches of endpoints that stay well, turn bad, disappear and return, over real sockets."""
 
 from __future__ import annotations
 
@@ -283,9 +283,8 @@ def test_a_new_watch_needs_an_endpoint_and_a_folder_keeps_to_its_own(tmp_path: P
         await watch(job, tmp_path, environ={})
         with pytest.raises(RunFolderError, match=r"rules\.tolerance: was 0.01, now 0.02"):
             await watch(replace(job, rules=replace(RULES, tolerance=0.02)), tmp_path, environ={})
-        assert (
-            "round_means" not in _state(tmp_path)["bound"]["rules"]
-        )  # as in folders of older versions
+        # As in folders of older versions.
+        assert "round_means" not in _state(tmp_path)["bound"]["rules"]
         with pytest.raises(RunFolderError, match=r"rules\.round_means"):
             await watch(replace(job, rules=replace(RULES, round_means=True)), tmp_path, environ={})
         with pytest.raises(RunFolderError, match="watches the model m"):
@@ -376,7 +375,7 @@ def test_a_kill_between_the_line_and_the_state_loses_nothing(tmp_path: Path) -> 
 
 
 def _replayed(folder: Path, job: WatchJob, rounds: int) -> Any:
-    """The state that the first lines come to."""
+    """Return the state after the first `rounds` lines."""
     state = record.load(folder, job.bound)
     assert state is not None
     count = len(state.answers)
@@ -397,7 +396,7 @@ def _replayed(folder: Path, job: WatchJob, rounds: int) -> Any:
 
 
 def test_a_watch_that_ends_in_its_baseline_says_that_nothing_was_judged(tmp_path: Path) -> None:
-    """However it ends; and how many rounds are wanting, at the pace of those that were."""
+    """It says so, however it ends, with the number of missing rounds at the pace so far."""
     lines: list[str] = []
 
     async def once(url: str, **more: Any) -> str:
