@@ -1,6 +1,4 @@
-"""Tests that no clock decides: an event loop whose time is counted and not waited for, and waiting
-for what happens.
-"""
+"""Run tests without real time: an event loop that counts time, and waiting for events."""
 
 from __future__ import annotations
 
@@ -13,8 +11,9 @@ T = TypeVar("T")
 
 
 class _Selector(selectors.SelectSelector):
-    """Lets as much time pass as it would have waited; what waits for a socket or a thread waits in
-    vain.
+    """Advances the time by the wait instead of waiting.
+
+    Code that waits for a socket or a thread waits in vain.
     """
 
     now = 0.0
@@ -22,13 +21,16 @@ class _Selector(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found = super().select(0)
         if not found:
-            assert timeout is not None, "everybody waits, and nothing will ever happen"
+            assert timeout is not None, "everything waits, and nothing will ever happen"
             self.now += max(0.0, timeout)
         return found
 
 
 class CountedLoop(asyncio.SelectorEventLoop):
-    """A timer of an hour fires at once, at its own time. For code without sockets and threads."""
+    """A loop in which a timer of an hour fires immediately, at its own time.
+
+    For code without sockets and threads.
+    """
 
     def __init__(self) -> None:
         self._counted = _Selector()
@@ -39,12 +41,12 @@ class CountedLoop(asyncio.SelectorEventLoop):
 
 
 def run_counted(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` in counted time. Fails at once where everybody waits for ever."""
+    """Run `asyncio.run` in counted time, and fail immediately if everything waits without end."""
     with asyncio.Runner(loop_factory=CountedLoop) as runner:
         return runner.run(main)
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Waits, in real time, for what nothing tells of."""
+    """Wait, in real time, for something that sends no event."""
     while not holds():  # noqa: ASYNC110
         await asyncio.sleep(0.005)

@@ -1,5 +1,6 @@
-"""Every field of a plan and every option of ours is classified: it asks, or it runs and reaches
-nothing.
+"""Test that every plan field and every shipped option is classified.
+
+It is harmless, or it can run something or reach somewhere and needs consent.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ TEXTS = (str, list, tuple, dict, typing.Any)
 
 
 def _can_hold_text(hint: typing.Any) -> bool:
-    """Tell whether a type takes more than numbers and certain words."""
+    """Return True if a type takes more than numbers and fixed words."""
     if typing.get_origin(hint) is typing.Literal:
         return False
     inner = typing.get_args(hint)
@@ -30,7 +31,7 @@ def test_every_option_of_a_launcher_is_classified(launcher: str) -> None:
     options = set(registry.options_of(registry.load("launchers", launcher)))
     harmless = reach.HARMLESS[launcher]
     assert options <= harmless | reach.OPTIONS.keys(), "list it in serve_eval/evaluation/reach.py"
-    assert harmless <= options, "it is gone"
+    assert harmless <= options, "it was removed"
 
 
 def test_every_field_of_a_plan_is_classified() -> None:
@@ -55,7 +56,7 @@ def test_every_option_of_a_task_that_can_hold_a_text_is_classified(task: str) ->
     own = {name for name in texts if name.partition(".")[2] not in CHOICES}
     known = {*reach.JUDGED_BY, *reach.ASKING_OPTIONS, *reach.HARMLESS_OPTIONS}
     assert own <= known, "list it in serve_eval/evaluation/reach.py"
-    assert {name for name in known if name.startswith(f"{task}.")} <= own, "it is gone"
+    assert {name for name in known if name.startswith(f"{task}.")} <= own, "it was removed"
 
 
 def test_every_choice_that_can_hold_a_text_is_classified() -> None:

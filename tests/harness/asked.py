@@ -1,9 +1,9 @@
-"""Print what tasks ask, a line of JSON for each: `python -m tests.harness.asked WAY FOLDER
-TASK...`.
+"""Print the requests of tasks, one line of JSON each.
 
-`ours`: as `lm_eval:TASK`, all in one process. `theirs`: as lm-eval does, each in a process of its
-own with the cache that HF_DATASETS_CACHE names, or a cold one. `unseeded`: each loaded with other
-draws, which stay in the cache.
+The command is `python -m tests.harness.asked WAY FOLDER TASK...`. `ours`: as `lm_eval:TASK`, all in
+one process. `theirs`: as lm-eval does, each in its own process with the cache that
+HF_DATASETS_CACHE names, or a cold one. `unseeded`: each loaded with other draws, which stay in the
+cache.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _ours(folder: str, names: list[str]) -> dict[str, Any]:
         told[name] = [
             [one.args[0] for one in made] for made in load_parts(name, {})[0].instances.values()
         ]
-    assert random.getstate() == before, "the generator of the process was not given back"
+    assert random.getstate() == before, "the generator of the process was not restored"
     return told
 
 

@@ -1,5 +1,6 @@
-"""Tasks whose code sets an alarm, which works in the main thread of a process alone, and prints: as
-math_verify's.
+"""Test tasks whose code sets an alarm and prints, as math_verify's does.
+
+An alarm works only in the main thread of a process.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _told(*arguments: str | Path, codes: tuple[int, ...] = (0, 3)) -> str:
 def _all_ways(
     flags: list[str | Path], out: Path, include: list[str | Path]
 ) -> tuple[Any, list[Any]]:
-    """The result of a run and of its resumption, and the lines of its export."""
+    """Return the result of a run and of its resumption, and the lines of its export."""
     first = json.loads(_told("run", *flags, "-o", out, "--json"))["tasks"][0]["result"]
     again = json.loads(_told("run", "--resume", out, *include, "--json"))["tasks"][0]["result"]
     assert (again["value"], again["secondary"], again["scored"]) == (
@@ -77,7 +78,7 @@ def test_a_task_that_sets_an_alarm_works_in_every_command(tmp_path: Path) -> Non
     assert dry["tasks"][0]["task"] == "lm_eval:made_alarm"
     result, lines = _all_ways(flags, tmp_path / "out", ["--include-path", folder])
     assert (result["scored"], result["failures"]) == (8, {})
-    assert 0.0 < result["value"] < 100.0, "an alarm that went off costs its own answer"
+    assert 0.0 < result["value"] < 100.0, "an expired alarm affects only its own answer"
     values = [line["exact_match"] for line in lines if line["filter"] == "strict-match"]
     assert 100.0 * sum(values) / 8 == result["value"]
 
@@ -104,7 +105,7 @@ def test_a_run_that_prepares_in_a_thread_still_tells_of_a_package_that_is_missin
 
 
 def _prepare_again(plan: Plan) -> None:
-    """As in a process of its own, which has none of the earlier code."""
+    """Forget earlier code, as in a new process."""
     open_scope().loaded.clear()
     open_scope().kept.clear()
     asyncio.run(asyncio.to_thread(prepare, plan))

@@ -1,4 +1,4 @@
-"""lm-eval's requests as samples of ours, without lm-eval."""
+"""Test lm-eval's requests as samples of ours, without lm-eval."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_generation_kwargs_are_read_as_lm_evals_api_model_reads_them(
     assert read_sampling(dict(given)) == (
         sampling,
         rest,
-    ), "nothing is taken out of what a task shares"
+    ), "objects that a task shares are not changed"
 
 
 def test_white_space_before_a_continuation_belongs_to_it_and_a_prefix_stands_for_no_context() -> (

@@ -1,5 +1,6 @@
-"""Our client as lm-eval's model: by its own functions, by its command line, and beside our
-engine.
+"""Test our client as lm-eval's model.
+
+Covers its own functions, its command line, and a comparison with our engine.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def known(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def answers(tmp_path: Path) -> Path:
-    """Right answers to the prompts `Say N`, and the log-probabilities of some texts."""
+    """Write right answers to the prompts `Say N`, and the log-probabilities of some texts."""
     lines = [
         {"sha256": prompt_sha256(f"Say {i}"), "right": f"{i}! Next", "wrong": "", "probability": 1}
         for i in range(20)
@@ -70,7 +71,7 @@ def answers(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No key of the user's."""
+    """Remove the user's key."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
@@ -178,7 +179,7 @@ def test_a_request_without_an_answer_ends_it_with_the_count(answers: Path) -> No
             model.generate_until([_asked(f"Say {i}", {"until": []}) for i in range(20)])
     failed = int(str(caught.value).split()[0])
     assert 0 < failed < 20
-    assert len(kept) == 20 - failed, "what was had is in lm-eval's cache"
+    assert len(kept) == 20 - failed, "received answers are in lm-eval's cache"
     assert not any(result == "" for _, _, result in kept)
 
 
@@ -218,7 +219,10 @@ def test_turns_are_sent_as_turns(answers: Path) -> None:
 def test_lm_evals_command_line_and_our_engine_say_the_same_of_every_document(
     folder: Path, known: Path, tmp_path: Path
 ) -> None:
-    """The samples and the results of both, in the same files, and lm-eval's own tools read ours."""
+    """Compare the samples and the results, which are in the same files.
+
+    lm-eval's own tools read ours.
+    """
     with served(answers=known, prompt_logprobs="echo", model="m") as (url, _):
         report = asyncio.run(
             evaluate(
@@ -253,7 +257,8 @@ def test_lm_evals_command_line_and_our_engine_say_the_same_of_every_document(
         assert figures.keys() == theirs["results"]["results"][name].keys()
         for key, value in figures.items():
             other = theirs["results"]["results"][name][key]
-            if "stderr" not in key or value != "N/A":  # of what is no mean it is a bootstrap's
+            # for a value that is not a mean it comes from a bootstrap
+            if "stderr" not in key or value != "N/A":
                 assert value == (pytest.approx(other) if isinstance(value, float) else other), (
                     name,
                     key,
@@ -334,7 +339,7 @@ def test_lm_evals_own_tools_read_a_run_of_a_task_of_ours(data_root: Path, tmp_pa
 
 
 def _lm_eval(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """A command beside the data of the tasks, without a network."""
+    """Run a command next to the data of the tasks, without a network."""
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     return subprocess.run(
         command, cwd=folder / "lm_eval", capture_output=True, text=True, env=offline, check=False
@@ -342,7 +347,7 @@ def _lm_eval(command: list[str], folder: Path) -> subprocess.CompletedProcess[st
 
 
 def _read(files: Iterable[Path]) -> dict[str, Any]:
-    """The results, and the lines of the samples by task."""
+    """Return the results, and the lines of the samples by task."""
     found: dict[str, Any] = {}
     for file in sorted(files):
         if file.name.startswith("results_"):

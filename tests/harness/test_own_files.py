@@ -1,5 +1,6 @@
-"""Files of one's own in lm-eval's format: what is odd about them is told, and what they run is
-noted.
+"""Test user files in lm-eval's format.
+
+Oddities are reported, and the code that they run is recorded.
 """
 
 from __future__ import annotations
@@ -50,12 +51,15 @@ def none_of_the_second(doc, results):
 
 def needs_data(doc, results):
     if doc["q"] != "Q0?":
-        raise LookupError("\\n*****\\n  Resource 'words' not found.\\n\\n  Searched in:\\n    - '/a'\\n*****\\n")
+        raise LookupError(
+            "\\n*****\\n  Resource 'words' not found.\\n\\n"
+            "  Searched in:\\n    - '/a'\\n*****\\n"
+        )
     return {"acc": 1.0}
 
 def leaves(doc, results):
     raise SystemExit(3)
-"""  # noqa: E501
+"""
 
 
 def _write(root: Path, name: str, text: str) -> Path:
@@ -215,7 +219,7 @@ def test_two_runs_in_one_process_share_no_documents(tmp_path: Path) -> None:
         with scope():
             runs.append(load())
     for first, second in runs:
-        assert first is second, "loading takes seconds, and is done once in a run"
+        assert first is second, "loading takes seconds and happens once in a run"
     assert runs[0][0] is not runs[1][0]
     assert runs[0][0].items is not runs[1][0].items
     extensions.include([str(folder)])

@@ -1,5 +1,6 @@
-"""Tasks of lm-eval through our engine, offline: three kinds and their relatives, and what is
-refused.
+"""Test tasks of lm-eval with our engine, offline.
+
+Covers three kinds and their relatives, and refused tasks.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_network() -> Iterator[None]:
-    """Nothing but the loopback is asked: a name that is looked up fails at once."""
+    """Allow only the loopback: looking up a name fails immediately."""
     import socket
 
     with pytest.MonkeyPatch.context() as patch:
@@ -123,7 +124,7 @@ def test_three_kinds_of_tasks_end_to_end(
     assert found["made_capitals"].result.secondary.keys() == {"acc_norm,none"}
     perplexity = math.exp(0.5 if accuracy else 4.0)
     assert found["made_last_word"].result.secondary["perplexity,none"] == pytest.approx(perplexity)
-    # 15 tokens but for the first of each text; lm-eval counts words by white space and bytes
+    # 15 tokens except the first of each text; lm-eval counts words by white space and bytes
     nats = 0.5 if accuracy else 3.0
     tokens, words, size = 6 + 6 + 3, 7 + 7 + 4, 29 + 32 + 21
     assert texts.result.value == pytest.approx(math.exp(nats * tokens / words), rel=0.2)
@@ -219,7 +220,7 @@ def test_what_failed_is_not_scored_and_is_asked_again(folder: Path, tmp_path: Pa
     again = _one(plan, tmp_path / "out").result
     assert (again.scored, again.failed) == (first.scored, first.failed)
     ids = [record["id"] for record in _journal(tmp_path / "out", "made_sums")[before:]]
-    assert len(set(ids)) == first.failed, "what was answered is not asked again"
+    assert len(set(ids)) == first.failed, "answered samples are not asked again"
 
 
 def test_the_other_filter_gives_another_value_without_asking(folder: Path, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_words_and_a_pattern_of_ones_own() -> None:
         None,
     ]
     (question,) = _questions(_scorer(metrics=[{**own, "pattern": r"\[\[(\w+)\]\]"}]))
-    assert _text(question).endswith(" polite?"), "who brings a pattern says how to end as well"
+    assert _text(question).endswith(" polite?"), "a custom pattern needs a custom ending"
     assert [question.read(text) for text in ("[[FAIL]] no: [[PASS]]", "PASS")] == [1.0, None]
 
 

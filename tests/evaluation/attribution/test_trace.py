@@ -40,13 +40,15 @@ from tests.standin.in_process import Deployed, deployed
 
 N = 100
 PACE = {f"generation_{i}": {"latency_s": 0.005 * (i + 1)} for i in range(4)}
-"""Workers that take times of their own. They are asked one request at a time: how many of several
-can be joined depends on how busy the machine is, and is for
-tests/evaluation/attribution/test_matching.py."""
+"""Workers with different response times.
+
+They get one request at a time. How many of several concurrent requests can be joined depends on the
+load of the machine; tests/evaluation/attribution/test_matching.py covers that.
+"""
 
 
 def faulty(name: str) -> dict[str, dict[str, Any]]:
-    """One worker whose answers are wrong from the first one on."""
+    """Start workers of which one gives wrong answers from the first request on."""
     return {**PACE, name: {**PACE.get(name, {}), "corrupt_after": 0}}
 
 
@@ -76,7 +78,7 @@ def at(plan: Plan, there: Deployed) -> Plan:
 
 
 def run(plan: Plan, out: Path, *shape: int, **more: Any) -> tuple[Report, Deployed]:
-    """A run against workers behind an orchestrator."""
+    """Run against workers behind an orchestrator."""
 
     async def story() -> tuple[Report, Deployed]:
         async with deployed(*shape, **more) as there:
@@ -145,7 +147,7 @@ def test_the_run_counts_wrong_answers_where_its_reference_was_right(
     assert told.counted == RIGHT
     [row] = [row for row in told.rows if row.accused]
     assert (row.worker, row.bad) == (there.host("generation_2"), row.answers)
-    assert row.others_bad <= 1  # what was right is right again, but for a join that is another's
+    assert row.others_bad <= 1  # all right answers count, but for a wrong join
     assert row.answers + row.others < told.joined  # a tenth of the prompts is too hard
     assert f"counted only among prompts that a reference answered: {RIGHT}" in shown(report)
 
@@ -153,8 +155,9 @@ def test_the_run_counts_wrong_answers_where_its_reference_was_right(
 def test_a_router_that_looks_at_the_prompts_is_noticed(
     plan: Plan, answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each prompt twice, at first once at each of two servers, and then both times at that of its
-    kind.
+    """Ask each prompt twice.
+
+    At first each of two servers gets it once, then the server of its kind gets it both times.
     """
     report, _ = run(replace(plan, limit=N // 2, repeats=2), tmp_path, 1, 1, answers=answers)
     monkeypatch.setattr(
@@ -198,7 +201,7 @@ def _kind(name: str) -> int:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_is_told_is_who_it_was(plan: Plan, tmp_path: Path, stream: bool) -> None:
-    """One server is always wrong and the others never are, so that every join can be looked at."""
+    """One server is always wrong and the others never, so every join can be checked."""
     right = tmp_path / "answers.jsonl"
     _write_answers(right, prepare(plan), lambda task, sample: 1.0)
     streamed = replace(plan, limit=60, limits=Limits(concurrency=1, stream=stream))
@@ -345,7 +348,7 @@ def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
 def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(
     plan: Plan, tmp_path: Path
 ) -> None:
-    """Else the report would send its reader to `serve-eval attribute`, which does not ask them."""
+    """The report must not suggest `serve-eval attribute`, which does not ask such tasks."""
     task = Spec(name="mmlu", options={"scoring": "loglikelihood", "num_samples": 57})
     asked = replace(plan, launcher=Spec(name="simulated", options={}), tasks=(task,), limit=5)
     asyncio.run(evaluate(asked, tmp_path, environ={}))
@@ -392,4 +395,4 @@ def test_a_door_is_shared_by_the_runs_of_a_command_and_by_no_others() -> None:
     for one, other, alone in (first, second):
         assert one is other
         assert alone is not one
-    assert second[0] is not first[0], "its lock and its task are of another event loop"
+    assert second[0] is not first[0], "its lock and its task belong to another event loop"

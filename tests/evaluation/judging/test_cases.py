@@ -1,5 +1,6 @@
-"""Cases that judges score: in a file of cases beside others, changed, asked again, and by the
-command line.
+"""Test cases that judges score.
+
+Covers files with other cases, changes, repeated judging and the command line.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ N = 6
 
 
 def _file(folder: Path, judge: dict[str, Any], *, count: int = N) -> Path:
-    """Cases of which the last one is compared exactly and the others are judged."""
+    """Write cases: the last one is compared exactly, judges score the others."""
     cases: list[dict[str, Any]] = [
         {
             "case": f"town:{i}",
@@ -84,7 +85,7 @@ def test_a_changed_judge_judges_the_answers_that_were_had(tmp_path: Path) -> Non
         )
         asked = (out / "samples/cases-towns.jsonl").read_bytes()
         await session(judge={"concurrency": 1})
-        assert len(judge.prompts) == N - 1, "how a judge is reached decides nothing"
+        assert len(judge.prompts) == N - 1, "the address of a judge does not matter"
         await session(rounds=2)
         assert len(judge.prompts) == 2 * (N - 1)
         await session(metrics=["correctness", "usefulness"])
@@ -117,7 +118,7 @@ def test_what_is_run_again_says_so_to_judges_too(tmp_path: Path) -> None:
         assert (task.result.scored, len(judge.prompts)) == (N, 2 * (N - 1))
         await evaluate(plan, out, environ={}, rerun="all")
         assert len(judge.prompts) == 3 * (N - 1), (
-            "the answers are the same, and are judged anew all the same"
+            "the answers are the same, but they are judged again"
         )
         (archived,) = out.glob("archive/*/judgements/cases-towns.jsonl")
         assert len(archived.read_text().splitlines()) == 2 * (N - 1)

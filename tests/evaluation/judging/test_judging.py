@@ -1,5 +1,6 @@
-"""Answers that other models judge: asked about once, read or not, and never wrong for what a judge
-did.
+"""Test answers that other models judge.
+
+Each is judged once. A failing or unreadable judge never makes an answer wrong.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ def _plan(judges: Sequence[dict[str, Any]], *, count: int = N, **options: Any) -
 def _with(
     servers: Sequence[JudgeServer], story: Callable[[Plan], Awaitable[None]], **options: Any
 ) -> None:
-    """Tells a story while these judges listen; it is given a plan in which they judge."""
+    """Run a story while these judges listen.
+
+    The story gets a plan with these judges.
+    """
 
     async def main() -> None:
         async with AsyncExitStack() as stack:
@@ -221,7 +225,7 @@ def test_half_of_the_judgements_are_enough_for_a_score(tmp_path: Path) -> None:
 
     unread = JudgeServer(unsure, model="unsure")
     _with([JudgeServer(), unread], story)
-    assert len(unread.prompts) == N, "it is not asked again where there is a score"
+    assert len(unread.prompts) == N, "scored answers are not judged again"
 
 
 def test_a_verdict_that_is_cut_off_is_told_with_what_to_do(tmp_path: Path) -> None:
@@ -383,7 +387,7 @@ def test_an_endpoint_may_judge_itself_and_that_is_said(tmp_path: Path) -> None:
             endpoint.short = 2
             (task,) = (await evaluate(plan, tmp_path / "out", environ={})).tasks
             assert task.result.value == 100.0
-            assert len(endpoint.prompts) == N, "its answers were there"
+            assert len(endpoint.prompts) == N, "its answers were kept"
             assert any(
                 "the model judges itself (itself)" in warning for warning in task.verdict.warnings
             )

@@ -1,5 +1,7 @@
-"""The alarm while a run goes on: told long before its end of an endpoint that turns worse, and
-never of a healthy one whose hard questions take longest.
+"""Test the alarm during a run.
+
+It is raised long before the end if an endpoint degrades, and never for a healthy endpoint whose
+hard questions take longest.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ def plan(data_root: Path) -> Plan:
         tasks=(Spec(name="gsm8k", options={"num_samples": N}),),
         dataset_roots=(str(data_root),),
         no_reference=True,
-        # One order: of random ones, one in a hundred may raise a false alarm, which is the level
-        # that is promised.
+        # A fixed order: among random ones, one in a hundred may raise a false alarm, which is the
+        # promised level.
         limits=Limits(concurrency=16, order_seed=1),
     )
 
@@ -59,15 +61,18 @@ def config(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorCon
 
 
 Behaviour = Callable[[int, bool], tuple[bool, float]]
-"""By the number of a request, and whether its right answer is known: is it answered wrongly, and
-after how long (s)?"""
+"""Maps the number of a request and whether its right answer is known to a pair.
+
+The pair is whether the answer is wrong, and its latency in seconds.
+"""
 
 
 def _run(
     plan: Plan, config: SimulatorConfig, behaviour: Behaviour, out: Path, *, interrupted_at: int = 0
 ) -> tuple[Report, list[tuple[int, str]]]:
-    """The report, and what was told with the number of requests that had come by then. The run is
-    interrupted at a request and goes on, unless that is 0.
+    """Return the report, and each message with the number of requests received by then.
+
+    The run is interrupted at a request and resumed, unless the number is 0.
     """
     good, bad = _Simulator(config), _Simulator(replace(config, damage=1.0))
     lines, enough = list[tuple[int, str]](), asyncio.Event()
@@ -153,9 +158,7 @@ def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
 
 @pytest.fixture(scope="module")
 def hard(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
-    """An endpoint that has seven of ten right, and judges 3 % of the prompts differently each
-    time.
-    """
+    """Configure an endpoint with 70 % right answers that varies on 3 % of the prompts."""
     path = tmp_path_factory.mktemp("hard") / "answers.jsonl"
     _write_answers(path, prepare(plan), probability(0.7, 0.03, 0))
     return SimulatorConfig(answers=path, varied=True)
@@ -168,8 +171,9 @@ def _falls(number: int, known: bool) -> tuple[bool, float]:
 def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_report(
     plan: Plan, hard: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From 70 % to 35 %: what is counted stands in the line, and numbers are those of all
-    requests.
+    """Let the score fall from 70 % to 35 %.
+
+    The line names what was counted; the numbers cover all requests.
     """
     monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     for run in (1, 2):
@@ -202,8 +206,9 @@ def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_rep
 def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
     plan: Plan, hard: SimulatorConfig, tmp_path: Path, finished: bool
 ) -> None:
-    """Both sides at the same time are looked at by their own scores, since neither is known
-    before.
+    """Two sides that run at the same time are judged by their own scores.
+
+    Neither side is known in advance.
     """
     good, bad = _Simulator(replace(hard, run=1)), _Simulator(replace(hard, damage=1.0))
 
@@ -337,8 +342,9 @@ def test_the_loop_goes_on_while_a_look_lasts() -> None:
 def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
     meanwhile: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were bad, and good ones take their places, `meanwhile` a look had found the bad ones;
-    then the run turns worse all the same.
+    """Replace bad answers by good ones; then the run degrades anyway.
+
+    With `meanwhile` a look had found the bad ones.
     """
     lines, bad, good = list[str](), _tally(300), _tally(300)
     for i in range(200):

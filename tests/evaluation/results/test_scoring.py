@@ -1,5 +1,6 @@
-"""Scorers that raise, never end or give what is no score: an outcome of the answer, never of the
-run.
+"""Test scorers that raise, never end or return an invalid score.
+
+Each becomes an outcome of the answer and never fails the run.
 """
 
 from __future__ import annotations
@@ -59,12 +60,16 @@ FILE = """
 import re
 import sys
 
-from serve_eval.schema import Dataset, Hypothesis, Metric, Outcome, Sample, SamplingParams, Score, Task
+from serve_eval.schema import Dataset, Hypothesis, Metric, Outcome
+from serve_eval.schema import Sample, SamplingParams, Score, Task
 
 
 def task() -> Task:
     def load(roots, wanted):
-        samples = [Sample(id=f"{kind}-{i}", prompt=f"{kind} {i}:", target=kind) for i, kind in enumerate(KINDS)]
+        samples = [
+            Sample(id=f"{kind}-{i}", prompt=f"{kind} {i}:", target=kind)
+            for i, kind in enumerate(KINDS)
+        ]
         return Dataset(samples=samples, files=(), total=len(samples))
 
     def score(sample, response):
@@ -72,10 +77,11 @@ def task() -> Task:
         return Score(value=1.0, outcome=Outcome.CORRECT)
 
     return Task(
-        name="odd", version=1, reference_file="odd", metric=Metric(), hypothesis=Hypothesis(num_samples=len(KINDS)),
-        sampling=SamplingParams(max_tokens=8), protocol={}, load=load, score=score, answers=lambda sample: (" y", " n"),
+        name="odd", version=1, reference_file="odd", metric=Metric(),
+        hypothesis=Hypothesis(num_samples=len(KINDS)), sampling=SamplingParams(max_tokens=8),
+        protocol={}, load=load, score=score, answers=lambda sample: (" y", " n"),
     )
-""".replace("def task()", f"KINDS = {KINDS}\n\n\ndef task()")  # noqa: E501
+""".replace("def task()", f"KINDS = {KINDS}\n\n\ndef task()")
 BROKEN = FILE.replace(
     "SCORE",
     """
@@ -97,7 +103,7 @@ MENDED = FILE.replace("SCORE", "pass")
 
 
 def _forget() -> None:
-    """The code of others, as a new process knows none."""
+    """Forget plugin code, as in a new process."""
     open_scope().folders.clear()
     open_scope().loaded.clear()
     open_scope().kept.clear()
@@ -107,7 +113,7 @@ def _forget() -> None:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Path]:
-    """A folder with a task whose scorer does everything that it should not."""
+    """Write a folder with a task whose scorer misbehaves in every way."""
     (tmp_path / "own/tasks").mkdir(parents=True)
     (tmp_path / "own/tasks/odd.py").write_text(BROKEN)
     _forget()
@@ -156,7 +162,9 @@ def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(
     assert told["none"] == "the scorer returned a NoneType, not a Score"
     assert told["nan"] == "the scorer returned nan, which is not within 0 to 1"
     assert told["beyond"] == "the scorer returned 1.5, which is not within 0 to 1"
-    assert "odd: failures: scorer_error 6\n" in run.stdout, "a scorer's error is no failed request"
+    assert "odd: failures: scorer_error 6\n" in run.stdout, (
+        "a scorer's error is not a failed request"
+    )
     assert "1 answer has no score, for example sample " in run.stdout
     assert "scorer_error" in (out / "report.html").read_text()
     answers = (out / "samples/odd.jsonl").read_bytes()
@@ -243,7 +251,7 @@ def test_an_interruption_waits_for_no_scorer(own: Path, again: bool) -> None:
 
 
 def _busy(pid: int) -> list[int]:
-    """The processes below one, as soon as one of them computes for long."""
+    """Return the child processes of a process once one of them has computed for long."""
     deadline = time.monotonic() + 40
     while time.monotonic() < deadline:
         below = _below(pid)
@@ -269,8 +277,7 @@ def _seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-# ------------------------------------------------------------------------------------------- here
-# and elsewhere alike
+# ------------------------------------------------------------------------- here and elsewhere alike
 
 
 def _recipe(spec: Spec, **more: Any) -> Recipe:

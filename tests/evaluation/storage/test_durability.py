@@ -22,8 +22,9 @@ ANSWER = Response(text="#### 7", finish_reason="stop")
 
 
 class Disk:
-    """Notes what each file holds when it is forced to the disk, and fails with `error` where one is
-    given.
+    """Notes the content of each file that is forced to disk.
+
+    Fails with `error` if one is given.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +114,7 @@ def test_a_file_system_that_cannot_sync_is_left_to_itself(
         journal.append(Record(id="1", response=ANSWER))
         journal.sync()
         journal.sync()
-        assert len(disk.forced) == 2, "it is not forgotten that it was not forced"
+        assert len(disk.forced) == 2, "the failed sync is tried again"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
@@ -128,7 +129,7 @@ def test_a_disk_that_fails_stops_the_journal_with_advice(
         assert caught.value.hint == NO_ROOM_HINT
         disk.error = None
         journal.sync()
-    assert len(disk.forced) == 3, "once in vain, once again, once at the end"
+    assert len(disk.forced) == 3, "one failure, one retry, one at the end"
 
 
 class HalfWritten:

@@ -1,5 +1,7 @@
-"""Answers that are code: run once, after the last one came, only when that is allowed, and judged
-from what is kept.
+"""Test answers that are code.
+
+They run once, after the last answer arrived and only if that is allowed. Kept results decide the
+score.
 """
 
 from __future__ import annotations
@@ -180,7 +182,7 @@ def test_other_programs_of_the_same_answers_are_run_with_permission(
         rescore(out, settings)
     (told,) = rescore(out, settings, to=tmp_path / "new", allow_code_execution=True)
     assert (told.after, told.changed) == (report.tasks[0].result.value, [])
-    assert _lines(out) == before, "the folder stays as it is"
+    assert _lines(out) == before, "the folder does not change"
     assert len(_programs(_lines(tmp_path / "new"))) == 2 * N
 
 
@@ -198,9 +200,7 @@ def test_repeats_of_one_answer_run_once_and_give_pass_at_k(
 
 
 class _Double:
-    """In the place of a sandbox: every program passes, and the third waits until it is
-    cancelled.
-    """
+    """Replaces a sandbox: every program passes; number `waits` waits until it is cancelled."""
 
     at_once = 1
 
