@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from client_rows import AFTER_200_MS, AT_ONCE
-from processes import run
+from processes import command_of_run, run
 from rows import Measured, NotInstalled, NotMeasured, Row, Size
 from serving import Server
 from tool_rows import (
@@ -58,24 +58,8 @@ def _engine(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measure
         _needs_lm_eval()
         prepare(scratch, n)
         out = Path(tempfile.mkdtemp(dir=scratch)) / "run"
-        tool = Path(sys.executable).with_name("serve-eval")
-        command = [
-            str(tool),
-            "run",
-            "--model",
-            "m",
-            "--tasks",
-            task,
-            "--no-reference",
-            "-o",
-            str(out),
-        ]
-        command += [
-            "--include-path",
-            str(task_folder(scratch).parent),
-            "--base-url",
-            server.base_url,
-        ]
+        command = [*command_of_run(task), "-o", str(out), "--base-url", server.base_url]
+        command += ["--include-path", str(task_folder(scratch).parent)]
         command += ["--concurrency", str(in_flight)]
         finished = run(command, limit_s=180, env=environment(scratch), started=server.watch)
         if finished.code != 3:  # no reference applies

@@ -10,9 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from cores import CLIENT, pin
+
+
+def command_of_run(task: str) -> list[str]:
+    """Return the beginning of `serve-eval run` for a task, with the tool of this environment."""
+    tool = Path(sys.executable).with_name("serve-eval")
+    return [str(tool), "run", "--model", "m", "--no-reference", "--tasks", task]
 
 
 @dataclass(frozen=True, slots=True)

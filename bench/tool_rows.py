@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from client_rows import AFTER_200_MS
-from processes import Finished, run
+from processes import Finished, command_of_run, run
 from rows import Measured, NotInstalled, NotMeasured, Row, Size
 from serving import Server
 
@@ -154,18 +154,8 @@ def task_name(n: int) -> str:
 
 
 def _serve_eval_command(scratch: Path, n: int) -> list[str]:
-    tool = Path(sys.executable).with_name("serve-eval")
-    command = [
-        str(tool),
-        "run",
-        "--model",
-        "m",
-        "--tasks",
-        "gsm8k",
-        "--dataset-root",
-        str(scratch / f"data_{n}"),
-    ]
-    return [*command, "--set", f"gsm8k.num_samples={n}", "--no-reference"]
+    command = [*command_of_run("gsm8k"), "--dataset-root", str(scratch / f"data_{n}")]
+    return [*command, "--set", f"gsm8k.num_samples={n}"]
 
 
 def _serve_eval(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measured]:

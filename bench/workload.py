@@ -1,7 +1,4 @@
-"""Requests and checks that are the same for every measured client.
-
-Only the client may differ.
-"""
+"""Define the requests and checks that all measured clients share."""
 
 from __future__ import annotations
 
