@@ -1,7 +1,8 @@
-"""CPU cost of the alarm within a run: `python bench/alarm.py [SAMPLES [ROUNDS [IN_FLIGHT]]]`.
+"""Measure the CPU cost of the alarm within a run.
 
-The server answers at once. The same run with and without it, one after the other in each round, so
-that what else the machine does falls on both.
+Run `python bench/alarm.py [SAMPLES [ROUNDS [IN_FLIGHT]]]`. The server answers immediately. Each
+round has the same run with and without the alarm, one after the other, so that other load on the
+machine affects both.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from serving import Mode, Server
 
 SAMPLES, ROUNDS = 80_000, 5
 MOST = 1.05
-"""Times the CPU of the run without it."""
+"""Largest ratio of CPU time with the alarm to that without it."""
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""What the server of the benchmark answers, as bytes that are ready but for the id of the request.
+"""Answers of the benchmark server, as bytes that are ready except for the id of the request.
 
-A prompt may carry `[[ID]]` and a number; the answer begins with the same, so that a client can
-check that every answer is its own. The texts end in `#### 42`, so that a scorer of GSM8K has
-something to extract.
+A prompt may contain `[[ID]]` and a number. The answer begins with the same, so that a client can
+check that every answer is its own. The texts end in `#### 42`, so that a scorer of GSM8K can
+extract a number.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import re
 
 CHUNKS = 200
-"""Pieces of text in a streamed answer; the chunks with the finish reason and the usage come on
-top."""
+"""Pieces of text in a streamed answer, without the chunks of the finish reason and the usage."""
 
 _ID = re.compile(rb"\[\[ID\]\]\d+")
 _STREAM = re.compile(rb'"stream":\s*true')
 _LIMIT = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
 TOKENS = 202
-"""Tokens of a whole answer. A request that allows fewer gets as many, and finish_reason "length":
-the tool checks before a run that its limit is kept."""
+"""Tokens of a whole answer.
+
+A request that allows fewer gets that number and finish_reason "length": before a run the tool
+checks that its limit is kept.
+"""
 _WORK = " The number asked for follows from the steps that are given, one after another." * 9
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 STREAM_HEAD = (
@@ -27,20 +29,21 @@ STREAM_HEAD = (
 
 
 def wants_stream(body: bytes) -> bool:
-    """Whether the request asks for an event stream. The quotes of a prompt are escaped: it cannot
-    look so.
+    """Return True if the request asks for an event stream.
+
+    A prompt cannot match, because its quotes are escaped.
     """
     return _STREAM.search(body) is not None
 
 
 def tokens(body: bytes) -> int:
-    """Tokens of the answer: all of them, or as many as the request allows."""
+    """Return the number of tokens of the answer: TOKENS, or fewer if the request allows fewer."""
     found = _LIMIT.search(body)
     return min(TOKENS, int(found.group(1))) if found else TOKENS
 
 
 def usage(completion_tokens: int) -> str:
-    """The counts of an answer, as JSON."""
+    """Return the counts of an answer as JSON."""
     total = 1100 + completion_tokens
     return (
         f'{{"prompt_tokens":1100,"completion_tokens":{completion_tokens},"total_tokens":{total}}}'
@@ -48,18 +51,18 @@ def usage(completion_tokens: int) -> str:
 
 
 def request_id(body: bytes) -> bytes:
-    """`[[ID]]` and the digits after it, as in the request; empty where there is none."""
+    """Return `[[ID]]` and the digits after it, as in the request; empty without an id."""
     found = _ID.search(body)
     return found.group() if found else b""
 
 
 def http(body: bytes) -> bytes:
-    """A whole HTTP answer of status 200 with a JSON body."""
+    """Return a whole HTTP answer of status 200 with a JSON body."""
     return _JSON_HEAD % len(body) + body
 
 
 class Whole:
-    """Answers in one piece, of about 1.05 KB."""
+    """Answers in one piece of about 1.05 KB."""
 
     def __init__(self, *, chat: bool) -> None:
         self._closing = '","refusal":null}' if chat else '"'
@@ -76,7 +79,7 @@ class Whole:
         return f"{text}{self._closing},{rest}".encode()
 
     def to(self, body: bytes) -> bytes:
-        """The whole HTTP answer to a request's body."""
+        """Return the whole HTTP answer to a request's body."""
         allowed = tokens(body)
         after = (
             self._after if allowed == TOKENS else self._end(" word" * allowed, "length", allowed)
@@ -85,13 +88,14 @@ class Whole:
 
 
 class Streamed:
-    """Answers as server-sent events, each in an HTTP chunk of its own."""
+    """Answers as server-sent events, each in its own HTTP chunk."""
 
     def __init__(self, *, chat: bool) -> None:
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._head = (
             "data:"
-            f' {{"id":"cmpl-6f1e2d3c4b5a","object":"{kind}","created":1764000000,"model":"bench","choices":['
+            f' {{"id":"cmpl-6f1e2d3c4b5a","object":"{kind}","created":1764000000,"model":"bench",'
+            '"choices":['
         )
         self._chat = chat
         self.piece = _chunk(self._event(" word").encode())
@@ -104,19 +108,20 @@ class Streamed:
 
     def _event(self, text: str, finish: str = "null") -> str:
         said = f'"delta":{{"content":"{text}"}}' if self._chat else f'"text":"{text}"'
-        return f'{self._head}{{"index":0,{said},"logprobs":null,"finish_reason":{finish}}}],"usage":null}}\n\n'
+        choice = f'{{"index":0,{said},"logprobs":null,"finish_reason":{finish}}}'
+        return f'{self._head}{choice}],"usage":null}}\n\n'
 
     def length(self, body: bytes) -> int:
-        """Number of text pieces in the answer to a request."""
+        """Return the number of text pieces in the answer to a request."""
         return min(CHUNKS, tokens(body))
 
     def end(self, body: bytes) -> bytes:
-        """The events behind the last piece."""
+        """Return the events after the last piece."""
         allowed = tokens(body)
         return self._end if allowed == TOKENS else self._closing("length", allowed)
 
     def first(self, body: bytes) -> bytes:
-        """The first piece, which carries the id."""
+        """Return the first piece, which carries the id."""
         return _chunk(self._event(request_id(body).decode()).encode())
 
 

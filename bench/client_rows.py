@@ -1,5 +1,6 @@
-"""Rows of the clients alone: the request phase of one_client.py, without and with latency, and
-streaming.
+"""Rows of the clients alone: the request phase of one_client.py.
+
+There are rows without and with latency, and for streams.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ STREAMED = (
 
 
 def client_rows(size: Size, scratch: Path) -> list[Row]:
-    """Every client and setting, with at least two requests for each in flight."""
+    """Return every client and setting, with at least two requests for each in flight."""
     rows = [_row(*of, chunks=0, size=size) for of in WHOLE]
     return rows + [_row(*of, chunks=CHUNKS, size=size) for of in STREAMED]
 

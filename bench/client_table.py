@@ -1,9 +1,8 @@
-"""The table of the request client and its peers, measured here and now: `make bench`, or `make
-bench ARGS=--quick`.
+"""Print the table of the request client and its peers, measured on this machine.
 
-Every row runs once per round, the rounds follow each other, and the figures are medians: what else
-the machine does then falls on all rows alike. Client and server have a core each. The goals compare
-figures of this one run.
+Run `make bench`, or `make bench ARGS=--quick`. Every row runs once per round, and the figures are
+medians over the rounds, so that other load on the machine affects all rows alike. Client and server
+have a core each. The goals compare figures of this run only.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ ROW_MAKERS: tuple[Callable[[Size, Path], list[Row]], ...] = (
     tool_rows,
     lm_eval_rows,
 )
-"""Functions that make the rows, given their size and a scratch folder. More rows: one more function
-here."""
+"""Functions that make rows from a size and a scratch folder; add a function for more rows."""
 
 COLUMNS = (
     "",
@@ -49,7 +47,7 @@ COLUMNS += ("at server", "received", "ok")
 
 
 def measure(rows: Sequence[Row], rounds: int) -> None:
-    """Runs the rounds; what goes wrong in a row is its `problem` and stops no other."""
+    """Run the rounds. A failed row gets a `problem` and stops no other."""
     with ExitStack() as stack:
         servers: dict[Mode, Server] = {}
         for number in range(rounds):
@@ -74,7 +72,7 @@ def measure(rows: Sequence[Row], rounds: int) -> None:
 
 
 def cells(row: Row) -> list[str]:
-    """A row of the table as text."""
+    """Return a row of the table as text."""
     after = f"{row.mode.latency_ms} ms"
     if row.chunks:
         after = f"{row.chunks} chunks, " + (
@@ -93,9 +91,8 @@ def cells(row: Row) -> list[str]:
         f"{median.n / median.wall_s:.0f}",
         f"{median.wall_s:.2f}",
         _or_dash(median.peak_rss_mb, ".0f"),
-        (
-            _or_dash(median.at_server, ".0f") if row.mode != Mode() else "-"
-        ),  # answered at once: always 1
+        # Without latency or chunks this is always 1.
+        _or_dash(median.at_server, ".0f") if row.mode != Mode() else "-",
         _or_dash(median.received, ".0f"),
         f"{median.ok}/{median.n}" + (f" ({row.problem})" if row.problem else ""),
     ]
@@ -106,12 +103,11 @@ def _or_dash(value: float | None, form: str) -> str:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Prints the table."""
+    """Print the table."""
     lines = [list(COLUMNS), *(cells(row) for row in rows)]
     full = len(COLUMNS)
-    known = [
-        line if len(line) == full else line[:4] for line in lines
-    ]  # a problem stands in place of figures
+    # A problem replaces the figures of its row.
+    known = [line if len(line) == full else line[:4] for line in lines]
     widths = [max(len(line[i]) for line in known if len(line) > i) for i in range(full)]
     for line in lines:
         texts = [
@@ -121,8 +117,9 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def show_tools(rows: Sequence[Row]) -> None:
-    """Prints what the whole tools cost beyond and before the samples: their rows above hold
-    both.
+    """Print what the whole tools cost per sample and before the samples.
+
+    Their rows above hold both.
     """
     for name in dict.fromkeys(
         row.name for row in rows if row.median() and row.median().cpu_s_at_first

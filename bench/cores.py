@@ -1,6 +1,4 @@
-"""One core for the server, another for what is measured, and room for as many sockets as a run
-needs.
-"""
+"""Separate cores for the server and the measured client, and enough sockets for a run."""
 
 from __future__ import annotations
 
@@ -8,12 +6,11 @@ import os
 import resource
 
 CLIENT, SERVER = 0, 1
-"""Places among the cores that this process may use: the measured client has the first, the server
-the second."""
+"""Indices into the cores that this process may use, for the measured client and the server."""
 
 
 def pin(place: int) -> None:
-    """Binds this process to one core, where the system can and there is more than one."""
+    """Bind this process to one core if the system supports it and has more than one."""
     if not hasattr(os, "sched_setaffinity"):
         return
     allowed = sorted(os.sched_getaffinity(0))
@@ -22,8 +19,9 @@ def pin(place: int) -> None:
 
 
 def raise_open_files() -> int:
-    """Lifts the soft limit of open files to the hard one; returns it. 4096 in flight are 4096
-    sockets.
+    """Raise the soft limit of open files to the hard one, and return it.
+
+    4096 requests in flight need 4096 sockets.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)

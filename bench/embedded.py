@@ -1,8 +1,9 @@
-"""Speed of the embedded model: `python bench/embedded.py [PROBLEMS [STARTS]]`.
+"""Measure the speed of the embedded model.
 
-The time until it is ready, from the start of its process, and its answers to word problems, greedy,
-by chat. Those per second of the server's own processor time say what one core can do; the wall
-clock counts the client and whatever else the machine does too.
+Run `python bench/embedded.py [PROBLEMS [STARTS]]`. It prints the time from the start of the process
+until the server is ready, and the speed of its greedy answers to word problems by chat. Answers per
+second of the server's processor time show what one core can do; wall-clock figures include the
+client and other load on the machine.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from serve_eval.schema import Endpoint, LaunchContext
 PROBLEMS = 500
 STARTS = 5
 WAYS = ((1, False), (16, False), (64, False), (16, True))
-"""How many requests are in flight, and whether they are streamed."""
+"""Requests in flight, and True for streams."""
 
 
 def cpu_s(endpoint: Endpoint) -> float:
-    """Processor time of the server so far."""
+    """Return the processor time of the server so far."""
     fields = Path(f"/proc/{endpoint.info.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def starts(folder: Path, count: int) -> None:
-    """Prints how long it takes to be ready."""
+    """Print the time until the server is ready."""
     wall, cpu = [], []
     for _ in range(count):
         began = time.perf_counter()
@@ -54,7 +55,7 @@ async def starts(folder: Path, count: int) -> None:
 async def answers(
     endpoint: Endpoint, asked: list[Problem], in_flight: int, *, stream: bool
 ) -> None:
-    """Prints how many answers there are per second, and how many are right."""
+    """Print the answers per second and the number of right answers."""
     door, right = asyncio.Semaphore(in_flight), 0
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 

@@ -1,6 +1,4 @@
-"""What the client is to reach, and whether it did in this run: each goal compares figures of one
-table.
-"""
+"""Goals of the client, and whether this run reached them; each compares figures of one table."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ HELP = {"serve-eval --help": ["-m", "serve_eval", "--help"]}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """`value` against `limit`; with a `peer`, it is the ratio of the two that must not exceed the
-    limit.
-    """
+    """A `value` and its `limit`; with a `peer`, the limit applies to the ratio of the two."""
 
     what: str
     value: float | None
@@ -30,7 +26,7 @@ class Goal:
 
     @property
     def ratio(self) -> float | None:
-        """What is compared with the limit; None where something was not measured."""
+        """The figure that is compared with the limit; None if something was not measured."""
         if self.peer is None or self.value is None:
             return self.value
         return self.value / self.peer[1] if self.peer[1] else None
@@ -59,7 +55,7 @@ def _fraction(ratio: float) -> str:
 
 
 def goals(rows: Sequence[Row], rounds: int) -> Iterator[Goal]:
-    """Every goal, measured or not; `rounds` are those of the start-up."""
+    """Yield every goal, measured or not; `rounds` are those of the start-up."""
     names = ("serve-eval run", "lm-eval local", "AsyncOpenAI script")
     tool, lm_eval, script = ([row for row in rows if row.name.startswith(name)] for name in names)
     yield from _tool_goals(tool, lm_eval, script)
@@ -113,8 +109,9 @@ def _tool_goals(tool: list[Row], lm_eval: list[Row], script: list[Row]) -> Itera
 
 
 def _lm_eval_goals(rows: Sequence[Row]) -> Iterator[Goal]:
-    """One task of lm-eval, 128 in flight: no slower and with less CPU than by lm-eval's own
-    client.
+    """Yield goals for one task of lm-eval with 128 requests in flight.
+
+    Our client must not be slower than lm-eval's own client or use more CPU.
     """
     pairs = [("lm-eval local", name, "whole") for name in (ENGINE, ON_OUR_CLIENT)]
     pairs.append((ALONE["local-completions"], ALONE["serve-eval"], "requests alone"))
@@ -134,7 +131,7 @@ def _lm_eval_goals(rows: Sequence[Row]) -> Iterator[Goal]:
 
 
 def _many_in_flight(ours: Measured | None) -> Iterator[Goal]:
-    """4096 requests in flight: none missing at the server, none lost, none sent twice."""
+    """Yield goals for 4096 requests in flight: none missing at the server, lost, or sent twice."""
     what = "4096 in flight, client alone: "
     short = None if ours is None or ours.at_server is None else 4096 - ours.at_server
     twice = None if ours is None or ours.received is None else ours.received - ours.n
@@ -150,7 +147,7 @@ def _many_in_flight(ours: Measured | None) -> Iterator[Goal]:
 
 
 def _sizes(rows: list[Row]) -> tuple[Row | None, Row | None]:
-    """The smallest and the largest of the rows with 512 in flight."""
+    """Return the smallest and the largest of the rows with 512 in flight."""
     found = sorted((row for row in rows if row.in_flight == 512), key=lambda row: row.n)
     return (found[0], found[-1]) if len(found) > 1 else (None, None)
 
@@ -175,5 +172,5 @@ def _all_right(measured: Measured | None) -> bool:
 
 
 def _cpu_ms(measured: Measured | None) -> float | None:
-    """CPU per request, of a run in which every answer was right."""
+    """Return the CPU per request of a run in which every answer was right."""
     return measured.cpu_ms if measured and _all_right(measured) else None

@@ -1,8 +1,8 @@
-"""Time from the command to the first evaluated request, by stage: `python bench/launch.py
-[ROUNDS]`.
+"""Measure the time from the command to the first evaluated request, by stage.
 
-Two context and two generation servers, which are the stand-in and load nothing. What they take to
-start is theirs, and so is what --help takes; the rest is ours. Needs the dev extra.
+Run `python bench/launch.py [ROUNDS]`. The two context and two generation servers are the stand-in
+and load nothing. The time that they need to start, and that of --help, is theirs; the rest is ours.
+Needs the dev extra.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ STEPS = (
     ("that is noticed, the first completion", True),
     ("a short request, then the first evaluated", True),
 )
-"""What takes the time, and whether it is ours."""
+"""Stages, and True for those whose time is ours."""
 
 
 def one_launch(folder: Path, data: Path) -> list[float]:
-    """Seconds of each step."""
+    """Return the seconds of each step."""
     times = folder / "times"
     plan = folder / "plan.yaml"
     launcher = {

@@ -1,8 +1,7 @@
-"""Rows of one task of lm-eval: through our engine, by lm-eval on our client, and by lm-eval on its
-own API client.
+"""Rows of one task of lm-eval: our engine, lm-eval on our client, and lm-eval on its own client.
 
-The whole tools read the task and its data, ask and score; the requests alone are what lm-eval calls
-of a model, in one process, without loading or scoring.
+The whole tools read the task and its data, send the requests and score. The requests alone are
+lm-eval's calls of a model, in one process, without loading or scoring.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ ALONE = {
 
 
 def lm_eval_rows(size: Size, scratch: Path) -> list[Row]:
-    """The whole tools at a latency as of a server, the clients also without any."""
+    """Return rows of the whole tools with a server's latency, and of the clients also without."""
     in_flight = size.in_flight(USUAL_IN_FLIGHT)
     n = size.requests(USUAL, in_flight)
     whole = [(ENGINE, AFTER_200_MS, _engine), (ON_OUR_CLIENT, AFTER_200_MS, _on_our_client)]

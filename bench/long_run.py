@@ -1,6 +1,4 @@
-"""A run of many samples as a user starts it, with everything that is on by default: `serve-eval
-run` in a process.
-"""
+"""Run many samples as a user does: `serve-eval run` in a process, with all defaults."""
 
 from __future__ import annotations
 
@@ -44,8 +42,9 @@ def long_run(
     aiohttp: bool = False,
     started: Callable[[int], None] = lambda pid: None,
 ) -> Finished:
-    """Asks `count` sums, over connections of `aiohttp` where that is said. Raises RunFailed unless
-    all of them were scored, and right.
+    """Ask `count` sums, with `aiohttp` over connections of aiohttp.
+
+    Raises RunFailed unless all of them were scored right.
     """
     own = Path(__file__).parent
     before = (_OVER_AIOHTTP if aiohttp else "") + ("" if alarm else _WITHOUT_ALARM)
@@ -83,7 +82,7 @@ def long_run(
 
 
 class Peaks:
-    """Notes the peak memory of a process when the server has seen so many requests."""
+    """Records a process's peak memory each time the server has received a number of requests."""
 
     def __init__(self, server: Server, at: tuple[int, ...]) -> None:
         self._server, self._left = server, list(at)
@@ -91,7 +90,7 @@ class Peaks:
         self._over = threading.Event()
 
     def watch(self, pid: int) -> None:
-        """Begins."""
+        """Start to watch a process."""
         self._thread = threading.Thread(target=self._look, args=(pid,))
         self._thread.start()
 
@@ -104,14 +103,15 @@ class Peaks:
                     return
 
     def end(self) -> None:
-        """The process is gone."""
+        """Stop after the end of the process."""
         self._over.set()
         self._thread.join()
 
 
 def peak_mb(pid: int) -> float:
-    """The most memory that a process had so far; OSError where the system does not tell (no
-    Linux).
+    """Return the peak memory of a process so far, in MiB.
+
+    Raises OSError where the system does not report it (no Linux).
     """
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024

@@ -1,4 +1,4 @@
-"""On what the figures were had: without it they say nothing."""
+"""The machine of a measurement, without which its figures mean nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN = ("aiohttp", "lm-eval", "msgspec", "openai", "httpx2", "uvloop")
 
 
 def facts() -> list[str]:
-    """Lines about the machine, the Python and the libraries."""
+    """Return lines about the machine, the Python and the libraries."""
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     return [
         (
@@ -27,7 +27,7 @@ def facts() -> list[str]:
 
 
 def load() -> str:
-    """The load average of the last minute."""
+    """Return the load average of the last minute."""
     return f"{os.getloadavg()[0]:.2f}"
 
 

@@ -1,8 +1,9 @@
-"""Memory and time of a run of a million samples: `python bench/million.py [SAMPLES [IN_FLIGHT]]`.
+"""Measure memory and time of a run of a million samples.
 
-The server answers at once. It is what users run, in a process of its own, with journal, scores,
-alarm, progress, report and page. Only the samples are generated when they are asked for. What grows
-are flat arrays, for scores and outcomes, so that answers can be compared pairwise later.
+Run `python bench/million.py [SAMPLES [IN_FLIGHT]]`. The server answers immediately. The tool runs
+as for users, in its own process, with journal, scores, alarm, progress, report and page; only the
+samples are generated on access. Flat arrays of scores and outcomes grow with the samples, because
+answers can be compared pairwise later.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from serving import Mode, Server
 
 SAMPLES = 1_000_000
 BYTES_PER_SAMPLE = 200
-"""Growth up to which memory is called flat, the report at the end included: an answer alone has
-five times as many."""
+"""Growth up to which memory counts as flat, including the report at the end.
+
+An answer alone has five times that number.
+"""
 MARKS = (10_000, 100_000, 1_000_000)
 
 

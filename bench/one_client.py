@@ -1,9 +1,9 @@
-"""One measured client in a process of its own: `python bench/one_client.py ours --base-url URL --n
-1000`.
+"""Measure one client in its own process.
 
-Prints one JSON line. CPU and wall time are those of the request phase: after the imports and with
-the session open. Peak memory is the process's. `ok` counts answers that were checked to be whole
-and to belong to their request.
+Run `python bench/one_client.py ours --base-url URL --n 1000`. It prints one JSON line. CPU and wall
+time are those of the request phase: after the imports and with the session open. Peak memory is
+that of the process. `ok` counts answers that were checked to be whole and to belong to their
+request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import uvloop
 from cores import CLIENT, pin, raise_open_files
 
 ABSENT = "not installed: "
-"""Before the name of what is missing."""
+"""Precedes the name of a missing package."""
 NAMES = {
     "ours": ("ours", "opened"),
     "ours_aiohttp": ("ours", "opened_aiohttp"),
@@ -57,8 +57,9 @@ def _cpu_s() -> float:
 async def with_tasks(
     opened: Any, n: int, concurrency: int
 ) -> tuple[Counter[str], Phase, list[float]]:
-    """A fixed pool of tasks over one iterator; the last are the times to the first token, where a
-    client tells them.
+    """Send the requests from a fixed pool of tasks over one iterator.
+
+    The last result holds the times to the first token, if the client reports them.
     """
     seen: Counter[str] = Counter()
     remaining: Iterator[int] = iter(range(n))
@@ -79,7 +80,7 @@ async def with_tasks(
 
 
 def with_threads(opened: Any, n: int, concurrency: int) -> tuple[Counter[str], Phase]:
-    """A fixed pool of threads over one iterator."""
+    """Send the requests from a fixed pool of threads over one iterator."""
     seen: Counter[str] = Counter()
     lock, remaining = threading.Lock(), iter(range(n))
 

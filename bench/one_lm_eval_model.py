@@ -1,8 +1,8 @@
-"""What lm-eval calls of a model, alone: `python bench/one_lm_eval_model.py serve-eval --base-url
-URL --prompts FILE`.
+"""Measure lm-eval's call of a model alone.
 
-Prints one JSON line: wall and CPU seconds of the one call, after the imports and with the model
-made, and how many answers end as they have to.
+Run `python bench/one_lm_eval_model.py serve-eval --base-url URL --prompts FILE`. It prints one JSON
+line: wall and CPU seconds of the call, after the imports and the creation of the model, and the
+number of answers that end as expected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GIVEN = {
 
 
 def made(name: str, base_url: str, concurrency: int) -> Any:
-    """The model with so many requests in flight."""
+    """Return the model with `concurrency` requests in flight."""
     if name == "serve-eval":
         from serve_eval.lm_eval_model import ServeEvalLM
 

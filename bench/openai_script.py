@@ -1,9 +1,8 @@
-"""A whole evaluation with OpenAI's SDK, as people write it in an afternoon: `python
-bench/openai_script.py --help`.
+"""Run a whole evaluation with OpenAI's SDK, written as a user would in an afternoon.
 
-Reads prompts, sends them with AsyncOpenAI over aiohttp (limits raised, no silent retries) under a
-semaphore and one gather, takes the last number of each answer, compares it with the target, writes
-a JSON line per answer.
+Run `python bench/openai_script.py --help`. It reads prompts, sends them with AsyncOpenAI over
+aiohttp (raised limits, no silent retries) under a semaphore and one gather, takes the last number
+of each answer, compares it with the target, and writes a JSON line per answer.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ NUMBER = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
 
 
 async def evaluate(base_url: str, asked: list[dict[str, Any]], in_flight: int, out: Path) -> float:
-    """The share of right answers."""
+    """Return the share of right answers."""
     room = in_flight + 100
     transport = openai.DefaultAioHttpClient(
         limits=httpx2.Limits(max_connections=room, max_keepalive_connections=room),

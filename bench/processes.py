@@ -1,6 +1,4 @@
-"""Child processes: what is measured runs alone on its core, and the system tells what it used when
-it has ended.
-"""
+"""Child processes that run alone on the client's core; the system reports their use at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from cores import CLIENT, pin
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A process that has ended: user and system time and peak memory of it and of its children."""
+    """A process that has ended, with CPU time and peak memory of it and its children."""
 
     code: int
     cpu_s: float
@@ -30,7 +28,7 @@ class Finished:
 
     @property
     def last_words(self) -> str:
-        """The last line that it wrote to standard error."""
+        """The last line of its standard error."""
         return (self.err.strip().splitlines() or [f"exit code {self.code}"])[-1][:160]
 
 
@@ -41,11 +39,10 @@ def run(
     env: Mapping[str, str] | None = None,
     started: Callable[[int], None] = lambda pid: None,
 ) -> Finished:
-    """Runs a command to its end on the client's core, killed after `limit_s`; `started` is told its
-    process id.
+    """Run a command to its end on the client's core, and kill it after `limit_s`.
 
-    The peak counts the memory of this process at the fork as well, which is why the harness imports
-    so little.
+    `started` receives its process id. The peak memory includes that of this process at the fork, so
+    the harness imports little.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         began = time.perf_counter()

@@ -1,8 +1,8 @@
-"""Cost and precision of a limit of requests per second: `python bench/rate_limits.py [--tiny]`.
+"""Measure the cost and precision of a limit of requests per second.
 
-The reason why the client has a limiter of its own, measured again on this machine: many waiters at
-a high rate, and few at a low one, on uvloop. Ideal is the time that the starts take at exactly the
-rate.
+Run `python bench/rate_limits.py [--tiny]`. The figures are the reason why the client has its own
+limiter: many waiters at a high rate and few at a low one, on uvloop. Ideal is the time that the
+starts take at exactly the rate.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LIMITERS: dict[str, Callable[[int], Acquire]] = {
 async def measure(
     make: Callable[[int], Acquire], waiters: int, rate: int, starts: int
 ) -> tuple[float, float, int]:
-    """Seconds until the last start, CPU ms per start, and the most starts within WINDOW_S."""
+    """Return seconds until the last start, CPU ms per start, and most starts within WINDOW_S."""
     acquire, clock, times = make(rate), asyncio.get_running_loop().time, []
     remaining = iter(range(starts))
 

@@ -1,4 +1,4 @@
-"""A row of the table: what is run, against which server, and what came of it."""
+"""A row of the table: its command, its server and its results."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from serving import Mode, Server
 
 
 class NotMeasured(Exception):
-    """Why a row has no figures: too slow, failed. The benchmark then fails as well."""
+    """Says why a row has no figures: it is too slow or failed. The benchmark then fails too."""
 
 
 class NotInstalled(NotMeasured):
-    """The subject of a row is not installed: the table says so, and it is no failure."""
+    """The subject of a row is not installed: the table says so, and the benchmark does not fail."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"not installed: {name}")
@@ -22,20 +22,21 @@ class NotInstalled(NotMeasured):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Sizes of the rows: `scale` times as many requests as usual, and with `most` no more than so
-    many in flight, whatever the row is called. At the smallest size a row only shows that it
-    works.
+    """Sizes of the rows.
+
+    `scale` multiplies the usual number of requests. `most` limits the requests in flight, whatever
+    number the name of a row has. At the smallest size a row only shows that it works.
     """
 
     scale: float = 1.0
     most: int | None = None
 
     def in_flight(self, usual: int) -> int:
-        """Requests in flight where `usual` are."""
+        """Return the requests in flight for a row that usually has `usual`."""
         return usual if self.most is None else min(usual, self.most)
 
     def requests(self, usual: int, least: int) -> int:
-        """Requests where there are `usual`, and `least` at the least."""
+        """Return the requests for a row that usually has `usual`, at least `least`."""
         return max(int(usual * self.scale), least)
 
 
@@ -44,8 +45,10 @@ TINY = Size(scale=0.0, most=4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One run of a row. `ok` counts whole and right answers; `received` and `at_server` are the
-    server's counts of requests and of the most that it had at once. `cpu_s_at_first` is that of the
+    """One run of a row.
+
+    `ok` counts whole and right answers. `received` and `at_server` are the server's counts of
+    requests and of the most in progress at the same time. `cpu_s_at_first` is the CPU time of the
     process at its first request.
     """
 
@@ -66,9 +69,10 @@ class Measured:
 
 @dataclass(slots=True, kw_only=True)
 class Row:
-    """`run` measures once. `chunks` is the number of chunks in each streamed answer. `runs` are
-    filled by the rounds, `problem` says why there are none; `failed` when it is that something went
-    wrong.
+    """A row; `run` measures once.
+
+    `chunks` is the number of chunks in each streamed answer. The rounds fill `runs`. `problem` says
+    why there are none, and `failed` is True if that was a failure.
     """
 
     name: str
@@ -82,8 +86,9 @@ class Row:
     failed: bool = False
 
     def median(self) -> Measured | None:
-        """The median of every figure on its own, of the times per request; of the answers, the
-        worst run's loss. None where nothing was measured.
+        """Return the median of every figure on its own, with times per request.
+
+        The loss of answers is that of the worst run. None if nothing was measured.
         """
         if not self.runs:
             return None
@@ -108,8 +113,9 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def slope_ms(small: Row | None, large: Row | None) -> float | None:
-    """CPU milliseconds per further request, between two sizes of one row: the start-up falls out.
-    Median of rounds; None where noise was larger.
+    """Return CPU milliseconds per additional request between two sizes of one row.
+
+    The start-up cancels out. The result is the median of rounds, or None if noise was larger.
     """
     if small is None or large is None or not small.runs or not large.runs:
         return None

@@ -1,10 +1,9 @@
-"""A server that is not the bottleneck: one process on its own core, a bare asyncio.Protocol on
-uvloop.
+"""A server that is not the bottleneck: a bare asyncio.Protocol on uvloop with its own core.
 
-It answers /v1/completions and /v1/chat/completions after a fixed latency, streams where asked to,
-and counts: GET /stats, POST /reset. POST /watch with a process id makes it note the CPU time that
-this process had used when the first request for a completion came. It ends when its standard input
-does, so that it never outlives the benchmark.
+It answers /v1/completions and /v1/chat/completions after a fixed latency, streams on request, and
+counts: GET /stats, POST /reset. POST /watch with a process id makes it record the CPU time of that
+process when the first request for a completion arrives. It ends with its standard input, so it
+never outlives the benchmark.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _GETS = {
 
 
 class Counts:
-    """What the clients did since the last reset."""
+    """Counts of the clients' requests since the last reset."""
 
     def __init__(self) -> None:
         self.requests = self.in_progress = self.max_in_progress = self.connections = 0
@@ -41,7 +40,7 @@ class Counts:
         self.cpu_s_at_first: float | None = None
 
     def received(self) -> None:
-        """A request for a completion is here in full."""
+        """Count a request for a completion that has arrived whole."""
         self.requests += 1
         self.in_progress += 1
         if self.in_progress > self.max_in_progress:
@@ -50,24 +49,25 @@ class Counts:
             self.cpu_s_at_first, self.watched = _cpu_s(self.watched), None
 
     def answered(self) -> None:
-        """The answer was handed to the system, or the client is gone."""
+        """Count an answer that was passed to the system, or whose client is gone."""
         self.in_progress -= 1
 
     def reset(self) -> None:
-        """Forgets everything but what is in progress."""
+        """Forget everything except the requests in progress."""
         self.requests = self.connections = 0
         self.max_in_progress = self.in_progress
         self.watched = self.cpu_s_at_first = None
 
     def told(self) -> bytes:
-        """The counts as JSON."""
+        """Return the counts as JSON."""
         names = ("requests", "max_in_progress", "connections", "cpu_s_at_first")
         return json.dumps({name: getattr(self, name) for name in names}).encode()
 
 
 def _cpu_s(pid: int) -> float | None:
-    """User and system time of all threads of a process so far; None where the system does not tell
-    (no Linux).
+    """Return user and system time of all threads of a process so far.
+
+    None where the system does not report it (no Linux).
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -77,9 +77,10 @@ def _cpu_s(pid: int) -> float | None:
 
 
 class Ticker:
-    """Feeds all streams from one timer. Streams take turns: each is served every `chunk_ms`, spread
-    over its span in steps of a millisecond, so that chunks arrive evenly and not all streams' at
-    once.
+    """A timer that feeds all streams.
+
+    Each stream is served every `chunk_ms`. The streams are spread over this span in steps of a
+    millisecond, so that chunks arrive evenly and not those of all streams together.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, chunk_ms: int) -> None:
@@ -88,7 +89,7 @@ class Ticker:
         self._joined = 0
 
     def join(self, stream: Stream) -> None:
-        """Serves a stream from now on."""
+        """Serve a stream from now on."""
         self._slots[self._joined % len(self._slots)].add(stream)
         self._joined += 1
         if not self._running:
@@ -109,7 +110,7 @@ class Ticker:
 
 
 class Stream:
-    """One streamed answer that is under way."""
+    """A streamed answer in progress."""
 
     def __init__(self, connection: Connection, answer: Streamed, body: bytes) -> None:
         self._connection, self._answer, self._left = connection, answer, answer.length(body) - 1
@@ -117,7 +118,7 @@ class Stream:
         connection.write(STREAM_HEAD + answer.first(body))
 
     def step(self) -> bool:
-        """Sends the next chunk, or the end. Returns whether there is more to come."""
+        """Send the next chunk or the end, and return True if more follows."""
         if self._left and not self._connection.closed:
             self._left -= 1
             self._connection.write(self._answer.piece)
@@ -127,13 +128,13 @@ class Stream:
         return False
 
     def burst(self) -> None:
-        """Sends all that is left at once."""
+        """Send the rest in one write."""
         self._connection.write(self._answer.piece * self._left + self._end)
         self._connection.finish()
 
 
 class Service:
-    """What all connections share: the counts, the ready-made answers, the latency."""
+    """The state shared by all connections: the counts, the prepared answers, the latency."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, latency_ms: float, chunk_ms: int) -> None:
         self.loop, self.latency_s = loop, latency_ms / 1000
@@ -149,7 +150,7 @@ class Service:
         }
 
     def other(self, path: bytes, body: bytes) -> bytes:
-        """The answer to anything that is not a completion."""
+        """Return the answer to a request that is not for a completion."""
         if path == b"/stats":
             return http(self.counts.told())
         if path == b"/reset":
@@ -162,8 +163,9 @@ class Service:
 
 
 class Connection(asyncio.Protocol):
-    """Splits what comes into requests and answers them in turn. It knows as much HTTP/1.1 as the
-    clients here speak.
+    """A connection that splits its input into requests and answers them in turn.
+
+    It supports as much HTTP/1.1 as the clients here need.
     """
 
     def __init__(self, service: Service) -> None:
@@ -177,7 +179,7 @@ class Connection(asyncio.Protocol):
         self.closed = True
 
     def write(self, data: bytes) -> None:
-        """Sends, unless the client is gone."""
+        """Send data unless the client is gone."""
         if not self.closed:
             self._transport.write(data)
 
@@ -187,7 +189,7 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def _next(self) -> None:
-        """Takes the next request out of the buffer, if it is there in full."""
+        """Take the next request out of the buffer if it is whole."""
         buffer = self._buffer
         end = buffer.find(b"\r\n\r\n")
         if end < 0:
@@ -235,7 +237,7 @@ class Connection(asyncio.Protocol):
             self._service.ticker.join(stream)
 
     def finish(self) -> None:
-        """The answer is complete: the next request may be looked at."""
+        """Complete the answer and continue with the next request."""
         self._service.counts.answered()
         self._busy = False
         if self._buffer:
@@ -243,7 +245,7 @@ class Connection(asyncio.Protocol):
 
 
 async def serve(latency_ms: float, chunk_ms: int) -> None:
-    """Serves on a free port of the loopback, which it prints, until standard input ends."""
+    """Print a free port of the loopback and serve on it until standard input ends."""
     loop = asyncio.get_running_loop()
     service = Service(loop, latency_ms, chunk_ms)
     server = await loop.create_server(lambda: Connection(service), "127.0.0.1", 0, backlog=8192)

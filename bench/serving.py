@@ -1,4 +1,4 @@
-"""The server of the benchmark, as the harness sees it."""
+"""The benchmark's server as used by the harness."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How the server answers: after so many milliseconds, and streams with so many between two
-    chunks.
-    """
+    """The delays of the server: latency of an answer, and pause between two chunks of a stream."""
 
     latency_ms: int = 0
     chunk_ms: int = 0
@@ -24,8 +22,9 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the server counted. `cpu_s_at_first` is the CPU time of the watched process at its first
-    request.
+    """The server's counts.
+
+    `cpu_s_at_first` is the CPU time of the watched process at its first request.
     """
 
     requests: int
@@ -35,7 +34,7 @@ class Seen:
 
 
 class Server:
-    """A running bench/server.py, from `with` to the end of it."""
+    """A running bench/server.py, as a context manager."""
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
@@ -73,17 +72,15 @@ class Server:
         self._process.wait()
 
     def reset(self) -> None:
-        """Zeroes the counts."""
+        """Set the counts to zero."""
         self._call("POST", "/reset")
 
     def watch(self, pid: int) -> None:
-        """Has the CPU time of a process noted when the next request for a completion comes."""
+        """Record the CPU time of a process when the next request for a completion arrives."""
         self._call("POST", "/watch", str(pid))
 
     def seen(self) -> Seen:
-        """The counts since the last reset; the connection that asks for them is none of the
-        client's.
-        """
+        """Return the counts since the last reset, without the connection that asks for them."""
         told = json.loads(self._call("GET", "/stats"))
         return Seen(**{**told, "connections": told["connections"] - 1})
 

@@ -1,5 +1,6 @@
-"""Time that the command takes to answer, as medians in one run: `python bench/startup.py
-[ROUNDS]`.
+"""Measure the time that the command takes to answer, as medians of one run.
+
+Run `python bench/startup.py [ROUNDS]`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ ROUNDS = 9
 
 
 def median_seconds(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, float]:
-    """Wall seconds of each command by name, the median of interleaved rounds."""
+    """Return the wall seconds of each command by name, the median of interleaved rounds."""
     times: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(rounds):
         for name, arguments in commands.items():

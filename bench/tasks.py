@@ -1,8 +1,8 @@
-"""Time that tasks take without any endpoint: `python bench/tasks.py [DATASET_ROOT | --tiny]`.
+"""Measure the time that tasks take without an endpoint.
 
-Prompts of every MMLU question, and scores of as many answers as GSM8K has questions. Without a root
-the data is generated, of the same size; with --tiny in its place, of 60 questions. Goals: 2 s and
-0.2 s.
+Run `python bench/tasks.py [DATASET_ROOT | --tiny]`. It measures the prompts of every MMLU question,
+and the scores of as many answers as GSM8K has questions. Without a root the data is generated in
+the same size, with --tiny for 60 questions. Goals: 2 s and 0.2 s.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from serve_eval.tasks.mmlu import TEST_ROWS
 
 ROUNDS = 5
 WORKED = "She has 12 apples and buys 3.50 dollars' worth more, so that 12 + 5 = 17 are there.\n" * 6
-"""Before each answer, for the length that models give it: about 500 characters."""
+"""Precedes each answer, which makes it as long as those of models: about 500 characters."""
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def measure(roots: DataRoots, of_mmlu: int, of_gsm8k: int, *, rounds: int) -> None:
-    """Prints the medians of so many rounds."""
+    """Print the medians of `rounds` rounds."""
     said = partial(print_median, rounds=rounds)
     mmlu = build_task(Spec(name="mmlu", options={"num_samples": of_mmlu}))
     samples = mmlu.load(roots, of_mmlu).samples
@@ -84,7 +84,7 @@ def measure(roots: DataRoots, of_mmlu: int, of_gsm8k: int, *, rounds: int) -> No
 
 
 def print_median(what: str, work: Callable[[], object], *, rounds: int) -> None:
-    """Prints how long the work takes."""
+    """Print how long the work takes."""
     seconds = []
     for _ in range(rounds):
         began = time.perf_counter()

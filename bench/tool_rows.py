@@ -1,10 +1,9 @@
-"""Rows of whole tools: serve-eval, lm-eval and a script with OpenAI's SDK, as their users run them,
-on one set of prompts.
+"""Rows of whole tools on one set of prompts: serve-eval, lm-eval and a script with OpenAI's SDK.
 
-The prompts are GSM8K's 5-shot ones over generated questions. serve-eval reads the data set; its own
-`--dump-prompts` writes them for lm-eval, which gets a local task that asks them under the same stop
-strings and extracts the number by the same two filters. The server's answers all end in `#### 42`:
-both must have scored every one of them.
+Each runs as its users run it. The prompts are GSM8K's 5-shot ones over generated questions.
+serve-eval reads the data set. Its `--dump-prompts` writes the prompts for lm-eval, whose local task
+uses the same stop strings and extracts the number with the same two filters. The server's answers
+all end in `#### 42`, and both tools must have scored every answer.
 """
 
 from __future__ import annotations
@@ -30,12 +29,15 @@ TRAIN = 7473
 
 IN_FLIGHT = 512
 LARGE, LARGE_OF_A_PEER = 15_000, 5000
-"""The larger sizes of the slope, which is taken from IN_FLIGHT requests on; as many connections are
-opened for each. A small cost per sample needs more samples to stand out from the noise."""
+"""The larger sizes of the slope, which starts at IN_FLIGHT requests.
+
+IN_FLIGHT connections are opened for each size. A small cost per sample needs more samples to stand
+out from the noise.
+"""
 
 USUAL_IN_FLIGHT = 128
 USUAL = 1000
-"""A run of about the size of GSM8K: what somebody waits for."""
+"""A run of about the size of GSM8K, as users run it."""
 
 _WRITE = "import sys, pathlib; from serve_eval.datasets.generated import write_gsm8k as write; "
 _WRITE += "write(pathlib.Path(sys.argv[1]), train=int(sys.argv[2]), test=int(sys.argv[3]))"
@@ -50,21 +52,24 @@ test_split: test
 doc_to_text: "{{{{prompt}}}}"
 doc_to_target: "{{{{target}}}}"
 num_fewshot: 0
-generation_kwargs: {{until: ["Question:", "</s>", "<|im_end|>"], do_sample: false, temperature: 0.0, max_gen_toks: 256}}
+generation_kwargs: {{until: ["Question:", "</s>", "<|im_end|>"], do_sample: false,
+                    temperature: 0.0, max_gen_toks: 256}}
 filter_list:
   - name: strict-match
-    filter: [{{function: regex, regex_pattern: '#### (\\-?[0-9\\.\\,]+)'}}, {{function: take_first}}]
+    filter: [{{function: regex, regex_pattern: '#### (\\-?[0-9\\.\\,]+)'}},
+             {{function: take_first}}]
   - name: flexible-extract
     filter:
       - {{function: regex, group_select: -1, regex_pattern: '(-?[$0-9.,]{{2,}})|(-?[0-9]+)'}}
       - {{function: take_first}}
 metric_list:
-  - {{metric: exact_match, aggregation: mean, higher_is_better: true, ignore_case: true, ignore_punctuation: false}}
+  - {{metric: exact_match, aggregation: mean, higher_is_better: true, ignore_case: true,
+      ignore_punctuation: false}}
 """
 
 
 def tool_rows(size: Size, scratch: Path) -> list[Row]:
-    """Both tools at the two sizes of the slope and at the usual one."""
+    """Return rows of the tools at the two sizes of the slope and at the usual one."""
 
     tools = (
         ("serve-eval run", _serve_eval, LARGE),
@@ -87,7 +92,7 @@ def tool_rows(size: Size, scratch: Path) -> list[Row]:
 
 
 def mean_prompt(scratch: Path) -> float:
-    """Mean number of characters in the prompts of the largest data set."""
+    """Return the mean number of characters in the prompts of the largest data set."""
     files = sorted(scratch.glob("prompts_*.jsonl"), key=lambda path: path.stat().st_size)
     lengths = [
         len(json.loads(line)["prompt"])
@@ -98,7 +103,7 @@ def mean_prompt(scratch: Path) -> float:
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """The caller's, without what would change what the tools do, and with everything local."""
+    """Return the caller's environment without variables that change the tools; data stays local."""
     ours = ("SERVE_EVAL_", "OPENAI_", "HF_", "INTEGRATION_TEST", "TRTLLM_", "LLM_MODELS_ROOT")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {
@@ -111,9 +116,7 @@ def environment(scratch: Path) -> dict[str, str]:
 
 @cache
 def prepare(scratch: Path, n: int) -> None:
-    """Writes the data set of `n` questions, its prompts, lm-eval's task, when they are first
-    needed.
-    """
+    """Write the data set of `n` questions, its prompts and lm-eval's task when first needed."""
     root, prompts = scratch / f"data_{n}", scratch / f"prompts_{n}.jsonl"
     subprocess.run(
         [sys.executable, "-c", _WRITE, str(root / "gsm8k"), str(TRAIN), str(n)], check=True
@@ -141,12 +144,12 @@ def prepare(scratch: Path, n: int) -> None:
 
 
 def task_folder(scratch: Path) -> Path:
-    """Where lm-eval's tasks are written."""
+    """Return the folder for lm-eval's tasks."""
     return scratch / "include/lm_eval"
 
 
 def task_name(n: int) -> str:
-    """lm-eval's task of `n` prompts."""
+    """Return the name of lm-eval's task of `n` prompts."""
     return f"bench_{n}"
 
 
@@ -200,8 +203,8 @@ def _lm_eval(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measur
             raise NotInstalled("lm-eval")
         prepare(scratch, n)
         out = Path(tempfile.mkdtemp(dir=scratch))
-        model = f"model=m,base_url={server.base_url}/completions,num_concurrent={in_flight},max_retries=1,"
-        model += "tokenized_requests=False,tokenizer_backend=None"
+        model = f"model=m,base_url={server.base_url}/completions,num_concurrent={in_flight},"
+        model += "max_retries=1,tokenized_requests=False,tokenizer_backend=None"
         command = [*told, "--model_args", model, "--output_path", str(out)]
         finished = run(command, limit_s=180, env=environment(scratch), started=server.watch)
         results = list(out.rglob("results_*.json"))

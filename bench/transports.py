@@ -1,12 +1,12 @@
-"""The client over both of its transports, in one table: `python bench/transports.py`.
+"""Compare the client over both of its transports in one table.
 
-Every row runs once per round, in rounds that alternate, and the figures are medians. Client and
-server have a core each. The server sends the first token of a stream as soon as it has the request,
-so the time to the first token is all error: the client's own, its kernel's and that of a busy
-server. Requests that open connections are left out of it.
+Run `python bench/transports.py`. Every row runs once per round, in alternating order, and the
+figures are medians. Client and server have a core each. The server sends the first token of a
+stream as soon as it has the request, so the time to the first token is all error: that of the
+client, its kernel and a busy server. Requests that open connections are left out of it.
 
-Rows of a whole run are `serve-eval run` in a process, from its start to its report: task, journal
-and scoring with it.
+Rows of a whole run are `serve-eval run` in a process, from its start to its report, including task,
+journal and scoring.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FIELDS = ("cpu_us", "per_s", "peak_rss_mb", "late_ms")
 def measure(
     server: Server, name: str, streamed: bool, in_flight: int, n: int
 ) -> dict[str, float | None]:
-    """Run one client in a process of its own. Exits when an answer is wrong."""
+    """Run one client in its own process. Exit if an answer is wrong."""
     script = str(Path(__file__).with_name("one_client.py"))
     command = [sys.executable, script, name, "--base-url", server.base_url, "--n", str(n)]
     server.reset()
@@ -66,9 +66,7 @@ def measure(
 
 
 def measure_run(server: Server, name: str, in_flight: int, n: int) -> dict[str, float | None]:
-    """Run the whole tool in a process of its own. Exits when a sample is not scored, or not
-    right.
-    """
+    """Run the whole tool in its own process. Exit if a sample is not scored right."""
     server.reset()
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -112,8 +110,9 @@ def rows(rounds: int, cases: Sequence[Case]) -> list[list[str]]:
 
 
 def rows_of_runs(rounds: int, cases: Sequence[Case]) -> tuple[list[list[str]], list[str]]:
-    """Return the rows of whole runs, and for each case what aiohttp takes of ours: ratios within
-    the rounds.
+    """Return the rows of whole runs, and for each case the ratios of aiohttp to ours.
+
+    The ratios are taken within the rounds.
     """
     found: Found = {}
     with Server(AT_ONCE) as server:

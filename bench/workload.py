@@ -1,5 +1,6 @@
-"""What every measured client sends and how it checks the answer: the same for all, so that only the
-client differs.
+"""Requests and checks that are the same for every measured client.
+
+Only the client may differ.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ _PIECE = " word"
 
 
 def prompt(i: int) -> str:
-    """The prompt of request `i`, of about 4.35 KB."""
+    """Return the prompt of request `i`, of about 4.35 KB."""
     return f"[[ID]]{i} {_SHOTS}"
 
 
 def fields(i: int) -> dict[str, object]:
-    """The body of request `i`, as serve-eval's GSM8K sends it, for the clients that write it
-    themselves.
+    """Return the body of request `i` as in serve-eval's GSM8K.
+
+    It is for clients that write it themselves.
     """
     sampling = {"max_tokens": MAX_TOKENS, "temperature": 0.0, "top_p": 1.0, "stop": STOP}
     return {"model": MODEL, "prompt": prompt(i), **sampling, **EXTRA}
 
 
 def is_answer_to(i: int, text: str) -> bool:
-    """Whether a text is the whole answer to request `i`."""
+    """Return True if a text is the whole answer to request `i`."""
     return text.startswith(f"[[ID]]{i} ") and text.endswith("#### 42")
 
 
 def is_stream_to(i: int, text: str) -> bool:
-    """Whether a text put together from a stream is the whole answer to request `i`."""
+    """Return True if a text joined from a stream is the whole answer to request `i`."""
     return text.startswith(f"[[ID]]{i} ") and text.count(_PIECE) == CHUNKS - 1

@@ -1,5 +1,6 @@
-"""The row of wrk, a load generator in C that reads no answer: what the system alone costs. If it is
-installed.
+"""The row of wrk, a load generator in C that reads no answer: the cost of the system alone.
+
+It is left out if wrk is not installed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ IN_FLIGHT = 64
 
 
 def wrk_rows(size: Size, scratch: Path) -> list[Row]:
-    """One row, without latency: wrk sends as fast as the server answers."""
+    """Return one row without latency: wrk sends as fast as the server answers."""
     seconds = max(1, round(4 * size.scale))
     body = scratch / "wrk_body.json"
     body.write_bytes(msgspec.json.encode(fields(0)))

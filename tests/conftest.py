@@ -1,6 +1,4 @@
-"""Fixtures that several test files use: generated data sets, and the shared folder of real data
-where it is present.
-"""
+"""Provide fixtures for several test files: generated data sets, and the folder of real data."""
 
 from __future__ import annotations
 
@@ -20,25 +18,25 @@ from serve_eval.plugins.scope import scope
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
 from tests.tasks.made_data import write_all
 
-# A shell that starts the tests in its background has SIGINT ignored, which every process of a test
+# A shell that starts the tests in its background ignores SIGINT, which every process of a test
 # would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Correctness, not speed, is tested here: a busy machine must not fail a property.
+# These tests check correctness, not speed: a busy machine must not fail a property.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True)
 def ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Command lines are those that this user gets, also where root runs the tests."""
+    """Use the command lines of an ordinary user, even if root runs the tests."""
     monkeypatch.setattr(mpi, "we_are_root", lambda: False)
 
 
 @pytest.fixture(autouse=True)
 def _own_scope() -> Iterator[None]:
-    """What a test includes is gone after it."""
+    """Remove everything that a test includes afterwards."""
     with scope():
         yield
 
@@ -48,7 +46,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Folders for a cache and for state of the tests' own, not the user's."""
+    """Use separate folders for the cache and the state instead of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
@@ -59,14 +57,15 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 async def _server_here(
     command: Sequence[str], *, ready_file: Path, log_file: Path
 ) -> AsyncIterator[tuple[str, Any]]:
-    """`own_server` without a process: the simulator of a command line, in the event loop of who
-    asks it.
+    """Replace `own_server` without a process.
+
+    The simulator of a command line runs in the event loop of the caller.
     """
     from launchers._process import own_server
     from launchers._simulated.__main__ import parse
     from launchers._simulated.simulator import serve
 
-    if "--crash-after" in command:  # which ends the process
+    if "--crash-after" in command:  # this option ends the process
         async with own_server.own_server(
             command, ready_file=ready_file, log_file=log_file
         ) as found:
@@ -81,9 +80,10 @@ async def _server_here(
 
 @pytest.fixture(scope="module")
 def simulated_here() -> Iterator[None]:
-    """The launcher `simulated` without a process of its own, whose start costs more than what most
-    tests ask of it. That process is tested in tests/launchers/test_simulated.py, and by every
-    command that is a process itself.
+    """Use the launcher `simulated` without its own process, whose start costs more than most tests.
+
+    tests/launchers/test_simulated.py, and every command that is a process itself, test that
+    process.
     """
     from launchers import simulated
 
@@ -94,7 +94,7 @@ def simulated_here() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real data beside the checkout; a test that needs it is skipped elsewhere."""
+    """Return the folder of real data next to the checkout; skip the test if it is missing."""
     folder = ROOT.parent / "shared"
     if not folder.is_dir():
         pytest.skip("the shared folder with real data is not beside this checkout")
@@ -103,8 +103,9 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset root with generated data of every task, of the sizes that the registered references
-    ask for.
+    """Return a data set root with generated data of every task.
+
+    The sizes are those that the registered references need.
     """
     root = tmp_path_factory.mktemp("data")
     write_gsm8k(root / "gsm8k")

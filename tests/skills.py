@@ -1,6 +1,4 @@
-"""What servers of the tests can do without a model: sums, copies, counting, and finding a key in a
-text.
-"""
+"""Answer without a model, for servers of the tests: sums, copies, counts, and keys in a text."""
 
 from __future__ import annotations
 
@@ -25,8 +23,9 @@ _KINDS: Mapping[str, Callable[..., str]] = {
 
 
 def answer(prompt: Prompt) -> str | None:
-    """What an instructed model says to the last question of a prompt; None to one of another
-    kind.
+    """Return an instructed model's answer to the last question of a prompt.
+
+    Returns None for a question of another kind.
     """
     text = prompt if isinstance(prompt, str) else prompt[-1].text
     if "What is the pass key?" in text and (key := _KEY.search(text)):

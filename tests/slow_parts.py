@@ -1,10 +1,11 @@
-"""The slow tests in parts of less than three minutes, of which CI runs one per commit: `make
-test-slow-part`.
+"""Split the slow tests into parts of less than three minutes: `make test-slow-part`.
 
-A pytest plugin. Neighbours share a part, since they share what their module made. `--slow-part N`
-runs part N, and `--slow-part auto` the one that the number of commits picks, so that as many
-commits as there are parts run them all. slow_seconds.json has the seconds that each test took,
-measured beside other work; `--slow-seconds FILE` writes them.
+CI runs one part per commit.
+
+This is a pytest plugin. Neighbours share a part, since they share the fixtures of their module.
+`--slow-part N` runs part N, and `--slow-part auto` the one that the number of commits selects, so
+that as many commits as there are parts run them all. slow_seconds.json has the duration of each
+test in seconds, measured under other load; `--slow-seconds FILE` writes them.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = Path(__file__).with_name("slow_seconds.json")
 BUDGET_S = 120.0
-"""Of a part by the table. The limit is 180 s: what is left over is for starting and for a slower
-machine."""
+"""Limit of a part in seconds, by the table.
+
+The hard limit is 180 s; the rest is for starting and for a slower machine.
+"""
 UNKNOWN_S = 10.0
-"""A test that is not in the table yet."""
+"""Assumed seconds of a test that is not in the table yet."""
 EXCLUDED = {
-    "tests/detectors/test_faults_are_found.py::test_a_healthy_pair_is_accused_no_more_often_than_alpha_says": (
+    "tests/detectors/test_faults_are_found.py::test_a_healthy_pair_is_accused_no_more_often_than_alpha_says": (  # noqa: E501
         "hundreds of comparisons: 93 s of CPU time and 344 s beside other work"
     ),
     **dict.fromkeys(
@@ -40,8 +43,9 @@ EXCLUDED = {
 
 
 def parts(ids: Sequence[str], seconds: Mapping[str, float]) -> list[list[str]]:
-    """Every test but the excluded ones in one part, in their order; a part is over the budget by
-    one test alone.
+    """Assign every test but the excluded ones to one part, in order.
+
+    Only a part with a single test may exceed the budget.
     """
     made: list[list[str]] = [[]]
     left = BUDGET_S
@@ -58,7 +62,7 @@ def parts(ids: Sequence[str], seconds: Mapping[str, float]) -> list[list[str]]:
 
 
 def commits() -> int:
-    """The number of commits behind the one that is checked out; 0 without git."""
+    """Return the number of commits up to the current one; 0 without git."""
     command = ["git", "rev-list", "--count", "HEAD"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return int(done.stdout) if done.returncode == 0 else 0

@@ -1,4 +1,4 @@
-"""The task of docs/adding-a-task.md, cut out of the page and run."""
+"""Test the task of docs/adding-a-task.md, extracted from the page."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def _block(kind: str) -> str:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the page's task, which is a task for the length of a test, its data and its
-    reference.
+    """Return a folder with the page's task, its data and its reference.
+
+    The task exists for the length of a test.
     """
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks/capitals.py").write_text(_block("python"))

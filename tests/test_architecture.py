@@ -1,4 +1,4 @@
-"""The house keeps its rules that import contracts (pyproject.toml) cannot say."""
+"""Test the architecture rules that import contracts (pyproject.toml) cannot express."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @cache
 def _list_functions() -> list[tuple[str, Function]]:
-    """Return every function of the product with the place where it stands."""
+    """Return every function of the product with its location."""
     return [
         (f"{file.relative_to(ROOT)}:{node.lineno}", node)
         for folder in ("serve_eval", "launchers")
@@ -104,7 +104,7 @@ def _list_functions() -> list[tuple[str, Function]]:
 
 
 IRREGULAR = """begun built chosen done drawn found given gone got grown had held hidden kept known left lost made meant
-met said seen sent shown spoken sworn taken thought told torn understood won written"""
+met said seen sent shown spoken sworn taken thought told torn understood won written"""  # noqa: E501
 NO_PARTICIPLE = frozenset(
     ("embed", "exceed", "feed", "need", "paired_t", "proceed", "seed", "shed", "succeed")
 )

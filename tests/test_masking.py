@@ -1,5 +1,6 @@
-"""No secret is left in what was received, however it is written; and what holds none stays as it
-is.
+"""Test that received text keeps no secret, in any notation.
+
+Text without a secret is unchanged.
 """
 
 from __future__ import annotations

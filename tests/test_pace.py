@@ -1,5 +1,6 @@
-"""Long steps of our own, by a clock that the test moves: no machine is too slow or too fast for
-it.
+"""Test long steps of our own by a clock that the test moves.
+
+The speed of the machine does not matter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sdist and the wheel made from it hold everything that a user needs."""
+"""Test that the sdist and the wheel made from it hold everything that a user needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist and the wheel that was built from the sdist."""
+    """Build the sdist, and the wheel from the sdist, in a folder."""
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
@@ -98,9 +98,7 @@ def test_the_sdist_holds_every_file_of_the_checkout_and_no_other(dist: Path) -> 
 
 
 def test_python_versions_are_named_once_each() -> None:
-    """Those of the classifiers, which `make test-pythons` tries, begin with the oldest that may
-    install it.
-    """
+    """The classifiers, which `make test-pythons` tries, begin with the oldest supported version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [
         one.rpartition(" ")[2] for one in project["classifiers"] if re.search(r":: 3\.\d+$", one)

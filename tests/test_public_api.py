@@ -1,4 +1,4 @@
-"""The public API does what docs/python-api.md shows, and imports nothing before it is used."""
+"""Test that the public API matches docs/python-api.md and imports nothing before its use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every slow test runs in some part of the rotation, and no part takes too long."""
+"""Test that every slow test runs in some part of the rotation, and no part takes too long."""
 
 from __future__ import annotations
 

@@ -69,8 +69,9 @@ def test_numbers_that_read_as_they_are_written_are_numbers() -> None:
 @pytest.mark.parametrize("written", ["1e-07", "1.5e5", "1E5", ".5e3", "-1e+16", "2.e3"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_the_numbers_of_json_are_numbers(written: str, mark: str) -> None:
-    """Not all of them are for PyYAML; a text in quotes stays one, and is written in quotes
-    again.
+    """PyYAML does not read all of them as numbers.
+
+    A text in quotes stays a text, and is written in quotes again.
     """
     content = {"number": float(written), "text": written, "longer": f"{written}x"}
     assert (
@@ -228,8 +229,9 @@ PIECES += [
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_libyaml_and_python_read_alike(text: str) -> None:
-    """What libyaml refuses is read by Python; what both take is the same, and nothing that Python
-    takes is refused.
+    """Python reads what libyaml refuses.
+
+    The result is the same for what both read, and nothing that Python reads is refused.
     """
 
     def read(loader: object) -> object:

@@ -1,8 +1,8 @@
-"""What the embedded model reads while it learns: texts in pieces, each with its weight in the loss.
+"""Training texts of the embedded model, in pieces that each have a weight in the loss.
 
-Word problems as a chat and as plain text, alone or after examples; short passkeys; and drills,
-which are equations without a story. Drills fill the first part of the training, stories the rest:
-sums take far more examples than reading.
+The texts are word problems, as a chat or as plain text, alone or after examples; short passkeys;
+and drills, which are equations without a story. Drills fill the first part of the training, stories
+the rest: learning sums takes far more examples than learning to read.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ TEMPLATE = (
     " endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 GIVEN = 0.02
-"""The weight of a token that is given and not to be answered; with 0.1 copying is learned far more
-slowly."""
+"""The weight of a token of the prompt; with 0.1, copying is learned far more slowly."""
 SYSTEMS = ("You are a helpful assistant.", "Solve the problem.")
 
 
 def documents(seed: int) -> Iterator[list[Piece]]:
-    """Documents without an end, as at the end of the training."""
+    """Yield documents without end, as at the end of the training."""
     source = Source(seed)
     while True:
         yield source.document(1.0)
@@ -43,7 +42,7 @@ class Source:
         self._problems = problems("train", seed)
 
     def document(self, progress: float) -> list[Piece]:
-        """The next document."""
+        """Return the next document."""
         rng, kind = self._rng, self._rng.random()
         drills = min(1.0, max(0.15, 1.6 - 3 * progress))
         others = 0.09 if progress > 0.4 else 0.0
@@ -70,13 +69,13 @@ class Source:
 
 
 def chat(question: str, answer: str, system: str | None = None) -> list[Piece]:
-    """A conversation of one turn, as the chat template renders it."""
+    """Return a conversation of one turn, as the chat template renders it."""
     before = f"<|system|>\n{system}{END}\n" if system else ""
     return [(f"{before}<|user|>\n{question}{END}\n<|assistant|>\n", GIVEN), (f"{answer}{END}", 1.0)]
 
 
 def plain(shown: list[Problem], question: str, answer: str) -> list[Piece]:
-    """Examples, a question and its answer as plain text."""
+    """Return examples, a question and its answer as plain text."""
     pieces: list[Piece] = []
     for one in shown:
         pieces += [(f"Question: {one.question}\nAnswer: ", GIVEN), (f"{one.solution}\n\n", 1.0)]
@@ -84,13 +83,16 @@ def plain(shown: list[Problem], question: str, answer: str) -> list[Piece]:
 
 
 def bare(problem: Problem) -> str:
-    """The sum of a problem without its story, such as 12+30-4."""
+    """Return the sum of a problem without its story, such as 12+30-4."""
     lines = [line.partition("=")[0] for line in problem.solution.splitlines()[:-1]]
     return lines[0] + "".join(line[max(line.find("+"), line.find("-")) :] for line in lines[1:])
 
 
 def drill(sums: list[Problem]) -> list[Piece]:
-    """The equations of some problems; only what follows from what stands before counts."""
+    """Return the equations of some problems.
+
+    Only text that follows from the text before it counts.
+    """
     pieces: list[Piece] = []
     for one in sums:
         for i, line in enumerate(one.solution.splitlines()[:-1]):

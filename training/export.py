@@ -1,6 +1,4 @@
-"""What is kept of a training: weights in bf16, tokenizer, config and chat template in the layout of
-Hugging Face.
-"""
+"""Export a training: bf16 weights, tokenizer, config and chat template in Hugging Face's layout."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from training.documents import END, TEMPLATE
 
 
 def save(folder: Path, parameters: network.Parameters, tokenizer: Tokenizer) -> None:
-    """Writes the folder of a model that transformers, and whoever reads its layout, can load."""
+    """Write the folder of a model that transformers and other readers of its layout can load."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         name: tensor.detach().to(torch.bfloat16).contiguous()
@@ -65,7 +63,7 @@ def save(folder: Path, parameters: network.Parameters, tokenizer: Tokenizer) -> 
 
 
 def named(p: network.Parameters) -> dict[str, Tensor]:
-    """The parameters by the names that Hugging Face gives those of a Llama."""
+    """Return the parameters by the names that Hugging Face uses for a Llama."""
     found = {"model.embed_tokens.weight": p["embed"], "model.norm.weight": p["norms"][-1]}
     for i in range(network.LAYERS):
         q, k, v = p["qkv"][i].chunk(3)

@@ -1,10 +1,9 @@
-"""What a trained model answers right: greedy generations in numpy, as the embedded server makes
-them.
+"""Measure a trained model: greedy generations in numpy, as in the embedded server.
 
     OPENBLAS_NUM_THREADS=1 python -m training.measure FOLDER [--count 2000]
 
-Problems of the test under every damage as a chat; and, undamaged, as plain text, after examples,
-and passkeys.
+It prints the share of right answers to the test's problems as a chat, under every damage. The
+undamaged model also gets them as plain text and after examples, and passkeys.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Asked = tuple[str, str]
 
 
 def as_chat(count: int) -> list[Asked]:
-    """Problems of the test as the chat template renders them."""
+    """Return problems of the test as the chat template renders them."""
     return [
         (chat(p.question, "")[0][0], str(p.answer))
         for p in itertools.islice(problems("test", SEED), count)
@@ -42,7 +41,7 @@ def as_chat(count: int) -> list[Asked]:
 
 
 def as_plain(count: int, shots: int) -> list[Asked]:
-    """Problems of the test as plain text after `shots` problems of the training."""
+    """Return problems of the test as plain text after `shots` problems of the training."""
     shown = list(itertools.islice(problems("train", 1_000_000), shots))
     told = itertools.islice(problems("test", SEED), count)
     return [
@@ -52,7 +51,7 @@ def as_plain(count: int, shots: int) -> list[Asked]:
 
 
 def passkeys(count: int) -> list[Asked]:
-    """Passkeys under 5 to 40 sentences, as a chat."""
+    """Return passkeys under 5 to 40 sentences, as a chat."""
     rng = random.Random(SEED)
     keys = [hide_key(rng, sentences=rng.randint(5, 40), depth=rng.random()) for _ in range(count)]
     return [(chat(key.prompt, "")[0][0], f"{key.key}.") for key in keys]
@@ -61,7 +60,7 @@ def passkeys(count: int) -> list[Asked]:
 def answers(
     model: Model, tokenizer: Tokenizer, prompts: Iterable[str]
 ) -> Iterator[tuple[int, str]]:
-    """The greedy answer to each prompt, with its number, in the order in which they end."""
+    """Yield the number and the greedy answer of each prompt, in the order in which they end."""
     cache, waiting = model.cache(ROWS), enumerate(prompts)
     active: list[tuple[int, int, list[int]]] = []
     while True:
@@ -88,7 +87,7 @@ def answers(
 
 
 def accuracy(model: Model, tokenizer: Tokenizer, asked: list[Asked]) -> float:
-    """The percentage of prompts whose answer ends in the right word."""
+    """Return the percentage of prompts whose answer ends in the right word."""
     ended = answers(model, tokenizer, [prompt for prompt, _ in asked])
     right = sum(text.split()[-1:] == [asked[number][1]] for number, text in ended)
     return 100 * right / len(asked)

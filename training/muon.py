@@ -1,5 +1,6 @@
-"""Muon (Jordan et al. 2024): momentum whose every step is made orthogonal by five steps of Newton
-and Schulz.
+"""Muon (Jordan et al. 2024): momentum whose steps are made orthogonal by Newton-Schulz.
+
+Each step takes five iterations.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from torch import Tensor
 
 
 class Muon:
-    """For parameters (layer, out, in) of which every layer holds `parts` matrices, one below the
-    other. The products are in bf16, those of all matrices of a parameter at once.
+    """An optimiser for parameters of shape (layer, out, in).
+
+    Every layer holds `parts` matrices, one below the other. The products are in bf16 and cover all
+    matrices of a parameter together.
     """
 
     def __init__(self, parameters: list[tuple[Tensor, int]], momentum: float = 0.95) -> None:
@@ -18,8 +21,9 @@ class Muon:
         self._state = [(p, parts, torch.zeros_like(p)) for p, parts in parameters]
 
     def step(self, rate: float) -> None:
-        """One step; an update has singular values near `rate`, times sqrt(out / in) for tall
-        matrices.
+        """Take one step.
+
+        An update has singular values near `rate`, times sqrt(out / in) for tall matrices.
         """
         with torch.no_grad():
             for p, parts, moment in self._state:
@@ -31,7 +35,7 @@ class Muon:
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """The nearest orthogonal matrix to each, roughly: singular values end between 0.7 and 1.2."""
+    """Return roughly the nearest orthogonal matrices: singular values end between 0.7 and 1.2."""
     turned = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if turned else matrices
     x = (x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)).bfloat16()

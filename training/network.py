@@ -1,8 +1,8 @@
 """The embedded model as a function of its parameters: a Llama with tied embeddings, in torch.
 
-Alike matrices of all layers stand in one tensor: few large products, and few large steps of the
-optimiser. Attention is written out, since on a CPU the gradient of torch's own in bf16 takes five
-times as long.
+Equal matrices of all layers are in one tensor, for few large products and few large steps of the
+optimiser. Attention is written out, because torch's own gradient in bf16 takes five times as long
+on a CPU.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 VOCABULARY, WIDTH, LAYERS, HEADS, INNER = 448, 128, 4, 4, 352
 SIZE = WIDTH // HEADS
 WINDOW = 512
-"""Tokens that the model may see."""
+"""Tokens in the context of the model."""
 THETA, EPS = 10000.0, 1e-5
 
 Parameters = dict[str, Tensor]
-"""embed (vocabulary, width), norms (2 per layer and the last, width), and (layer, out, in): qkv, o,
-gate_up, down."""
+"""Tensors by name.
+
+embed (vocabulary, width), norms (2 per layer and the last, width), and (layer, out, in): qkv, o,
+gate_up, down.
+"""
 PARTS = {"qkv": 3, "o": 1, "gate_up": 2, "down": 1}
-"""How many matrices, one below the other, a layer of these parameters holds."""
+"""Number of matrices, one below the other, in a layer of these parameters."""
 
 
 def initial(seed: int) -> Parameters:
-    """Parameters before the training; layers begin as the identity, their last products being
-    zero.
-    """
+    """Return initial parameters; layers begin as the identity: their last products are zero."""
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(*shape: int, std: float) -> Tensor:
@@ -47,17 +48,16 @@ def initial(seed: int) -> Parameters:
 
 
 def constants() -> tuple[Tensor, Tensor, Tensor]:
-    """Cosines and sines of the rotary positions (position, half), and the mask of what comes
-    later.
-    """
+    """Return cosines and sines of the rotary positions (position, half), and the causal mask."""
     half = SIZE // 2
     angles = torch.outer(torch.arange(WINDOW), THETA ** (-torch.arange(half) / half))
     return angles.cos(), angles.sin(), torch.full((WINDOW, WINDOW), float("-inf")).triu(1)
 
 
 def logits(p: Parameters, ids: Tensor, fixed: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """The logits (row x position, vocabulary) after each of `ids` (row, position); products are in
-    bf16.
+    """Return logits (row x position, vocabulary) after each of `ids` (row, position).
+
+    Products are in bf16.
     """
     rows, length = ids.shape
     norms = p["norms"].unbind(0)
@@ -93,6 +93,6 @@ def logits(p: Parameters, ids: Tensor, fixed: tuple[Tensor, Tensor, Tensor]) -> 
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions in the halves of Llama."""
+    """Return x with rotary positions applied in Llama's halves."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

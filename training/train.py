@@ -1,11 +1,12 @@
-"""Trains the embedded model: a Llama of 0.86 million parameters, on one core of a CPU, in under ten
-minutes.
+"""Train the embedded model: a Llama of 0.86 million parameters.
+
+It takes under ten minutes on one core of a CPU.
 
     pip install torch tokenizers safetensors numpy
     OMP_NUM_THREADS=1 python -m training.train --out FOLDER [--steps 1520] [--seed 0]
 
-The loss counts what is answered; what is given counts little. Matrices of the layers are trained
-with Muon, embeddings and norms with AdamW. torch is needed here only, never to serve.
+The loss counts answers; tokens of the prompt count little. Matrices of the layers are trained with
+Muon, embeddings and norms with AdamW. torch is needed only here, never to serve.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from training.export import save
 from training.muon import Muon
 
 BATCH = 750
-"""Tokens of a step, about. Sums are learned by the number of steps more than by that of tokens."""
+"""Approximate tokens of a step. For learning sums, steps matter more than tokens."""
 MUON, ADAM = 0.01, 0.004
-"""The highest rates."""
+"""The highest learning rates."""
 POOL = 192
 """Documents that wait; rows of a batch are neighbours in length."""
 
 
 def trained_tokenizer(seed: int) -> Tokenizer:
-    """Byte-level BPE in which every digit is a token."""
+    """Train a byte-level BPE in which every digit is a token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -66,7 +67,7 @@ Row = tuple[list[int], list[float]]
 
 
 def encoded(tokenizer: Tokenizer, pieces: list[Piece]) -> Row:
-    """A document as a row, cut at the window."""
+    """Return a document as a row, cut at the window."""
     parts = [
         (tokenizer.encode(text, add_special_tokens=False).ids, weight) for text, weight in pieces
     ]
@@ -75,7 +76,7 @@ def encoded(tokenizer: Tokenizer, pieces: list[Piece]) -> Row:
 
 
 def padded(rows: list[Row]) -> tuple[Tensor, Tensor]:
-    """Ids and weights (row, position); what fills up a row weighs nothing."""
+    """Return ids and weights (row, position); padding has no weight."""
     longest = max(len(ids) for ids, _ in rows)
     ids = torch.tensor([row + [0] * (longest - len(row)) for row, _ in rows])
     weights = torch.tensor([weight + [0.0] * (longest - len(weight)) for _, weight in rows])
@@ -83,7 +84,7 @@ def padded(rows: list[Row]) -> tuple[Tensor, Tensor]:
 
 
 class Batches:
-    """Batches by the progress of the training, every document in a row of its own."""
+    """Batches by the progress of the training, with every document in its own row."""
 
     def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
         self._tokenizer, self._source, self._rng = (
@@ -94,7 +95,7 @@ class Batches:
         self._pool: list[Row] = []
 
     def batch(self, progress: float) -> tuple[Tensor, Tensor]:
-        """The next step's documents."""
+        """Return the documents of the next step."""
         pool = self._pool
         while len(pool) < POOL:
             pool.append(encoded(self._tokenizer, self._source.document(progress)))
@@ -107,9 +108,7 @@ class Batches:
 
 
 class HeldOut:
-    """Problems of the test, half of them as a chat, and how well their answers are foreseen token
-    by token.
-    """
+    """Problems of the test, half of them as a chat, and the accuracy of predicted tokens."""
 
     def __init__(self, tokenizer: Tokenizer, count: int) -> None:
         chosen = itertools.islice(problems("test", 0), count)
@@ -129,8 +128,9 @@ class HeldOut:
         self._sums = torch.tensor([results(tokenizer, row) for row in self._ids.tolist()])[:, 1:]
 
     def told(self, parameters: network.Parameters, fixed: Fixed) -> str:
-        """Shares of right tokens in results and in the rest of the answers, and of answers without
-        a fault: these are what a greedy generation gives right.
+        """Return the shares of right tokens in results and in the rest, and of faultless answers.
+
+        The last share is what a greedy generation gets right.
         """
         with torch.no_grad():
             best = (
@@ -150,7 +150,7 @@ class HeldOut:
 
 
 def results(tokenizer: Tokenizer, row: list[int]) -> list[bool]:
-    """For every token whether it is a digit of the result of an equation."""
+    """Return for every token whether it is a digit of the result of an equation."""
     equals, digits = (
         tokenizer.token_to_id("="),
         {tokenizer.token_to_id(digit) for digit in "0123456789"},
@@ -163,9 +163,7 @@ def results(tokenizer: Tokenizer, row: list[int]) -> list[bool]:
 
 
 def train(out: Path, steps: int, seed: int) -> None:
-    """Trains and saves a model; what it has learned is printed now and then, with the processor
-    time.
-    """
+    """Train and save a model, and print progress with the processor time now and then."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     began = time.process_time()
@@ -187,8 +185,8 @@ def train(out: Path, steps: int, seed: int) -> None:
         losses = F.cross_entropy(
             network.logits(parameters, ids[:, :-1], fixed), ids[:, 1:].flatten(), reduction="none"
         )
-        # Not the mean: a batch of a few long documents with short answers would move as much as one
-        # of many answers.
+        # Not the mean: a batch of a few long documents with short answers would count as much as
+        # one with many answers.
         loss = (losses * weights[:, 1:].flatten()).sum() / BATCH
         loss.backward()
         muon.step(MUON * rate)
@@ -204,7 +202,7 @@ def train(out: Path, steps: int, seed: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Trains the embedded model on one core of a CPU.")
+    parser = argparse.ArgumentParser(description="Train the embedded model on one core of a CPU.")
     parser.add_argument("--out", type=Path, required=True, help="folder of the model")
     parser.add_argument("--steps", type=int, default=1520)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,6 +1,4 @@
-"""aiohttp with nothing around it: as an experienced person writes it, and as its documentation
-shows it.
-"""
+"""aiohttp alone: as an experienced user writes it, and as its documentation shows it."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ def _session() -> aiohttp.ClientSession:
 async def opened(
     base_url: str, concurrency: int, stream: bool
 ) -> AsyncIterator[Callable[[int], Awaitable[bool]]]:
-    """Bytes out, bytes in, typed JSON; a stream is split into lines by hand."""
+    """Open a session that handles bytes and typed JSON, and splits streams into lines by hand."""
     url, headers = f"{base_url}/completions", {"Content-Type": "application/json"}
     async with _session() as session:
 
@@ -59,7 +57,7 @@ async def opened(
 async def opened_idiomatic(
     base_url: str, concurrency: int, stream: bool
 ) -> AsyncIterator[Callable[[int], Awaitable[bool]]]:
-    """`json=` and `await reply.json()`."""
+    """Open a session that uses `json=` and `await reply.json()`."""
     assert not stream
     async with _session() as session:
 

@@ -1,4 +1,4 @@
-"""OpenAI's SDK, with its limits on connections raised and its silent retries off."""
+"""OpenAI's SDK, with raised limits on connections and without its silent retries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _settings(base_url: str) -> dict[str, Any]:
 
 
 def _room(concurrency: int) -> dict[str, Any]:
-    """A number for the limits: None would mean 100 to the transport over aiohttp."""
+    """Return limits as numbers: the transport over aiohttp takes None for 100."""
     connections = concurrency + 100
     return {
         "limits": httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
@@ -50,18 +50,18 @@ async def _opened(
 
 
 def opened(base_url: str, concurrency: int, stream: bool) -> Any:
-    """AsyncOpenAI with its default transport."""
+    """Open AsyncOpenAI with its default transport."""
     return _opened(openai.DefaultAsyncHttpxClient, base_url, concurrency, stream)
 
 
 def opened_aiohttp(base_url: str, concurrency: int, stream: bool) -> Any:
-    """AsyncOpenAI over aiohttp."""
+    """Open AsyncOpenAI over aiohttp."""
     return _opened(openai.DefaultAioHttpClient, base_url, concurrency, stream)
 
 
 @contextmanager
 def opened_sync(base_url: str, concurrency: int, stream: bool) -> Iterator[Callable[[int], bool]]:
-    """OpenAI, for threads."""
+    """Open OpenAI for threads."""
     assert not stream
     with openai.OpenAI(
         http_client=openai.DefaultHttpxClient(**_room(concurrency)), **_settings(base_url)

@@ -1,4 +1,4 @@
-"""serve-eval's own client, alone: no task, no journal, no scoring."""
+"""serve-eval's client alone: no task, no journal, no scoring."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from serve_eval.schema import Endpoint, Limits, Request, Response, SamplingParam
 
 
 class Asker:
-    """Sends request `i` and says whether the whole and right answer came. Notes the times to the
-    first token.
+    """Sends request `i` and returns whether the whole and right answer came.
+
+    It records the times to the first token.
     """
 
     def __init__(self, client: Client, stream: bool) -> None:
@@ -34,14 +35,14 @@ class Asker:
 
 
 def opened(base_url: str, concurrency: int, stream: bool) -> AbstractAsyncContextManager[Asker]:
-    """A Client with the limits of a run."""
+    """Open a Client with the limits of a run."""
     return _opened(base_url, concurrency, stream, Http1Transport)
 
 
 def opened_aiohttp(
     base_url: str, concurrency: int, stream: bool
 ) -> AbstractAsyncContextManager[Asker]:
-    """The same Client over connections of aiohttp."""
+    """Open the same Client over connections of aiohttp."""
     from serve_eval.client.aiohttp_transport.transport import AiohttpTransport
 
     return _opened(base_url, concurrency, stream, AiohttpTransport)
@@ -61,7 +62,7 @@ async def _opened(
 
 
 class _Unheard:
-    """Takes no answer back: the server is known to answer once."""
+    """Ignores reports about connections: this server never answers twice."""
 
     def proven(self, connection: int, turns: int) -> None:
         pass

@@ -126,8 +126,8 @@ def register(
         include_path=folders_of(include_path),
     )
     for one in written:
-        runs = f"{one.runs} run" + "s" * (one.runs > 1)
-        _say(f"{one.task}: {one.value:.3f}, the mean of {runs}, in {one.file}")
+        number = f"{one.runs} run" + "s" * (one.runs > 1)
+        _say(f"{one.task}: {one.value:.3f}, the mean of {number}, in {one.file}")
         say(*(f"warning: {one.task}: {warning}" for warning in one.warnings))
 
 

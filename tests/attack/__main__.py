@@ -1,5 +1,6 @@
-"""Attacks a run as `make attack` does and prints the account; exit code 1 when anything was lost or
-wrong.
+"""Attack a run as `make attack` does, and print the account.
+
+The exit code is 1 if anything was lost or wrong.
 """
 
 from __future__ import annotations

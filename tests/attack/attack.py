@@ -1,6 +1,4 @@
-"""A run of the command line against a hostile server, killed again and again, and an account of
-what it kept.
-"""
+"""Run the command line against a hostile server, kill it repeatedly, account for its results."""
 
 from __future__ import annotations
 
@@ -23,11 +21,10 @@ _OURS = ("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What became of `planned` samples: each is answered, failed (with a reason that the report
-    counts) or lost.
+    """The outcomes of `planned` samples: answered, failed (with a reported reason) or lost.
 
-    `doubled` are samples that were scored more than once, `swapped` those whose kept answer names
-    another sample, `changed` those whose score is not the one that the server's answer has.
+    `doubled` samples were scored more than once. The kept answer of `swapped` ones names another
+    sample. The score of `changed` ones is not that of the server's answer.
     """
 
     planned: int
@@ -47,7 +44,7 @@ class Account:
     said: Sequence[str]
 
     def table(self) -> str:
-        """A line for each figure."""
+        """Return a line for each figure."""
         names = [
             "planned",
             "answered",
@@ -68,7 +65,7 @@ class Account:
 
 
 def write_questions(root: Path, count: int) -> None:
-    """A GSM8K of so many questions in a data root."""
+    """Write a GSM8K with this number of questions into a data root."""
     folder = root / "gsm8k"
     folder.mkdir(parents=True)
     with (folder / "test.jsonl").open("w") as file:
@@ -84,7 +81,7 @@ def write_questions(root: Path, count: int) -> None:
 
 @contextmanager
 def hostile(folder: Path, *flags: str) -> Iterator[str]:
-    """The base URL of a hostile server, which ends with the context."""
+    """Serve a hostile server and yield its base URL; it ends with the context."""
     ready = folder / "ready"
     command = [sys.executable, "-m", "tests.attack.hostile", "--ready-file", str(ready), *flags]
     with subprocess.Popen(command, cwd=Path(__file__).parents[2]) as process:
@@ -110,7 +107,7 @@ def attack(
     stream: bool = True,
     flags: Sequence[str] = (),
 ) -> Account:
-    """Runs until it ends by itself, after so many SIGKILLs at random moments of its asking."""
+    """Run until the command ends on its own, after `kills` SIGKILLs at random moments."""
     write_questions(folder / "data", samples)
     out, rng, began = folder / "out", random.Random(seed), time.monotonic()
     env = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
@@ -161,7 +158,7 @@ def attack(
                     time.sleep(0.01)
                 if (
                     time.monotonic() - began_s < 1.0
-                ):  # so much was answered before: some moment of the beginning
+                ):  # answered before: a random moment near the start
                     time.sleep(rng.uniform(0.0, 3.0))
                 if process.poll() is not None:
                     raise AssertionError(
@@ -169,7 +166,7 @@ def attack(
                     )
                 process.kill()
                 killed += 1
-        for _ in range(3):  # what failed in a way that may pass is asked again by each session
+        for _ in range(3):  # each session asks temporary failures again
             sessions += 1
             last = subprocess.run(
                 command, env=env, capture_output=True, text=True, timeout=1200, check=False

@@ -1,9 +1,8 @@
-"""A server of its own process that answers made-up questions and breaks at random: `python -m
-tests.attack.hostile`.
+"""Serve answers to made-up questions in its own process, and break at random.
 
-Which answers come right and which wrong follows from the question alone, so that a run under attack
-must end with the scores of one that nobody attacked. Each answer names its question: one that
-reaches another sample is seen.
+The command is `python -m tests.attack.hostile`. The question alone decides whether an answer is
+right, so a run under attack must have the same scores as one without. Each answer names its
+question, which reveals an answer that reaches another sample.
 """
 
 from __future__ import annotations
@@ -26,24 +25,22 @@ _CASE = re.compile(r"Case (\d+):")
 
 
 def question(case: int) -> str:
-    """The question of a case."""
+    """Return the question of a case."""
     return f"Case {case}: what is {case} + 1?"
 
 
 def right(case: int) -> bool:
-    """Whether the server answers it right: four of five."""
+    """Return whether the server answers a case right; it does for four of five."""
     return case * 2654435761 % 2**32 % 5 > 0
 
 
 def said(case: int) -> str:
-    """The only answer that a case ever gets."""
+    """Return the only answer that a case ever gets."""
     return f"This answers case {case}.\n#### {case + 1 if right(case) else case + 2}"
 
 
 def case_of(request: Received) -> int | None:
-    """The case that a request asks; None for a request of another kind, such as the check before a
-    run.
-    """
+    """Return the case of a request; None for another request, such as the check before a run."""
     found = (
         _CASE.search(request.question)
         if "prompt" in request.body or "messages" in request.body
@@ -58,14 +55,14 @@ def _text(request: Received) -> str:
 
 
 def _answer(request: Received) -> bytes:
-    """A sound answer without an id, as the hardest servers give it."""
+    """Return a sound answer without an id, as the hardest servers give it."""
     return act.answer(request, _text(request)).replace(
         f'"id":"cmpl-{request.number}",'.encode(), b"", 1
     )
 
 
 async def sound(turn: Turn) -> None:
-    """The right answer, whole or as a stream, as it was asked for."""
+    """Send the right answer, whole or as a stream, as requested."""
     request = turn.request
     if not request.body.get("stream"):
         await turn.write(act.http(_answer(request)))
@@ -80,8 +77,9 @@ async def sound(turn: Turn) -> None:
 
 def _twice(delay_s: float) -> Act:
     async def twice(turn: Turn) -> None:
-        """The right answer, and once more some time later, whether something was asked meanwhile or
-        not.
+        """Send the right answer twice, the second time later.
+
+        Another request may have arrived in between.
         """
         await sound(turn)
         if delay_s:
@@ -93,7 +91,7 @@ def _twice(delay_s: float) -> Act:
 
 def _twice_beside(delay_s: float) -> Act:
     async def beside(turn: Turn) -> None:
-        """The right answer, and once more later, while the next request may be answered already."""
+        """Send the right answer again later, perhaps while the next request is being answered."""
         await sound(turn)
         task = asyncio.create_task(_later(turn, delay_s))
         _BESIDE.add(task)
@@ -113,14 +111,14 @@ async def _later(turn: Turn, delay_s: float) -> None:
 
 
 async def unasked_error(turn: Turn) -> None:
-    """The right answer, and a moment later an error that answers nothing."""
+    """Send the right answer, and shortly afterwards an error that answers nothing."""
     await sound(turn)
     await asyncio.sleep(0.003)
     await turn.write(act.http(b'{"error": "gone"}', "500 Internal Server Error"))
 
 
 async def marked_stream(turn: Turn) -> None:
-    """A sound stream that begins with a byte order mark."""
+    """Send a sound stream that begins with a byte order mark."""
     request = turn.request
     body = (
         b"\xef\xbb\xbf"
@@ -132,7 +130,7 @@ async def marked_stream(turn: Turn) -> None:
 
 
 async def two_streams(turn: Turn) -> None:
-    """The chunks of this answer and of another one, by turns, under two ids."""
+    """Send the chunks of this answer and of another one in turn, under two ids."""
     request, other = turn.request, (case_of(turn.request) or 0) + 1
 
     def piece(name: str, text: str, finish: str | None = None) -> bytes:
@@ -148,7 +146,7 @@ async def two_streams(turn: Turn) -> None:
 
 
 async def text_after_the_finish(turn: Turn) -> None:
-    """A sound stream whose text goes on behind its finish_reason."""
+    """Send a sound stream whose text continues after its finish_reason."""
     request = turn.request
     whole = (
         act.chunk(request, _text(request))
@@ -159,18 +157,18 @@ async def text_after_the_finish(turn: Turn) -> None:
 
 
 async def foreign_choice(turn: Turn) -> None:
-    """An answer whose only choice is the one with the index 1."""
+    """Send an answer whose only choice has the index 1."""
     await turn.write(act.http(_answer(turn.request).replace(b'"index":0', b'"index":1')))
 
 
 async def unfinished(turn: Turn) -> None:
-    """Half of an answer, whole as HTTP and JSON go, without a finish_reason."""
+    """Send half of an answer, valid HTTP and JSON, without a finish_reason."""
     half = act.answer(turn.request, _text(turn.request)[:9], None)
     await turn.write(act.http(half))
 
 
 async def pings_alone(turn: Turn) -> None:
-    """A stream of comments and no data."""
+    """Send a stream of comments without data."""
     await turn.write(act.STREAM_HEAD)
     for _ in range(600):
         await turn.write(act.chunked(b": ping\n\n"))
@@ -199,7 +197,7 @@ BREAKING: dict[str, Act] = {
     "cut JSON behind a length": act.cut_json,
     "silent after [DONE] of nothing": act.loses_the_stream_and_stays,
 }
-"""Faults beside those of the client's own tests; the first seven break HTTP itself."""
+"""Faults in addition to those of the client's own tests; the first seven break HTTP itself."""
 
 ALL: dict[str, Act] = {
     **{name: fault for name, (fault, _, _) in FAULTS.items()},
@@ -209,7 +207,7 @@ ALL: dict[str, Act] = {
 
 
 async def _get(turn: Turn) -> None:
-    """What is asked beside completions."""
+    """Answer requests other than completions."""
     if turn.request.path.endswith("/models"):
         await turn.write(
             act.http(b'{"object":"list","data":[{"id":"m","object":"model","owned_by":"test"}]}')
@@ -221,8 +219,9 @@ async def _get(turn: Turn) -> None:
 def script(
     *, share: float, seed: int, latency_s: float, faults: dict[str, Act]
 ) -> Callable[[Received], Act]:
-    """Breaks that share of the requests, each in a way drawn by the seed, the number and the case
-    of the request.
+    """Break that share of the requests.
+
+    The way is drawn by the seed, the number and the case of the request.
     """
     ways = list(faults.values())
 
@@ -240,7 +239,7 @@ def script(
 
 
 async def _serve(told: argparse.Namespace) -> None:
-    act.echo = _text  # what the acts of the client's tests say
+    act.echo = _text  # the text that acts of the client's tests send
     faults = {name: ALL[name] for name in told.faults.split(",")} if told.faults else ALL
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)

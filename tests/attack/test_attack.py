@@ -1,5 +1,6 @@
-"""Runs under attack end with every sample's own answer: nothing is lost, doubled, swapped or
-changed.
+"""Test that runs under attack keep every sample's own answer.
+
+Nothing is lost, doubled, swapped or changed.
 """
 
 from __future__ import annotations

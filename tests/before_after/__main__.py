@@ -1,5 +1,6 @@
-"""Compare two checkouts of this repository: `python -m tests.before_after
-results|folders|speed|house BEFORE AFTER`.
+"""Compare two checkouts of this repository.
+
+The command is `python -m tests.before_after results|folders|speed|house BEFORE AFTER`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.before_after.speed import print_speed
 
 
 def main() -> int:
-    """Run one of the comparisons. Returns the exit code: 1 where something differs or fails."""
+    """Run one of the comparisons and return the exit code: 1 if something differs or fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.before_after", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     results = commands.add_parser(

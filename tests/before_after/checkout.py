@@ -1,4 +1,4 @@
-"""Run `serve-eval` with the code of one checkout, as a user would: by the command line alone."""
+"""Run `serve-eval` with the code of one checkout, as a user would: only by the command line."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 OURS = ("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM", "INTEG", "HF_", "COV_", "PYTHON")
-"""Prefixes of the variables that would change what a command does."""
+"""Prefixes of the variables that would change the behaviour of a command."""
 LIMIT_S = 300.0
 _WHERE = "import launchers, serve_eval; print(serve_eval.__file__); print(launchers.__file__)"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A command that has ended: exit code, both streams, CPU seconds of it and its children, wall
-    seconds.
+    """A command that has ended.
+
+    It has an exit code, both streams, CPU seconds of it and its children, and wall seconds.
     """
 
     code: int
@@ -33,7 +34,7 @@ class Ended:
 
     @property
     def last_words(self) -> str:
-        """Its last line on standard error, for a message."""
+        """The last line on standard error, for a message."""
         return (self.err.strip().splitlines() or [f"exit code {self.code}"])[-1][:200]
 
 
@@ -41,8 +42,8 @@ class Ended:
 class Checkout:
     """A checkout, and the folder in which its commands run.
 
-    Compiled modules go to `scratch`, never into the checkout, so that a start costs what it costs a
-    user.
+    Compiled modules go to `scratch`, never into the checkout, so that a start costs as much as it
+    costs a user.
     """
 
     root: Path

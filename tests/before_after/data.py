@@ -1,5 +1,6 @@
-"""Write the data sets, plans and cases of the runs that are compared: the same bytes for both
-checkouts.
+"""Write the data sets, plans and cases of the compared runs.
+
+Both checkouts get the same bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ high_school_physics high_school_psychology high_school_statistics high_school_us
 human_aging human_sexuality international_law jurisprudence logical_fallacies machine_learning management marketing
 medical_genetics miscellaneous moral_disputes moral_scenarios nutrition philosophy prehistory professional_accounting
 professional_law professional_medicine professional_psychology public_relations security_studies sociology
-us_foreign_policy virology world_religions""".split()  # noqa: SIM905
+us_foreign_policy virology world_religions""".split()  # noqa: E501, SIM905
 
 CASES = """
 resources:
@@ -72,7 +73,7 @@ metric_list:
 filter_list:
   - name: strict-match
     filter: [{function: regex, regex_pattern: "#### (\\\\-?[0-9]+)"}, {function: take_first}]
-"""
+"""  # noqa: E501
     ),
     "made_choices": (
         """
@@ -91,7 +92,7 @@ metadata: {version: 1}
 
 
 def write_all(folder: Path) -> None:
-    """Write `data/`, `cases.yaml`, `mine/lm_eval/` below a folder."""
+    """Write `data/`, `cases.yaml` and `mine/lm_eval/` below a folder."""
     data = folder / "data"
     for split, count in (("train", 20), ("test", 400)):
         rng = random.Random(f"gsm8k {split}")

@@ -1,5 +1,6 @@
-"""Compare what two run folders hold, field by field, but for what differs between any two runs of
-the same code.
+"""Compare two run folders field by field.
+
+Fields that differ between any two runs of the same code are left out.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ MASKED = {
     "request_id": "drawn per session",
     "answer_id": "numbered as requests arrive",
 }
-"""Paths of fields that may differ, with all that is below them, and why. `*` is one component."""
+"""Paths of fields that may differ, with everything below them, and why. `*` is one component."""
 OPTIONAL = {
     "attempts/*/connection": "which of the open connections was free, unless it was new",
     "attempts/*/turn": "number of the request on that connection",
 }
-"""Fields that may also be there on one side alone."""
+"""Fields that may exist on only one side."""
 
 
 def _pattern(names: Iterable[str]) -> re.Pattern[str]:
@@ -69,7 +70,7 @@ _TEXTS = (
     (
         re.compile(r'(created\\*": ?)\d+'),
         r"\1<time>",
-    ),  # within an answer that is quoted in a message
+    ),  # within an answer that a message quotes
     (re.compile(r"(scored again at )[\dT:+-]+"), r"\1<time>"),
     (re.compile(r"\b(lie) \d+ s (apart)"), r"\1 <time> \2"),
     (re.compile(r"\b(after|in|p50|p90|p99|max) \d+\.?\d* (s|ms)\b"), r"\1 <time> \2"),
@@ -79,14 +80,17 @@ _TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """A meant change of a key or of a whole value."""
+    """An intended change of a key or of a whole value."""
 
     old: str
     new: str
 
     @classmethod
     def parse(cls, text: str) -> Renamed:
-        """Read OLD=NEW. Raises ValueError."""
+        """Parse OLD=NEW.
+
+        Raises ValueError.
+        """
         old, equals, new = text.partition("=")
         if not equals or not old:
             raise ValueError(f"{text!r} is not OLD=NEW")
@@ -95,7 +99,7 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field that differs; `...` stands for the absence of one side."""
+    """A field that differs; `...` marks a side without it."""
 
     path: str
     before: str
@@ -107,7 +111,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What was compared, and what differed."""
+    """The compared fields and their differences."""
 
     files: int
     fields: int
@@ -120,13 +124,14 @@ ABSENT = "..."
 
 
 def masked(path: str) -> bool:
-    """Tell whether a field may differ between two runs of the same code."""
+    """Return True if a field may differ between two runs of the same code."""
     return bool(_MASKED.search(path) or _OPTIONAL.search(path))
 
 
 def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Return every scalar of a JSON value with its path; an empty list or mapping counts as a
-    scalar.
+    """Return every scalar of a JSON value with its path.
+
+    An empty list or mapping counts as a scalar.
     """
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
@@ -139,7 +144,7 @@ def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def neutral(text: str, places: Iterable[str]) -> str:
-    """Return a text without what depends on where and when a run took place."""
+    """Return a text without the parts that depend on the place and time of a run."""
     for place in places:
         text = text.replace(place, "<here>")
     for pattern, said in _TEXTS:
@@ -148,11 +153,10 @@ def neutral(text: str, places: Iterable[str]) -> str:
 
 
 def records(text: str, *, ordered: bool) -> dict[str, Any]:
-    """Return the records of a journal by the sample that they are of; `ordered` keeps the order of
-    the ids too.
+    """Return the records of a journal by sample; `ordered` also keeps the order of the ids.
 
-    Repeats of a sample, and attempts of several sessions, are told apart by their number within the
-    sample's records, after these were sorted by what they say without what is masked.
+    Repeats of a sample, and attempts of several sessions, are distinguished by their number within
+    the sample's records, after sorting these by their content without masked fields.
     """
     found: dict[str, list[Any]] = {}
     ids: list[str] = []
@@ -192,15 +196,16 @@ def _parsed(suffix: str, text: str, ordered: bool) -> object:
 
 
 def _stable_name(file: Path) -> str:
-    """Return a name without the time that an export or a set of reference samples puts into it."""
+    """Return a name without the time of an export or of a set of reference samples."""
     return re.sub(r"\d{4}-?\d\d-?\d\dT[\d.:-]*\d", "<time>", str(file))
 
 
 def compare(
     before: Mapping[str, Leaves], after: Mapping[str, Leaves], renamed: Sequence[Renamed] = ()
 ) -> Compared:
-    """Compare two sides: leaves by file and path. Renames apply to keys and to whole values of the
-    first side.
+    """Compare two sides: leaves by file and path.
+
+    Renames apply to keys and to whole values of the first side.
     """
     old = {_renamed_path(file, renamed): _rename(side, renamed) for file, side in before.items()}
     count: Counter[str] = Counter(files=len(old.keys() | after.keys()))

@@ -1,4 +1,4 @@
-"""Go on, with the code of one checkout, from run and suite folders that the other has made."""
+"""Continue run and suite folders of one checkout with the code of the other."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ _AGES = re.compile(r"\b\d{4}-\d\d-\d\dT[\d:.+]+")
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """Something that is done with old folders: its command, and the folder or file that it leaves
-    behind.
-    """
+    """An action on old folders: its command, and the folder or file that it leaves."""
 
     what: str
     arguments: Sequence[str]
@@ -63,8 +61,9 @@ STEPS = (
 
 
 def check_folders(before: Path, after: Path, renamed: Sequence[Renamed] = ()) -> int:
-    """Print a line for each step. Returns 1 where one neither works as before nor is refused with a
-    clear message.
+    """Print a line for each step.
+
+    Returns 1 if a step neither works as before nor is refused with a clear message.
     """
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="before-after-") as name:
@@ -82,7 +81,7 @@ def check_folders(before: Path, after: Path, renamed: Sequence[Renamed] = ()) ->
         for side in (
             old,
             new,
-        ):  # at the same place, since plans hold paths and folders are signed for theirs
+        ):  # at the same path, since plans hold paths and signatures cover the folder
             shutil.copytree(kept, here)
             told.append([_do(step, side, places) for step in STEPS])
             shutil.rmtree(here)
@@ -107,8 +106,9 @@ def check_folders(before: Path, after: Path, renamed: Sequence[Renamed] = ()) ->
 
 
 def _make(old: Checkout, here: Path) -> None:
-    """Write the old folders: two finished runs, references, a comparison, and a run and a suite cut
-    in the middle.
+    """Write the old folders.
+
+    These are two finished runs, references, a comparison, and an interrupted run and suite.
     """
     write_all(here)
     tasks = [{"gsm8k": {"num_samples": SAMPLES}}, {"word_problems": {"num_samples": 60}}]
@@ -166,7 +166,7 @@ def _records(journal: Path) -> int:
 
 
 def _do(step: Old, side: Checkout, places: Sequence[str]) -> tuple[int, dict[str, Leaves], Ended]:
-    """Return the exit code, what was printed as an object and what was left behind."""
+    """Return the exit code, the printed object and the leaves of what was left."""
     ended = side.serve_eval(*step.arguments)
     found: dict[str, Leaves] = {}
     if "--json" in step.arguments and ended.out.startswith("{"):

@@ -1,8 +1,8 @@
-"""Count what a checkout's code looks like, from its syntax alone.
+"""Measure the structure of a checkout's code from its syntax alone.
 
 A room is a package folder of `serve_eval` (at any depth), the top of `launchers`, a package folder
-of it, or one module that lies directly in `serve_eval`. A test for size, not for taste: the order
-of layers is held elsewhere.
+of it, or one module directly in `serve_eval`. This measures size, not quality; the order of layers
+is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Graph = dict[str, set[str]]
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A file: its dotted name, its syntax, the modules of the house that it imports."""
+    """A file: its dotted name, its syntax, and its imported modules of this repository."""
 
     name: str
     file: Path
@@ -37,7 +37,7 @@ class Module:
 
     @property
     def room(self) -> str:
-        """The package that holds it; itself, where it lies directly in serve_eval."""
+        """The package of the module; the module itself if it is directly in serve_eval."""
         if self.is_package:
             return self.name
         return (
@@ -126,8 +126,9 @@ def _modules(root: Path) -> Iterator[Module]:
 
 
 def _imported(module: Module, modules: Mapping[str, Module]) -> set[str]:
-    """Return the modules that a file imports at any place, but not what only type checkers see, nor
-    its own package.
+    """Return the modules that a file imports at any place.
+
+    Imports for type checkers only, and those of its own package, are left out.
     """
     base = module.name if module.is_package else _parent(module.name)
     found: set[str] = set()
@@ -267,8 +268,9 @@ def _dependencies(root: Path) -> int:
 
 
 def _parameters(modules: Mapping[str, Module]) -> object:
-    """Return the number of parameters of the function behind `serve-eval run`: `run` in the module
-    of that name.
+    """Return the number of parameters of the function behind `serve-eval run`.
+
+    It is `run` in the module of that name.
     """
     found: list[ast.arguments] = []
     is_run: Callable[[ast.AST], bool] = lambda node: getattr(node, "name", "") == "run"  # noqa: E731

@@ -1,6 +1,4 @@
-"""Give the commands of the twelve runs with the code of two checkouts, and compare what they leave
-behind.
-"""
+"""Run the commands of the twelve runs with two checkouts, and compare the results."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from tests.before_after.runs import RUNS
 from tests.before_after.script import Run, Step
 
 SHOWN = 40
-"""Differences of a run that are printed."""
+"""Number of differences of a run that are printed."""
 UNKNOWN_COMMAND = 2
 _URL = re.compile(r"http://127\.0\.0\.1:\d+/v1")
 _UNKNOWN = ("No such command", "No such option")
@@ -28,7 +26,7 @@ _UNKNOWN = ("No such command", "No such option")
 def compare_results(
     before: Path, after: Path, only: Sequence[str] = (), renamed: Sequence[Renamed] = ()
 ) -> int:
-    """Print for each run what was compared and what differs. Returns the exit code."""
+    """Print the comparisons and differences of each run, and return the exit code."""
     if unknown := set(only) - {run.name for run in RUNS}:
         raise SystemExit(
             f"no run is called {', '.join(sorted(unknown))}: {', '.join(run.name for run in RUNS)}"
@@ -62,8 +60,9 @@ def _side(root: Path, scratch: Path) -> Checkout:
 
 
 def _give(run: Run, side: Checkout) -> dict[str, Leaves]:
-    """Return the leaves of everything that a run left behind, by file, and of what its commands
-    said, by number.
+    """Return the results of a run.
+
+    These are the leaves of its files by file, and of the output of its commands by number.
     """
     here = side.scratch / run.name
     here.mkdir()
@@ -108,7 +107,7 @@ def _one(step: Step, inside: Checkout, held: str) -> Ended:
 
 
 def _said(ended: Ended, places: Sequence[str]) -> dict[str, object]:
-    """Return what a command printed: the leaves of an object, or its lines."""
+    """Return the output of a command: the leaves of an object, or its lines."""
     text = neutral(ended.out, places)
     if text.startswith(("{", "[")):
         return {f"/out{path}": leaf for path, leaf in leaves(json.loads(text))}

@@ -1,4 +1,4 @@
-"""The twelve deterministic runs: the plans of each, and its commands."""
+"""List the twelve deterministic runs: the plans of each, and its commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describe a run as the commands that are given in a folder of data."""
+"""Describe a run as commands in a folder of data."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command. `shown`: its standard output is compared too. `otherwise` is tried when the tool
-    does not know it.
+    """A command.
+
+    `shown`: its standard output is compared too. `otherwise` is tried if the tool does not know the
+    command.
     """
 
     arguments: Sequence[str]
@@ -21,12 +23,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Commands given one after the other in a folder of data, and the folders and files that hold
-    what came of them.
+    """Successive commands in a folder of data, and the folders and files with their results.
 
-    `ordered`: requests follow each other, so that the order of the records is compared. `needs` is
-    a package without which the run is left out. `last` is given whatever happened before. `{held}`
-    in a step is the base URL that an earlier one printed.
+    `ordered`: requests follow each other, so the order of the records is compared. `needs` is a
+    package; without it the run is left out. `last` always runs, even after a failure. `{held}` in a
+    step is the base URL that an earlier step printed.
     """
 
     name: str
@@ -51,7 +52,7 @@ def run(name: str, *more: str, out: str | None = None) -> Step:
 
 
 def shown(*arguments: str, otherwise: Sequence[str] = ()) -> Step:
-    """Compare what a command prints, too."""
+    """Compare the output of a command, too."""
     return Step(arguments, shown=True, otherwise=otherwise)
 
 

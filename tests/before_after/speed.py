@@ -1,5 +1,6 @@
-"""Measure two checkouts in turn, so that what else the machine does falls on both, and print the
-ratios of medians.
+"""Measure two checkouts in turn and print the ratios of medians.
+
+Taking turns spreads other load of the machine over both.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ FEW, MANY, SHORT = 200, 10_200, 20
 IN_FLIGHT = 128
 LIMIT_S = 3600.0
 SERVER = "bench/server.py"
-"""The server is that of the first checkout for both: it answers at once and costs next to
-nothing."""
+"""The server of the first checkout serves both: it answers immediately and costs almost nothing."""
 INCLUDE = "bench/include"
 NO_REFERENCE = 3
 Figures = dict[str, list[float]]
@@ -35,7 +35,7 @@ def print_speed(before: Path, after: Path, *, rounds: int, samples: int) -> int:
             for side, root in (("before", before), ("after", after))
         ]
         figures: list[Figures] = [{}, {}]
-        for number in range(rounds + 1):  # the first round compiles the modules and is thrown away
+        for number in range(rounds + 1):  # the first round compiles the modules and is discarded
             for place in (0, 1) if number % 2 else (1, 0):
                 for what, measured in _round(sides[place]).items():
                     figures[place].setdefault(what, []).extend([measured] if number else [])
@@ -97,8 +97,9 @@ def _side(root: Path, scratch: Path, url: str) -> _Side:
 
 
 def _run(side: _Side, name: str, count: int, *, in_flight: int) -> Ended:
-    """Evaluate so many generated sums. Raises SystemExit unless all of them were scored, and
-    right.
+    """Evaluate that many generated sums.
+
+    Raises SystemExit unless all of them were scored as right.
     """
     side.runs += 1
     folder = f"{name}_{side.runs}"

@@ -1,4 +1,4 @@
-"""The comparison of two checkouts sees what differs, and no more than that."""
+"""Test that the comparison of two checkouts finds exactly the differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every benchmark works, shown at its smallest size; no time is looked at."""
+"""Test that every benchmark works at its smallest size; times are not checked."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ TINY = {
     "launch.py": ("1",),
     "embedded.py": ("4", "1"),
 }
-"""Each part of `make bench`, `make bench-launch` and `make bench-embedded` but the table, with its
-smallest size."""
+"""Parts of all benchmarks of the Makefile except the table, with their smallest size."""
 SLOW = ("transports.py", "launch.py", "embedded.py")
 PEERS = (
     "wrk, client alone",
@@ -74,7 +73,7 @@ def test_no_part_of_the_makefile_is_forgotten() -> None:
 
 @pytest.fixture(scope="module")
 def table() -> subprocess.CompletedProcess[str]:
-    """The table with each row once."""
+    """Return the output of the table with each row once."""
     return _bench("bench/client_table.py", "--tiny")
 
 
@@ -107,7 +106,11 @@ import client_table
 from rows import NotInstalled, NotMeasured, Row
 from serving import Mode
 
-ERRORS = {"absent": NotInstalled("absent"), "refused": NotMeasured("exit code 4"), "broken": KeyError("value")}
+ERRORS = {
+    "absent": NotInstalled("absent"),
+    "refused": NotMeasured("exit code 4"),
+    "broken": KeyError("value"),
+}
 
 def row(name):
     def run(server):

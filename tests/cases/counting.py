@@ -1,6 +1,4 @@
-"""An endpoint that counts what it is asked: every chat prompt that begins with "Question", and
-every other text.
-"""
+"""An endpoint that counts the chat prompts that begin with "Question", and all text prompts."""
 
 from __future__ import annotations
 
@@ -21,8 +19,9 @@ from tests.scripted_server import (
 
 
 class Counting:
-    """Answers every prompt with its last word, counted by prompt. `refused` prompts get a 400;
-    `version` is told.
+    """Answer each chat prompt with its last word, and count requests by prompt.
+
+    `refused` prompts get a 400; the endpoint reports `version`.
     """
 
     def __init__(self) -> None:
@@ -34,13 +33,13 @@ class Counting:
         self.pause_s = 0.0
 
     def taken(self) -> Counter[str]:
-        """What was asked since the last call."""
+        """Return the requests since the last call, by prompt."""
         asked, self.asked = self.asked, Counter()
         return asked
 
     def reply(self, request: HttpRequest) -> Reply:
         if not request.chat:
-            self.continued += request.max_tokens > 2  # the others are asked before a run
+            self.continued += request.max_tokens > 2  # shorter requests precede a run
             return answer(" 1")
         if request.prompt.startswith("Question"):
             self.asked[request.prompt] += 1
@@ -50,7 +49,7 @@ class Counting:
 
 @contextmanager
 def counting() -> Iterator[Counting]:
-    """The endpoint on a free port, served by a thread until the end of the block."""
+    """Serve the endpoint on a free port, in a thread, until the end of the block."""
     endpoint = Counting()
     server = ScriptedServer(
         endpoint.reply,

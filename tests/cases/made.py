@@ -1,4 +1,4 @@
-"""Case files of our own making in the form of BioChatter's."""
+"""Case files in the form of BioChatter's, written for the tests."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ fragments:
   - {note: "no case"}
   - case: advice
     case_id: 1
-    input: {prompt: {background: {short: "I am 40.", long: "I am a man of 40."}, question: "Should I?"}}
+    input:
+      prompt: {background: {short: "I am 40.", long: "I am a man of 40."}, question: "Should I?"}
     expected: {answer: ["No"], summary: x, key_words: [y], individual: z}
 """
     ),
@@ -121,7 +122,7 @@ text_extraction:
 
 
 def write_biochatter(folder: Path) -> None:
-    """Files with every kind of module that its benchmark has."""
+    """Write files with each kind of module that BioChatter's benchmark has."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in FILES.items():
         (folder / name).write_text(text)

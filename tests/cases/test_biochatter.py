@@ -1,6 +1,4 @@
-"""Files in the form of BioChatter's benchmark, written here: what runs unchanged, what is skipped
-and why.
-"""
+"""Files in the form of BioChatter's benchmark: what runs unchanged, what is skipped, and why."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ def test_an_exam_runs_unchanged_with_the_scorers_that_its_fields_say(found: file
 def test_one_question_with_two_expectations_is_two_cases_and_an_equal_case_is_asked_once(
     found: file.CaseFiles,
 ) -> None:
-    """As in BioChatter, whose key covers the expectation."""
+    """BioChatter's key covers the expectation too."""
     *_, one, other = questions(found, "medical_exam").asked
     assert one.turns == other.turns
     assert one.id != other.id
@@ -117,7 +115,7 @@ capitals:
 def test_a_file_of_the_users_whose_name_ends_alike_is_scored_as_other_files_are(
     tmp_path: Path,
 ) -> None:
-    """Somebody who never heard of BioChatter may well call a file so."""
+    """A user who does not know BioChatter may well choose such a name."""
     (tmp_path / "city_data.yaml").write_text(OWN)
     files = file.read([str(tmp_path)])
     own = questions(files, "capitals")
@@ -134,7 +132,7 @@ def test_a_file_of_the_users_whose_name_ends_alike_is_scored_as_other_files_are(
 
 
 def test_who_names_the_strict_form_hears_of_what_cannot_be_right_alone(tmp_path: Path) -> None:
-    """The option of BioChatter's tasks would be refused there."""
+    """BioChatter's own tasks would refuse the option here."""
     own = (
         "c:\n  - {case: a, input: {prompt: p}, expected: Paris, scorer: {exact: {as_biochatter:"
         " true}}}\n"
@@ -180,7 +178,7 @@ def test_fragments_of_prompts_are_joined_and_asked_with_each_of_the_common_syste
 def test_a_case_of_retrieval_has_its_own_messages_with_the_texts_in_them(
     found: file.CaseFiles,
 ) -> None:
-    """As Python writes the mapping, and with its rule of braces."""
+    """The mapping appears as Python prints it, and BioChatter's rule for braces applies."""
     by_name = {q.name: q for q in questions(found, ADVICE, scorer=_JUDGE).asked}
     messages = [turn.text for turn in by_name["rag:advice:short:brief"].turns]
     assert messages == [
@@ -190,8 +188,9 @@ def test_a_case_of_retrieval_has_its_own_messages_with_the_texts_in_them(
 
 
 def test_the_key_of_a_joined_case_is_of_what_biochatter_makes_of_it(found: file.CaseFiles) -> None:
-    """Written down here as BioChatter would have it: the order of keys, the place of the system
-    messages.
+    """The expected key is written as BioChatter builds it.
+
+    That fixes the order of its keys and the place of the system messages.
     """
     by_name = {q.name: q for q in questions(found, ADVICE, scorer=_JUDGE).asked}
     wanted = (
@@ -324,6 +323,6 @@ def test_the_task_says_what_is_skipped(found: file.CaseFiles, tmp_path: Path) ->
 def test_what_is_expected_says_how_biochatter_scores(
     module: str, expected: object, scorer: str | None
 ) -> None:
-    """An answer goes before the rest; one that a model judged is compared by nothing of ours."""
+    """An answer takes precedence; expectations for a judge model have no scorer of ours."""
     _, found = biochatter.choose_scoring(module, expected)
     assert (found and found.name) == scorer

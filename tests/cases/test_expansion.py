@@ -71,7 +71,7 @@ def test_a_case_without_an_axis_is_itself() -> None:
 
 
 def test_the_order_of_the_keys_stays_so_that_the_old_hash_comes_out() -> None:
-    """MD5 of Python's JSON of the expanded case: written down here as BioChatter would have it."""
+    """The hash is the MD5 of Python's JSON of the expanded case, written as BioChatter does it."""
     values = {"prompt": {"a": "A?", "b": "B?"}, "system_messages": ["s"]}
     case = {"case": "rag", "input": values, "expected": {"answer": "x"}}
     wanted = [
@@ -182,7 +182,7 @@ def test_named_axes_may_be_parts_and_something_may_go_with_them() -> None:
 
 
 def test_what_goes_with_an_axis_is_none_itself_and_may_be_a_part() -> None:
-    """Else each question would be asked once for each of its variants."""
+    """Otherwise each question would be asked once for each of its variants."""
     beside = {"prompt": "${a} ${hint}", "a": {"x": "X", "y": "Y"}, "hint": {"y": "HY", "x": "HX"}}
     case = {"case": "c", "zip_with": {"hint": "a"}, "input": beside, "expected": "z"}
     assert count(case) == 2

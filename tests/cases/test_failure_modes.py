@@ -1,4 +1,4 @@
-"""In which way an answer failed: by the answer as a whole, by its scorer, by its text."""
+"""Failure modes of answers: by the answer as a whole, by its scorer, and by its text."""
 
 from __future__ import annotations
 
@@ -76,11 +76,20 @@ WRONG = Score(value=0.0, outcome=Outcome.WRONG)
     [
         (_response(), Score(value=0.0, outcome=Outcome.EMPTY), "empty"),
         (_response(refusal="no"), Score(value=0.0, outcome=Outcome.REFUSED), "refused"),
-        (_response(reasoning="hm"), Score(value=0.0, outcome=Outcome.REASONING_ONLY), "reasoning only"),
+        (
+            _response(reasoning="hm"), Score(value=0.0, outcome=Outcome.REASONING_ONLY),
+            "reasoning only",
+        ),
         (_response("par", "length"), WRONG, "truncated"),
-        (_response("par", "length"), Score(value=0.0, outcome=Outcome.WRONG, mode="said so"), "truncated"),
+        (
+            _response("par", "length"), Score(value=0.0, outcome=Outcome.WRONG, mode="said so"),
+            "truncated",
+        ),
         (_response("paris"), Score(value=0.0, outcome=Outcome.WRONG, mode="said so"), "said so"),
-        (_response("x", ran=ExecutionResult(ended=ExitReason.TIMEOUT, exit=None)), WRONG, "code timed out"),
+        (
+            _response("x", ran=ExecutionResult(ended=ExitReason.TIMEOUT, exit=None)), WRONG,
+            "code timed out",
+        ),
         (_response("hm"), Score(value=0.0, outcome=Outcome.UNPARSED), "unparsed"),
         (_response("paris"), WRONG, "case"),
         (_response("lutetia!"), WRONG, "format"),
@@ -177,7 +186,7 @@ def test_any_two_texts_have_a_mode(expected: str, text: str) -> None:
     assert text_mode(expected, text) in ("case", "format", "partial match", "other")
 
 
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # in the records
 
 

@@ -1,4 +1,4 @@
-"""Files that are right, and files that are not: every message is looked at."""
+"""Valid and invalid case files, with the message for each mistake."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_files_without_any_task_are_told() -> None:
 
 
 def test_keys_are_texts_as_they_are_written(tmp_path: Path) -> None:
-    """YAML would make 1 a number, and yes and 010 other things than they say."""
+    """Without this rule, YAML would turn 1 into a number, yes into true and 010 into 8."""
     Path("cases.yaml").write_text(
         'c:\n  - case: a\n    axes: [k]\n    input: {prompt: "${k} ${r.3}", k: [1, "yes"]}\n'
         "    expected: {by: k, values: {1: one, yes: two}, }\nresources: {r: {3: three}}\n"
@@ -294,7 +294,7 @@ def test_keys_are_texts_as_they_are_written(tmp_path: Path) -> None:
         ("a:1", "1 three", "one"),
         ("a:yes", "yes three", "two"),
     ]
-    task(name="d", path="cases.yaml")  # what decides a score can be written down
+    task(name="d", path="cases.yaml")  # the keys that decide a score can be recorded
 
 
 @pytest.fixture(autouse=True)
@@ -420,8 +420,8 @@ def test_all_that_is_asked_makes_the_id_and_nothing_else_does() -> None:
     assert len(others) == 5
 
 
-# ---------------------------------------------------------------------------------------- the
-# schema for editors
+# --------------------------------------------------------------------------------------------------
+# the schema for editors
 
 
 def _valid(text: str) -> bool:
@@ -439,9 +439,10 @@ def test_the_schema_is_one_and_takes_the_example() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "a list", "a number", "cases misspelt", "cases as a mapping", "what is common", "a text", "missing keys",
-        "an unknown key", "a number for a name", "an empty name", "an input that is a text", "several prompts", "turns",
-        "tools", "sampling of a case", "several scorers",
+        "a list", "a number", "cases misspelt", "cases as a mapping", "what is common", "a text",
+        "missing keys", "an unknown key", "a number for a name", "an empty name",
+        "an input that is a text", "several prompts", "turns", "tools", "sampling of a case",
+        "several scorers",
     ],
 )  # fmt: skip
 def test_the_schema_refuses_what_is_wrong_in_form(name: str) -> None:
@@ -462,8 +463,8 @@ def test_the_example_of_the_page_is_what_it_says() -> None:
     assert {q.turns[0].text for q in asked} == {"Answer with the name alone."}
 
 
-# -------------------------------------------------------------------------------------------------
-# whatever is in it
+# --------------------------------------------------------------------------------------------------
+# random content
 
 _SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-2, 3), st.sampled_from(["", "x", "${x}", "query", "a:b"])

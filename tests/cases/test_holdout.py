@@ -1,4 +1,4 @@
-"""A set that nobody reads without the key, and whose texts are in no report and in no scores."""
+"""A hold-out set cannot be read without the key; no report and no scores contain its texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CASES = (
 
 @pytest.fixture
 def sealed(tmp_path: Path) -> Path:
-    """The encrypted file, beside which the plain one is gone."""
+    """Return the encrypted file; the plain one is deleted."""
     plain = tmp_path / "secret.yaml"
     plain.write_text(CASES)
     done = serve_eval("cases", "encrypt", plain, SERVE_EVAL_HOLDOUT_KEY=KEY)

@@ -1,6 +1,4 @@
-"""`iterations` of a case file are those of its own task: in what is asked, gone on with, told and
-compared.
-"""
+"""`iterations` of a case file apply to its own task: in requests, resumes, reports, comparisons."""
 
 from __future__ import annotations
 
@@ -71,7 +69,7 @@ def _run(files: list[str], url: str, out: Path, **more: Any) -> Report:
 
 
 def _asked(endpoint: Counting) -> int:
-    """Requests since the last call."""
+    """Return the number of requests since the last call."""
     continued, endpoint.continued = endpoint.continued, 0
     return continued + sum(endpoint.taken().values())
 
@@ -91,7 +89,7 @@ def test_every_task_is_asked_as_often_as_its_own_file_says(
     told = {task.result.task: task.result.stability for task in report.tasks}
     assert {name: 1 if one is None else one.repeats for name, one in told.items()} == TIMES
 
-    # What reads the folder goes by the same numbers.
+    # Commands that read the folder use the same numbers.
     again = read_report(out)
     assert again.plan.repeats_of == {"cases:threes": 3, "cases:twos": 2}
     assert {name: len(read_task(out, again, name).lines) for name in TIMES} == TIMES
@@ -105,7 +103,7 @@ def test_every_task_is_asked_as_often_as_its_own_file_says(
     }
     assert sorted(responses.values()) == sorted(TIMES.values())
 
-    # A run that goes on asks what is missing and nothing else, also with another number for all.
+    # A resumed run asks only what is missing, even if the number for all tasks has changed.
     journal = out / "samples" / "cases-threes.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[4:]))
     (out / "report.json").unlink()

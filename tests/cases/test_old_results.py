@@ -19,7 +19,7 @@ HEAD = "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version
 
 @pytest.fixture
 def exam(tmp_path: Path) -> list[str]:
-    """The hashes of the five cases of the exam."""
+    """Return the hashes of the five cases of the exam."""
     write_biochatter(tmp_path / "data")
     return [q.md5 for q in questions(file.read([str(tmp_path / "data")]), "medical_exam").asked]
 
@@ -150,7 +150,7 @@ def test_results_of_a_task_that_is_scored_otherwise_are_refused(
 def test_nothing_is_written_where_one_of_the_tasks_or_models_cannot_be(
     tmp_path: Path, exam: list[str]
 ) -> None:
-    """Else the same command, once it is mended, would want a reason for what it wrote itself."""
+    """Otherwise the corrected command would demand a reason to replace its own results."""
     [rag, *_] = questions(file.read([str(tmp_path / "data")]), "rag_interpretation").asked
     both = _csv(
         tmp_path / "both.csv",

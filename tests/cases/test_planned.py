@@ -21,7 +21,7 @@ from tests.cases.made import write_biochatter
 
 @pytest.fixture
 def cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with two modules, in the working folder."""
+    """Return a file with two modules in the working directory."""
     monkeypatch.chdir(tmp_path)
     _write(tmp_path / "cases.yaml", 3, 3)
     return tmp_path / "cases.yaml"
@@ -91,8 +91,8 @@ def test_options_are_set_by_name(cases: Path) -> None:
     [
         (2, 3, {}, {"gsm8k": 1, "cases:one": 2, "cases:two": 3}),
         (None, 4, {}, {"gsm8k": 1, "cases:one": 1, "cases:two": 4}),
-        # What a plan says of a task comes before its case file, and a number for all of them before
-        # both.
+        # A number for one task in the plan overrides its case file, and a number for all tasks
+        # overrides both.
         (
             2,
             3,
@@ -178,7 +178,7 @@ def test_a_module_that_is_not_there_is_told(cases: Path) -> None:
         _resolve(tasks=["cases"])
 
 
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # suites
 
 

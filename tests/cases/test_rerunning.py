@@ -1,6 +1,4 @@
-"""Which requests are sent when a run of cases goes on: counted at the endpoint, over real
-sockets.
-"""
+"""The requests that a resumed run of cases sends, counted at the endpoint over real sockets."""
 
 from __future__ import annotations
 
@@ -33,8 +31,9 @@ ROUNDS = 3
 
 
 class Cases:
-    """A case file of `count` questions, each of which asks for its number, to be changed question
-    by question.
+    """A case file of `count` questions, which can be changed one by one.
+
+    Each question asks for its own number.
     """
 
     def __init__(self, file: Path, count: int) -> None:
@@ -56,7 +55,7 @@ class Cases:
         self.write()
 
     def prompts(self, *names: str) -> Counter[str]:
-        """What is sent for these questions, or for all."""
+        """Return the requests that these questions cause, or all questions, by prompt."""
         chosen = names or tuple(self.questions)
         return Counter({self.questions[name]["input"]["prompt"]: ROUNDS for name in chosen})  # type: ignore[index]
 
@@ -219,9 +218,8 @@ def test_more_modules_in_the_files_are_added_to_a_run_and_judging_again_counts_t
     more = {"case": "x", "input": {"prompt": "Question x: what is y?"}, "expected": "y"}
     cases.file.write_text(json.dumps({**json.loads(cases.file.read_text()), "others": [more]}))
     report = _run(cases, endpoint, out)
-    assert endpoint.taken() == {
-        "Question x: what is y?": 1
-    }  # its module says nothing of iterations
+    # The module of the new question sets no iterations.
+    assert endpoint.taken() == {"Question x: what is y?": 1}
     assert [task.result.task for task in report.tasks] == ["cases:numbers", "cases:others"]
     assert [task.result.value for task in judge_again(read_plan(out), out).tasks] == [100.0, 100.0]
 
@@ -298,7 +296,7 @@ def test_the_words_of_rerun() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# the whole of it
+# all together
 
 
 @pytest.mark.slow
@@ -323,7 +321,7 @@ def test_three_hundred_cases_three_times_killed_resumed_and_changed(
         done = subprocess.run(
             [*command, *more], env=kept, capture_output=True, text=True, timeout=300, check=False
         )
-        assert done.returncode == 3, done.stderr  # there is no reference
+        assert done.returncode == 3, done.stderr  # no reference
         return endpoint.taken()
 
     endpoint.pause_s = 0.05

@@ -1,9 +1,8 @@
-"""The command line, started in this process: what a test of a command needs unless it is about the
-process itself.
+"""Run the command line in this process, for tests that are not about the process itself.
 
-It is the whole of it, from `main` on: arguments, environment, exit code, and both standard streams
-as bytes that are decoded. Imports are spared, a second of processor time each. Signals, kills,
-closed streams and what is imported are tested in processes of their own.
+The whole command runs, from `main` on: arguments, environment, exit code, and both standard
+streams as decoded bytes. This saves the imports, a second of processor time per call. Signals,
+kills, closed streams and imports are tested in processes of their own.
 """
 
 from __future__ import annotations
@@ -19,12 +18,13 @@ from unittest import mock
 from serve_eval.cli.app import main
 
 OURS = ("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM", "INTEG")
-"""How the variables begin that would change what a command does."""
+"""Prefixes of the environment variables that would change what a command does."""
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The variables of this process without those that serve-eval reads, on a wide terminal, and
-    `more`.
+    """Return this process's environment without serve-eval's variables, and with `more`.
+
+    The terminal is wide.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     return {**kept, "COLUMNS": "200", **more}
@@ -33,7 +33,7 @@ def environment(**more: str) -> dict[str, str]:
 def serve_eval(
     *arguments: str | os.PathLike[str], **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """`serve-eval ARGUMENTS` with these variables, as `subprocess.run` would have told of it."""
+    """Run `serve-eval ARGUMENTS` with these variables and return what `subprocess.run` would."""
     command = ["serve-eval", *map(str, arguments)]
     code: object = 0
     with (
@@ -56,7 +56,7 @@ def serve_eval(
 def in_a_process(
     *arguments: str | os.PathLike[str], shell: str = "", **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """The same in a process of its own; `shell` is put behind the command, for redirections."""
+    """Run the command in a process of its own; `shell` follows it, for redirections."""
     command = [sys.executable, "-m", "serve_eval", *map(str, arguments)]
     if shell:
         command = ["bash", "-c", f'set -o pipefail; "$@" {shell}', "bash", *command]

@@ -30,7 +30,7 @@ def test_the_example_is_written_listed_and_runs_as_it_says() -> None:
         line for line in Path("mine.yaml").read_text().splitlines() if "run --launcher" in line
     )
     done = serve_eval(*command.split()[2:], "-o", "out", "--set", "launcher.accuracy=1.0")
-    assert done.returncode == 3, done.stderr  # there is no reference
+    assert done.returncode == 3, done.stderr  # no reference
     report = json.loads(Path("out/report.json").read_text())
     assert [task["result"]["value"] for task in report["tasks"]] == [100.0, 100.0]
     assert report["tasks"][0]["result"]["breakdown"]["country"]["japan"] == {
@@ -100,7 +100,7 @@ def test_a_file_that_takes_too_long_is_told_with_what_to_do() -> None:
 
 
 def _results(file: str, *hashes: str) -> None:
-    """A result file with full marks in two iterations of these cases."""
+    """Write a result file in which these cases have full marks in two iterations."""
     head = "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version\n"
     rows = (f"simulated,x,1;1/1,2,{md5},2025-01-02 03:04:05,0.5\n" for md5 in hashes)
     Path(file).write_text(head + "".join(rows))
@@ -170,9 +170,8 @@ def test_no_run_that_is_scored_otherwise_is_judged_by_an_imported_reference() ->
     assert refused.returncode == 3
     assert "as_biochatter is None here and True with the reference" in refused.stderr
     entry = Path("refs/cases-medical_exam.yaml")
-    entry.write_text(
-        re.sub(r"    protocol:\n(     .*\n)+", "", entry.read_text())
-    )  # as they were imported at first
+    # Files imported by an early version have no protocol.
+    entry.write_text(re.sub(r"    protocol:\n(     .*\n)+", "", entry.read_text()))
     again = serve_eval(
         *run, "--references-dir", "refs", "--set", "cases:medical_exam.as_biochatter=false"
     )

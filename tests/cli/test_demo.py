@@ -1,4 +1,4 @@
-"""The demo on the real model: what each act is said to show is what comes of it."""
+"""The demo on the real model: each act shows what it claims to show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`serve-eval list launchers NAME`: every option with its type, its default and what it means."""
+"""`serve-eval list launchers NAME` shows the type, default and meaning of each option."""
 
 from __future__ import annotations
 

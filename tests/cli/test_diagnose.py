@@ -1,4 +1,4 @@
-"""The two commands as a user gives them: what they print, and their exit codes."""
+"""The commands `diagnose` and `capsule`: what they print, and their exit codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 
 @pytest.fixture(scope="module")
 def red(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the simulated endpoint that cuts half of its answers in two."""
+    """Return a run of the simulated endpoint, which cuts half of its answers in two."""
     folder = tmp_path_factory.mktemp("red")
     (folder / "references").mkdir()
     text = "simulated:\n  - accuracy: 90.0\n    source: declared by the tests\n"

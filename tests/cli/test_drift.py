@@ -1,6 +1,7 @@
-"""Histories of run folders, charted. One real run is the model of all: its folder is copied under
-another date, and some of its samples lose or win their point, in the scores and in the report
-alike.
+"""Drift charts of histories of run folders.
+
+All histories are made from one real run: its folder is copied under another date, and some samples
+gain or lose their point, both in the scores and in the report.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _json(file: Path) -> Any:
 
 
 class Nights:
-    """Makes runs of one endpoint, a day apart."""
+    """Make runs of one endpoint, a day apart."""
 
     def __init__(self, base: Path, folder: Path) -> None:
         self.base, self.folder = base, folder
@@ -64,12 +65,13 @@ class Nights:
         name: str = "",
         **report: Any,
     ) -> Path:
-        """A run in which the samples at these places score `to`. `report` replaces fields of the
-        task's result.
+        """Add a run in which the samples at these places score `to`.
+
+        `report` replaces fields of the task's result.
         """
         run = Path(shutil.copytree(self.base, self.folder / (name or f"night{self.made:02}")))
         lines = [json.loads(line) for line in (run / "scores/gsm8k.jsonl").read_text().splitlines()]
-        lines.sort(key=lambda line: (-line["value"], line["id"]))  # the right ones first
+        lines.sort(key=lambda line: (-line["value"], line["id"]))  # right answers first
         for place in turned:
             lines[place]["value"] = to
         (run / "scores/gsm8k.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -84,7 +86,7 @@ class Nights:
         return run
 
     def edit(self, run: Path, **task: Any) -> None:
-        """Replaces fields of the report's task."""
+        """Replace fields of the report's task."""
         content = _json(run / "report.json")
         content["tasks"][0] |= task
         (run / "report.json").write_text(json.dumps(content))
@@ -96,7 +98,7 @@ def nights(base: Path, tmp_path: Path) -> Nights:
 
 
 def _noise(night: int, flips: int = 6) -> tuple[int, ...]:
-    """Places of right samples that are wrong in this night, others in each."""
+    """Return the places of right samples that are wrong on this night; each night has its own."""
     return tuple((37 * night + 11 * i) % 300 for i in range(flips))
 
 
@@ -111,7 +113,7 @@ def test_a_slow_decline_alarms_and_fails_nothing(nights: Nights) -> None:
     for night in range(8):
         nights.add(_noise(night))
     for night in range(8, 20):
-        nights.add(tuple({*_noise(night), *range(300, 306)}))  # 1.5 points less
+        nights.add(tuple({*_noise(night), *range(300, 306)}))  # a drop of 1.5 points
     done = serve_eval("drift", nights.folder)
     assert done.returncode == 0, done.stderr
     assert "gsm8k of org/m, default (simulated): 20 runs of 400 samples" in done.stdout
@@ -132,7 +134,7 @@ def test_a_slow_decline_alarms_and_fails_nothing(nights: Nights) -> None:
     assert [run["s"] for run in higher["runs"]] == [run["s"] for run in chart["runs"]]
 
 
-def test_the_limit_is_raised_as_far_as_the_noise_is_an_estimate_and_the_chance_of_a_false_alarm_is_printed(
+def test_the_limit_is_raised_as_far_as_the_noise_is_an_estimate_and_the_chance_of_a_false_alarm_is_printed(  # noqa: E501
     nights: Nights,
 ) -> None:
     for night in range(3):
@@ -220,7 +222,7 @@ def test_a_flip_of_a_deterministic_endpoint_is_named(nights: Nights) -> None:
         nights.add()
     before = _charts(nights.folder)["series"][0]
     assert (before["variance"], before["warnings"]) == (0.0, [])
-    assert before["sd"] == pytest.approx(100 / N)  # that of a single flip
+    assert before["sd"] == pytest.approx(100 / N)  # the deviation of a single flip
     run = nights.add((3, 5))
     [chart] = _charts(nights.folder)["series"]
     lines = [json.loads(line) for line in (run / "scores/gsm8k.jsonl").read_text().splitlines()]

@@ -1,6 +1,4 @@
-"""Without the packages of an extra, what needs them says so before anything starts, and everything
-else works.
-"""
+"""Commands that need an absent extra say so before they start; the others still work."""
 
 from __future__ import annotations
 
@@ -72,7 +70,7 @@ def test_figures_of_a_watch_name_their_extra(tmp_path: Path) -> None:
 
 
 def test_a_watch_without_figures_needs_no_extra() -> None:
-    """It goes as far as the endpoint, at a port where nobody listens."""
+    """The dry run goes as far as the endpoint, at a port where nothing listens."""
     said = serve_eval("watch", "http://127.0.0.1:9", "--every", "1h", "--rounds", "1", "--dry-run")
     assert said.returncode == 0, said.stderr
     assert "nothing was sent" in said.stdout

@@ -1,6 +1,4 @@
-"""Commands that take a run folder read those of today, and refuse one of a newer format with a
-clear message.
-"""
+"""Commands read run folders of the current format and refuse newer ones with a clear message."""
 
 from __future__ import annotations
 
@@ -102,7 +100,7 @@ def test_a_folder_of_a_newer_format_is_refused(run: Path, finished: Path, comman
         f"first has format {newer}, but this version of serve-eval (" in done.stdout + done.stderr
     )
     assert f"reads formats up to {FOLDER_FORMAT}" in done.stdout + done.stderr
-    if command == "drift":  # it charts the other runs, and says why this one is left out
+    if command == "drift":  # it charts the other runs and says why this one is left out
         assert (done.returncode, "left out" in done.stdout + done.stderr) == (0, True)
     else:
         assert (done.returncode, "or a newer one" in done.stderr) == (2, True), done.stderr

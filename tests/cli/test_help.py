@@ -72,8 +72,9 @@ def test_what_is_hidden_is_shown_nowhere() -> None:
 
 
 def test_a_structure_gets_flags_variables_and_repeated_options() -> None:
-    """--resume excludes -o, whichever way it is given; a list is one value per line of its
-    variable.
+    """--resume excludes -o, from the command line and from the environment.
+
+    A list takes one value per line of its variable.
     """
     refused = serve_eval("run", "--resume", "x", "-o", "y")
     assert refused.returncode == 2

@@ -1,8 +1,8 @@
-"""SIGINT and SIGTERM at any moment of a process: exit code 130, one line, no traceback.
+"""SIGINT and SIGTERM at any point of a process: exit code 130, one line, no traceback.
 
-The signals come at a certain place of the code and not after a certain time: a process sends them
-to itself when it imports a module. `eval` stands for what Python runs within dataclasses and enums,
-and is known to end a process by the signal.
+The signals arrive at a chosen place in the code, not after a chosen time: a process sends them to
+itself when it imports a module. `eval` stands for the code that Python evaluates inside dataclasses
+and enums; a signal during it is known to kill the process.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ main()
 
 
 _TAKEN = "import signal\nsignal.signal(2, signal.default_int_handler)\n"
-"""Those who run the tests in the background of a shell have SIGINT ignored."""
+"""SIGINT is ignored in processes that a shell starts in the background, such as these tests."""
 
 
 def _ran(script: str, *, cwd: Path | None = None) -> tuple[int, str, str]:
@@ -132,9 +132,7 @@ def test_what_an_interruption_turned_into_is_an_interruption(error: str) -> None
 
 @pytest.mark.parametrize(("late", "number", "code"), [(False, 2, 130), (True, 2, 0), (True, 15, 0)])
 def test_a_signal_when_all_is_done_prints_no_traceback(late: bool, number: int, code: int) -> None:
-    """Before Python takes the process down it is an interruption; while it does, the exit code
-    stands.
-    """
+    """A signal before Python shuts down is an interruption; later, the exit code stands."""
     ended, out, err = _ran(_AT_THE_END.format(late=late, number=number))
     assert (ended, err) == (code, "Interrupted\n" if code else "")
     assert out
@@ -178,7 +176,7 @@ def test_commands_in_this_process_leave_its_signals_alone() -> None:
 
 
 def test_an_interruption_within_an_eval_does_not_end_a_module_by_the_signal(tmp_path: Path) -> None:
-    """As `python -m serve_eval`: of a script Python takes the exit code as it is."""
+    """Started as `python -m serve_eval`; when Python runs a script, it keeps the exit code."""
     finder, _, _ = _AT_AN_IMPORT.partition("sys.argv")
     script = _TAKEN + finder.format(name="serve_eval.evaluation.plan.resolve", number=2)
     (tmp_path / "sitecustomize.py").write_text(script)

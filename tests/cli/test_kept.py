@@ -1,4 +1,4 @@
-"""That answers are kept is said only where there are any."""
+"""The message that answers are kept appears only if there are any."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A run that is killed again and again, at any point of it, ends with the numbers of one that was
-left alone.
-"""
+"""A run that is killed again and again ends with the numbers of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -27,8 +25,9 @@ QUESTIONS = 1319
 
 @pytest.fixture
 def endpoint(tmp_path: Path, data_root: Path) -> Iterator[str]:
-    """A simulator that is not ours to kill, which answers three questions of four right, always the
-    same.
+    """Yield the URL of a simulator that survives the kills and always answers alike.
+
+    Three of four answers are right.
     """
     made = task()
     with (tmp_path / "answers.jsonl").open("wb") as file:
@@ -98,9 +97,8 @@ def test_a_run_killed_at_thirty_random_points_ends_as_one_that_was_not(
             command, env=kept, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as process:
             time.sleep(rng.uniform(0.05, 1.0))
-            more = rng.choice(
-                (0, rng.randint(1, 20))
-            )  # counted, so that a slow machine is killed amid answers too
+            # Counted in answers, so that a slow machine also has new ones before some of the kills.
+            more = rng.choice((0, rng.randint(1, 20)))
             while process.poll() is None and _lines(out / "samples/gsm8k.jsonl") < had + more:
                 time.sleep(0.005)
             assert process.poll() is None, "the run ended before it was killed: ask more questions"

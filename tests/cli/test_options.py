@@ -22,7 +22,7 @@ from tests.cli.command import serve_eval
 
 @dataclass(frozen=True, kw_only=True)
 class Fruit:
-    """Options of an example."""
+    """Example options."""
 
     title: ClassVar[str] = "Fruit"
     apples: Annotated[int | None, Setting("How many.", key="limits.apples_kg")] = None

@@ -130,7 +130,7 @@ def test_a_missing_matplotlib_is_named_with_its_extra(tmp_path: Path) -> None:
 
 
 def test_a_picture_needs_no_display_and_says_nothing_of_its_fonts(tmp_path: Path) -> None:
-    (tmp_path / "home").touch()  # where nobody, root included, can make a folder
+    (tmp_path / "home").touch()  # not even root can make a folder below a file
     bare = {
         "PATH": "",
         "HOME": str(tmp_path / "home"),

@@ -1,4 +1,4 @@
-"""Runs registered, then judged by pairs, all as a user does it."""
+"""Register runs and judge others by pairs, through the commands that a user types."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
         "verdict", tmp_path / "classic", "--verdict", "paired", "--margin", "1.0", "--json"
     )
     assert again.returncode == 1, again.stderr
-    # Two runs start their requests in other orders, which the drift chart sees and the verdict does
+    # Two runs start their requests in different orders. The drift chart sees that; the verdict does
     # not.
     ours, theirs = json.loads(again.stdout)["tasks"][0]["verdict"], _verdict(tmp_path / "paired")
     assert {**ours, "warnings": None} == {**theirs, "warnings": None}

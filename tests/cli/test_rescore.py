@@ -1,6 +1,4 @@
-"""Answers scored again: a real run folder, whose journal says now and then what only one filter can
-read.
-"""
+"""Rescore a real run folder; some answers in its journal can be read by one filter only."""
 
 from __future__ import annotations
 
@@ -17,14 +15,15 @@ from tests.cli.command import serve_eval
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
 ODD = 7
-"""Right answers without `####`: half right by the mean of both filters, unreadable by
-strict-match."""
+"""Right answers without `####`, which strict-match cannot read: half a point by the mean of both
+filters."""
 
 
 @pytest.fixture(scope="module")
 def finished(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of which the last right answers were read by an older extractor: the scores on
-    file know none.
+    """Return a finished run whose last right answers an older extractor could not read.
+
+    The stored scores count them as wrong.
     """
     out = tmp_path_factory.mktemp("runs") / "out"
     flags = [
@@ -106,9 +105,7 @@ def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written
 
 
 def test_a_filter_is_an_option_of_scoring_alone(run: Path) -> None:
-    assert (
-        serve_eval("verdict", run).returncode == 3
-    )  # the scores on file are those of the answers now
+    assert serve_eval("verdict", run).returncode == 3  # now the stored scores match the answers
     same = _gsm8k(serve_eval("rescore", run, "--json"))
     assert (same["changed"], same["moves"]) == ([], [])
     assert "the stored scores are newer than the report" in same["notes"][0]
@@ -134,9 +131,7 @@ def test_the_new_folder_is_a_run_of_its_own(run: Path, tmp_path: Path) -> None:
     assert {file.stat().st_mode & 0o077 for file in new.rglob("*") if file.is_file()} == {0}
     told = _gsm8k(serve_eval("rescore", new, "--json"))
     assert (told["changed"], told["after"]) == ([], report["tasks"][0]["result"]["value"])
-    assert (
-        serve_eval("run", "--resume", new).returncode == 3
-    )  # nothing is asked, and it has no reference
+    assert serve_eval("run", "--resume", new).returncode == 3  # no requests and no reference
 
 
 @pytest.mark.parametrize(

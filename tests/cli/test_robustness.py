@@ -1,6 +1,4 @@
-"""Odd surroundings: whatever they are, an exit code of ours, a line that says why, and never a
-traceback.
-"""
+"""In odd surroundings, a command ends with a documented exit code, a reason and no traceback."""
 
 from __future__ import annotations
 
@@ -42,8 +40,9 @@ def _simulated(data_root: Path, out: Path, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def asked(data_root: Path) -> Iterator[list[str]]:
-    """A run that asks 30 questions of an endpoint of this process: for commands that are processes
-    themselves.
+    """Yield a run of 30 questions to an endpoint in this process.
+
+    It is for tests that start the command as a process of its own.
     """
     with serve_in_thread(create_app(SimulatorConfig(any_model=True))) as url:
         flags = ["run", "--base-url", url, "--tasks", "gsm8k", "--set", "gsm8k.num_samples=30"]
@@ -285,7 +284,7 @@ def test_a_listing_into_a_broken_stream_is_no_fail(command: list[str], shell: st
 
 
 def _opened_by_a_reader(fifo: Path, reader: subprocess.Popen[str]) -> int:
-    """The end of a pipe to write into, as soon as the other one is read."""
+    """Open the pipe for writing as soon as the reader has opened it, and return the descriptor."""
     while True:
         try:
             return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)

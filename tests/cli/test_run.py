@@ -1,4 +1,4 @@
-"""The command as users run it: a real socket, real files, and real processes where they matter."""
+"""`serve-eval run` as users run it: real sockets, real files, and real processes if they matter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEY = "sk-test-0123456789abcdef"
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """References of the simulated model: right with probability 0.9."""
+    """Return references of the simulated model, which is right with probability 0.9."""
     folder = tmp_path_factory.mktemp("references")
     for task in ("gsm8k", "mmlu"):
         (folder / f"{task}.yaml").write_text(
@@ -38,7 +38,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def flags(data_root: Path, references: Path, tmp_path: Path) -> list[str]:
-    """A small run on the simulated endpoint; a test appends what it is about."""
+    """Return the flags of a small run on the simulated endpoint; tests append their own."""
     return [
         *(
             "--launcher",
@@ -110,7 +110,7 @@ def test_a_damaged_endpoint_fails(flags: list[str]) -> None:
 
 
 def _without_times(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """The tasks of a report without what differs between any two runs."""
+    """Return the tasks of a report without the fields that differ between any two runs."""
     times = ("latency_s", "ttft_s", "tpot_s")
     return [
         {
@@ -128,9 +128,8 @@ def test_a_plan_file_with_the_same_content_gives_the_same_report(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        simulated, "own_server", own_server
-    )  # a run as it is: the server is a process
+    # As outside of the tests, the server is a process.
+    monkeypatch.setattr(simulated, "own_server", own_server)
     plan = tmp_path / "plan.yaml"
     plan.write_text(
         "launcher: {name: simulated, accuracy: 0.9}\n"
@@ -220,10 +219,8 @@ def test_a_run_with_lasting_failures_can_be_repeated_and_keeps_its_report(
         "--set",
         "launcher.failure_kind=wrapped_400",
     ]
-    failing += [
-        "--order-seed",
-        "7",
-    ]  # in some orders the first prompts fail, and the run is stopped for that
+    # In some orders the first prompts fail, which stops the run.
+    failing += ["--order-seed", "7"]
     first = _run(*failing, "--max-attempts", "1")
     result = _report(tmp_path)["tasks"][0]["result"]
     assert 0 < result["failed"] < 30
@@ -457,8 +454,7 @@ def test_a_run_that_fails_too_often_is_stopped_with_the_one_cause(
     flags: list[str], tmp_path: Path
 ) -> None:
     failing = ["--set", "launcher.failure_rate=0.2", "--set", "launcher.failure_kind=wrapped_400"]
-    # In an order that is always the same, with few at a time: where it stops does not depend on
-    # chance or the machine.
+    # A fixed order and low concurrency: neither chance nor the machine decides where the run stops.
     done = _run(*flags, *failing, "--order-seed", "1", "--concurrency", "4")
     assert done.returncode == 4
     assert "samples failed, more than the 10% that --max-error-rate allows" in done.stderr

@@ -1,6 +1,4 @@
-"""`serve-eval run` against an endpoint that is already running: the simulator in a process of its
-own.
-"""
+"""`serve-eval run` against a running endpoint: the simulator in its own process."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ MODEL = "my-org/my-model"
 
 @contextmanager
 def _simulator(folder: Path, data_root: Path, *flags: str) -> Iterator[str]:
-    """The base URL of a simulator that knows the first 60 questions of gsm8k, chat and text."""
+    """Yield the URL of a simulator that knows the first 60 gsm8k questions, as chat and text."""
     lines = []
     for chat in (False, True):
         made = task(apply_chat_template=chat)
@@ -62,7 +60,7 @@ def _simulator(folder: Path, data_root: Path, *flags: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def plain(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL of a simulator without any faults, for all tests of this file."""
+    """Yield the base URL of a faultless simulator, shared by the tests of this file."""
     with _simulator(tmp_path_factory.mktemp("plain"), data_root) as url:
         yield url
 
@@ -108,7 +106,7 @@ def test_the_one_served_model_is_taken_and_the_address_from_the_environment(
         done = _run(data_root, tmp_path / "out", OPENAI_BASE_URL=url)
     assert done.returncode == 3, done.stderr
     assert json.loads((tmp_path / "out/plan.json").read_text())["plan"]["model"] == MODEL
-    assert MODEL in done.stdout  # named where it says that it has no reference
+    assert MODEL in done.stdout  # the message about the missing reference names the model
 
 
 def test_an_orchestrator_without_a_model_list_works_when_the_model_is_named(
@@ -268,7 +266,7 @@ def test_without_a_model_nothing_is_made_where_the_endpoint_does_not_answer(
 def test_no_reference_is_used_where_none_is_wanted_though_one_ships(
     plain: str, data_root: Path, tmp_path: Path
 ) -> None:
-    """Also by `verdict`, which judges the same answers again."""
+    """The same holds for `verdict`, which judges the same answers again."""
     flags = [
         "--model",
         "meta-llama/Llama-3.1-8B-Instruct",

@@ -1,6 +1,4 @@
-"""How requests are sent, from the command line: what a hosted model wants otherwise, streams,
-order, load.
-"""
+"""Requests that the command line sends: hosted models' dialects, streams, order and load."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ ONLY_ONE = (
 
 
 def _hosted(request: HttpRequest) -> Reply:
-    """A chat model that takes neither `max_tokens` nor a temperature but 1."""
+    """Answer as a chat model that refuses `max_tokens` and any temperature but 1."""
     body = request.body
     refusal = (
         RENAMED if "max_tokens" in body else ONLY_ONE if body.get("temperature", 1) != 1 else None
@@ -71,7 +69,7 @@ def test_a_hosted_model_that_refuses_fields_is_served_by_the_options_that_its_re
     second = _run(data_root, tmp_path / "2", *flags)
     assert second.returncode == 4
     assert "--set TASK.temperature=null --allow-mismatch temperature" in second.stderr
-    assert len(server.bodies) == 2  # refused once each, before anything else was sent
+    assert len(server.bodies) == 2  # one refusal each, before any other request
     third = _run(data_root, tmp_path / "3", *flags, "--set", "gsm8k.temperature=null")
     assert third.returncode == 3, third.stderr
     last = server.bodies[-1]
@@ -155,8 +153,9 @@ def test_limits_that_cannot_be_meant_are_refused_before_anything_starts(
 def test_names_of_every_time_that_an_option_was_given_count(
     data_root: Path, tmp_path: Path, command: str
 ) -> None:
-    """The last one alone would leave tasks out without a word; what is no task is named from
-    each.
+    """If only the last list counted, tasks would be left out silently.
+
+    Unknown tasks are named from each list.
     """
     address = {"run": ["--base-url", "127.0.0.1:9"], "compare": ["127.0.0.1:9", "127.0.0.1:8"]}[
         command

@@ -1,5 +1,6 @@
-"""`serve-eval serve` as far as it starts nothing; tests/workflows/servers/test_daemon.py starts
-servers.
+"""`serve-eval serve` where it starts nothing.
+
+tests/workflows/servers/test_daemon.py starts servers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What a command imports, by the modules that are there at its end: time says little on a machine
-that others use.
+"""The modules that a command has imported when it ends.
+
+Times would say little on a shared machine.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ HEAVY = {
     "pyarrow",
     "tokenizers",
 }
-"""What a run with the default verdict does without."""
+"""Modules that a run with the default verdict does not need."""
 
 
 def _imported(told: str) -> set[str]:
@@ -41,7 +42,7 @@ def _imported(told: str) -> set[str]:
 
 
 async def _run(*arguments: str) -> tuple[int | None, set[str], str]:
-    """The exit code of a command, what it imported and what it said."""
+    """Run a command; return its exit code, its imported modules and its output."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -107,7 +108,7 @@ def test_a_run_with_the_default_verdict_does_without_what_is_heavy(
     code, modules, told = asyncio.run(go())
     assert code in (0, 1), told
     assert not modules & HEAVY
-    assert "numpy" in modules  # the alarm's; the set above would say nothing if it held every name
+    assert "numpy" in modules  # the alarm needs it: imports do show up in `modules`
 
 
 def test_without_a_command_the_commands_are_listed() -> None:

@@ -1,6 +1,4 @@
-"""Standard output is for what a command says, whatever code of others writes there, and by which
-way.
-"""
+"""Only the command's own output reaches standard output, even if other code writes there."""
 
 from __future__ import annotations
 
@@ -23,14 +21,15 @@ import subprocess
 def noise(where):
     print("noise by print,", where)
     os.write(1, f"noise by a descriptor, {where}\\n".encode())
-    ctypes.CDLL(None).puts(f"noise by C, {where}".encode())  # kept in a buffer of C, until the process ends
+    ctypes.CDLL(None).puts(f"noise by C, {where}".encode())  # C buffers this until the end
     subprocess.run(["echo", f"noise by a child, {where}"], check=True)
 '''
 TASK = '''"""Writes to standard output wherever it is called."""
 
 from __future__ import annotations
 
-from serve_eval.schema import Aggregation, DataRoots, Dataset, Hypothesis, Metric, Outcome, Response, Sample
+from serve_eval.schema import Aggregation, DataRoots, Dataset, Hypothesis, Metric, Outcome
+from serve_eval.schema import Response, Sample
 from serve_eval.schema import SamplingParams, Score, Task
 
 from ._noise import noise
@@ -90,7 +89,7 @@ def _parsed(*arguments: str | Path, codes: tuple[int, ...] = (0, 3)) -> Any:
     done = in_a_process(*arguments)
     assert done.returncode in codes, done.stderr
     for way in ("print", "a descriptor", "C", "a child"):
-        assert f"noise by {way}" in done.stderr, "what was written is not lost"
+        assert f"noise by {way}" in done.stderr, "the output of other code must not be lost"
     assert "noise" not in done.stdout
     return json.loads(done.stdout)
 
@@ -153,7 +152,7 @@ def test_help_still_goes_to_standard_output() -> None:
 
 
 def test_a_program_that_is_started_finds_its_standard_streams_open() -> None:
-    """A caller may have closed them."""
+    """The caller may have closed its own."""
     code = (
         "import subprocess; from serve_eval.cli._streams import prepare_streams; prepare_streams();"
         " subprocess.run('cat && echo a && echo b >&2', shell=True, check=True)"

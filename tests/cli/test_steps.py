@@ -1,6 +1,4 @@
-"""A server that answers twice, against the command line: the numbers are those of one that does
-not.
-"""
+"""Against a server that answers twice, a run ends with the numbers of a sound server."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ TWICE = Doubling(every=40, delay_s=(0.001, 0.02), slow_s=0.002)
 
 
 def _texts(count: int) -> dict[str, str]:
-    """What is said to each prompt: four of five right, always the same."""
+    """Return the answer to each prompt; four of five are right, always the same ones."""
     made = task()
     samples = made.load(DataRoots(roots=()), count).samples
     return {str(s.prompt): made.answers(s)[uniform(s.id) >= 0.8] for s in samples}
@@ -54,9 +52,7 @@ def _result(out: Path) -> dict[str, Any]:
 
 
 def _same(out: Path, sound: Path, texts: dict[str, str], count: int) -> None:
-    """Every sample has its own answer, and everything that was made of them is as of a sound
-    server.
-    """
+    """Check that each sample has its own answer and all results match those of a sound server."""
     asked = {s.id: texts[str(s.prompt)] for s in task().load(DataRoots(roots=()), count).samples}
     records = read(out / "samples/word_problems.jsonl")
     assert {r.id: r.response.text for r in records if r.response is not None} == asked
@@ -117,7 +113,7 @@ def test_a_run_that_is_killed_withdraws_what_is_not_proven_when_it_goes_on(tmp_p
 
 
 def test_what_is_found_before_the_run_is_told_in_the_run(tmp_path: Path) -> None:
-    """The short requests before a run meet a copy too, each on a connection of its own."""
+    """The short requests before a run receive a copy too, each on its own connection."""
     texts = _texts(100)
     with doubling(Doubling(), texts) as server:
         done = serve_eval(*_flags(server, 100, tmp_path / "out"))
@@ -146,8 +142,9 @@ def test_a_folder_judged_again_warns_as_its_run_did(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path: Path) -> None:
-    """A connection that the server closed proved nothing; evidence comes later, as from another
-    machine's session.
+    """A connection that the server closes proves nothing.
+
+    The evidence arrives later, as if a session on another machine had recorded it.
     """
     texts, out = _texts(60), tmp_path / "out"
     with doubling(Doubling(every=10**9, most=6, announced=False), texts) as server:

@@ -1,4 +1,4 @@
-"""Suites as users run them: real servers, real files."""
+"""Suites as users run them: real servers and real files."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ KEY = "sk-test-0123456789abcdef"
 
 @pytest.fixture
 def suite(data_root: Path, tmp_path: Path) -> Path:
-    """A sound and a damaged endpoint, a small and a large number of questions, and a known
-    failure.
-    """
+    """Return a suite with a sound and a damaged endpoint, two sizes and a known failure."""
     (tmp_path / "references").mkdir()
     (tmp_path / "references/gsm8k.yaml").write_text(
         "simulated:\n  - accuracy: 90.0\n    source: declared\n"
     )
     file = tmp_path / "nightly.yaml"
+    damaged = "{name: simulated, accuracy: 0.9, damage: 0.6}"
     file.write_text(f"""\
 defaults: {{dataset_root: {data_root}, references_dir: {tmp_path / "references"}, model: simulated}}
 matrix:
   endpoint:
     - {{name: simulated, accuracy: 0.9}}
-    - {{label: damaged, launcher: {{name: simulated, accuracy: 0.9, damage: 0.6}}, attributes: {{state: broken}}}}
+    - {{label: damaged, launcher: {damaged}, attributes: {{state: broken}}}}
   tasks: [{{gsm8k: {{num_samples: 60}}}}, {{gsm8k: {{num_samples: 90}}}}]
 plans:
   - {{name: lost, model: unknown, tasks: [gsm8k], launcher: {{name: simulated}}}}
 waivers:
-  - {{match: {{attributes: {{state: broken}}}}, reason: "issue 12, broken on purpose", until: 2999-01-01}}
+  - match: {{attributes: {{state: broken}}}}
+    reason: issue 12, broken on purpose
+    until: 2999-01-01
   - {{match: {{name: simulated_gsm8k}}, reason: "mended long ago", until: 2999-01-01}}
 """)
     return file
@@ -160,7 +161,7 @@ def test_what_cannot_be_meant_is_said(
 
 
 def _interrupted(suite: Path, out: Path, number: signal.Signals) -> tuple[int, str]:
-    """A suite that is ended while its second run is under way."""
+    """Interrupt a suite during its second run; return its exit code and its output."""
     text = "".join(
         line for line in suite.read_text().splitlines(keepends=True) if "label: damaged" not in line
     )

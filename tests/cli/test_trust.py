@@ -1,6 +1,4 @@
-"""Folders of somebody else: what their plans run and reach is asked for again. One's own go on
-without a question.
-"""
+"""Foreign run folders need approval for what their plans run and reach; your own do not."""
 
 from __future__ import annotations
 
@@ -30,14 +28,12 @@ ASK = (
     "word_problems",
 )
 LIMITED = ("--limit", "3", "--no-reference")
-DONE = 3  # no reference
+DONE = 3  # the run has no reference
 Change = Callable[[dict[str, Any]], None]
 
 
 class Trap:
-    """A file that is made when anything of a plan is run, and a socket that sees whoever
-    connects.
-    """
+    """A file that appears if a part of a plan is run, and a socket that counts connections."""
 
     def __init__(self, folder: Path, listening: socket.socket) -> None:
         self.marker, self._listening = folder / "MARKER", listening
@@ -81,7 +77,7 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trap]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
-    """A run of one's own."""
+    """Return a finished run of the user."""
     out = tmp_path_factory.mktemp("own") / "out"
     done = serve_eval(*ASK, *LIMITED, "--header", "X-Team: evals", "-o", out)
     assert done.returncode == DONE, done.stderr
@@ -95,7 +91,7 @@ def _changed(folder: Path, change: Change) -> None:
 
 
 def _foreign(finished: Path, to: Path, change: Change, *, answers: bool = False) -> Path:
-    """A folder with such a plan, as somebody else would hand it on."""
+    """Copy the run with a changed plan, as another user would hand it on."""
     shutil.copytree(
         finished, to, ignore=None if answers else shutil.ignore_patterns("samples", "scores")
     )
@@ -170,7 +166,7 @@ FIELDS: list[tuple[str, Any, Change]] = [
 
 
 def _filled(value: Any, trap: Trap) -> Any:
-    """The value with the trap in it."""
+    """Return the value with the trap's URL and command filled in."""
     text = (
         json.dumps(value)
         .replace('"URL"', json.dumps(trap.url))
@@ -237,7 +233,7 @@ def test_a_plan_that_is_trusted_runs_and_reaches_what_it_says(
     looked_at = serve_eval(
         "run", "--resume", _foreign(finished, tmp_path / "x", lambda plan: None), "--dry-run"
     )
-    assert looked_at.returncode in (0, DONE), "a dry run sends nothing, and shows what there is"
+    assert looked_at.returncode in (0, DONE), "a dry run sends nothing and shows what is there"
 
 
 def test_judges_of_cases_are_reached_too(finished: Path, tmp_path: Path, trap: Trap) -> None:
@@ -276,14 +272,16 @@ def test_a_run_of_ones_own_goes_on_until_it_is_changed_or_copied(
     ) == (2, True)
     assert serve_eval("run", "--resume", out, "--header", "X-Team: evals").returncode == DONE
     saved = json.loads((out / "plan.json").read_text())["plan"]["connection"]["headers"]
-    assert saved == {"X-Team": "evals"}, "what was approved is what later commands go by"
+    assert saved == {"X-Team": "evals"}, "later commands must use what was approved"
     assert serve_eval("run", "--resume", out).returncode == DONE
     moved = shutil.move(out, tmp_path / "moved")
     assert serve_eval("run", "--resume", moved).returncode == 2
     assert serve_eval("run", "--resume", moved, "--trust-plan").returncode == DONE
-    assert serve_eval("run", "--resume", moved).returncode == DONE, "it is one's own from then on"
+    assert serve_eval("run", "--resume", moved).returncode == DONE, (
+        "an approved folder must not ask again"
+    )
     content = json.loads((tmp_path / "moved/plan.json").read_text())
-    del content["signature"]  # as a folder of an earlier version
+    del content["signature"]  # as in folders of earlier versions
     (tmp_path / "moved/plan.json").write_text(json.dumps(content))
     assert serve_eval("run", "--resume", moved).returncode == 2
 
@@ -302,7 +300,7 @@ def test_links_in_a_folder_of_somebody_else_are_not_written_through(
     for command in ("verdict", "rescore"):
         serve_eval(command, folder)
     assert serve_eval("run", "--resume", folder, "--trust-plan").returncode == 2, (
-        "a lock is no link, whoever says so"
+        "a linked lock must be refused, even with --trust-plan"
     )
     assert mine.read_text() == "mine\n"
 
@@ -324,8 +322,8 @@ def test_commands_that_read_do_not_write_where_a_link_leads(
     assert serve_eval("run", "--resume", folder, "--dry-run").returncode in (
         0,
         DONE,
-    ), "which writes nothing"
-    shutil.copytree(folder, tmp_path / "followed")  # its links followed
+    ), "a dry run writes nothing"
+    shutil.copytree(folder, tmp_path / "followed")  # the copy follows the links
     assert serve_eval("verdict", tmp_path / "followed").returncode == DONE
 
 

@@ -1,4 +1,4 @@
-"""`serve-eval watch`: what it costs, its rounds, its alarms, its exit codes and its end."""
+"""`serve-eval watch`: its cost, rounds, alarms, exit codes and end."""
 
 from __future__ import annotations
 

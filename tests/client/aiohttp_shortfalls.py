@@ -1,5 +1,6 @@
-"""What aiohttp fails of the tests that both transports run, and why. A test that is listed must
-fail.
+"""List the tests of both transports that aiohttp fails, and the reasons.
+
+A listed test must fail.
 """
 
 from __future__ import annotations
@@ -29,14 +30,11 @@ SHORTFALLS: dict[str, tuple[str, ...]] = {
         "test_a_server_that_closes_behind_every_answer_costs_no_retries_and_soon_no_attempts",
     ),
 }
-"""Reasons, and the tests that fail for each: their names, with the case where only some cases
-fail."""
+"""Reasons, and the names of the tests that fail for each, with the case if only some fail."""
 
 
 def reason_of(name: str) -> str | None:
-    """Return why aiohttp fails a test, by the name that pytest gives it; None for one that it
-    passes.
-    """
+    """Return why aiohttp fails the test that pytest names so, or None if it passes."""
     test, _, case = name.partition("[")
     case = "-".join(part for part in case.removesuffix("]").split("-") if part != "aiohttp")
     whole = f"{test}[{case}]" if case else test
@@ -52,7 +50,7 @@ def table() -> str:
 
 
 def _plain(names: tuple[str, ...]) -> str:
-    """Return tests as words, each with its cases once, streamed or not."""
+    """Return test names as words, each followed once by its cases."""
     cases: dict[str, list[str]] = {}
     for name in names:
         test, _, case = name.removeprefix("test_").partition("[")

@@ -1,4 +1,4 @@
-"""What several tests of the client need."""
+"""Fixtures shared by the tests of the client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.client.aiohttp_shortfalls import reason_of
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate for localhost, with its key in one file."""
+    """Return a self-signed certificate for localhost, with its key in the same file."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("there is no openssl to make a certificate with")
@@ -41,14 +41,13 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 OURS = pytest.param(Http1Transport, id="http1")
-THEIRS = pytest.param(
-    AiohttpTransport, id="aiohttp", marks=pytest.mark.slow
-)  # a quarter of all tests of the client
+# The aiohttp cases are a quarter of all tests of the client.
+THEIRS = pytest.param(AiohttpTransport, id="aiohttp", marks=pytest.mark.slow)
 
 
 @pytest.fixture(params=[OURS, THEIRS])
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every client of the test uses this transport. What aiohttp is listed to fail must fail."""
+    """Make every client of the test use this transport; tests listed for aiohttp must fail."""
     monkeypatch.setitem(Client.__init__.__kwdefaults__, "transport", request.param)
     if request.param is AiohttpTransport and (why := reason_of(request.node.name)) is not None:
         request.applymarker(pytest.mark.xfail(reason=why, strict=True))

@@ -1,6 +1,4 @@
-"""A server behind a proxy that answers twice, or says what nobody asked for, on connections that
-are kept.
-"""
+"""A server that repeats answers or sends unrequested ones on kept connections."""
 
 from __future__ import annotations
 
@@ -21,12 +19,14 @@ GOODBYE = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: clo
 
 @dataclass(frozen=True, kw_only=True)
 class Doubling:
-    """Of every `every`-th answer, `most_copies` at most, a copy comes after `delay_s` (seconds,
-    from and to), or with `behind_next` before the answer to the next request. `unasked` comes in
-    the place of the copy. `ids`: fresh, constant, none, or request (an echo of ours). A connection
-    ends after `most` requests, `announced` or not; an answer takes `slow_s`. Without `models` there
-    is no such route. Answers to the prompts of `refused` are a 429 at first. A connection that is
-    idle for `goodbye_s` gets a 408.
+    """Settings of a misbehaving server.
+
+    A copy follows every `every`-th answer, `most_copies` in total, after `delay_s` (seconds, from
+    and to). With `behind_next` it comes before the answer to the next request. `unasked` is sent
+    instead of the copy. `ids`: fresh, constant, none, or request (an echo of ours). A connection
+    ends after `most` requests, `announced` or not; an answer takes `slow_s`. Without `models` that
+    route is missing. Prompts in `refused` first get a 429. A connection that is idle for
+    `goodbye_s` gets a 408.
     """
 
     every: int = 1
@@ -44,8 +44,10 @@ class Doubling:
 
 
 class DoublingServer:
-    """Listens as an async context manager. `asked` counts the requests by their prompts; `texts`
-    are what is said to some, the others are named.
+    """A server that listens as an async context manager.
+
+    `asked` counts the requests by prompt. `texts` maps prompts to answers; other answers name their
+    prompt.
     """
 
     def __init__(self, how: Doubling, texts: Mapping[str, str] | None = None) -> None:
@@ -103,9 +105,8 @@ class DoublingServer:
                 )
                 if held:
                     writer.write(held)
-                    await asyncio.sleep(
-                        0.003
-                    )  # its reader takes it for the answer, and asks the next question
+                    # The client takes it for the answer and sends its next request.
+                    await asyncio.sleep(0.003)
                     held = b""
                 writer.write(answer)
                 self._answers += 1
@@ -152,7 +153,7 @@ class DoublingServer:
 
 
 def whole(text: str, told: dict[str, str], last: bool = False, *, stream: bool = False) -> bytes:
-    """An answer, head and body."""
+    """Return an answer, head and body."""
     usage = {"prompt_tokens": 5, "completion_tokens": 4}
     if not stream:
         choice = {"index": 0, "text": text, "finish_reason": "stop"}
@@ -167,7 +168,7 @@ def whole(text: str, told: dict[str, str], last: bool = False, *, stream: bool =
 
 @contextmanager
 def doubling(how: Doubling, texts: Mapping[str, str] | None = None) -> Iterator[DoublingServer]:
-    """A server in a thread of its own, for the length of a block."""
+    """Run a server in its own thread for the length of a block."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

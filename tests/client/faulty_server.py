@@ -1,9 +1,9 @@
-"""An HTTP server that fails as it is told to, on a real loopback socket.
+"""An HTTP server on a real loopback socket that fails as scripted.
 
-It writes bytes and not responses, since a framework would refuse to break HTTP. A script names one
-act per request: a list in the order in which requests arrive (the last act repeats), or a function
-of what was received. An act answers one request or breaks its connection. `FaultyServer.received`
-holds everything that arrived.
+It writes bytes instead of responses because a framework refuses to break HTTP. A script names one
+act per request: a list in order of arrival (the last act repeats), or a function of the received
+request. An act answers one request or breaks its connection. `FaultyServer.received` holds
+everything that arrived.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request: its number, counted from 1, the number of its connection, and when it was
-    read.
-    """
+    """A request: its number, counted from 1, its connection's number, and when it was read."""
 
     number: int
     connection: int
@@ -43,7 +41,7 @@ class Received:
 
     @property
     def question(self) -> str:
-        """The text of the prompt, or of its last message."""
+        """Return the prompt, or the text of the last message."""
         asked: str = (
             self.body["prompt"] if "prompt" in self.body else self.body["messages"][-1]["content"]
         )
@@ -52,7 +50,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What an act works with: the request, and the connection that waits for an answer."""
+    """The request and the connection that an act works with."""
 
     request: Received
     writer: asyncio.StreamWriter
@@ -62,12 +60,12 @@ class Turn:
         await self.writer.drain()
 
     async def finish(self) -> None:
-        """Closes the connection in order (FIN)."""
+        """Close the connection in order (FIN)."""
         self.writer.close()
         await self.writer.wait_closed()
 
     async def reset(self) -> None:
-        """Breaks the connection (RST), once what was written has arrived."""
+        """Break the connection (RST) after the written bytes have arrived."""
         await asyncio.sleep(0.01)
         sock = self.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -79,12 +77,11 @@ Script = Sequence[Act] | Callable[[Received], Act]
 
 
 class FaultyServer:
-    """Listens as an async context manager; with `listening=False` it refuses connections until
-    `listen` is called.
+    """A server that listens as an async context manager.
 
-    `greeting` is sent on every new connection, before anything was asked. `received` are the
-    requests but for those by which a client checks a connection: `checks`, which get a list of
-    models.
+    With `listening=False` it refuses connections until `listen` is called. `greeting` is sent on
+    every new connection before the first request. `received` holds the requests, except those with
+    which a client checks a connection: these are in `checks` and get a list of models.
     """
 
     def __init__(self, script: Script, *, listening: bool = True, greeting: bytes = b"") -> None:
@@ -107,7 +104,7 @@ class FaultyServer:
         return self
 
     async def listen(self) -> None:
-        """Starts to accept connections, perhaps once more."""
+        """Start to accept connections, possibly again."""
         if self._socket.fileno() < 0:
             self._socket = socket.create_server(self._address)
         self._server = await asyncio.start_server(
@@ -115,7 +112,7 @@ class FaultyServer:
         )
 
     def stop_listening(self) -> None:
-        """Refuses connections from now on. Those that are open stay."""
+        """Refuse connections from now on; open ones stay."""
         if self._server is not None:
             self._server.close()
         self._socket.close()
@@ -135,16 +132,13 @@ class FaultyServer:
         await asyncio.sleep(0)  # connections close in the next turn of the loop
         broken = [result for result in ended if isinstance(result, Exception)]
         if broken and error is None:
-            raise broken[0]  # an act with a mistake in it
+            raise broken[0]  # an act has a mistake in it
 
     def shut_idle_connections(self) -> None:
-        """Ends every connection at once, as a server whose patience with idle connections is
-        over.
-        """
+        """End every connection now, as a server does after its idle time limit."""
         for writer in self._open:
-            descriptor = os.dup(
-                writer.get_extra_info("socket").fileno()
-            )  # uvloop hands out no socket to shut down
+            # uvloop offers no socket that can be shut down.
+            descriptor = os.dup(writer.get_extra_info("socket").fileno())
             with suppress(OSError), socket.socket(fileno=descriptor) as shared:
                 shared.shutdown(socket.SHUT_RDWR)
 
@@ -176,7 +170,7 @@ class FaultyServer:
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
     async def _read(self, reader: asyncio.StreamReader, connection: int) -> Received | None:
-        """The next request of a connection; None when the client has closed it."""
+        """Return the next request of a connection, or None if the client has closed it."""
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             start, *lines = head.decode("latin-1").split("\r\n")
@@ -199,8 +193,7 @@ class FaultyServer:
         return self._script[min(request.number, len(self._script)) - 1]
 
 
-# -------------------------------------------------------------------------------------------------
-# what is written
+# Bytes of answers
 
 
 def http(
@@ -210,8 +203,9 @@ def http(
     *,
     length: int | None = None,
 ) -> bytes:
-    """A whole HTTP answer, JSON unless `headers` say otherwise. `length` is the Content-Length that
-    is told.
+    """Return a whole HTTP answer, JSON unless `headers` say otherwise.
+
+    `length` is the Content-Length that is announced.
     """
     told = {
         "Content-Type": "application/json",
@@ -223,12 +217,12 @@ def http(
 
 
 def echo(request: Received) -> str:
-    """The text of a sound answer: it names the question, so that it can be told from any other."""
+    """Return the text of a sound answer; it contains the question, which makes it unique."""
     return f"the answer to {request.question}"
 
 
 def answer(request: Received, text: str | None = None, finish: str | None = "stop") -> bytes:
-    """The JSON of a sound answer to a completion or a chat; `text` instead of the echo."""
+    """Return the JSON of a sound answer to a completion or a chat; `text` replaces the echo."""
     said = echo(request) if text is None else text
     part = (
         {"text": said}
@@ -241,7 +235,7 @@ def answer(request: Received, text: str | None = None, finish: str | None = "sto
 
 
 def chunk(request: Received, text: str, finish: str | None = None) -> bytes:
-    """One event of a streamed answer."""
+    """Return one event of a streamed answer."""
     part = {"text": text} if "prompt" in request.body else {"delta": {"content": text}}
     return (
         b"data: "
@@ -251,12 +245,12 @@ def chunk(request: Received, text: str, finish: str | None = None) -> bytes:
 
 
 def whole_stream(request: Received) -> bytes:
-    """All events of a sound answer."""
+    """Return all events of a sound answer."""
     return chunk(request, echo(request)) + chunk(request, "", "stop") + DONE
 
 
 def chunked(data: bytes) -> bytes:
-    """A piece of a body of unknown length."""
+    """Return data as one chunk of a body of unknown length."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
@@ -271,17 +265,16 @@ def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-# ------------------------------------------------------------------------------------------------
-# acts that answer
+# Acts that answer
 
 
 async def sound(turn: Turn) -> None:
-    """The right answer, as JSON."""
+    """Send the right answer as JSON."""
     await turn.write(http(answer(turn.request)))
 
 
 async def sound_stream(turn: Turn) -> None:
-    """The right answer, as an event stream of one event per word."""
+    """Send the right answer as an event stream with one event per word."""
     words = echo(turn.request).split(" ")
     events = [chunk(turn.request, word if not i else f" {word}") for i, word in enumerate(words)]
     events += [chunk(turn.request, "", "stop"), DONE]
@@ -292,7 +285,7 @@ async def sound_stream(turn: Turn) -> None:
 
 
 def says(text: str | None, finish: str | None) -> Act:
-    """An answer with this content, which may be null, and this finish_reason."""
+    """Return an act that answers with this content, which may be null, and this finish_reason."""
 
     async def act(turn: Turn) -> None:
         body = json.loads(answer(turn.request, finish=finish))
@@ -307,7 +300,10 @@ def says(text: str | None, finish: str | None) -> Act:
 
 
 def replies(body: bytes, status: str = "200 OK", **headers: str) -> Act:
-    """This body, whatever was asked. `content_type="text/plain"` is the header Content-Type."""
+    """Return an act that sends this body to any request.
+
+    `content_type="text/plain"` is the header Content-Type.
+    """
     named = {name.replace("_", "-").title(): value for name, value in headers.items()}
 
     async def act(turn: Turn) -> None:
@@ -317,7 +313,7 @@ def replies(body: bytes, status: str = "200 OK", **headers: str) -> Act:
 
 
 def sends(data: bytes) -> Act:
-    """These bytes, which need be no HTTP, and then the end of the connection."""
+    """Return an act that sends these bytes, valid HTTP or not, and ends the connection."""
 
     async def act(turn: Turn) -> None:
         await turn.write(data)
@@ -327,7 +323,7 @@ def sends(data: bytes) -> Act:
 
 
 def answers_as(content_type: str) -> Act:
-    """The right answer, as JSON under another content type."""
+    """Return an act that sends the right answer as JSON under another content type."""
 
     async def act(turn: Turn) -> None:
         await turn.write(http(answer(turn.request), headers={"Content-Type": content_type}))
@@ -336,19 +332,19 @@ def answers_as(content_type: str) -> Act:
 
 
 def refuses(status: str, message: str, **headers: str) -> Act:
-    """An error status with trtllm-serve's error object."""
+    """Return an act that sends an error status with trtllm-serve's error object."""
     return replies(
         _json({"object": "error", "message": message, "code": int(status[:3])}), status, **headers
     )
 
 
 def fails_then(faults: int, fault: Act, then: Act) -> Script:
-    """A script: so many faults, and then another act for ever."""
+    """Return a script with this number of faults, followed by another act without a limit."""
     return [*[fault] * faults, then]
 
 
 async def without_length(turn: Turn) -> None:
-    """The right answer, whose end is the end of the connection, as HTTP/1.0 had it."""
+    """Send the right answer and end it by closing the connection, as HTTP/1.0 does."""
     await turn.write(
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + answer(turn.request)
     )
@@ -356,7 +352,7 @@ async def without_length(turn: Turn) -> None:
 
 
 async def informs_first(turn: Turn) -> None:
-    """100 Continue and 103 Early Hints, and then the right answer."""
+    """Send 100 Continue and 103 Early Hints before the right answer."""
     hints = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
     await turn.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     await asyncio.sleep(0.005)
@@ -366,7 +362,7 @@ async def informs_first(turn: Turn) -> None:
 
 
 def later(seconds: float, then: Act) -> Act:
-    """Thinks for a while before another act."""
+    """Return an act that waits before another act."""
 
     async def act(turn: Turn) -> None:
         await asyncio.sleep(seconds)
@@ -376,7 +372,7 @@ def later(seconds: float, then: Act) -> Act:
 
 
 def in_reverse(count: int) -> Act:
-    """Holds requests back until `count` have come, and answers the last first."""
+    """Return an act that holds requests until `count` have come, then answers the last first."""
     waiting: list[asyncio.Event] = []
 
     async def act(turn: Turn) -> None:
@@ -394,7 +390,7 @@ def in_reverse(count: int) -> Act:
 
 
 async def many_events(turn: Turn) -> None:
-    """100 000 events of one character each."""
+    """Stream 100 000 events of one character each."""
     event = chunked(chunk(turn.request, "x"))
     await turn.write(STREAM_HEAD)
     for _ in range(1000):
@@ -402,17 +398,16 @@ async def many_events(turn: Turn) -> None:
     await turn.write(chunked(chunk(turn.request, "", "stop")) + chunked(DONE) + LAST_CHUNK)
 
 
-# ----------------------------------------------------------------------------------------- acts
-# that answer too much
+# Acts that answer too much
 
 
 async def twice_at_once(turn: Turn) -> None:
-    """The right answer two times, in one write."""
+    """Send the right answer twice in one write."""
     await turn.write(http(answer(turn.request)) * 2)
 
 
 def twice_after(delay_s: float) -> Act:
-    """The right answer, and again when the connection lies idle."""
+    """Return an act that sends the right answer, and again when the connection is idle."""
 
     async def act(turn: Turn) -> None:
         await turn.write(http(answer(turn.request)))
@@ -423,7 +418,7 @@ def twice_after(delay_s: float) -> Act:
 
 
 def then_the_beginning_of_another(delay_s: float) -> Act:
-    """The right answer, and later the first bytes of something that nobody asked for."""
+    """Return an act that sends the right answer, and later the first bytes of another."""
 
     async def act(turn: Turn) -> None:
         await turn.write(http(answer(turn.request)))
@@ -434,8 +429,9 @@ def then_the_beginning_of_another(delay_s: float) -> Act:
 
 
 async def then_408(turn: Turn) -> None:
-    """The right answer, and a 408 for the request that does not come, as proxies send it before
-    they hang up.
+    """Send the right answer, then a 408 for the request that does not come.
+
+    Proxies send this before they hang up.
     """
     await turn.write(http(answer(turn.request)))
     await asyncio.sleep(0.02)
@@ -444,7 +440,7 @@ async def then_408(turn: Turn) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bomb:
-    """Zeros, gzipped; what they become and what they are sent as."""
+    """Gzipped zeros, with their unpacked size and the bytes sent."""
 
     unpacked: int
     packed: bytes
@@ -454,7 +450,7 @@ class Bomb:
 
 
 def gzip_bomb(mebibytes: int = 64) -> Bomb:
-    """Made piece by piece, so that the test does not hold what the client must not hold."""
+    """Return the bomb, packed in pieces: the test must not hold what the client must not hold."""
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=9) as file:
         for _ in range(mebibytes):
@@ -463,14 +459,14 @@ def gzip_bomb(mebibytes: int = 64) -> Bomb:
 
 
 async def gzipped(turn: Turn) -> None:
-    """The right answer, gzipped although that was not asked for."""
+    """Send the right answer gzipped, although the request did not ask for that."""
     await turn.write(
         http(gzip.compress(answer(turn.request)), headers={"Content-Encoding": "gzip"})
     )
 
 
 async def endless(turn: Turn) -> None:
-    """A body that does not end."""
+    """Send a body that does not end."""
     await turn.write(
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
@@ -479,7 +475,7 @@ async def endless(turn: Turn) -> None:
 
 
 async def endless_stream(turn: Turn) -> None:
-    """An answer that is streamed and does not end."""
+    """Stream an answer that does not end."""
     await turn.write(STREAM_HEAD)
     events = chunked(chunk(turn.request, "x") * 500)
     while True:
@@ -487,7 +483,7 @@ async def endless_stream(turn: Turn) -> None:
 
 
 def then_endless(events: Callable[[Received], bytes]) -> Act:
-    """An event stream that goes on after its end, with these events over and over."""
+    """Return an act that streams an answer and repeats these events after its end."""
 
     async def act(turn: Turn) -> None:
         await turn.write(STREAM_HEAD + chunked(whole_stream(turn.request)))
@@ -497,71 +493,70 @@ def then_endless(events: Callable[[Received], bytes]) -> Act:
     return act
 
 
-# ---------------------------------------------------------------------------------------- acts that
-# answer too little
+# Acts that answer too little
 
 
 async def hangs_up(turn: Turn) -> None:
-    """Reads the request and closes the connection (FIN)."""
+    """Read the request and close the connection (FIN)."""
     await turn.finish()
 
 
 async def resets(turn: Turn) -> None:
-    """Reads the request and breaks the connection (RST)."""
+    """Read the request and break the connection (RST)."""
     await turn.reset()
 
 
 async def resets_before_the_body(turn: Turn) -> None:
-    """The head of an answer, and RST."""
+    """Send the head of an answer, then RST."""
     await turn.write(http(b"", length=1000))
     await turn.reset()
 
 
 async def resets_in_the_body(turn: Turn) -> None:
-    """Half an answer, and RST."""
+    """Send half an answer, then RST."""
     whole = http(answer(turn.request))
     await turn.write(whole[:-40])
     await turn.reset()
 
 
 async def closes_in_the_body(turn: Turn) -> None:
-    """Half an answer, and FIN."""
+    """Send half an answer, then FIN."""
     whole = http(answer(turn.request))
     await turn.write(whole[:-40])
     await turn.finish()
 
 
 async def closes_in_the_stream(turn: Turn) -> None:
-    """Some events, and FIN without the last chunk."""
+    """Send some events, then FIN without the last chunk."""
     await turn.write(STREAM_HEAD + chunked(chunk(turn.request, "half an")))
     await turn.finish()
 
 
 async def ends_the_stream_early(turn: Turn) -> None:
-    """Some events and a proper end, but neither a finish_reason nor [DONE]."""
+    """Send some events and a proper end, but neither a finish_reason nor [DONE]."""
     await turn.write(STREAM_HEAD + chunked(chunk(turn.request, "half an")) + LAST_CHUNK)
 
 
 async def resets_after_the_finish(turn: Turn) -> None:
-    """Every event up to the finish_reason, and RST instead of [DONE]."""
+    """Send every event up to the finish_reason, then RST instead of [DONE]."""
     await turn.write(STREAM_HEAD + chunked(whole_stream(turn.request).removesuffix(DONE)))
     await turn.reset()
 
 
 async def silent_after_the_finish(turn: Turn) -> None:
-    """A finish_reason, and silence instead of the usage, [DONE] and the end of the body."""
+    """Send a finish_reason, but neither the usage, [DONE] nor the end of the body."""
     await turn.write(STREAM_HEAD + chunked(whole_stream(turn.request).removesuffix(DONE)))
     await asyncio.sleep(60)
 
 
 async def silent_after_done(turn: Turn) -> None:
-    """Every event, and silence instead of the end of the body."""
+    """Send every event, but not the end of the body."""
     await turn.write(STREAM_HEAD + chunked(whole_stream(turn.request)))
     await asyncio.sleep(60)
 
 
 async def pings_after_done(turn: Turn) -> None:
-    """Every event, and a comment now and then instead of the end of the body."""
+    """Send every event, then a comment every 50 ms instead of the end of the body."""
     await turn.write(STREAM_HEAD + chunked(whole_stream(turn.request)))
     while True:
         await asyncio.sleep(0.05)
@@ -569,7 +564,7 @@ async def pings_after_done(turn: Turn) -> None:
 
 
 async def loses_the_stream_and_stays(turn: Turn) -> None:
-    """[DONE] alone where a stream was asked for, and no end of it."""
+    """Send only [DONE] to a request for a stream, and do not end the body."""
     if turn.request.body.get("stream"):
         await turn.write(STREAM_HEAD + chunked(DONE))
         await asyncio.sleep(60)
@@ -578,8 +573,9 @@ async def loses_the_stream_and_stays(turn: Turn) -> None:
 
 
 async def loses_the_stream(turn: Turn) -> None:
-    """[DONE] alone where a stream was asked for, as trtllm-serve's orchestrator does, and else the
-    right answer.
+    """Send only [DONE] to a request for a stream, as trtllm-serve's orchestrator does.
+
+    Other requests get the right answer.
     """
     if turn.request.body.get("stream"):
         await turn.write(STREAM_HEAD + chunked(DONE) + LAST_CHUNK)
@@ -588,23 +584,23 @@ async def loses_the_stream(turn: Turn) -> None:
 
 
 async def cut_json(turn: Turn) -> None:
-    """Half the JSON, sent as if it were whole."""
+    """Send half the JSON as if it were whole."""
     await turn.write(http(answer(turn.request)[:-40]))
 
 
 async def silent(turn: Turn) -> None:
-    """Not one byte."""
+    """Send nothing."""
     await asyncio.sleep(60)
 
 
 async def silent_after_the_head(turn: Turn) -> None:
-    """The head of an answer, and silence."""
+    """Send the head of an answer and nothing more."""
     await turn.write(http(b"", length=1000))
     await asyncio.sleep(60)
 
 
 async def stalls(turn: Turn) -> None:
-    """Some events, and silence."""
+    """Send some events and nothing more."""
     await turn.write(
         STREAM_HEAD
         + chunked(chunk(turn.request, "half"))
@@ -614,7 +610,7 @@ async def stalls(turn: Turn) -> None:
 
 
 async def trickles(turn: Turn) -> None:
-    """A body of one byte per 20 ms: never silent, never done."""
+    """Send a body at one byte per 20 ms, which is never silent and never complete."""
     await turn.write(http(b"", length=1_000_000))
     while True:
         await turn.write(b"x")
@@ -622,8 +618,9 @@ async def trickles(turn: Turn) -> None:
 
 
 def keeps_open(*sent: bytes) -> Act:
-    """What is sent in turn, the last of it every 20 ms: a connection that is never silent, and no
-    data.
+    """Return an act that sends these pieces in turn and repeats the last every 20 ms.
+
+    The connection is never silent and carries no data.
     """
 
     async def act(turn: Turn) -> None:
@@ -636,23 +633,22 @@ def keeps_open(*sent: bytes) -> Act:
     return act
 
 
-# ------------------------------------------------------------------------------------------ acts
-# that are not HTTP
+# Acts that are not HTTP
 
 
 async def two_lengths(turn: Turn) -> None:
-    """The right answer under two Content-Lengths, of which the first is too short."""
+    """Send the right answer under two Content-Lengths, the first of them too short."""
     body = answer(turn.request)
     await turn.write(http(body, headers={"content-length": "10"}))
 
 
 async def long_header(turn: Turn) -> None:
-    """The right answer under a header of 100 KB."""
+    """Send the right answer with a header of 100 KB."""
     await turn.write(http(answer(turn.request), headers={"X-Long": "x" * 100_000}))
 
 
 async def switches_protocols(turn: Turn) -> None:
-    """101, and the right answer in what would be another protocol."""
+    """Send 101 and the right answer, as if in another protocol."""
     await turn.write(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n"
     )

@@ -1,4 +1,4 @@
-"""A client whose connections are kept, as a run keeps them."""
+"""A client that keeps its connections, as in a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from serve_eval.client.client import Client
 
 
 class Heard:
-    """What a client says of its connections."""
+    """Listener for the reports of a client about its connections."""
 
     def __init__(self) -> None:
         self.in_step: dict[int, int] = {}
@@ -24,6 +24,6 @@ class Heard:
 
 @asynccontextmanager
 async def kept(client: Client, heard: Heard | None = None) -> AsyncIterator[Client]:
-    """An open client that uses connections again."""
+    """Open a client that reuses its connections."""
     async with client, client.keep_connections(heard or Heard()):
         yield client

@@ -1,4 +1,4 @@
-"""What is kept of an answer: thoughts apart, stop strings cut, times."""
+"""Test what is kept of an answer: separate reasoning, cut stop strings, times."""
 
 from __future__ import annotations
 

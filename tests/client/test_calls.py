@@ -1,4 +1,4 @@
-"""Calls of tools, whole and in the pieces of a stream, as servers send them."""
+"""Test tool calls, whole and in pieces of a stream, as servers send them."""
 
 from __future__ import annotations
 
@@ -82,20 +82,23 @@ def _piece(index: int | None, identity: str | None = None, **function: Any) -> d
 @pytest.mark.parametrize(
     ("pieces", "kept"),
     [
-        # OpenAI, vLLM: the name with the first piece, arguments by and by, in turn
-        ([[_piece(0, "a", name="weather", arguments="")], [_piece(0, arguments=PARIS.arguments[:5])],
-          [_piece(0, arguments=PARIS.arguments[5:])], [_piece(1, "b", name="weather", arguments=LYON.arguments)]],
+        # OpenAI, vLLM: the name in the first piece, then the arguments, one call after the other
+        ([[_piece(0, "a", name="weather", arguments="")],
+          [_piece(0, arguments=PARIS.arguments[:5])],
+          [_piece(0, arguments=PARIS.arguments[5:])],
+          [_piece(1, "b", name="weather", arguments=LYON.arguments)]],
          (PARIS, LYON)),
-        # two calls in one chunk, and pieces that alternate
+        # two calls in one chunk, with alternating pieces
         ([[_piece(0, name="weather"), _piece(1, name="weather")],
-          [_piece(1, arguments=LYON.arguments), _piece(0, arguments=PARIS.arguments)]], (PARIS, LYON)),
+          [_piece(1, arguments=LYON.arguments), _piece(0, arguments=PARIS.arguments)]],
+         (PARIS, LYON)),
         # the name with every piece
         ([[_piece(0, name="weather", arguments=PARIS.arguments[:3])],
           [_piece(0, name="weather", arguments=PARIS.arguments[3:])]], (PARIS,)),
         # whole calls without an index, as Ollama sends them
         ([[_piece(None, "a", name="weather", arguments=PARIS.arguments)],
           [_piece(None, "b", name="weather", arguments=LYON.arguments)]], (PARIS, LYON)),
-        # no index, and pieces that go on
+        # no index, and later pieces that continue a call
         ([[_piece(None, "a", name="weather", arguments=PARIS.arguments[:3])],
           [_piece(None, arguments=PARIS.arguments[3:])]], (PARIS,)),
     ],
@@ -129,8 +132,7 @@ def test_anything_at_all_may_stand_for_calls(told: Any) -> None:
     assert all(call.name for call in calls.whole())
 
 
-# ----------------------------------------------------------------------------------------------
-# through a real socket
+# Through a real socket
 
 
 def _ask(tmp_path: Path, *, stream: bool, right: str, tools: Any, **config: Any) -> Response:

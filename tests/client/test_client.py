@@ -1,6 +1,4 @@
-"""The client against a real socket: every way of getting no answer, told apart, retried only where
-that can help.
-"""
+"""Test the client on a real socket: every kind of failure, and retries only where they can help."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ def _request(prompt: Any = "What is 3 + 4?", **sampling: Any) -> Request:
 
 @pytest.fixture
 def answers(tmp_path: Path) -> Path:
-    """An answer file for one text and one chat prompt."""
+    """Write an answer file for one text and one chat prompt."""
     chat = (Message(role="user", content="What is 3 + 4?"),)
     lines = [
         {
@@ -348,7 +346,7 @@ def test_a_key_that_a_stream_echoes_in_pieces_is_masked() -> None:
 
 @pytest.mark.usefixtures("transport")
 def test_every_text_of_a_stream_is_masked() -> None:
-    """In pieces of three characters, none of which is a secret."""
+    """The secret comes in pieces of three characters, so no single piece contains it."""
     parts = {"content": KEY, "reasoning_content": KEY, "refusal": KEY}
 
     async def echo(request: web.Request) -> web.StreamResponse:

@@ -1,6 +1,4 @@
-"""Connections: made directly or through a proxy, used again while they are good, and gone at the
-end.
-"""
+"""Test connections: direct or through a proxy, reused while they work, and closed at the end."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ LOOPS = ["asyncio", "uvloop"]
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers every request of a connection."""
+    """Answer every request of a connection."""
     number = 0
     while True:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -59,7 +57,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 class Proxy:
-    """Leads whoever asks by CONNECT to the place that he names."""
+    """A proxy that connects a client to the address named by CONNECT."""
 
     def __init__(
         self, *, answer: bytes = b"HTTP/1.1 200 Connection established\r\nVia: us\r\n\r\n"
@@ -92,7 +90,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 @asynccontextmanager
 async def _serving(handler: Handler, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """A server's port, for the length of a block behind which none of its connections is left."""
+    """Serve on a port for the length of a block and close every connection after it."""
     handling: set[asyncio.Task[None] | None] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -110,7 +108,7 @@ async def _serving(handler: Handler, context: ssl.SSLContext | None = None) -> A
     async with await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context) as server:
         yield server.sockets[0].getsockname()[1]
     for _ in range(10):
-        await asyncio.sleep(0.01)  # handshakes that were broken off are noticed
+        await asyncio.sleep(0.01)  # the loop notices aborted handshakes
     tasks = [task for task in handling if task is not None]
     for task in tasks:
         task.cancel()
@@ -121,7 +119,7 @@ async def _serving(handler: Handler, context: ssl.SSLContext | None = None) -> A
 def _through(
     certificate: Path, proxy: Proxy, *, loop: str, tls_proxy: bool = False, credentials: str = ""
 ) -> list[Response | Failure]:
-    """Two requests to an https endpoint through a proxy."""
+    """Send two requests to an https endpoint through a proxy."""
 
     async def main() -> list[Response | Failure]:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -223,7 +221,8 @@ def _run(
     async def main() -> T:
         async with FaultyServer([act.sound]) as server:
             url = server.base_url.removesuffix("/v1") + base_path
-            async with kept(Client(Endpoint(base_url=url), LIMITS, **client)) as c:  # type: ignore[arg-type]
+            endpoint = Endpoint(base_url=url)
+            async with kept(Client(endpoint, LIMITS, **client)) as c:  # type: ignore[arg-type]
                 return await body(c, server)
 
     return asyncio.run(main())
@@ -251,7 +250,7 @@ def _connections(client: Client) -> set[Http1Connection]:
 
 
 def test_no_connection_outlives_its_client() -> None:
-    """Of ours alone: it looks at the connections themselves, which aiohttp keeps to itself."""
+    """Runs with our transport only: aiohttp hides its connections."""
 
     async def body(client: Client, server: FaultyServer) -> Client:
         await asyncio.gather(*(client.send(REQUEST) for _ in range(20)))
@@ -447,7 +446,7 @@ def test_connections_take_the_addresses_of_a_name_in_turn(monkeypatch: pytest.Mo
 def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(
     certificate: Path, kind: str, loop: str
 ) -> None:
-    """Of ours alone: it looks at the connections themselves, which aiohttp keeps to itself."""
+    """Runs with our transport only: aiohttp hides its connections."""
     said: list[str] = []
 
     async def main() -> None:
@@ -463,7 +462,8 @@ def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(
                 more["proxy"] = f"http://localhost:{between}"
             url = f"http{'' if kind == 'plain' else 's'}://localhost:{server}/v1"
             for turns in range(40):
-                async with kept(Client(Endpoint(base_url=url), LIMITS, **more)) as client:  # type: ignore[arg-type]
+                ours = Client(Endpoint(base_url=url), LIMITS, **more)  # type: ignore[arg-type]
+                async with kept(ours) as client:
                     task = asyncio.create_task(client.send(REQUEST))
                     for _ in range(turns):
                         await asyncio.sleep(0)
@@ -509,7 +509,7 @@ def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_
     assert first == [(0, 0), (0, 0)]
     assert third[0] in (1, 2)
     assert third[1] == 2
-    # Ours takes the connection that was used last; aiohttp may take the other.
+    # Our transport takes the connection that was used last; aiohttp may take the other.
     ours = Client.__init__.__kwdefaults__["transport"] is Http1Transport
     assert fourth == (third[0], 3) or (not ours and fourth == (3 - third[0], 2))
 
@@ -517,7 +517,7 @@ def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_
 def test_a_connection_that_is_idle_is_checked_before_its_server_may_close_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of ours alone: no connection of aiohttp can be checked."""
+    """Runs with our transport only: connections of aiohttp cannot be checked."""
     monkeypatch.setattr(http1, "IDLE_S", 0.05)
 
     async def body(client: Client, server: FaultyServer) -> list[int]:

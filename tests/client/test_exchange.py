@@ -1,4 +1,4 @@
-"""A request as it stands: the reply as it came, or why there is none."""
+"""Test a request that is sent unchanged: the reply as it came, or why it failed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The client against a server that breaks: what comes out of every fault, and that nothing of it
-goes unrecorded.
-"""
+"""Test the client with a server that misbehaves: the result of every fault, and its record."""
 
 from __future__ import annotations
 
@@ -37,12 +35,15 @@ from tests.client.kept import kept
 
 T = TypeVar("T")
 STREAM = [False, True] if "stream" in Limits.__dataclass_fields__ else [False]
-"""Whether event streams are asked for. The server answers as its act says, asked for or not."""
+"""Requests with and without event streams; the server answers as its act says."""
 SILENCE = (act.silent, act.silent_after_the_head, act.stalls)
 
 HTTP, TIMEOUT = FailureKind.HTTP_ERROR, FailureKind.TIMEOUT
 GONE, INVALID = FailureKind.DISCONNECTED, FailureKind.INVALID_RESPONSE
-WRAPPED_400 = b"""{"detail": "Internal server error 400, message='Bad Request', url='http://localhost:1/v1/completions'"}"""
+WRAPPED_400 = (
+    b"""{"detail": "Internal server error 400, message='Bad Request', """
+    b"""url='http://localhost:1/v1/completions'"}"""
+)
 
 FAULTS: dict[str, tuple[Act, FailureKind, int | None]] = {
     "closed without an answer": (act.hangs_up, GONE, None),
@@ -100,8 +101,7 @@ FAULTS: dict[str, tuple[Act, FailureKind, int | None]] = {
     "no status line": (act.sends(b"SSH-2.0-OpenSSH_9.6\r\n"), INVALID, None),
     "bytes that are no text": (act.sends(bytes(range(256))), INVALID, None),
 }
-"""Act, and the kind and the status that each attempt shows. All of them are worth another
-attempt."""
+"""Act, and the kind and status that each attempt shows. All are worth another attempt."""
 
 REFUSALS: dict[str, tuple[Act, int]] = {
     "400": (act.refuses("400 Bad Request", "no"), 400),
@@ -143,7 +143,7 @@ def _limits(stream: bool, **limits: Any) -> Limits:
 
 
 def _request(number: int = 1) -> Request:
-    """Odd numbers ask for a completion, even ones for an answer in a chat."""
+    """Return a completion request for an odd number, a chat request for an even one."""
     question = f"question {number}"
     prompt = question if number % 2 else (Message(role="user", content=question),)
     return Request(sample_id=str(number), prompt=prompt, sampling=SamplingParams(max_tokens=20))
@@ -156,7 +156,7 @@ def _right(number: int = 1) -> str:
 def _with(
     script: Script, limits: Limits, body: Callable[[Client, FaultyServer], Awaitable[T]]
 ) -> T:
-    """On the event loop that runs use."""
+    """Run `body` on the event loop that runs use."""
 
     async def main() -> T:
         async with (
@@ -171,8 +171,9 @@ def _with(
 def _send(
     script: Script, limits: Limits, requests: int = 1
 ) -> tuple[list[Response | Failure], list[Received]]:
-    """Sends requests one after the other; what came of them, after a check that every attempt is on
-    record.
+    """Send requests one after the other and check that every attempt is recorded.
+
+    Return the results and what the server received.
     """
 
     async def body(
@@ -197,9 +198,7 @@ def _seen(result: Response | Failure) -> list[tuple[FailureKind | None, int | No
 
 
 async def _all(client: Client, *, samples: int, in_flight: int) -> list[Response | Failure]:
-    """The results for the numbers 0, 1, ..., asked as fast as the number of requests in flight
-    allows.
-    """
+    """Return the results for the numbers 0, 1, ... with at most `in_flight` requests at a time."""
     gate = asyncio.Semaphore(in_flight)
 
     async def one(number: int) -> Response | Failure:
@@ -213,8 +212,7 @@ def _patience(fault: Act, seconds: float) -> dict[str, float]:
     return {"stall_timeout_s": seconds} if fault in SILENCE else {}
 
 
-# ---------------------------------------------------------------------------------------------- one
-# fault at a time
+# One fault at a time
 
 
 @pytest.mark.parametrize("stream", STREAM)
@@ -391,8 +389,7 @@ def test_a_server_that_refuses_connections_sees_nothing() -> None:
     assert (_seen(result), server.connections) == ([(GONE, None)] * 3, 0)
 
 
-# ------------------------------------------------------------------------------------------------------
-# time limits
+# Time limits
 
 
 @pytest.mark.usefixtures("transport")
@@ -494,8 +491,7 @@ def test_a_trickle_of_bytes_ends_with_the_time_of_the_sample(stream: bool) -> No
     assert 0.4 < attempt.end_s - attempt.start_s < 5.0
 
 
-# ------------------------------------------------------------------------------------------------------
-# memory, size
+# Memory and size
 
 
 @pytest.mark.parametrize("stream", STREAM)
@@ -538,8 +534,7 @@ def test_an_answer_of_100_000_events_is_read_whole_and_soon(stream: bool) -> Non
     assert result.latency_s < 10.0
 
 
-# ------------------------------------------------------------------------------- connections that
-# are used again
+# Reused connections
 
 
 @pytest.mark.parametrize("fault", [act.hangs_up, act.resets])
@@ -555,7 +550,7 @@ def test_a_connection_that_closes_as_it_is_used_again_costs_one_attempt(fault: A
 
 @pytest.mark.usefixtures("transport")
 def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_up() -> None:
-    """Three attempts are made on new connections, and two end with connections that were kept."""
+    """Three attempts are made on new connections; two fail with connections that were kept."""
     seen: list[int] = []
 
     async def busy_and_closing(turn: act.Turn) -> None:
@@ -590,7 +585,7 @@ def test_a_server_that_closes_behind_every_answer_costs_no_retries_and_soon_no_a
     async def closes_behind_its_answer(turn: act.Turn) -> None:
         if first_on.setdefault(turn.request.connection, turn.request.number) == turn.request.number:
             await (act.sound_stream if stream else act.sound)(turn)
-        else:  # what the client sent before it heard of the end
+        else:  # sent before the client noticed the end
             await turn.finish()
 
     async def body(client: Client, server: FaultyServer) -> tuple[list[Response | Failure], int]:
@@ -611,7 +606,7 @@ def test_a_connection_that_was_closed_while_idle_loses_no_sample_and_hides_no_at
         client: Client, server: FaultyServer
     ) -> tuple[Response | Failure, list[Received]]:
         await client.send(_request(1))
-        # the client has not been told when it sends the next request
+        # the client has not noticed the end when it sends the next request
         server.shut_idle_connections()
         return await client.send(_request(2)), server.received[1:]
 
@@ -640,10 +635,11 @@ def test_what_comes_on_an_idle_connection_is_nobodys_answer(extra: Act, stream: 
         results = []
         for number in (1, 2, 3):
             results.append(await client.send(_request(number)))
-            deadline = time.monotonic() + 5.0
+            late = time.monotonic() + 5.0
             await asyncio.sleep(0.06 * (number == 1))
-            while number == 1 and client.list_open() and time.monotonic() < deadline:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)  # until what comes too many has come
+            # Wait until the surplus bytes have arrived.
+            while number == 1 and client.list_open() and time.monotonic() < late:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         return results
 
     script = [extra, act.sound]
@@ -778,9 +774,8 @@ def test_nothing_is_kept_of_connections_that_are_gone() -> None:
         gc.collect()
         return len(client.list_open())
 
-    assert (
-        _with([act.without_length], _limits(False), body) <= 2
-    )  # each answer ends with its connection
+    # Each answer ends with its connection.
+    assert _with([act.without_length], _limits(False), body) <= 2
 
 
 @pytest.mark.usefixtures("transport")
@@ -818,8 +813,7 @@ def test_waiting_for_the_rate_limit_is_not_the_samples_time() -> None:
     assert all(isinstance(result, Response) for result in _with([act.sound], limits, body))
 
 
-# ----------------------------------------------------------------------------------------------
-# many at a time
+# Many requests at a time
 
 
 @pytest.mark.usefixtures("transport")
@@ -879,5 +873,5 @@ def test_no_sample_is_lost_or_doubled_or_given_anothers_answer(seed: int, stream
         else:
             last = result.attempts[-1]
             assert (result.kind, result.status) == (last.failure, last.status)
-            # Each of four may first have met the end of a connection that was used before.
+            # Each of four may first have met the end of a reused connection.
             assert 4 <= len(result.attempts) <= 8 or not result.retryable

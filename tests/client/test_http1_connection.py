@@ -1,4 +1,4 @@
-"""One connection: however the bytes of an answer are cut into pieces, and whatever they are."""
+"""Test one connection with answers of any content, cut into pieces anywhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _sized(body: bytes) -> bytes:
 
 
 class Wire:
-    """A transport that goes nowhere and tells its line at once when it is ended."""
+    """A transport that goes nowhere and reports its end to its line immediately."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -46,7 +46,7 @@ class Wire:
 
 
 def _with_line(body: Callable[[Http1Connection, Reply], Any], *, limit: int = 10_000) -> Any:
-    """What `body` makes of a line on which a request was just sent, and of its reply."""
+    """Return the result of `body` for a line on which a request was just sent, and its reply."""
 
     async def main() -> Any:
         line, wire = Http1Connection(set(), {}), Wire()

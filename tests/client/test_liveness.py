@@ -1,4 +1,4 @@
-"""A connection is refused or lost: is nobody listening any more, and if so, for how long?"""
+"""Test whether a refused or lost connection means that no server listens, and for how long."""
 
 from __future__ import annotations
 
@@ -68,9 +68,8 @@ def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(
     async def main() -> None:
         guard = LivenessGuard(timeout_s, told.append)
         async with _watched(guard) as watching:
-            with pytest.raises(
-                EndpointError, match="no server listens"
-            ):  # whoever waits is told as well
+            # Every caller that waits gets the error.
+            with pytest.raises(EndpointError, match="no server listens"):
                 await guard.outage(host, port)
             await watching
 
@@ -149,8 +148,7 @@ def test_a_guard_that_nobody_watches_keeps_nobody() -> None:
     asyncio.run(main())
 
 
-# ---------------------------------------------------------------------------------------------
-# requests that wait
+# Waiting requests
 
 
 def _with(server: FaultyServer, limits: Limits, body: Callable[[Client], Awaitable[T]]) -> T:
@@ -180,7 +178,7 @@ def test_while_nobody_listens_no_attempt_no_budget_and_no_time_is_spent() -> Non
         asked = [asyncio.create_task(client.send(ASKED)) for _ in range(64)]
         await closed.wait()
         late = asyncio.create_task(client.send(ASKED))
-        await asyncio.sleep(1.7)  # longer than a sample has
+        await asyncio.sleep(1.7)  # longer than the time limit of a sample
         await server.listen()
         results = await asyncio.gather(*asked, late)
         assert client.retries == 0
@@ -191,12 +189,13 @@ def test_while_nobody_listens_no_attempt_no_budget_and_no_time_is_spent() -> Non
     *early, late = _with(server, limits, body)
     assert all(isinstance(result, Response) for result in early)
     assert [a.failure for a in early[0].attempts] == [FailureKind.DISCONNECTED, None]
-    assert [a.failure for a in late.attempts] == [None]  # it did not even knock
+    assert [a.failure for a in late.attempts] == [None]  # it did not even try to connect
 
 
 def _dies(deaths: int) -> FaultyServer:
-    """Ends with its first requests, so many times: their connections, and then what listens. It is
-    back once the guard is closed.
+    """Return a server that dies with its first requests, this number of times.
+
+    Its connections end first, then its listening socket. It comes back once the guard is closed.
     """
     left = deaths
 
@@ -270,7 +269,7 @@ def test_a_connection_that_is_lost_while_somebody_listens_is_an_attempt() -> Non
 
 
 def test_the_guard_asks_at_the_address_of_the_endpoint() -> None:
-    """The same port of another address of this machine says nothing of it."""
+    """The same port on another address of this machine shows nothing about the endpoint."""
 
     async def main() -> list[str]:
         async with await asyncio.start_server(
@@ -292,7 +291,7 @@ def test_the_guard_asks_at_the_address_of_the_endpoint() -> None:
 
 
 def test_refusals_for_whatever_outages_are_no_attempts() -> None:
-    """More of them than a sample has attempts, each of an outage of its own."""
+    """There are more refusals than a sample has attempts, each from its own outage."""
     server = FaultyServer([act.sound], listening=False)
 
     async def body(client: Client) -> tuple[Response | Failure, int]:

@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts: every form over a socket, and bodies as servers write them."""
+"""Test log-probabilities of prompts: every form over a socket, and bodies as servers write them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _echo(
 @pytest.mark.parametrize(
     ("body", "kept"),
     [
-        # the generated token is cut off by the usage, or by its offset
+        # the usage or the offset shows where the generated token begins
         (
             _body(3, **_echo(["a", " b", " c", " d"], [None, -1.0, -2.0, -9.0], [0, 1, 3, 5])),
             PromptLogprobs(values=(-1.0, -2.0), offsets=(1, 3)),
@@ -123,33 +123,33 @@ def _echo(
             _body(None, **_echo(["a", " b", " c", " d"], [None, -1.0, -2.0, -9.0], [0, 1, 3, 5])),
             PromptLogprobs(values=(-1.0, -2.0), offsets=(1, 3)),
         ),
-        # a token before the text, of which vLLM counts the letters into the offsets
+        # a token before the text, whose letters vLLM counts into the offsets
         (
             _body(4, **_echo(["<s>", "a", " b", " c"], [None, -0.5, -1.0, -2.0], [0, 3, 4, 6])),
             PromptLogprobs(values=(-0.5, -1.0, -2.0), offsets=(0, 1, 3)),
         ),
-        # a token before the text that is counted and not listed, as llama-cpp-python does
+        # a token before the text that is counted but not listed, as in llama-cpp-python
         (
             _body(4, **_echo(["a", " b", " c", " d"], [None, -1.0, -2.0, -9.0], [0, 1, 3, 5])),
             PromptLogprobs(values=(-1.0, -2.0), offsets=(1, 3)),
         ),
-        # a prompt that lost its beginning to truncate_prompt_tokens
+        # a prompt whose beginning truncate_prompt_tokens removed
         (
             _body(2, **_echo([" b", " c"], [None, -2.0], [0, 2])),
             PromptLogprobs(values=(-2.0,), offsets=(3,)),
         ),
-        # a token before the text is counted and not listed, and the first that is listed begins
-        # with a space
+        # a token before the text that is counted but not listed; the first listed one begins with a
+        # space
         (
             _body(4, **_echo([" a", " b", " c", " d"], [None, -1.0, -2.0, -9.0])),
             PromptLogprobs(values=(-1.0, -2.0), offsets=(1, 3)),
         ),
-        # a server that gives the first token one too
+        # a server that gives a value to the first token as well
         (
             _body(3, **_echo(["a", " b", " c"], [-3.0, -1.0, -2.0])),
             PromptLogprobs(values=(-3.0, -1.0, -2.0), skipped=0, offsets=(0, 1, 3)),
         ),
-        # tokens that are no text: the offsets are believed, or the tokens kept
+        # tokens without text: the offsets are trusted, or the tokens kept
         (
             _body(3, **_echo(["a", " \ufffd", "\ufffd"], [None, -1.0, -2.0], [0, 1, 3])),
             PromptLogprobs(values=(-1.0, -2.0), offsets=(1, 3)),
@@ -162,7 +162,7 @@ def _echo(
             _body(3, logprobs={"token_logprobs": [None, -1, -2]}),
             PromptLogprobs(values=(-1.0, -2.0)),
         ),
-        # vLLM's field, with a likelier token beside the prompt's
+        # vLLM's field, with a likelier token next to that of the prompt
         (
             _body(
                 3,
@@ -177,8 +177,8 @@ def _echo(
             ),
             PromptLogprobs(values=(-1.0, -2.0), offsets=(1, 3), likeliest="01"),
         ),
-        # the likeliest token of each place, which may be the prompt's own; the last entry is what
-        # was generated
+        # the likeliest token of each position, which may be that of the prompt; the last entry was
+        # generated
         (
             _body(
                 3,
@@ -215,7 +215,10 @@ def test_bodies_of_servers(body: bytes, kept: PromptLogprobs) -> None:
             _body(None, **_echo(["a", " b", " c", " d"], [None, -1.0, -2.0, -9.0])),
             "which tokens belong to the prompt",
         ),
-        (_body(3, **_echo(["a", " b", " c"], ["x", -1.0, -1.0])), "no log-probabilities"),  # type: ignore[list-item]
+        (
+            _body(3, **_echo(["a", " b", " c"], ["x", -1.0, -1.0])),  # type: ignore[list-item]
+            "no log-probabilities",
+        ),
         (b'{"error": "no"}', "an error object"),
         (b'{"choices": []}', "no choices"),
         (b"<html>", "no log-probabilities"),

@@ -1,4 +1,4 @@
-"""For how long an endpoint has been silent."""
+"""Test for how long an endpoint has been silent."""
 
 from __future__ import annotations
 

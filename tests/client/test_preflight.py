@@ -1,4 +1,4 @@
-"""What is said of an endpoint that cannot be asked: the status, the scheme, and what to do."""
+"""Test the message for an endpoint that cannot be used: status, scheme, and what to do."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def _refused(
     asked: list[bytes] | None = None,
     **limits: Any,
 ) -> tuple[str, str, str]:
-    """What is said of a server that gives this answer to everything: the message, the hint, and its
-    base URL. `asked` gets the first lines of what it was asked.
+    """Return message, hint and base URL for a server that gives this answer to everything.
+
+    `asked` receives the first lines of the requests.
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -153,7 +154,7 @@ def test_http_at_an_https_port_says_so(
 
 
 def test_an_untrusted_certificate_is_no_wrong_scheme(certificate: Path) -> None:
-    """A server behind TLS may answer plain HTTP with a 400 that says so, as nginx does."""
+    """A server with TLS may answer plain HTTP with a 400 that says so, as nginx does."""
     message, hint, _ = _refused(_http("400 Bad Request"), scheme="https", certificate=certificate)
     assert "certificate" in message
     assert "plain HTTP" not in hint
@@ -173,7 +174,7 @@ def test_a_port_that_closes_every_connection_speaks_neither() -> None:
             True,
             True,
             "",
-        ),  # TLS, and a 400 in plain HTTP for those who miss it, as nginx does
+        ),  # TLS, and a 400 for plain HTTP, as nginx does
         ("https://h:1/v1", False, True, "use http://h:1/v1"),
         ("https://h:1/v1", False, False, ""),
         ("http://h:1/v1", True, True, "use https://h:1/v1"),

@@ -53,7 +53,7 @@ def test_only_what_may_pass_by_itself_is_worth_another_attempt(
 def test_retry_after_is_honoured_up_to_a_cap(header: str, seconds: float) -> None:
     pauses = {retry.pause_s(1, header, random.Random(seed), NOW) for seed in range(20)}
     assert seconds <= min(pauses) < max(pauses) <= seconds + retry.BASE_S
-    assert len(pauses) == 20  # or all who were told to wait would come back at the same moment
+    assert len(pauses) == 20  # or all clients told to wait would come back at the same moment
 
 
 @given(

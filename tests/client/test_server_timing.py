@@ -1,4 +1,4 @@
-"""What an orchestrator of main tells with an answer, in its head or behind [DONE]."""
+"""Test the times that an orchestrator of main sends in the head or after [DONE]."""
 
 from __future__ import annotations
 
@@ -114,16 +114,13 @@ def test_whatever_else_is_behind_the_end_changes_no_answer(behind: bytes) -> Non
     assert stream.behind.timing is None
 
 
-# ------------------------------------------------------------------------------------------------
-# by real sockets
+# Through real sockets
 
 
 async def _asked(
     info: dict[str, object], *, stream: bool, behind: bytes = EVENT, held_s: float = 0.0
 ) -> tuple[list[Response], list[str | None], int]:
-    """Return three answers, what their requests asked for, and over how many connections they
-    went.
-    """
+    """Return three answers, what their requests asked for, and their number of connections."""
     asked: list[str | None] = []
     peers = set()
 

@@ -1,4 +1,4 @@
-"""Event lines out of pieces: what arrives never depends on where the pieces end."""
+"""Test that event lines do not depend on where the pieces of a stream end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _read(pieces: list[bytes]) -> list[bytes]:
         (b"data: a\r\rdata: b\r\r", [b"a", b"b"]),
         (b"data: a\rdata: b\n\n", [b"a", b"b"]),
         (b"data:a\n\n", [b"a"]),
-        (b"data: a \n\n", [b"a"]),  # trtllm-serve writes a space behind the role chunk
+        (b"data: a \n\n", [b"a"]),  # trtllm-serve writes a space after the role chunk
         (b"data: a\ndata: b\n\n", [b"a", b"b"]),
         (b": ping\n\nevent: x\nid: 3\nretry: 10\ndata: a\n\n", [b"a"]),
         (b"data: a\n\ndata: b", [b"a", b"b"]),

@@ -1,6 +1,4 @@
-"""An endpoint that listens and says that it is starting is waited for: nothing of that is an
-attempt.
-"""
+"""Test that requests wait for an endpoint that reports its start, without using up attempts."""
 
 from __future__ import annotations
 
@@ -44,8 +42,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Server:
-    """Every route is a 503 with `headers` while `starting`. `asked` counts requests for answers,
-    `looked` others.
+    """A server whose every route is a 503 with `headers` while `starting`.
+
+    `asked` counts requests for answers, `looked` all others.
     """
 
     def __init__(self, *, headers: dict[str, str] = HEADERS, status: int = 503) -> None:
@@ -102,7 +101,7 @@ def test_while_it_is_starting_no_attempt_no_budget_and_no_time_is_spent(watched:
         client.liveness.notify, client.retry_budget = told.append, 0
         asked = [asyncio.create_task(client.send(ASKED)) for _ in range(16)]
         await until(lambda: client.start.met == 16 and server.looked > 2)
-        await asyncio.sleep(0.4)  # longer than a sample has
+        await asyncio.sleep(0.4)  # longer than the time limit of a sample
         server.starting = False
         results = await asyncio.gather(*asked)
         assert client.retries == 0
@@ -112,7 +111,7 @@ def test_while_it_is_starting_no_attempt_no_budget_and_no_time_is_spent(watched:
     results = _with(server, body, watched=watched, max_attempts=1, sample_timeout_s=0.3)
     assert all(isinstance(result, Response) for result in results)
     assert [[a.failure for a in result.attempts] for result in results] == [[None]] * 16
-    assert server.asked == 32  # one looks for all, so that none asks again before the end
+    assert server.asked == 32  # one request polls for all, so none is repeated before the end
     assert told[0] == "the endpoint is starting: requests wait up to 600 s (--outage-timeout)"
     assert told[1].startswith("the endpoint no longer reports a start after ")
     assert told[1].endswith(" s: 16 requests go on")
@@ -167,7 +166,7 @@ def test_the_time_is_shared_until_an_answer_comes() -> None:
 
 
 def test_one_try_is_one_try() -> None:
-    """Who asks whether a server hangs wants to know now."""
+    """A caller that asks whether a server hangs needs the result now."""
     server = _Server()
     result = _with(server, lambda client: client.send(ASKED, once=True))
     assert isinstance(result, Failure)
@@ -204,7 +203,7 @@ def test_the_first_requests_say_what_is_the_matter(finds: bool) -> None:
 
 
 def test_a_server_that_ends_while_it_starts_is_not_waited_for() -> None:
-    """What comes next, a refused connection, tells why."""
+    """The refused connection that follows shows the reason."""
     server = _Server()
 
     async def body(client: Client) -> bool:

@@ -1,6 +1,4 @@
-"""Connections that get out of step: no sample is scored with the answer to another, and every run
-ends.
-"""
+"""Test connections out of step: no sample gets the answer to another, and every run ends."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ UNASKED = whole(f"to {FOREIGN}", {})
 
 
 def task() -> Task:
-    """A task whose right answers name their prompts."""
+    """Return a task whose right answers name their prompts."""
 
     def score(sample: Sample, response: Response) -> Score:
         right = response.text == f"to {sample.prompt}"
@@ -90,7 +88,7 @@ def samples(count: int) -> list[Sample]:
 
 
 class Run:
-    """What a run against a server came to."""
+    """The result of a run against a server."""
 
     def __init__(
         self,
@@ -110,7 +108,7 @@ class Run:
 
     @property
     def wrong(self) -> list[str]:
-        """The samples whose answer on record is that to another."""
+        """Return the samples that are recorded with the answer to another one."""
         prompts = {sample.id: sample.prompt for sample in self.accumulator.samples}
         records = [record for record in read(self.path) if record.response is not None]
         return [
@@ -123,7 +121,7 @@ class Run:
 def run(
     how: Doubling, folder: Path, *, count: int = MANY, in_flight: int = IN_FLIGHT, **limits: Any
 ) -> Run:
-    """One session of a run."""
+    """Run one session."""
 
     async def main() -> Run:
         chosen = Limits(**{"concurrency": in_flight, "retry_budget": 10**6, **limits})
@@ -146,7 +144,7 @@ def run(
 
 
 def check(found: Run) -> None:
-    """Every sample is scored once, with its own answer."""
+    """Check that every sample is scored once, with its own answer."""
     result = found.accumulator.result()
     assert found.wrong == []
     assert (result.scored, result.failed, result.value) == (result.planned, 0, 100.0)
@@ -249,7 +247,7 @@ def test_a_session_after_one_with_evidence_opens_a_connection_per_request(tmp_pa
 def test_evidence_of_a_later_session_withdraws_what_an_earlier_one_left_unproven(
     tmp_path: Path,
 ) -> None:
-    """Connections that the server closes prove nothing; here their answers are made wrong ones."""
+    """Connections that the server closes prove nothing; the test makes their answers wrong."""
     run(Doubling(every=10**9, most=7, announced=False), tmp_path, count=200)
     records = [record for record in read(tmp_path / "named.jsonl") if record.response is not None]
     doubtful = [r for r in records if r.response is not None and r.response.attempts[-1].turn > 1]
@@ -477,9 +475,7 @@ def test_an_early_stop_and_an_alarm_look_again_from_the_beginning(tmp_path: Path
 
 
 def test_a_shift_by_the_last_answer_of_a_run_is_found_at_its_end(tmp_path: Path) -> None:
-    """The sixth request gets the copy of the fifth answer; its own comes when nothing is asked any
-    more.
-    """
+    """The sixth request gets a copy of the fifth answer; its own arrives after the last request."""
     found = run(Doubling(every=5, behind_next=True), tmp_path, count=6, in_flight=1)
     check(found)
     assert found.session.withdrawn > 0
@@ -502,8 +498,9 @@ def test_the_limit_of_a_server_is_learned_so_that_connections_are_checked_before
 
 
 def test_errors_in_a_row_prove_no_shifted_connection(tmp_path: Path) -> None:
-    """Behind two refusals the first check gets the second of them, and the next one the list that
-    the first asked for.
+    """After two refusals each check gets an earlier answer.
+
+    The first check gets the second refusal, and the next gets the list that the first asked for.
     """
     refused = ("question 12", "question 13")
     how = Doubling(every=10, behind_next=True, slow_s=0.01, refused=refused)
@@ -550,9 +547,7 @@ def test_an_id_that_a_server_shortens_names_nothing() -> None:
 
 
 def test_a_row_of_rounds_ends_though_connections_end_without_a_proof(tmp_path: Path) -> None:
-    """One connection is out of step; all others are closed without a word, and prove nothing in any
-    round.
-    """
+    """One connection is out of step. All others are closed without notice and prove nothing."""
     how = Doubling(every=300, most_copies=1, behind_next=True, most=40, announced=False)
     found = run(how, tmp_path, count=400, in_flight=1)
     check(found)
@@ -605,7 +600,7 @@ def test_behind_a_run_each_request_has_a_connection_of_its_own_again() -> None:
 
 
 def test_an_answer_with_another_one_behind_it_is_asked_again_at_once() -> None:
-    """Not only withdrawn later: it may be that to an earlier request."""
+    """It is also withdrawn later, since it may answer an earlier request."""
 
     def script(request: Received) -> Act:
         async def answered(turn: act.Turn) -> None:
@@ -625,7 +620,7 @@ def test_an_answer_with_another_one_behind_it_is_asked_again_at_once() -> None:
 
 
 def test_a_connection_whose_last_answer_nobody_wants_is_still_checked() -> None:
-    """As when an early stop ends a task, and what is in flight is given up."""
+    """As when an early stop ends a task and requests in flight are cancelled."""
     heard = Heard()
 
     async def main() -> None:
@@ -650,7 +645,7 @@ def test_a_connection_whose_last_answer_nobody_wants_is_still_checked() -> None:
 def test_an_idle_connection_is_checked_before_its_server_closes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also while the check of another one takes its time."""
+    """The check of another connection must not delay this one."""
     monkeypatch.setattr("serve_eval.client.http1.transport.IDLE_S", 0.02)
     heard = Heard()
 
@@ -674,9 +669,7 @@ def test_an_idle_connection_is_checked_before_its_server_closes_it(
 def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_meets_nobody_again(
     tmp_path: Path,
 ) -> None:
-    """Only answers of the one connection are withdrawn: the others are open, and are proven at the
-    end.
-    """
+    """Only answers of that connection are withdrawn; the others are open and proven at the end."""
     met: Counter[int] = Counter()
     left: list[int] = []
 

@@ -1,6 +1,4 @@
-"""Streams as servers really send them, put together; whatever holds no answer is told apart from an
-empty one.
-"""
+"""Test assembled streams as servers send them; a missing answer differs from an empty one."""
 
 from __future__ import annotations
 
@@ -86,7 +84,8 @@ def test_events_after_done_do_not_count() -> None:
 
 
 def test_a_character_cut_in_two_by_the_socket_is_whole() -> None:
-    stream = 'data: {"choices": [{"index": 0, "text": "Zürich 東京 🙂", "finish_reason": "stop"}]}\n\n'.encode()
+    choice = '{"index": 0, "text": "Zürich 東京 🙂", "finish_reason": "stop"}'
+    stream = f'data: {{"choices": [{choice}]}}\n\n'.encode()
     for cut in range(len(stream)):
         assert _said(stream[:cut], stream[cut:]).text == "Zürich 東京 🙂"
 
@@ -211,7 +210,7 @@ def test_any_json_gives_an_answer_or_an_invalid_response(value: object) -> None:
         (b"data:\n\n", False),
         (b'data: {"choices": [], "usage": {"completion_tokens": 3}}\n\n', False),
         (b'data: {"choices": [{"index": 0, "text": "A"}]}\n\n', True),
-        # An engine sends these for tokens that a parser of tool calls or of thoughts holds back.
+        # An engine sends these for tokens that a tool or reasoning parser holds back.
         (b'data: {"choices": [{"index": 0, "delta": {}}]}\n\n', True),
         (b'data: {"choices": [{"index": 0, "delta": {"role": "assistant"}}]}\n\n', True),
         (b'data: {"choices": [{"index": 0, "text": ""}]}\n\n', True),

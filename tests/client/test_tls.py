@@ -1,4 +1,4 @@
-"""Certificates are checked, and there is no way around it but to trust one by name."""
+"""Test that certificates are checked; only naming one as trusted changes that."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANSWER = b'{"id": "c-1", "choices": [{"text": "A", "finish_reason": "stop"}]}'
 
 
 Sends = Callable[[str, str | None], Awaitable[T]]
-"""Sends a request to a base URL, trusting a bundle."""
+"""A function that sends a request to a base URL, trusting a bundle."""
 
 
 async def _by_client(url: str, ca_bundle: str | None) -> Response | Failure:
@@ -94,7 +94,7 @@ def test_a_certificate_that_is_trusted_by_name_is_accepted(certificate: Path) ->
 
 
 def test_the_official_package_trusts_the_same_and_nothing_else(certificate: Path) -> None:
-    """Of no transport: the official package has connections of its own."""
+    """Neither transport takes part: the official package makes its own connections."""
     assert _send(certificate, str(certificate), _by_package) == "A"
     with pytest.raises(openai.APIConnectionError):
         _send(certificate, None, _by_package)

@@ -1,5 +1,6 @@
-"""Both transports under one client: the same events, times and failures, and a list of what aiohttp
-cannot do.
+"""Test both transports under one client, and list what aiohttp cannot do.
+
+Events, times and failures must be equal.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def test_an_answer_too_many_before_the_next_one_swaps_nothing(name: str, tmp_pat
 
 
 async def _swapped(fault: Act) -> list[str]:
-    """Return the answers that stand and are those to other requests."""
+    """Return the kept answers that belong to other requests."""
     heard = Heard()
     async with (
         FaultyServer([fault, act.sound]) as server,
@@ -67,7 +68,7 @@ async def _swapped(fault: Act) -> list[str]:
 AT_ONCE = [
     name for name in BREAKING if not name.startswith("twice") and name != "an unasked error"
 ] + ["twice at once"]
-"""Ways to break an answer in which nothing depends on when a copy arrives."""
+"""Ways to break an answer whose result does not depend on when a copy arrives."""
 
 
 @pytest.mark.usefixtures("transport")

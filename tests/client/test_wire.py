@@ -51,7 +51,7 @@ def test_a_chat_request_can_name_its_length_as_hosted_models_want_it() -> None:
     body = json.loads(wire.encode(chat, "m", max_tokens_field="max_completion_tokens"))
     assert (body["max_completion_tokens"], "max_tokens" in body) == (5, False)
     text = json.loads(wire.encode(_request(), "m", max_tokens_field="max_completion_tokens"))
-    assert text["max_tokens"] == 5  # /v1/completions has the old name only
+    assert text["max_tokens"] == 5  # /v1/completions has only the old name
 
 
 def test_a_stream_is_asked_for_with_its_usage() -> None:

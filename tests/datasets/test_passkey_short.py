@@ -1,4 +1,4 @@
-"""Passkeys: told twice at the wanted depth, asked for at the end."""
+"""Test passkeys: given twice at the wanted depth, asked for at the end."""
 
 from __future__ import annotations
 

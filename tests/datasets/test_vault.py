@@ -1,5 +1,6 @@
-"""The vault with real files and a real HTTP server; the hub is a folder that a function hands
-over.
+"""Test the vault with real files and a real HTTP server.
+
+The hub is a folder that a function returns.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A folder that is served, and its address."""
+    """Serve a folder and yield it with its address."""
     folder = tmp_path / "site"
     folder.mkdir()
 
@@ -267,7 +268,7 @@ def test_the_path_of_a_set_is_printed_and_said_to_be_missing_where_it_is(tmp_pat
 
     assert path() == (2, f"{tmp_path}/my root\n", missing("NAME"))
     assert path("gsm8k") == (2, f"{tmp_path}/my root/gsm8k\n", missing("gsm8k"))
-    (tmp_path / "my root/openai/gsm8k").mkdir(parents=True)  # a copy as the hub calls it
+    (tmp_path / "my root/openai/gsm8k").mkdir(parents=True)  # a copy under the hub's name
     assert path() == (0, f"{tmp_path}/my root\n", "")
     assert path("gsm8k") == (0, f"{tmp_path}/my root/openai/gsm8k\n", "")
     (tmp_path / "my root/gpqa").touch()

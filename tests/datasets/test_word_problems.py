@@ -1,4 +1,4 @@
-"""Problems whose answers are right, and whose test was never trained on."""
+"""Test that answers of problems are right and no test problem was in the training data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _some(split: Split, count: int = 300, seed: int = 5) -> list[Problem]:
 
 
 def _operands(problem: Problem) -> tuple[int, ...]:
-    """The start and the changes, read back from the solution."""
+    """Return the start and the changes, parsed from the solution."""
     lines = problem.solution.splitlines()[:-1]
     start = int(re.findall(r"^\d+", lines[0])[0])
     return (start, *(int(re.findall(r"[+-]\d+", line)[0]) for line in lines))

@@ -1,5 +1,7 @@
-"""Prints the table of faults and detectors of docs/regression-checks.md: `python -m tests.detectors
-[SEEDS] [JOBS] [NAME]`, with the rows of faults in whose name the pattern NAME is found.
+"""Print the table of faults and detectors of docs/regression-checks.md.
+
+The command is `python -m tests.detectors [SEEDS] [JOBS] [NAME]`; it prints the rows of faults whose
+name matches the pattern NAME.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from tests.detectors.faults import FAULTS, SOUND
 from tests.detectors.trial import Fault, smoked, tried
 
 SIZES = (25, 50, 100, 200, 400)
-"""Prompts that both sides are asked."""
+"""Numbers of prompts that both sides are asked."""
 SURE = 0.9
-"""Found at a size means found in so many of the seeds."""
+"""Share of the seeds in which a fault must be found to count as found at a size."""
 
 Key = tuple[str, str]
 
@@ -77,8 +79,9 @@ def main(seeds: int = 6, jobs: int = 3, name: str = "") -> None:
 
 
 def _needed(by_size: dict[int, int], seeds: int) -> str:
-    """The fewest prompts that were surely enough, else how often the most were; nothing where
-    mostly they were not.
+    """Return the fewest prompts that sufficed in SURE of the seeds.
+
+    Otherwise return how often the largest number did, or nothing if it mostly did not.
     """
     for n, count in by_size.items():
         if count >= SURE * seeds:

@@ -1,4 +1,4 @@
-"""What each detector says of a trial."""
+"""Collect the findings of each detector in a trial."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMED = ("more_flips", "slower", "uneven", "more_failures")
 
 
 class Finding(NamedTuple):
-    """Who found it, under which short name, and the sentence that a user reads."""
+    """The detector, its short name of the finding, and the sentence that a user reads."""
 
     detector: str
     name: str
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
 
 
 def findings(trial: Trial) -> list[Finding]:
-    """What is said of the disaggregated side."""
+    """Return all findings about the disaggregated side."""
     found = []
     if trial.ended is not None:
         found.append(
@@ -56,7 +56,7 @@ def findings(trial: Trial) -> list[Finding]:
         found += [
             Finding(COUNTS, "hidden retries", line)
             for line in report.warnings
-            if "asked its servers again" in line
+            if "the orchestrator retried requests" in line
         ]
         for one in report.tasks:
             found += _of_run(one, trial)
@@ -120,5 +120,5 @@ def _attributed(found: Attribution, detector: str, trial: Trial) -> Iterator[Fin
 
 
 def _is_right(worker: str, trial: Trial) -> bool:
-    """Whether all that an accused worker, or pair, is made of has the fault."""
+    """Return whether every part of an accused worker, or pair, has the fault."""
     return bool(trial.blamed) and all(host in worker for host in trial.blamed)

@@ -1,5 +1,7 @@
-"""The faults of the proof. Context servers are 2 and generation servers 4, so that each of these
-has a quarter of the requests, and each pair an eighth.
+"""List the injected faults.
+
+There are 2 context servers and 4 generation servers, so each of the latter has a quarter of the
+requests, and each pair an eighth.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every fault of the stand-in is found and named, and a healthy pair is not accused."""
+"""Test that every fault of the stand-in is found and named, and a healthy pair is not accused."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ FOUND = {
     ),
     LOST: {(COMPARE, "FAIL"), (DIAGNOSE, "empty"), (COUNTS, "empty")},
 }
-"""Who finds it among 400 prompts, at least; docs/regression-checks.md has the whole table."""
+"""Minimal findings among 400 prompts; docs/regression-checks.md has the whole table."""
 SLOW = {
     SLOW_LEG: {(COMPARE, "slower"), (ASKED, "slow_leg generation")},
     SLOW_SERVER: {
@@ -70,7 +70,7 @@ SLOW = {
     },
 }
 BY_THE_CLOCK = re.compile("slower|uneven|slow_")
-"""What also a busy machine brings about, where an orchestrator and six servers share it."""
+"""Findings that a busy machine also causes if an orchestrator and six servers share it."""
 ROUNDS, PROMPTS = 200, 100
 
 
@@ -89,7 +89,7 @@ def test_a_fault_is_found_and_named(fault: Fault, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", SLOW, ids=lambda fault: fault.name)
 def test_a_slow_leg_and_a_slow_server_are_found_and_named(fault: Fault, tmp_path: Path) -> None:
-    """Slower by far than a busy machine makes a sound one."""
+    """The servers are much slower than a busy machine makes a healthy one."""
     found = findings(
         tried(replace(fault, faulty={"latency_s": 2.0}), 100, 1, tmp_path / "out", samples=20)
     )
@@ -109,7 +109,7 @@ def test_a_healthy_pair_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(tmp_path: Path) -> None:
-    """200 rounds with 3 % of flips on either side: FAIL at .05, everything else at .01."""
+    """Run 200 rounds with 3 % of flips on either side: FAIL at .05, everything else at .01."""
     counts: Counter[tuple[str, str]] = Counter()
     for seed in range(ROUNDS):
         counts.update(said(findings(tried(SOUND, PROMPTS, seed, tmp_path / str(seed)))))
@@ -124,8 +124,9 @@ def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_fall_from_95_to_50_percent_is_noticed_within_40_requests(tmp_path: Path) -> None:
-    """At request 100 of 400, over sockets; tests.stats.calibrate_onset has the rate over many
-    seeds.
+    """Let the fall start at request 100 of 400, over sockets.
+
+    tests.stats.calibrate_onset has the rate over many seeds.
     """
     fall = Fault(name="half of what was right", faulty={"corrupt_after": 25, "share": 0.45 / 0.95})
     after = []

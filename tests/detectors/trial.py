@@ -1,8 +1,7 @@
-"""One trial: a sound aggregated deployment beside a disaggregated one with a fault, compared as a
-user would.
+"""Run one trial: compare a sound aggregated deployment with a faulty disaggregated one.
 
-The servers are the stand-in's, on sockets of this process; what looks at their answers is the real
-thing.
+The comparison is the one of a user. The servers are the stand-in's, on sockets of this process; the
+code that reads their answers is the real one.
 """
 
 from __future__ import annotations
@@ -28,21 +27,23 @@ from tests.standin.model import Model
 from tests.workflows.smoke.trying import smoke_at
 
 CONTEXT, GENERATION = 2, 4
-"""Servers of the disaggregated deployment."""
+"""Numbers of context and generation servers of the disaggregated deployment."""
 ACCURACY, FLIP_RATE = 0.9, 0.03
 WHOLE = {"latency_s": 0.04, "latency_jitter_s": 0.02}
 LEGS = {
     "context": {"latency_s": 0.01, "latency_jitter_s": 0.01},
     "generation": {"latency_s": 0.02, "latency_jitter_s": 0.01},
 }
-"""How long sound servers take: the legs together about as long as a server that does both."""
+"""Latencies of sound servers in seconds; both legs take about as long as an aggregated server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fault:
-    """What is wrong with the disaggregated side: fields of Faults of all its generation servers, or
-    of the one of this number from 0; the pair of which the second cannot read what comes from the
-    first; whether streams are asked for.
+    """The fault of the disaggregated side.
+
+    `faulty`: fields of Faults, for all generation servers or for number `only` (from 0).
+    `wrong_pair`: the second server cannot read the output of the first. `stream`: whether streams
+    are requested.
     """
 
     name: str
@@ -54,9 +55,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What was found out about the disaggregated side: the comparison, or what ended it, and what
-    its servers told when each was asked by itself. `folder` is its run folder, `blamed` the servers
-    that have the fault, none where all have it.
+    """The findings about the disaggregated side.
+
+    `comparison` is the result, or `ended` the error that ended it; `asked` is the result of asking
+    each server on its own. `folder` is the run folder. `blamed` are the servers with the fault,
+    none if all have it.
     """
 
     folder: Path
@@ -80,8 +83,9 @@ def tried(
     accuracy: float = ACCURACY,
     samples: int = 0,
 ) -> Trial:
-    """Asks n problems of both and compares, in the folder `out`; then asks each server so many
-    `samples` by itself.
+    """Ask both sides n problems and compare them in the folder `out`.
+
+    Then ask each server `samples` samples on its own.
     """
     out.mkdir(parents=True)
     asked, known = _plan(n, stream=fault.stream), out / "answers.jsonl"
@@ -121,7 +125,7 @@ def tried(
 
 
 async def _each_asked(run: Path, asked: Plan, there: Deployed, samples: int) -> Attributed:
-    """As serve-eval attribute RUN --worker ... does it."""
+    """Ask each server in the same way as serve-eval attribute RUN --worker ... does."""
     given = [
         attribute.worker(f"{name.rpartition('_')[0]}={url}") for name, url in there.workers.items()
     ]
@@ -130,8 +134,9 @@ async def _each_asked(run: Path, asked: Plan, there: Deployed, samples: int) -> 
 
 
 def smoked(fault: Fault, seed: int) -> Smoke:
-    """A quick smoke test of a disaggregated deployment of servers that answer as an instructed
-    model would.
+    """Run a quick smoke test of a disaggregated deployment.
+
+    Its servers answer as an instructed model would.
     """
 
     async def front() -> Smoke:
@@ -143,8 +148,9 @@ def smoked(fault: Fault, seed: int) -> Smoke:
 
 @asynccontextmanager
 async def split(fault: Fault, known: Path | None, seed: int) -> AsyncIterator[Deployed]:
-    """The disaggregated deployment with its fault; without an answer file, of servers with
-    skills.
+    """Serve the disaggregated deployment with its fault.
+
+    Without an answer file the servers have skills.
     """
     workers = [("context", i) for i in range(CONTEXT)] + [
         ("generation", i) for i in range(GENERATION)

@@ -1,4 +1,4 @@
-"""What an endpoint lacks is said before a task is asked, and never turned into a score."""
+"""Test that missing abilities of an endpoint are reported before a task and never scored."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_what_it_can_do_is_seen_by_what_comes_back(
 
 
 def test_no_answer_of_no_tokens_is_ever_asked_for() -> None:
-    # trtllm-serve refuses it, and an old one ended by it
+    # trtllm-serve refuses it; an old one crashed.
     server = _everywhere(FOUR)
     _, lacking, _ = _probe(server, prepared(prompt_logprobs=True))
     assert set(lacking) == {"t"}
@@ -211,7 +211,7 @@ def test_a_context_that_is_long_enough_or_of_unknown_length_is_gone_on_with(
 ) -> None:
     found, lacking, _ = _simulated(prepared(context_tokens=500), context_tokens=wanted and 1000)
     assert not lacking
-    assert found[CONTEXT].works is None  # a server that refuses nothing tells nothing
+    assert found[CONTEXT].works is None  # a server that refuses nothing proves nothing
 
 
 # ------------------------------------------------------------------------------------------ servers
@@ -221,7 +221,7 @@ FOUR = answer("4", usage=(9, 1))
 
 
 def _everywhere(responder: Responder) -> ScriptedServer:
-    """A server that answers so on every path, also where it is asked for its models."""
+    """Serve the same reply on every path, including the list of models."""
     return ScriptedServer(responder, paths=EVERY_PATH)
 
 
@@ -364,7 +364,7 @@ def test_where_nothing_is_answered_at_all_the_run_stops(status: int) -> None:
         _probe(_everywhere(fail(status, "no")), prepared(), prepared("c", prompt=CHAT))
 
 
-# ----------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------  # noqa: E501
 # a whole run
 
 

@@ -1,5 +1,6 @@
-"""A task ends before all of it was asked, and the verdict is the one that all of it would have
-given.
+"""Test tasks that end early.
+
+The verdict is the one that the whole task would have given.
 """
 
 from __future__ import annotations
@@ -150,8 +151,9 @@ def test_a_missing_answer_counts_against_the_bet_and_too_many_decide_nothing() -
 def test_a_run_that_is_undecided_for_what_is_missing_is_decided_early_with_probability_eps_at_most(
     n: int, lost: int, asked: int
 ) -> None:
-    """One answer more is missing than may be. Without a bet on it from the first sample on, many
-    are decided.
+    """One more answer is missing than allowed.
+
+    Without a bet on it from the first sample on, many runs are decided.
     """
     rng, decided = random.Random(7), 0
     before = array("d", (float(rng.random() < 0.8) for _ in range(n)))
@@ -166,8 +168,9 @@ def test_a_run_that_is_undecided_for_what_is_missing_is_decided_early_with_proba
 
 
 def test_missing_answers_are_worst_for_passing_and_best_for_failing() -> None:
-    """The answers leave the whole run undecided, at 46 to 54 points: taken at either end alone they
-    decide it.
+    """The answers leave the whole run undecided at 46 to 54 points.
+
+    Either bound alone would decide it.
     """
     rng, runs, decided = random.Random(5), 60, 0
     for _ in range(runs):
@@ -182,8 +185,9 @@ def test_missing_answers_are_worst_for_passing_and_best_for_failing() -> None:
 
 
 def test_an_endpoint_that_turns_worse_is_not_passed_on_what_came_before() -> None:
-    """From sample 120 of 198 on it loses three answers of ten, so that the whole run fails. Without
-    the chart half of these runs pass.
+    """From sample 120 of 198 on the endpoint loses three answers of ten.
+
+    The whole run fails. Without the chart half of these runs pass.
     """
     rng, n, runs, passed = random.Random(3), 198, 200, 0
     before = array("d", (float(rng.random() < 0.9) for _ in range(n)))
@@ -225,7 +229,7 @@ def plan(data_root: Path) -> Plan:
 
 @pytest.fixture(scope="module")
 def judged(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """The plan with a reference that was registered from a run of it."""
+    """Return the plan with a reference that was registered from a run of it."""
     folder = tmp_path_factory.mktemp("judged")
     _run(plan, folder / "reference")
     register([folder / "reference"], folder / "refs")
@@ -275,7 +279,7 @@ def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(
         outcome,
     )
 
-    # The same command again asks nothing, and judging again finds the same.
+    # The same command asks nothing more, and a second judgement finds the same.
     again = _run(early, tmp_path / "out", run=1, damage=damage)
     assert len(read_sessions(tmp_path / "out")) == 1
     assert again.tasks[0].verdict == task.verdict
@@ -287,7 +291,7 @@ def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(
     with pytest.raises(RunFolderError, match="have no answer"):
         register([tmp_path / "out"], tmp_path / "other", reason="try")
 
-    # Without the early stop the run goes on to its end.
+    # Without the early stop the run continues to its end.
     whole = _run(judged, tmp_path / "out", run=1, damage=damage)
     assert whole.tasks[0].verdict.outcome is outcome
     assert (whole.tasks[0].result.scored, whole.tasks[0].verdict.early) == (1319, None)

@@ -1,5 +1,6 @@
-"""The evaluation of a real language model: the embedded one, sound and damaged, behind one
-server.
+"""Test the evaluation of the embedded language model.
+
+The model is intact or damaged and runs behind one server.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ WAYS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("shots", {"num_fewshot": 2}, {}),
     ("likelihood", {"scoring": "loglikelihood"}, {}),
 ]
-"""Names of ours, with options of the task and limits."""
+"""Names of the ways of asking, with options of the task and limits."""
 
 
 def _plan(endpoint: Endpoint, model: str, tasks: tuple[Spec, ...], **limits: Any) -> Plan:
@@ -40,7 +41,7 @@ def _plan(endpoint: Endpoint, model: str, tasks: tuple[Spec, ...], **limits: Any
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TaskResult]:
-    """What each way of asking gave, by a name of ours."""
+    """Return the result of each way of asking, by name."""
     folder = tmp_path_factory.mktemp("embedded")
     found: dict[str, TaskResult] = {}
 
@@ -94,4 +95,4 @@ def test_damage_shows_where_it_was_done(results: dict[str, TaskResult]) -> None:
 def test_a_passkey_is_found(results: dict[str, TaskResult]) -> None:
     value = results[f"{SOUND} passkey_short"].value
     assert value is not None
-    assert value >= 50  # by chance none is; docs/embedded-model.md tells 78.6 of 500
+    assert value >= 50  # none is by chance; docs/embedded-model.md has 78.6 of 500

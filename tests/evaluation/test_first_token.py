@@ -1,5 +1,6 @@
-"""The token that begins a text to a model: files and servers tell it, and warnings say where it
-lacks.
+"""Test the token that begins a text.
+
+Files and servers report it, and warnings say if it is missing.
 """
 
 from __future__ import annotations
@@ -98,13 +99,15 @@ def task(*, prefix: str | bool | None = None, context: str = "") -> Task:
         score=lambda sample, response: Score(value=1.0, outcome=Outcome.CORRECT),
         answers=lambda sample: ("Yes", "No"),
     )
-'''
+'''  # noqa: E501
 
 
 def test_a_plan_has_it_before_its_endpoint_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tokenizer goes before the mark of a server, and a server that puts its own before the
+    """The plan's token has the highest priority.
+
+    A tokenizer takes precedence over the mark of a server, and a server that adds its own over the
     tokenizer.
     """
     (tmp_path / "tasks").mkdir()
@@ -150,7 +153,7 @@ def test_first_tokens_that_are_left_out_or_have_two_before_them_are_remarked_on(
     assert "the first token of each text is left out" in remarks([_task("", whole)], [none])[0]
     named = f"--set {_task('', whole).task.name}.tokenizer=DIR"
     assert named in remarks([_task("", whole)], [none])[0], (
-        "--tokenizer is refused beside tasks that generate"
+        "--tokenizer is refused with tasks that generate"
     )
     assert "two tokens begin each text" in remarks([_task("<s>", begun)], [puts])[0]
     for one, found in (

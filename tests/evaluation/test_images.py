@@ -1,4 +1,4 @@
-"""Images as parts of a turn: what is sent, hashed, shown and counted."""
+"""Test images in a turn: they are sent, hashed, shown and counted."""
 
 from __future__ import annotations
 

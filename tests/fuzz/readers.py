@@ -1,7 +1,7 @@
-"""Coverage-guided fuzzing of what reads an endpoint's bytes: `make fuzz`.
+"""Fuzz the readers of an endpoint's bytes, guided by coverage: `make fuzz`.
 
-Whatever bytes come, in whatever pieces, the readers give an answer or raise InvalidResponse, and
-pieces change nothing. A connection that gets them always comes to an end.
+For any bytes in any pieces, the readers return an answer or raise InvalidResponse, and the pieces
+make no difference. A connection that gets them always ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _payloads(pieces: list[bytes]) -> list[bytes]:
 
 
 def _reply(pieces: list[bytes]) -> Reply:
-    """What a connection makes of the bytes before it is lost."""
+    """Return a connection's result of the bytes until it is lost."""
     connection, reply = (
         Http1Connection(set(), {}),
         Reply(_loop.create_future(), limit=1000, now=0.0),
@@ -53,7 +53,7 @@ def _reply(pieces: list[bytes]) -> Reply:
 
 
 def one_input(data: bytes) -> None:
-    """Reads the bytes as a body, as a stream in one piece, and as a stream cut in two."""
+    """Read the bytes as a body, as a stream in one piece, and as a stream cut in two."""
     with suppress(wire.InvalidResponse):
         said = wire.decode(data, "application/json")
         split_thinking(said.text)

@@ -1,8 +1,9 @@
-"""Writes a Llama with random weights in the layout of the hub: PYTHON random_model.py FOLDER
-TOKENIZER [--small].
+"""Write a Llama with random weights in the layout of the hub.
 
-TOKENIZER is a folder that has one. About 1.1 billion parameters in bfloat16; with --small about a
-million, for a CPU. Needs torch and transformers.
+    PYTHON random_model.py FOLDER TOKENIZER [--small]
+
+TOKENIZER is a folder that has one. The model has about 1.1 billion parameters in bfloat16, with
+--small about a million, for a CPU. Needs torch and transformers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Does our client keep a GPU as busy as a loop that does nothing but send? On a machine that has
-one: make test-gpu.
+"""Test that our client keeps a GPU as busy as a loop that only sends requests.
 
-A Llama with random weights is served by `transformers serve --continuous-batching`. The same
-requests go to it from a bare loop and from an evaluation, and nvidia-smi tells how busy the GPU was
-meanwhile.
+Run it with `make test-gpu` on a machine that has a GPU. `transformers serve --continuous-batching`
+serves a Llama with random weights. A bare loop and an evaluation send it the same requests, and
+nvidia-smi measures the use of the GPU.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.gpu]
 REQUESTS = 512
 IN_FLIGHT = 64
 NEARLY = 0.9
-"""The share of the bare loop's requests per second, and of its use of the GPU, that an evaluation
-has to reach."""
+"""Share of the bare loop's requests per second and GPU use that an evaluation must reach."""
 
 
 def _missing() -> str | None:
@@ -58,8 +56,9 @@ def _not_built() -> str | None:
 
 @contextmanager
 def _gpu_use() -> Iterator[list[float]]:
-    """The use of the first GPU in percent, twice a second for the length of the block, from its
-    first use to its last: an evaluation does other things before and after its requests.
+    """Yield the use of the first GPU in percent, twice a second, from its first to its last use.
+
+    An evaluation does other things before and after its requests.
     """
     seen: list[float] = []
     over = threading.Event()
@@ -88,8 +87,9 @@ def _gpu_use() -> Iterator[list[float]]:
 
 
 def _bare_loop(url: str, bodies: list[bytes]) -> float:
-    """Seconds that the requests take from threads with a connection each, which look at nothing but
-    the status.
+    """Return the seconds that the requests take from threads that check only the status.
+
+    Each thread has one connection.
     """
     address = url.removeprefix("http://").removesuffix("/v1")
     left = iter(bodies)
@@ -124,8 +124,9 @@ def _measured(
     use: Callable[[], AbstractContextManager[list[float]]],
     **options: Any,
 ) -> dict[str, tuple[float, list[float]]]:
-    """Requests per second while requests were sent, and the use of the GPU by then, of each way of
-    asking a model with random weights.
+    """Return requests per second and GPU use of each way to ask a model with random weights.
+
+    Both cover only the time in which requests were sent.
     """
     model = folder / "model"
     script = Path(__file__).with_name("random_model.py")
@@ -146,7 +147,7 @@ def _measured(
         found: dict[str, tuple[float, list[float]]] = {}
         await asyncio.to_thread(
             _bare_loop, endpoint.base_url, bodies[:IN_FLIGHT]
-        )  # kernels are compiled, caches made
+        )  # compiles kernels and fills caches
         with use() as used:
             seconds = await asyncio.to_thread(_bare_loop, endpoint.base_url, bodies)
         found["bare loop"] = requests / seconds, used
@@ -194,7 +195,7 @@ def test_an_evaluation_keeps_the_gpu_as_busy_as_a_bare_loop(tmp_path: Path) -> N
 
 
 def test_the_measurement_itself_works_on_a_cpu(tmp_path: Path) -> None:
-    """All of it but the GPU, with a model of a million parameters: no figure is judged."""
+    """All steps except the GPU run, with a model of a million parameters; no figure is judged."""
     if why := _not_built():
         pytest.skip(why)
     found = _measured(
@@ -211,7 +212,7 @@ def test_the_measurement_itself_works_on_a_cpu(tmp_path: Path) -> None:
 def test_the_use_of_a_gpu_is_taken_from_its_first_to_its_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for nvidia-smi, which tells another use each time."""
+    """A stand-in for nvidia-smi reports a different use each time."""
     told = tmp_path / "told"
     told.write_text("".join(f"{percent}\n" for percent in (0, 0, 80, 0, 90, 0)))
     smi = tmp_path / "nvidia-smi"

@@ -1,6 +1,7 @@
-"""Tasks in lm-eval's format whose code draws: with the generators of Python and numpy, with one of
-its own, while it is imported, in a prompt and while it scores; and GPQA's own configurations on
-made data.
+"""Define tasks in lm-eval's format whose code draws random numbers.
+
+They draw with the generators of Python and numpy or with their own, during import, in a prompt and
+while scoring. GPQA's own configurations on made data are here too.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def text(doc):
 
 def guess(doc, results):
     return {"acc": random.random()}
-"""
+"""  # noqa: E501
 DRAWN = {
     "drawn_python": "process_docs: !function drawing.by_python",
     "drawn_shots": "process_docs: !function drawing.by_python\nnum_fewshot: 2",
@@ -58,13 +59,13 @@ GPQA = {
     "cot_zeroshot/_gpqa_cot_zeroshot_yaml": "",
     "cot_n_shot/_gpqa_cot_n_shot_yaml": "num_fewshot: 1",
 }
-"""The files that lm-eval's tasks of GPQA include, below its folder, and what they are given
-here."""
+"""Files that lm-eval's tasks of GPQA include, below its folder, with their content here."""
 
 
 def write(root: Path, gpqa: Path | None = None) -> list[str]:
-    """Write the tasks and their data below a folder for `--include-path`, those of GPQA too where
-    lm-eval's folder of them is given. Return their names.
+    """Write the tasks and their data below a folder for `--include-path`, and return their names.
+
+    Those of GPQA are included if lm-eval's folder of them is given.
     """
     folder = root / "lm_eval"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,7 @@
-"""Tasks in lm-eval's format with local data: one of each kind, and those that cannot be asked."""
+"""Define tasks in lm-eval's format with local data.
+
+There is one of each kind, and those that cannot be asked.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ filter_list:
   - name: flexible-extract
     filter: [{function: regex, group_select: -1, regex_pattern: "(-?[0-9]+)"}, {function: take_first}]
 metadata: {version: 2.0}
-"""
+"""  # noqa: E501
 CHOOSE = """
 task: made_capitals
 dataset_path: json
@@ -149,7 +152,7 @@ FILES = {
 
 
 def write(folder: Path, *, sums: int = 8) -> Path:
-    """The files of all of them, data included, below a folder for `--include-path`."""
+    """Write the files of all tasks, data included, below a folder for `--include-path`."""
     root, folder = folder, folder / "lm_eval"
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in FILES.items():

@@ -1,4 +1,4 @@
-"""A simulated endpoint next to the test, for what runs an event loop of its own."""
+"""Serve a simulated endpoint next to the test, for code that runs its own event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.scripted_server import serve_in_thread
 
 @contextmanager
 def served(**config: Any) -> Iterator[tuple[str, Stats]]:
-    """Its base URL and what it has seen. It ends with the block."""
+    """Yield the base URL and the received requests; the endpoint ends with the block."""
     app = create_app(SimulatorConfig(record=True, **config))
     with serve_in_thread(app) as url:
         yield url, app[STATS]

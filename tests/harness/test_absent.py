@@ -1,4 +1,4 @@
-"""What is said where the optional extra is not there."""
+"""Test the messages without the optional extra."""
 
 from __future__ import annotations
 

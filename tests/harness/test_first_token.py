@@ -1,4 +1,4 @@
-"""The token before a text that has no context: told, given, put by the server, or none."""
+"""Test the token before a text without context: reported, given, added by the server, or none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXTS = (
     "Lamps burn late here.",
 )
 VALUE = {"": -0.5, "<s>": -0.25}
-"""Log-probability of each token of a text, by what was sent before it."""
+"""Log-probability of each token of a text, by the text sent before it."""
 WORDS = sum(len(re.split(r"\s+", text)) for text in TEXTS)
 BARE = """
 task: made_bare
@@ -56,8 +56,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The log-probability of a token of every text with and without <s> before it, and of choices:
-    those that begin with <s> are likely, the others are not.
+    """Write known log-probabilities of texts and choices.
+
+    Each token of a text has one value with <s> before the text and another one without. Choices
+    that begin with <s> are likely, the others are not.
     """
     known = {before + text: value for before, value in VALUE.items() for text in TEXTS}
     for country, capital in CAPITALS:
@@ -99,8 +101,9 @@ def _run(plan: Plan, out: Path) -> tuple[TaskReport, list[str]]:
 
 
 def _perplexity(value: float, *, less: int = 0) -> float:
-    """The perplexity by word of the texts without `less` tokens: a word is a token of the simulated
-    endpoint.
+    """Return the perplexity by word of the texts without `less` tokens.
+
+    A word is a token of the simulated endpoint.
     """
     return math.exp(-value * (WORDS - less) / WORDS)
 
@@ -124,7 +127,7 @@ MARK = {"begins_with": "<s>"}
             {},
             "",
             _perplexity(-0.5, less=3),
-        ),  # it takes <end> for no token of its own
+        ),  # it does not take <end> for a token of its own
     ],
 )
 def test_a_text_is_judged_behind_what_begins_texts(
@@ -149,7 +152,7 @@ def test_a_text_is_judged_behind_what_begins_texts(
     assert len(warnings) == (prefix == "")
     if warnings:
         assert "the first token of each text is left out" in warnings[0]
-    # The endpoint is gone now: what it told stands in the plan.
+    # The endpoint is gone now: the plan holds what it reported.
     assert run_folder.read_plan(tmp_path / "out").tasks[0].options["prefix"] == prefix
     again, warned = _run(plan, tmp_path / "out")
     assert (again.result.value, again.fingerprint, warned) == (
@@ -176,7 +179,7 @@ def test_a_choice_without_a_context_stands_behind_what_begins_texts(
     assert prior.result.failed == 0
     [journal] = (tmp_path / "out/samples").glob("*.jsonl")
     first = json.loads(journal.read_text().splitlines()[0])["response"]["choice_logprobs"]
-    # <s> in the text itself is not sent twice; a server that puts one puts it before that, too
+    # <s> in the text itself is not sent twice; a server that adds one adds it before that, too
     assert first == (
         [[-0.1] * 3, [-2.0] * 2] if "tells_beginning" in server else [[-0.1] * 4, [-2.0] * 2]
     )
@@ -217,7 +220,7 @@ def test_a_tokenizer_tells_it_unless_the_endpoint_puts_or_knows_no_such_token(
 def test_a_run_that_began_without_goes_on_without(
     folder: Path, answers: Path, tmp_path: Path
 ) -> None:
-    """Such as one of an older version, whose saved plan says nothing."""
+    """An older version saved a plan without the token, for example."""
     with served(answers=answers, prompt_logprobs="echo", **MARK) as (url, _):
         plan = _plan(url, folder, "made_texts")
         _run(plan, tmp_path / "out")
@@ -238,7 +241,7 @@ def test_a_run_that_began_without_goes_on_without(
 def test_an_endpoint_is_asked_once_for_all_tasks_that_send_the_same(
     folder: Path, answers: Path, tmp_path: Path
 ) -> None:
-    """BLiMP has 67 tasks, and an endpoint may take its time to tell nothing."""
+    """BLiMP has 67 tasks, and an endpoint may be slow to report nothing."""
     with served(answers=answers, prompt_logprobs="echo", tells_beginning="vllm", **MARK) as (
         url,
         stats,
@@ -267,7 +270,7 @@ def test_two_tokens_before_a_text_are_told(folder: Path, answers: Path, tmp_path
 def test_launched_endpoints_of_ours_are_known_before_they_start(
     folder: Path, tmp_path: Path
 ) -> None:
-    """The value of the embedded model is the sum of what it says of the tokens themselves."""
+    """The value of the embedded model is the sum of the log-probabilities of the tokens."""
     server = {"accuracy": 1.0, "prompt_logprobs": "echo", **MARK, "tells_beginning": "vllm"}
     plan = Plan(
         model="m",
@@ -292,7 +295,7 @@ def test_launched_endpoints_of_ours_are_known_before_they_start(
 
 
 def _of_tokens() -> float:
-    """The log-probability of the texts behind the token that ends texts, by the tokens' ids."""
+    """Return the log-probability of the texts after the end token, by the tokens' ids."""
     from aiohttp import ClientSession, web
 
     from launchers._embedded.server import create_app

@@ -1,5 +1,6 @@
-"""lm-eval's GSM8K and ours, sample by sample, on recorded answers of models, or made-up ones where
-there are none.
+"""Compare lm-eval's GSM8K with ours, sample by sample.
+
+The answers are recorded ones of models, or made-up ones if those are missing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ OPTIONS = {"data_files": {"train": "train.jsonl", "test": "test.jsonl"}, "num_fe
 
 
 def _recorded(folder: Path) -> list[tuple[int, str]]:
-    """(row of the test set, answer)."""
+    """Return pairs of (row of the test set, answer)."""
     found = []
     for file in sorted(folder.glob("gsm8k_*Llama*.jsonl")):
         rows = map(json.loads, file.read_text().splitlines())

@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def known(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a simulated model knows of the tasks: right about half of the time."""
+    """Return what a simulated model knows of the tasks: right about half of the time."""
     out = tmp_path_factory.mktemp("known") / "out"
     launcher = Spec(name="simulated", options={"accuracy": 0.5, "prompt_logprobs": "echo"})
     asyncio.run(evaluate(_plan(folder, launcher), out, environ={}))

@@ -55,7 +55,7 @@ def needs_data(doc, results):
 
 def leaves(doc, results):
     raise SystemExit(3)
-"""
+"""  # noqa: E501
 
 
 def _write(root: Path, name: str, text: str) -> Path:

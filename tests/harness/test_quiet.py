@@ -1,4 +1,4 @@
-"""lm-eval's logger gets its level back, also when callers overlap in threads."""
+"""Test that lm-eval's logger gets its level back, even if callers overlap in threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_threads_that_overlap_leave_the_logger_and_the_warnings_as_they_were() -
     def first() -> None:
         with as_others_code(), quiet():
             entered.set()
-            left.wait(WAIT_S)  # the second one comes meanwhile, if it can
+            left.wait(WAIT_S)  # the second one arrives meanwhile, if it can
         left.set()
 
     def second() -> None:

@@ -1,4 +1,7 @@
-"""Tasks that draw ask what lm-eval asks, in every process and whatever is in a cache."""
+"""Test that tasks that draw ask what lm-eval asks.
+
+This holds in every process and for any content of a cache.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def test_a_document_scores_the_same_whenever_it_is_scored(
 def test_what_a_task_registers_in_lm_eval_stays_registered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Importing its module again must not be refused as a second registration."""
+    """A second import of its module must not be refused as a second registration."""
     from serve_eval.plugins import extensions
     from serve_eval.protocol.shared import build_task
     from serve_eval.schema import DataRoots, Spec

@@ -1,4 +1,4 @@
-"""What several tests of launchers need."""
+"""Fixtures shared by the tests of launchers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ FAKE_ENGINE = Path(__file__).with_name("fake_docker.py")
 
 @pytest.fixture
 def said() -> list[str]:
-    """What a launch told."""
+    """Return the list that collects the messages of a launch."""
     return []
 
 
 @pytest.fixture
 def own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locks of the test's own, since others run beside it, and eight free GPUs, whatever this
-    machine has.
+    """Give the test its own locks and eight free GPUs.
+
+    Other tests run at the same time, and this machine may have any number of GPUs.
     """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -44,13 +45,13 @@ def own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def context(tmp_path: Path, said: list[str], own_machine: None) -> LaunchContext:
-    """A launch with its logs in the test's folder."""
+    """Return the context of a launch with its logs in the test's folder."""
     return LaunchContext(model="org/model", log_dir=tmp_path / "logs", notify=said.append)
 
 
 @dataclass
 class Engine:
-    """A fake engine that runs, and `docker` on PATH that asks it."""
+    """A running fake engine, and a `docker` on PATH that asks it."""
 
     socket: Path
 
@@ -63,7 +64,7 @@ class Engine:
         return [json.loads(text) for text in Path(f"{self.socket}.log").read_text().splitlines()]
 
     def empty(self) -> bool:
-        """Once no container is left, or never."""
+        """Return True once no container is left, False after 20 s."""
         deadline = time.monotonic() + 20
         while self.names():
             if time.monotonic() > deadline:
@@ -103,7 +104,7 @@ def engine(
 def standin(
     own_machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:
-    """Makes `trtllm-serve` the stand-in, of a flavour and with faults."""
+    """Return a function that makes `trtllm-serve` the stand-in, with a flavour and faults."""
 
     def use(flavour: Flavour = "v12", faults: Any = None, **variables: str) -> None:
         monkeypatch.delenv("STANDIN_FAULTS", raising=False)
@@ -117,8 +118,9 @@ def standin(
 
 @pytest.fixture
 def plan_of(data_root: Path) -> Callable[..., Plan]:
-    """A small plan with a launcher, its options and limits; answers are whatever the stand-in
-    says.
+    """Return a function that makes a small plan with a launcher, its options and limits.
+
+    The stand-in may answer anything.
     """
 
     def plan(

@@ -1,9 +1,10 @@
-"""Causes of an end as logs of TensorRT-LLM show them, and the seconds until a launch ends by them.
+"""Causes of a server's end in logs of TensorRT-LLM, and the seconds until a launch ends.
 
-`python -m tests.launchers.dead_servers` launches a server for each through the real command line,
-which says the error, hangs with its process alive, and hears no SIGTERM; it prints the table of
-docs/launched-servers.md, with a column for 1.2 and one for main, whose server goes on to answer 503
-`starting`. Names of flavours choose others. An error in place of a row makes it exit with 1.
+`python -m tests.launchers.dead_servers` launches a server for each cause through the real command
+line. The server prints the error, hangs with its process alive, and ignores SIGTERM. The script
+prints the table of docs/launched-servers.md with a column for 1.2 and one for main, whose server
+keeps answering 503 `starting`. Names of flavours as arguments choose others. The exit code is 1 if
+a row holds an error.
 """
 
 from __future__ import annotations
@@ -32,13 +33,11 @@ FRAMES = """Traceback (most recent call last):
              ^^^^^^
   File "/usr/local/lib/python3.12/dist-packages/tensorrt_llm/executor/worker.py", line 302, in worker_main
     worker = worker_cls(
-"""
+"""  # noqa: E501
 
 
 class Dead(NamedTuple):
-    """How a server says why it is dead, what the launch is to call it, and a warning that says the
-    same.
-    """
+    """The last words of a dead server, the cause that the launch names, and a similar warning."""
 
     name: str
     words: str
@@ -150,8 +149,9 @@ WARNINGS = "\n".join(one.warning for one in DEAD)
 
 
 def measured(words: str, folder: Path, flavour: Flavour = "v12") -> tuple[float, int, str]:
-    """Launch a server that says this and hangs; return the seconds from its line to our end, our
-    exit code, and what we said.
+    """Launch a server that prints these words and hangs.
+
+    Return the seconds from its line to the end of the tool, the exit code, and the message.
     """
     write_gsm8k(folder / "data/gsm8k")
     times = folder / "times"
@@ -194,9 +194,7 @@ def measured(words: str, folder: Path, flavour: Flavour = "v12") -> tuple[float,
 
 
 def rows(flavours: Sequence[Flavour]) -> Iterator[str]:
-    """Yield the lines of the table; a cell that begins with `no: ` is of a launch that did not end
-    so.
-    """
+    """Yield the lines of the table; a cell starts with `no: ` if its launch ended differently."""
     yield (
         "| server's last words | told |"
         f" {' | '.join(f'seconds to exit 4, {one}' for one in flavours)} |"

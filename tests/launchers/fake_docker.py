@@ -1,12 +1,13 @@
-"""A container engine without containers: `docker run` and `rm` as clients of a daemon, as with the
-real one.
+"""A container engine without containers: `docker run` and `rm` are clients of a daemon.
 
-`fake_docker.py daemon SOCKET` runs what clients ask for as its own children, in a session of their
-own, with its own environment and what `-e` says: nothing that happens to a client ends them.
-`fake_docker.py SOCKET ARGUMENTS...` is the client: it hands SIGTERM and SIGINT on, and ends with
+`fake_docker.py daemon SOCKET` runs the commands of clients as its own children, each in its own
+session, with the daemon's environment and the variables of `-e`. As with the real engine, nothing
+that happens to a client ends them.
+
+`fake_docker.py SOCKET ARGUMENTS...` is the client. It passes SIGTERM and SIGINT on and ends with
 the exit code of the container. Every command line is added to SOCKET.log as a JSON line. With
---interactive, stdin ends for the container when it does for the client or the client is gone, and
-nothing is passed on. `ps` names the containers.
+--interactive, the container's stdin ends when the client's does or the client is gone; data is not
+passed on. `ps` names the containers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 FLAGS = ("--rm", "--init", "--interactive")
 STDIN_ENDS = 255
-"""What a client says, in place of the number of a signal, when its own stdin is at its end."""
+"""Sent by a client instead of a signal number when its own stdin ends."""
 VALUES = (
     *(
         "--name",
@@ -48,7 +49,7 @@ class Refused(Exception):
 
 
 def parsed(words: list[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """The options of `run`, each with its values, and the image with its command."""
+    """Return the options of `run`, each with its values, and the image with its command."""
     options: dict[str, list[str]] = {}
     while words and words[0].startswith("-"):
         name, words = words[0], words[1:]

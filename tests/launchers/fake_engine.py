@@ -1,8 +1,7 @@
-"""A server of another engine for tests of its launcher: FILE KIND [words of a command line]. KIND
-tells its manners.
+"""A server of another engine for tests of its launcher: FILE KIND [words of a command line].
 
-llama-server and transformers have /health; llama-cpp-python answers 404 there. transformers refuses
-any model but the one that it was started with, and lists none.
+KIND sets its behaviour. llama-server and transformers have /health; llama-cpp-python answers 404
+there. transformers refuses any model except the one it was started with, and lists none.
 """
 
 from __future__ import annotations

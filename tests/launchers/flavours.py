@@ -1,8 +1,7 @@
-"""What each version does, seen through the launcher and over HTTP: `python -m
-tests.launchers.flavours` prints a table.
+"""Print a table of what each version does, seen through the launcher and over HTTP.
 
-With `write` it goes into docs/launched-servers.md. The servers are the stand-in's; a row says what
-happened, not what should.
+Run `python -m tests.launchers.flavours`; with `write` the table goes into docs/launched-servers.md.
+The servers are the stand-in's. A row says what happened, not what should happen.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ COLUMNS = (
     "discovery",
     "key between servers",
     "while it starts",
-    "`/v1/models` of the front door",
+    "`/v1/models` of the orchestrator",
 )
 NAMES = {"old": "before November 2025", "v12": "1.2", "main": "main, 2026"}
 REQUESTS = 4
@@ -45,7 +44,7 @@ LOAD_S = 1.0
 
 
 class Starting(threading.Thread):
-    """What a server that is loading answers, the first time that it answers at all."""
+    """A thread that records the first answer of a server that loads."""
 
     def __init__(self, log_dir: Path) -> None:
         super().__init__(daemon=True)
@@ -78,13 +77,13 @@ class Starting(threading.Thread):
 
 
 def table() -> list[str]:
-    """The lines of it."""
+    """Return the lines of the table."""
     rows = [f"| version | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
     return [*rows, *(f"| {NAMES[flavour]} | {' | '.join(row(flavour))} |" for flavour in ALL)]
 
 
 def row(flavour: Flavour) -> list[str]:
-    """One version's cells."""
+    """Return the cells of one version."""
     with tempfile.TemporaryDirectory() as folder, _around(flavour, Path(folder)):
         place = Path(folder)
         perf, key, starting, models = _first(place / "first/logs")
@@ -128,9 +127,8 @@ def _first(log_dir: Path) -> tuple[str, str, str, str]:
         starting.over.set()
         starting.join(5)
     lines = sum(path.read_bytes().count(b"\n") for path in log_dir.rglob("perf_metrics-*.jsonl"))
-    files = (
-        f"{lines - 1} of {REQUESTS} requests" if lines else "nothing"
-    )  # the first completion has one too
+    # The first completion of a launch has a line too.
+    files = f"{lines - 1} of {REQUESTS} requests" if lines else "nothing"
     key = (
         "one for each launch"
         if any("internal_request_auth_key" in line for line in said)
@@ -145,7 +143,7 @@ async def _asked(endpoint: Endpoint) -> tuple[str, str]:
         {"model": "m", "prompt": "p", "max_tokens": 4},
     )
     async with httpx.AsyncClient(trust_env=False) as client:
-        (await client.get(f"{root}/perf_metrics")).read()  # those of the start
+        (await client.get(f"{root}/perf_metrics")).read()  # drop those of the start
         for _ in range(REQUESTS):
             assert (await client.post(f"{root}/v1/completions", json=body)).status_code == 200
         metrics, models = (

@@ -1,4 +1,4 @@
-"""The processes of servers, as their logs and the machine know them."""
+"""The processes of servers, from their logs and from the machine."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from serve_eval.schema import LaunchContext
 
 
 def process_number(context: LaunchContext, name: str = "trtllm", what: str = "server") -> int:
-    """The number of a process, as its server's log tells: `server`, or the `rank` that it
-    started.
-    """
+    """Return a process number from the log of its server: the `server`, or a `rank` of it."""
     log = (context.log_dir / f"{name}.log").read_text()
     return int(log.partition(f"Started {what} process [")[2].partition("]")[0])
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended; a zombie that nobody reaps yet has."""
+    """Return True if a process has ended, even if it is a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""A fake nvidia-smi on PATH, which tells of the GPUs that a test wants."""
+"""A fake nvidia-smi on PATH that shows the GPUs a test wants."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 from launchers._machine import local_gpus
 
 MEMORY_USED = local_gpus.memory_used
-"""The one that asks nvidia-smi: tests of launchers replace it."""
+"""The function that runs nvidia-smi; tests of launchers replace it."""
 
 
 class Smi:
-    """The output of nvidia-smi: a line per GPU (`0, GPU-a, 17`), and a line per process (`GPU-a,
-    PID, MIB, NAME`).
+    """The output of nvidia-smi.
+
+    It has a line per GPU (`0, GPU-a, 17`) and a line per process (`GPU-a, PID, MIB, NAME`).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,7 +48,7 @@ class Smi:
 
 @pytest.fixture
 def smi(own_machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Smi:
-    """A machine with that nvidia-smi; without a GPU until a test names one."""
+    """Return a fake nvidia-smi for a machine that has no GPU until a test names one."""
     fake = Smi(tmp_path / "smi")
     monkeypatch.setenv("PATH", f"{fake.folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(local_gpus, "memory_used", MEMORY_USED)

@@ -1,6 +1,7 @@
-"""Whatever options a plan holds: the command lines and files that come of them are what
-trtllm-serve accepts, by the stand-in's definitions of both generations, and by the list of what the
-real ones accept where that is at hand.
+"""Test that trtllm-serve accepts the command lines and files of every plan.
+
+The definitions are those of the stand-in for both generations and, if present, the list of what the
+real servers accept.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ CONTAINERS = st.builds(
 def started(
     deployment: Deployment, container: Container | None, log_dir: Path, host: str, port: int | None
 ) -> list[Server]:
-    """What a launcher would start; none where the options contradict each other."""
+    """Return the servers that a launcher would start; none if the options contradict each other."""
     context = LaunchContext(model="org/model", log_dir=log_dir)
     try:
         parts = list_parts(deployment, context)
@@ -155,7 +156,7 @@ def started(
 
 @cache
 def told(command: str, flavour: Flavour) -> frozenset[str]:
-    """The options that --help of this generation names."""
+    """Return the options in --help of this generation."""
     found = group(flavour, lambda *_: None).commands[command]
     return frozenset(FLAG.findall(found.get_help(click.Context(found))))
 
@@ -165,9 +166,7 @@ def known(servers: list[Server], flavour: Flavour) -> dict[tuple[str, ...], froz
 
 
 def accept(server: Server, flavour: Flavour) -> str:
-    """Reads the command line and its file as trtllm-serve does, and raises what it would end
-    with.
-    """
+    """Read the command line and its file as trtllm-serve does, and raise its error."""
 
     def run(command: str, params: dict[str, Any], given: frozenset[str]) -> str:
         if command == "serve":
@@ -187,7 +186,7 @@ def accept(server: Server, flavour: Flavour) -> str:
 
 
 def check(deployment: Deployment, container: Container | None, host: str, port: int | None) -> int:
-    """How many servers were started, each of which is accepted."""
+    """Check that every server is accepted, and return their number."""
     with TemporaryDirectory() as folder:
         servers = started(deployment, container, Path(folder), host, port)
         for flavour in ALL:
@@ -214,7 +213,7 @@ def write(servers: list[Server]) -> None:
 
 
 def refused(servers: list[Server], flavour: Flavour) -> bool:
-    """Whether this generation would not take one of them; the 1.2 line takes all."""
+    """Return True if this generation refuses one of the servers; the 1.2 line accepts all."""
     assert flavour != "v12"
     write(servers)
     for server in servers:
@@ -275,8 +274,7 @@ def test_what_the_plans_of_these_tests_start() -> None:
     )
 
 
-# ---------------------------------------------------------------------- what the real definitions
-# were seen to accept
+# What the real definitions were seen to accept
 
 
 def vectors(shared: Path) -> Mapping[str, Any]:
@@ -304,7 +302,7 @@ def test_every_option_of_ours_was_accepted_once(
 
 
 def test_files_that_were_parsed_are_those_that_we_write(shared: Path, tmp_path: Path) -> None:
-    """Every key that we write stood in a file that was accepted, with a value of the same type."""
+    """Every key that we write was in an accepted file, with a value of the same type."""
     rows = [row["config"] for row in vectors(shared)["disagg_config"] if row["rc"] == 0]
     assert rows
 

@@ -1,6 +1,4 @@
-"""Requests that never arrive whole, sent through sockets to the servers of ours with a limit of
-milliseconds.
-"""
+"""Test requests that never arrive whole, with our servers' limit set to milliseconds."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _until_closed(url: str, start: bytes, *, dripping: bool = False) -> bytes:
-    """What comes back until the server closes the connection."""
+    """Return the bytes that arrive until the server closes the connection."""
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", int(url.split(":")[2].split("/")[0])
     )
@@ -84,10 +82,8 @@ def test_a_request_that_never_arrives_is_answered_408_and_closed(
             return await _until_closed(url, start, dripping=dripping)
 
     said = asyncio.run(story())
-    bad = dripping and start in (
-        b"",
-        CHUNKED,
-    )  # what drips there is no HTTP, and may be answered as such
+    # What drips there is no HTTP and may be answered as such.
+    bad = dripping and start in (b"", CHUNKED)
     assert said.startswith(b"HTTP/1.1 408 ") or (bad and (said.startswith(b"HTTP/1") or not said))
     assert b"\r\nConnection: close\r\n" in said or bad
 

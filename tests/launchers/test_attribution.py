@@ -1,5 +1,6 @@
-"""Two context and four generation servers that a launcher started, one of them corrupt from its
-first answer on: the run itself names it, and so does asking each.
+"""Test attribution with two context and four generation servers, one of them corrupt.
+
+A run names the corrupt server, and so does a check of each worker.
 """
 
 from __future__ import annotations

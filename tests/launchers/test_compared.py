@@ -1,6 +1,7 @@
-"""An aggregated beside a disaggregated deployment, both launched: a sound pair, and one with a bad
-worker of two, a pair that does not fit, or a worker that loses what it is handed. tests/detectors
-has more faults, in one process.
+"""Test the comparison of an aggregated with a disaggregated deployment, both launched.
+
+The pairs: a sound one, one with a bad worker of two, one that does not fit, and one whose worker
+loses the cache that it receives. tests/detectors has more faults, in one process.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def test_a_deployment_beside_the_one_that_it_replaces(
     assert set(found.b.servers) == {"orchestrator", "context servers", "generation servers"}
     assert found.b.servers["generation servers"].startswith("2: version")
     assert found.b.hidden_retries == {"context": 0, "generation": 0}
-    if outcome == "FAIL":  # every second request went to it
+    if outcome == "FAIL":  # every second request went to the bad worker
         assert 15 <= task.worse <= 45
         assert task.better == 0
         assert (task.b.outcomes.get("empty", 0) >= task.worse) is (name == "lost")

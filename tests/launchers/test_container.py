@@ -36,8 +36,7 @@ def line(**options: Any) -> list[str]:
     return container.commands(CONTEXT, container.ContainerOptions(**checked(**options)))[0]
 
 
-# ---------------------------------------------------------------------------------------------------------
-# pure
+# Pure
 
 
 @pytest.mark.parametrize(
@@ -165,8 +164,7 @@ def test_a_real_client_understands_the_run_line(options: dict[str, Any]) -> None
         assert "Cannot connect" not in said([bad if word == good else word for word in words])
 
 
-# -----------------------------------------------------------------------------------------------------
-# lifecycle
+# Lifecycle
 
 
 def start(context: LaunchContext, story: Any, **options: Any) -> Any:

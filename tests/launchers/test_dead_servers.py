@@ -1,4 +1,4 @@
-"""Servers that are dead though their processes live, and servers that only look so."""
+"""Test dead servers whose processes live, and servers that only look dead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TWO = "trtllm_disaggregated"
 UNKNOWN = f"{FRAMES}IndexError: tuple index out of range"
 MEMORY = DEAD[0]
 LIMIT = {"ready_timeout_s": 60.0}
-"""Ends the wait where nothing notices a dead server."""
+"""Ends the wait if a dead server goes unnoticed."""
 
 Standin, PlanOf = Callable[..., None], Callable[..., Plan]
 
@@ -51,8 +51,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activity, "SAMPLE_S", 0.1)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# dead
+# Dead
 
 
 @slow
@@ -62,7 +61,7 @@ def test_a_known_cause_is_named_at_once(one: Dead, tmp_path: Path) -> None:
     assert code == 4, said
     assert "trtllm is dead, though its process lives, after" in said
     assert one.told in said
-    assert seconds < 30, said  # 5 s on a machine that has nothing else to do
+    assert seconds < 30, said  # 5 s on an idle machine
 
 
 def test_a_dead_server_ends_the_wait(
@@ -133,7 +132,7 @@ def test_a_server_of_main_that_answers_starting_for_ever_is_dead(
     soon: None,
     tmp_path: Path,
 ) -> None:
-    """The thread that loads is dead, and the one that answers 503 is not."""
+    """The thread that loads is dead; the one that answers 503 is not."""
     standin("main", {"hang_at_start": True, "last_words": words, "when": {"gpus": "0"}})
     error = refused(
         plan_of(launcher, {**LIMIT, "gpus": [0]} if launcher == "trtllm" else LIMIT),
@@ -153,8 +152,7 @@ def test_a_server_that_never_gets_ready_is_said_to_be_starting(
     assert str(error).startswith("trtllm not ready after 2 s, it reports that it is starting")
 
 
-# ---------------------------------------------------------------------------------------------------------
-# healthy
+# Healthy
 
 
 @slow
@@ -175,7 +173,7 @@ def test_a_server_that_is_ready_waits_for_another_after_a_traceback(
 def test_a_healthy_server_that_prints_all_of_them_as_warnings_goes_on(
     launcher: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
 ) -> None:
-    """With the times of users, and longer silence than a known cause is given."""
+    """Timestamps are as users have them, and the silence exceeds the limit for a known cause."""
     standin(faults={"says": WARNINGS, "says_s": log_watch.CAUGHT_S + 3})
     assert run(plan_of(launcher), tmp_path / "run").tasks[0].result.scored == 20
 
@@ -229,8 +227,7 @@ def test_a_log_ends_nothing_once_its_server_is_ready(
     asyncio.run(body())
 
 
-# --------------------------------------------------------------------------------------------
-# refusals and SIGKILL
+# Refusals and SIGKILL
 
 
 @slow

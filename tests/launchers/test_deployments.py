@@ -1,6 +1,4 @@
-"""What a report tells of launched servers, with the stand-in: sizes and configs, and what one token
-cannot tell.
-"""
+"""Test what a report says about launched servers: sizes, configs, and the limits of one token."""
 
 from __future__ import annotations
 

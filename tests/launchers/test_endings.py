@@ -1,6 +1,4 @@
-"""However and whenever the tool is ended, nothing of its servers stays: no process, port, lock or
-temporary file.
-"""
+"""Test that no process, port, lock or temporary file of a server outlives the tool."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from tests.standin.process import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "STANDIN_TEST_RUN"
-"""A variable that the tool and all that it starts have: the stand-in gets those of its name."""
+"""A variable of the tool and all its children; the stand-in receives variables with its prefix."""
 LEFT_S = 20.0
 GENERATION = {"when": {"gpus": "1"}}
 
@@ -39,8 +37,7 @@ PHASES = {
     "evaluating": ({}, {}, "the first completion took"),
     "tearing down": ({}, {"ignore_sigterm": True}, "the first completion took"),
 }
-"""Variables and faults of the stand-in with which a phase lasts, and what is said when it
-begins."""
+"""Variables and faults that prolong a phase of the stand-in, and the message when it begins."""
 CASES = [
     pytest.param(phase, how, id=f"{phase}, {how.name}", marks=pytest.mark.slow)
     for phase in PHASES
@@ -49,7 +46,7 @@ CASES = [
 
 
 def marked(mark: str) -> list[str]:
-    """The processes of a run, by number and command line; zombies have ended."""
+    """Return the processes of a run by number and command line, without zombies."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -62,7 +59,7 @@ def marked(mark: str) -> list[str]:
 
 
 def ports(logs: Path) -> list[int]:
-    """The ports of the servers, as the orchestrator's file has them."""
+    """Return the ports of the servers from the orchestrator's file."""
     content = yaml.safe_load((logs / "orchestrator.yaml").read_text())
     urls = content["context_servers"]["urls"] + content["generation_servers"]["urls"]
     return [content["port"], *(int(url.rpartition(":")[2]) for url in urls)]
@@ -76,7 +73,7 @@ def check_nothing_left(mark: str, run: Path, temporary: Path, locks: Path) -> No
     if (run / "logs/orchestrator.yaml").exists():
         for port in ports(run / "logs"):
             with socket.socket() as probe:
-                assert probe.connect_ex(("127.0.0.1", port)), f"somebody listens at {port}"
+                assert probe.connect_ex(("127.0.0.1", port)), f"a process listens at {port}"
     assert [path.name for path in temporary.iterdir()] == []
     names = [file.stem for file in locks.glob("*")] if locks.exists() else []
     with lock_files.lock_names(names):
@@ -197,7 +194,7 @@ def test_twenty_starts_and_stops_leak_nothing(
         files = len(list(Path("/proc/self/fd").iterdir()))
         return files, threads, [path.name for path in temporary.iterdir()]
 
-    asyncio.run(once())  # what is imported late opens files of its own
+    asyncio.run(once())  # late imports open files of their own
     before = state()
     for _ in range(20):
         asyncio.run(once())

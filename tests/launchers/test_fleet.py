@@ -1,4 +1,4 @@
-"""Nothing of a launch is left, whoever started it and however far from us."""
+"""Test that nothing of a launch is left, even if a process left its group or parent."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ AWAY = (
     " 'import time; time.sleep(60)'], start_new_session=True)\npart = pathlib.Path(sys.argv[1] +"
     " '.part'); part.write_text(str(away.pid)); part.rename(sys.argv[1])\ntime.sleep(60)\n"
 )
-"""A server with a process in a session of its own, which no signal to the server's group
-reaches."""
+"""A server with a process in its own session, which no signal to the server's group reaches."""
 
 
 async def _launched(folder: Path, told: list[str], *, kill_supervisor: bool) -> int:
-    """The number of the process that got away, after the launch has ended."""
+    """Return the number of the process that got away, after the launch has ended."""
     note = folder / "pid"
     python = (sys.executable, "-c", AWAY, str(note))
     server = Server(

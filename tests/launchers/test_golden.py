@@ -1,8 +1,7 @@
-"""Every kind of plan with what it would write and start, as the dry run shows it, in files that a
-person has read.
+"""Test every kind of plan against reviewed files of what it writes and starts.
 
-`golden/NAME.txt` is a launcher as it stands in a plan, a line of dashes, and the text. `@` stands
-for that folder.
+`golden/NAME.txt` is a launcher as in a plan, a line of dashes, and the text that the dry run shows.
+`@` is that folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hosts of servers: IPv6 addresses by real sockets, and what an orchestrator cannot bind."""
+"""Test hosts of servers: IPv6 addresses on real sockets, and what an orchestrator cannot bind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that hangs during a run, and an orchestrator that tries again in secret."""
+"""Test a server that hangs during a run, and an orchestrator that retries without notice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serve_eval.schema import Plan
 
 ONE_AND_ONE = "trtllm_disaggregated"
 SOON = {"stop_timeout_s": 0.5}
-"""Open requests of a server that hangs keep it from ending by itself."""
+"""Short, because open requests keep a hung server from ending on its own."""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""What the processes that we start have in their environment, as the machine tells of them: no
-secret of ours.
+"""Test that no started process has a secret of ours in its environment.
+
+The environment is read from the machine.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ MEMORY_USED = local_gpus.memory_used
 
 @pytest.fixture
 def around(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Puts secrets and what servers need into our environment."""
+    """Return a function that sets secrets and the variables that servers need."""
 
     def put() -> None:
         for name, value in {**SECRETS, **NEEDED, "TEAM_KEY": "team"}.items():
@@ -63,7 +64,7 @@ def _environment_of(pid: int | str) -> dict[str, str]:
 
 
 def _below_us() -> dict[int, Mapping[str, str]]:
-    """The processes of the launch: those below us that have its mark."""
+    """Return the processes of the launch: our descendants that have its mark."""
     found = {
         pid: _environment_of(pid)
         for pid in descendants(os.getpid())

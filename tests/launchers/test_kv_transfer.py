@@ -1,4 +1,4 @@
-"""How the KV cache is moved: the library, the ways of UCX, and what is told of both."""
+"""Test how the KV cache is transferred: the library, the UCX transports, and their report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UUID = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"
 
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An nvidia-smi that says what the file `said` holds, and ends with the code in `code`."""
+    """Write an nvidia-smi that prints the file `said` and exits with the code in `code`."""
     (path := tmp_path / "bin/nvidia-smi").parent.mkdir()
     path.write_text(
         f'#!/bin/sh\n[ "$*" = "nvlink -s" ] || exit 9\ncat {tmp_path}/said\nexit $(cat'

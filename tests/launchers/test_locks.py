@@ -1,4 +1,4 @@
-"""Locks: held by real processes, in a folder that does not depend on TMPDIR."""
+"""Test locks held by real processes, in a folder that does not depend on TMPDIR."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ with lock_files.lock_names(names):
 def holder(
     *names: str, uid: str = "", shared: str = "", **environ: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds the locks for the block, or has ended with an error."""
+    """Run a process that holds the locks for the block, or ends with an error."""
     env = {
         name: value for name, value in os.environ.items() if name != lock_files.VARIABLE
     } | environ
@@ -158,7 +158,7 @@ def test_what_cleans_up_tmp_leaves_a_folder_alone_while_a_lock_is_held(
 def test_a_gpu_that_another_user_locked_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared = Path("/tmp") / f"serve-eval-test-{uuid.uuid4().hex}"  # which other users can reach
+    shared = Path("/tmp") / f"serve-eval-test-{uuid.uuid4().hex}"  # other users can reach it
     shared.mkdir()
     shared.chmod(0o1777)
     monkeypatch.setattr(lock_files, "SHARED", shared)
@@ -191,7 +191,7 @@ def test_a_gpu_that_another_user_locked_is_seen(
 def test_what_another_user_put_there_cannot_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their lock may be a pipe that nobody writes, a link, or missing."""
+    """Their lock may be a pipe without a writer, a link, or missing."""
     monkeypatch.setattr(lock_files, "SHARED", tmp_path)
     theirs = tmp_path / f"serve-eval-{os.getuid()}"
     theirs.mkdir()
@@ -236,7 +236,7 @@ def test_files_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_file_that_was_removed_meanwhile_holds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever opened the file before it was removed does not take that for the lock."""
+    """A process that opened the file before it was removed must not take it for the lock."""
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
     opened = lock_files._open
 

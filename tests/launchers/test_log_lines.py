@@ -1,4 +1,4 @@
-"""The lines of a log that grows."""
+"""Test reading the lines of a growing log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines by which a server is dead, and lines after which it goes on."""
+"""Test log lines that show a dead server, and lines after which it continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHAINED = "\n\nThe above exception was the direct cause of the following excepti
 
 
 def read(*written: str) -> Sign | None:
-    """The strongest sign of texts, each of which was written at once."""
+    """Return the strongest sign in texts that are written one after the other."""
     signs = Signs()
     for number, text in enumerate(written):
         for line in text.splitlines():

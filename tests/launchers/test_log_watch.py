@@ -1,4 +1,4 @@
-"""When a log ends the wait for a server whose process lives."""
+"""Test when a log ends the wait for a server whose process lives."""
 
 from __future__ import annotations
 
@@ -29,18 +29,21 @@ UNTIL_S = 100
 
 
 class Log:
-    """A log that is looked at every quarter of a second of a clock of its own."""
+    """A log that is checked every quarter of a second of its own clock."""
 
     def __init__(self, path: Path, idle_from: float | None = 0.0) -> None:
         self.path, self.now = path, 1000.0
         path.touch()
         self.watch = LogWatch(LogLines(path), [])
         since = None if idle_from is None else self.now + idle_from
-        self.watch._idle_s = lambda now: None if since is None else max(0.0, now - since)  # type: ignore[method-assign]
+        self.watch._idle_s = (  # type: ignore[method-assign]
+            lambda now: None if since is None else max(0.0, now - since)
+        )
 
     def ended_after(self, text: str, then: Mapping[float, str] | None = None) -> float | None:
-        """The seconds from the text to the end; `then` is written so many seconds later. None: no
-        end.
+        """Return the seconds from the text to the end, or None without an end.
+
+        `then` maps seconds after the text to further text.
         """
         wrote, later = self.now, dict(then or {})
         with self.path.open("a") as file:
@@ -162,8 +165,7 @@ def test_no_sign_ends_a_wait_at_its_first_moment(strength: Strength) -> None:
     assert ends(strength, 1000.0, 1000.0, 1000.0)
 
 
-# --------------------------------------------------------------------------------------------------------
-# activity
+# Activity
 
 
 @contextmanager
@@ -242,12 +244,11 @@ def test_the_times_are_those_of_the_docs() -> None:
     )
 
 
-# --------------------------------------------------------------------------------------------------------
-# together
+# Together
 
 
 def server(name: str, folder: Path, pid: int, hurried: dict[str, float], **where: Any) -> Any:
-    """A server that runs, as far as a watch looks at it."""
+    """Return a running server, reduced to what a watch reads."""
     (log := folder / f"{name}.log").touch()
     process = SimpleNamespace(log_file=log, log_start=0, pid=pid, exit_code=lambda: None)
     process.hurry = lambda seconds: hurried.update({name: seconds})
@@ -308,7 +309,7 @@ def test_what_was_written_just_before_all_are_well_is_forgotten(tmp_path: Path) 
         log.write("INFO:     Loading\nCUDA out of memory\n")
     watching.look()
     clock[0] += 30.0
-    assert watching.look() is None  # certain, had it not been forgotten that it gave up
+    assert watching.look() is None  # it would be certain, had the watch not forgotten the error
     clock[0] += 40.0
     assert "CUDA out of memory" in str(watching.look())
 

@@ -1,4 +1,4 @@
-"""Evidence that the kernel killed a process for want of main memory."""
+"""Test the evidence that the kernel killed a process for lack of main memory."""
 
 from __future__ import annotations
 
@@ -98,9 +98,7 @@ def test_memory_is_blamed_only_with_evidence(
     standin: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The kernel's counters are made up: a real want of memory would hit whatever else runs
-    here.
-    """
+    """The kernel's counters are fake: a real lack of memory would hit other processes here."""
     standin()
     left = iter(counts)
     for module in (fleet, running):

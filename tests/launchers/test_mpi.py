@@ -1,7 +1,6 @@
-"""What a server with ranks of MPI gets of the environment, what is told of it, and why real ranks
-did not start.
+"""Test servers with MPI ranks: their environment, their report, and why ranks did not start.
 
-`mpi_logs` holds what the stand-in and real MPIs wrote, by the version of Open MPI; tests/mpi starts
+`mpi_logs` holds output of the stand-in and of real MPIs, by version of Open MPI. tests/mpi starts
 such servers.
 """
 
@@ -29,18 +28,21 @@ from tests.launchers.processes import process_number
 LOGS = Path(__file__).with_name("mpi_logs")
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("/out/logs"))
 WORDS = {"PRTE_ALLOW_RUN_AS_ROOT=1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1"}
-MPIRUN_4 = """OMPI_APP_CTX_NUM_PROCS OMPI_ARGV OMPI_COMMAND OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE
-OMPI_COMM_WORLD_NODE_RANK OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_FILE_LOCATION OMPI_FIRST_RANKS OMPI_MCA_ess
-OMPI_MCA_ess_base_jobid OMPI_MCA_ess_base_vpid OMPI_MCA_initial_wdir OMPI_MCA_mpi_oversubscribe OMPI_MCA_orte_app_num
-OMPI_MCA_orte_bound_at_launch OMPI_MCA_orte_ess_node_rank OMPI_MCA_orte_ess_num_procs OMPI_MCA_orte_hnp_uri
-OMPI_MCA_orte_jobfam_session_dir OMPI_MCA_orte_launch OMPI_MCA_orte_local_daemon_uri OMPI_MCA_orte_num_nodes
-OMPI_MCA_orte_precondition_transports OMPI_MCA_orte_tmpdir_base OMPI_MCA_orte_top_session_dir OMPI_MCA_pmix
-OMPI_MCA_shmem_RUNTIME_QUERY_hint OMPI_NUM_APP_CTX OMPI_UNIVERSE_SIZE PMIX_BFROP_BUFFER_TYPE PMIX_DSTORE_21_BASE_PATH
-PMIX_DSTORE_ESH_BASE_PATH PMIX_GDS_MODULE PMIX_HOSTNAME PMIX_ID PMIX_MCA_mca_base_component_show_load_errors
-PMIX_NAMESPACE PMIX_RANK PMIX_SECURITY_MODE PMIX_SERVER_TMPDIR PMIX_SERVER_URI2 PMIX_SYSTEM_TMPDIR PMIX_VERSION"""
-MPIRUN_5 = """OMPI_ARGV OMPI_COMMAND OMPI_COMM_WORLD_RANK OMPI_LIBDIR_LOC OMPI_MCA_PREFIXES OMPI_MCA_cpu_type
-OMPI_MCA_initial_wdir OMPI_MCA_num_procs OMPI_TOOL_NAME OMPI_VERSION OMPI_WORLD_LOCAL_SIZE OMPI_WORLD_SIZE
-PMIX_BFROP_BUFFER_TYPE PMIX_GDS_MODULE PMIX_NAMESPACE PMIX_PARAM_FILE_PASSED PMIX_RANK PMIX_SERVER_URI41"""
+MPIRUN_4 = """OMPI_APP_CTX_NUM_PROCS OMPI_ARGV OMPI_COMMAND OMPI_COMM_WORLD_LOCAL_RANK
+OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_NODE_RANK OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
+OMPI_FILE_LOCATION OMPI_FIRST_RANKS OMPI_MCA_ess OMPI_MCA_ess_base_jobid OMPI_MCA_ess_base_vpid
+OMPI_MCA_initial_wdir OMPI_MCA_mpi_oversubscribe OMPI_MCA_orte_app_num OMPI_MCA_orte_bound_at_launch
+OMPI_MCA_orte_ess_node_rank OMPI_MCA_orte_ess_num_procs OMPI_MCA_orte_hnp_uri
+OMPI_MCA_orte_jobfam_session_dir OMPI_MCA_orte_launch OMPI_MCA_orte_local_daemon_uri
+OMPI_MCA_orte_num_nodes OMPI_MCA_orte_precondition_transports OMPI_MCA_orte_tmpdir_base
+OMPI_MCA_orte_top_session_dir OMPI_MCA_pmix OMPI_MCA_shmem_RUNTIME_QUERY_hint OMPI_NUM_APP_CTX
+OMPI_UNIVERSE_SIZE PMIX_BFROP_BUFFER_TYPE PMIX_DSTORE_21_BASE_PATH PMIX_DSTORE_ESH_BASE_PATH
+PMIX_GDS_MODULE PMIX_HOSTNAME PMIX_ID PMIX_MCA_mca_base_component_show_load_errors PMIX_NAMESPACE
+PMIX_RANK PMIX_SECURITY_MODE PMIX_SERVER_TMPDIR PMIX_SERVER_URI2 PMIX_SYSTEM_TMPDIR PMIX_VERSION"""
+MPIRUN_5 = """OMPI_ARGV OMPI_COMMAND OMPI_COMM_WORLD_RANK OMPI_LIBDIR_LOC OMPI_MCA_PREFIXES
+OMPI_MCA_cpu_type OMPI_MCA_initial_wdir OMPI_MCA_num_procs OMPI_TOOL_NAME OMPI_VERSION
+OMPI_WORLD_LOCAL_SIZE OMPI_WORLD_SIZE PMIX_BFROP_BUFFER_TYPE PMIX_GDS_MODULE PMIX_NAMESPACE
+PMIX_PARAM_FILE_PASSED PMIX_RANK PMIX_SERVER_URI41"""
 SETTINGS = {
     "OMPI_MCA_btl": "^openib",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",

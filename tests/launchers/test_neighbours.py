@@ -1,4 +1,7 @@
-"""GPUs that somebody uses: refused with who, or left out by `gpus: auto`. nvidia-smi is a fake."""
+"""Test GPUs in use: an error that names the process, or left out by `gpus: auto`.
+
+nvidia-smi is a fake.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that is late is waited for as long as a test may take."""
+    """Shorten the wait for memory that is freed late."""
     monkeypatch.setattr(neighbours, "BACK_S", 0.3)
     monkeypatch.setattr(neighbours, "PAUSE_S", 0.02)
 
@@ -47,8 +50,9 @@ def neighbour() -> Iterator[subprocess.Popen[bytes]]:
 
 @asynccontextmanager
 async def launched(context: LaunchContext, gpus: Any = None, count: int = 1) -> AsyncIterator[None]:
-    """A process that serves nothing, on so many GPUs, taken and started in the way of the
-    launchers.
+    """Start a process that serves nothing on this number of GPUs.
+
+    The GPUs are taken and the process is started as the launchers do it.
     """
     [shown] = local_gpus.blocks([("one", count)], gpus, os.environ)
     async with free_gpus.reserve(gpus, [_server(shown)], context.notify) as taken:
@@ -86,7 +90,6 @@ def refused(
     return f"{caught.value}\n{getattr(caught.value, 'hint', '')}"
 
 
-# -------------------------------------------------------------------------------------------------
 # GPUs in use
 
 
@@ -116,7 +119,7 @@ def test_a_gpu_in_use_is_refused_with_who_uses_it(
 def test_a_process_of_another_container_is_unknown(
     context: LaunchContext, smi: Smi, neighbour: subprocess.Popen[bytes]
 ) -> None:
-    """Its number may be that of a process here."""
+    """Its number may also be that of a process here."""
     smi.tells("0, GPU-a, 1025", processes=(f"GPU-a, {neighbour.pid}, 900, python3",))
     assert f"process {neighbour.pid} (python3 of an unknown user, 900 MiB)" in refused(context)
     smi.tells("0, GPU-a, 1025")
@@ -148,7 +151,7 @@ WAITS = "GPU 0: no process that is seen here uses the memory; waiting up to 0.3 
 
 
 def _comes_back(smi: Smi, looks: int, then: str = "0, GPU-a, 3") -> None:
-    """The memory of GPU 0, at that look for the memory."""
+    """Make the memory of GPU 0 change at that query."""
     smi.does(
         f'case "$1" in --query-gpu=*) ;; *) cat {smi.folder}/processes; exit ;; esac\necho >>'
         f' {smi.folder}/looks\nif [ "$(wc -l < {smi.folder}/looks)" -ge {looks} ]; then echo'
@@ -160,7 +163,7 @@ def _comes_back(smi: Smi, looks: int, then: str = "0, GPU-a, 3") -> None:
 def test_memory_that_comes_back_late_is_waited_for(
     gpus: str | None, context: LaunchContext, smi: Smi, said: list[str]
 ) -> None:
-    """The servers of a suite's run before had the same GPU."""
+    """The servers of the previous run of a suite had the same GPU."""
     smi.tells("0, GPU-a, 70000", processes=("GPU-a, 4194305, 69000, trtllm-serve",))
     _comes_back(smi, 4)
     launch(context, gpus)
@@ -172,7 +175,7 @@ def test_memory_that_comes_back_late_is_waited_for(
 def test_free_gpus_are_let_go_while_memory_is_late(
     context: LaunchContext, smi: Smi, said: list[str]
 ) -> None:
-    """Auto needs both: the free one is not held meanwhile, and taken after all."""
+    """Auto needs both; the free one is not held meanwhile, but taken in the end."""
     smi.tells("0, GPU-a, 70000", "1, GPU-b, 3")
     _comes_back(smi, 4, "0, GPU-a, 3; echo 1, GPU-b, 3")
     launch(context, "auto", 2)
@@ -221,7 +224,6 @@ def test_memory_of_a_neighbour_is_not_waited_for(
     assert not said
 
 
-# -----------------------------------------------------------------------------------------
 # nvidia-smi in trouble
 
 
@@ -258,8 +260,7 @@ def test_no_gpu_is_named_where_there_is_none(
     assert not [line for line in said if "GPU 0" in line]
 
 
-# ---------------------------------------------------------------------------------------------------------
-# auto
+# Auto
 
 
 def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list[str]) -> None:
@@ -342,7 +343,7 @@ def test_auto_needs_to_know(context: LaunchContext, smi: Smi) -> None:
 def test_auto_holds_what_it_took_until_the_end(
     context: LaunchContext, smi: Smi, said: list[str]
 ) -> None:
-    """Two launches at once get different GPUs, and leave none locked."""
+    """Two launches at the same time get different GPUs and leave none locked."""
     smi.tells("0, GPU-a, 3", "1, GPU-b, 3")
 
     async def one(name: str) -> None:
@@ -382,8 +383,7 @@ def test_a_dry_run_shows_gpus_in_the_place_of_auto(
     )
 
 
-# --------------------------------------------------------------------------------------------------------
-# names
+# Names
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
-"""Launchers of servers that are not TensorRT-LLM's: their command lines, and how one is started and
-asked.
-"""
+"""Test launchers of servers other than TensorRT-LLM's: command lines, start and requests."""
 
 from __future__ import annotations
 

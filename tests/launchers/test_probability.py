@@ -14,7 +14,7 @@ IDS = [str(i) for i in range(2000)]
 
 @st.composite
 def mixtures(draw: st.DrawFn) -> tuple[float, float]:
-    """An accuracy and a flip rate that go together."""
+    """Draw a compatible accuracy and flip rate."""
     flip_rate = draw(st.floats(0.0, 1 / 3))
     half = min(3 * flip_rate / 2, 0.5)
     accuracy = draw(st.floats(half, 1 - half))

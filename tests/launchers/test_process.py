@@ -1,4 +1,4 @@
-"""A server process from its start to its end, with commands that end in every way."""
+"""Test a server process from start to end, with commands that end in every way."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ pytestmark = pytest.mark.skipif(
 
 
 async def never() -> None:
-    """A probe of a server that is never ready."""
+    """Never report a ready server."""
 
 
 async def until_ended(server: ServerProcess) -> None:
-    """Raises TimeoutError after a while."""
+    """Wait for the end of the process, or raise TimeoutError after 20 s."""
     async with asyncio.timeout(20):
-        while server.exit_code() is None:  # noqa: ASYNC110 - nothing tells of the end of a process
+        while server.exit_code() is None:  # noqa: ASYNC110 - a process sends no event when it ends
             await asyncio.sleep(0.01)
 
 
 def ended(script: str, log: Path, timeout_s: float = 20.0) -> LaunchError:
-    """The error of a server that was waited for."""
+    """Return the error of a server that is waited on until it ends."""
 
     async def run() -> None:
         async with server_process([*PYTHON, script], log_file=log) as server:
@@ -82,7 +82,7 @@ def test_a_server_that_is_never_ready_is_given_up(tmp_path: Path) -> None:
 
 
 class Clock:
-    """An event loop's clock that each sleep moves on, with the pauses that were made."""
+    """An event loop's clock that each sleep moves on; it records the pauses."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.pauses = 100.0, list[float]()
@@ -98,9 +98,7 @@ class Clock:
 
 
 class Process:
-    """A process that ends by the signals that it is told to heed, or by itself when it was polled
-    often enough.
-    """
+    """A process that ends by the signals it heeds, or on its own after `polls` polls."""
 
     def __init__(self, heeds: tuple[signal.Signals, ...] = (), polls: int | None = None) -> None:
         self.pid, self.returncode, self.stdin = 4242, None, None
@@ -133,8 +131,9 @@ def server(
 def test_a_server_is_asked_to_end_and_then_killed(
     monkeypatch: pytest.MonkeyPatch, heeds: signal.Signals, supervised_s: float | None
 ) -> None:
-    """One that has a supervisor has as long as that needs, and its supervisor is told twice before
-    it is killed.
+    """A server with a supervisor gets the time that its supervisor needs.
+
+    The supervisor is asked twice before it is killed.
     """
     clock, process = Clock(monkeypatch), Process((heeds,))
     asyncio.run(server(monkeypatch, process, supervised_s).stop())

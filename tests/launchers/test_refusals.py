@@ -1,4 +1,4 @@
-"""Answers to the first completion that are the last word, and those that pass."""
+"""Test which responses to the first completion are final, and which ones pass."""
 
 from __future__ import annotations
 

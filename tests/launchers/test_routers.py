@@ -1,4 +1,4 @@
-"""Types of routers, before anything starts, and what a version cannot do."""
+"""Test types of routers before anything starts, and what a version does not support."""
 
 from __future__ import annotations
 

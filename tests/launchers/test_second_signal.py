@@ -1,5 +1,6 @@
-"""A first Ctrl-C ends servers in good order; a second one, while they end, ends everything at once.
-130 both ways.
+"""Test that a first Ctrl-C ends servers in order, and a second one immediately.
+
+The exit code is 130 both times.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 PATIENT_S = 120.0
-"""The grace of the servers, longer than a test may take."""
+"""The grace period of the servers, longer than a test may take."""
 DEAF = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True);"
     " time.sleep(600)"
@@ -51,7 +52,7 @@ def _until(true: Callable[[], bool], what: str) -> None:
 def test_a_supervisor_that_was_asked_ends_at_once_when_its_launcher_is_gone(
     asked_first: bool, tmp_path: Path
 ) -> None:
-    """A launcher that is killed before it asked leaves the servers their grace."""
+    """A launcher that is killed before it asked leaves the servers their grace period."""
     log = tmp_path / "log"
     with log.open("wb") as out:
         supervisor = subprocess.Popen(
@@ -140,7 +141,7 @@ def test_a_second_signal_while_servers_end(
         if (what, number) == ("run", signal.SIGINT):
             _until(
                 lambda: WAITS.format(", ".join(names)) in said.read_text(),
-                "a person learns what is waited for",
+                "the messages name the servers that the tool waits for",
             )
         assert tool.poll() is None
         os.killpg(tool.pid, number)

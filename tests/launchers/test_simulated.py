@@ -139,7 +139,7 @@ def test_a_server_that_dies_at_start_is_an_error_with_its_log(context: LaunchCon
     broken = replace(
         context, write_answer_file=lambda path, probability: path.write_text("no JSON")
     )
-    for _ in range(2):  # a second try quotes its own lines only
+    for _ in range(2):  # a second attempt quotes only its own lines
         with pytest.raises(LaunchError) as caught:
             launch_and(broken, story)
         assert "exit code 1 before it was ready" in str(caught.value)
@@ -217,8 +217,7 @@ def test_the_simulator_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         probe.connect(("127.0.0.1", int(base_url.rpartition(":")[2].partition("/")[0])))
 
 
-# ------------------------------------------------------------------------------------------------
-# the command line
+# The command line
 
 
 def test_the_command_names_only_what_differs_from_the_default(context: LaunchContext) -> None:
@@ -289,12 +288,11 @@ def test_sizes_out_of_range_are_refused_before_anything_starts(
     assert not context.log_dir.exists()
 
 
-# --------------------------------------------------------------------------------------------- any
-# server process
+# Any server process
 
 
 async def quick_end(script: str, log_file: Path) -> int:
-    """Starts a Python script, waits for its first line of output, and leaves."""
+    """Start a Python script, wait for its first line of output, and leave."""
 
     async def first_line() -> bool | None:
         return b"\n" in log_file.read_bytes() or None

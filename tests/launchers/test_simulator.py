@@ -41,7 +41,7 @@ def answers(tmp_path: Path) -> Path:
 
 
 class Peer:
-    """What a test needs of a running simulator."""
+    """A running simulator and a client for it."""
 
     def __init__(self, session: aiohttp.ClientSession, base_url: str, app: web.Application) -> None:
         self.session, self.base_url, self.app = session, base_url, app
@@ -51,7 +51,7 @@ class Peer:
         return self.app[STATS]
 
     async def raw(self, path: str = "/completions", **body: object) -> tuple[int, str, bytes]:
-        """Status, content type and body of one POST."""
+        """Return status, content type and body of one POST."""
         if path == "/completions":
             body = {"model": "simulated", "prompt": QUESTION, **body}
         else:
@@ -93,7 +93,7 @@ def with_simulator(story: Callable[[Peer], Awaitable[None]], **options: Any) -> 
 
 
 def texts(prompts: list[str], **options: Any) -> list[str]:
-    """The answers of a simulator to many prompts, in batches of 100."""
+    """Return the answers of a simulator to many prompts, in batches of 100."""
 
     async def tell() -> list[str]:
         async with running(**options) as peer:
@@ -106,8 +106,7 @@ def texts(prompts: list[str], **options: Any) -> list[str]:
     return asyncio.run(tell())
 
 
-# ------------------------------------------------------------------------------------------------------
-# answers
+# Answers
 
 
 def test_a_completion_has_the_shape_of_trtllm_serve(answers: Path) -> None:
@@ -294,7 +293,7 @@ def test_a_chat_stream_begins_with_the_role(answers: Path) -> None:
 
 
 def test_the_openai_sdk_understands_the_answers(answers: Path) -> None:
-    import openai  # two seconds, which no other worker has to wait
+    import openai  # takes two seconds, which other pytest workers need not wait
 
     async def story(peer: Peer) -> None:
         async with openai.AsyncOpenAI(
@@ -323,8 +322,7 @@ def test_the_openai_sdk_understands_the_answers(answers: Path) -> None:
     with_simulator(story, answers=answers, api_key="sk-sdk-test-key")
 
 
-# -------------------------------------------------------------------------------------------------------
-# routes
+# Routes
 
 
 def test_health_version_and_models() -> None:
@@ -363,8 +361,7 @@ def test_a_missing_or_wrong_key_is_a_401_that_does_not_repeat_it(answers: Path) 
     with_simulator(story, answers=answers, api_key="right-key")
 
 
-# -----------------------------------------------------------------------------------------------------
-# refusals
+# Refusals
 
 
 @pytest.mark.parametrize(
@@ -449,8 +446,7 @@ def test_a_prompt_beyond_the_context_is_refused_unless_it_is_truncated() -> None
     with_simulator(story, context_tokens=100)
 
 
-# -------------------------------------------------------------------------------------------------------
-# chance
+# Chance
 
 
 PROMPTS = [f"question {i}" for i in range(2000)]
@@ -458,7 +454,7 @@ PROMPTS = [f"question {i}" for i in range(2000)]
 
 @pytest.fixture(scope="module")
 def even(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Answers that are right with probability 0.7."""
+    """Write answers that are right with probability 0.7."""
     path = tmp_path_factory.mktemp("even") / "answers"
     return write_answers(path, dict.fromkeys(PROMPTS, 0.7), right="right", wrong="wrong")
 
@@ -498,8 +494,7 @@ def test_more_damage_only_ever_adds_wrong_answers(even: Path) -> None:
         before = after
 
 
-# -------------------------------------------------------------------------------------------------------
-# faults
+# Faults
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
-"""Servers as steps of SLURM: the plan (its command lines are in golden/), the rest with stand-ins
-for SLURM's commands.
+"""Test servers as steps of SLURM with stand-ins for SLURM's commands.
 
-A real SLURM is driven by make test-slurm.
+The command lines of plans are in golden/. `make test-slurm` uses a real SLURM.
 """
 
 from __future__ import annotations
@@ -68,8 +67,7 @@ def written(**options: Any) -> dict[str, str]:
     }
 
 
-# --------------------------------------------------------------------------------------------------------
-# the plan
+# The plan
 
 
 def test_servers_that_share_a_node_have_what_helps_there() -> None:
@@ -257,8 +255,7 @@ def test_what_slurm_writes_into_a_log_is_understood(log: str, told: str) -> None
     assert told in found[0]
 
 
-# --------------------------------------------------------------------------------------------------
-# the allocation
+# The allocation
 
 STANDINS = {
     "squeue": (
@@ -274,17 +271,19 @@ if [[ $1 != --signal=* ]]; then sed -i "/^$1 /d" steps; fi"""
     ),
     "srun": (
         """while [[ $1 == --* ]]; do case $1 in --job-name=*) name=${1#*=};; esac; shift; done
-if [[ $name != help-* && $name != end-* ]]; then echo "7.0 $name" > "$STANDIN_AT/steps"; echo $$ > "$STANDIN_AT/pid"; fi
+if [[ $name != help-* && $name != end-* ]]; then
+    echo "7.0 $name" > "$STANDIN_AT/steps"; echo $$ > "$STANDIN_AT/pid"
+fi
 exec "$@"
 """
     ),
 }
-"""What a launch uses of them, for one server; srun's step gets its signals by scancel alone."""
+"""The parts that a launch uses, for one server. Only scancel sends signals to srun's step."""
 
 
 @pytest.fixture
 def commands_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with stand-ins for SLURM's commands, first on PATH."""
+    """Put a folder with stand-ins for SLURM's commands first on PATH."""
     for name, text in STANDINS.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
@@ -301,7 +300,7 @@ PLACED: dict[str, Any] = {
     "log_dir": Path("/l"),
     "stop_timeout_s": 5.0,
 }
-"""What a step is told besides."""
+"""The other values that a step gets."""
 INSIDE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "gpu[1-2]"}
 
 
@@ -419,7 +418,7 @@ def test_a_container_within_a_step_ends_with_its_client(engine: Engine, command:
         SlurmSteps(container=container),
         **PLACED,
     )
-    words = step_of.argv[step_of.argv.index("bash") :]  # what srun starts
+    words = step_of.argv[step_of.argv.index("bash") :]  # the words that srun starts
     with subprocess.Popen(words, stdin=subprocess.DEVNULL) as client:
         deadline = time.monotonic() + 10
         while engine.names() != ["serve-eval-ab-s"] and time.monotonic() < deadline:
@@ -434,7 +433,7 @@ ASKED = (
     "while [ -e /proc/$PPID ] && ! ((0x$(sed -n 's/SigCgt:.//p' /proc/$PPID/status) & 0x4000)); do"
     " sleep 0.05; done; kill -TERM $PPID"
 )
-"""SIGTERM for the shell around a server, once it is there to hand it on."""
+"""Send SIGTERM to the shell around a server once it can pass the signal on."""
 
 
 @pytest.mark.parametrize(
@@ -446,7 +445,7 @@ def test_a_tied_server_gets_sigterm_and_gives_its_exit_code(server: str, code: i
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True) as shell:
         try:
             assert shell.wait(20) == code
-        finally:  # what ends with a container
+        finally:  # the processes that end with a container
             os.killpg(shell.pid, signal.SIGKILL)
 
 
@@ -482,8 +481,7 @@ def test_a_server_does_not_wait_for_ranks_that_another_leads() -> None:
     assert environment.inherit(around) == {"TLLM_LOG_LEVEL": "INFO"}
 
 
-# ---------------------------------------------------------------------------------------------- the
-# end of a step
+# The end of a step
 
 
 def test_a_step_is_asked_and_then_cancelled(commands_of_slurm: Path) -> None:
@@ -492,7 +490,8 @@ def test_a_step_is_asked_and_then_cancelled(commands_of_slurm: Path) -> None:
     assert (commands_of_slurm / "cancelled").read_text() == "--signal=URG 5.2\n5.2\n"
 
 
-WITH_A_RANK = """rank() { trap 'echo the rank is asked' TERM; echo up; while :; do sleep 0.1; done; }
+WITH_A_RANK = """
+rank() { trap 'echo the rank is asked' TERM; echo up; while :; do sleep 0.1; done; }
 trap 'echo the server is asked; sleep 0.3; exit 5' TERM
 rank &
 while :; do sleep 0.1; done"""
@@ -510,7 +509,7 @@ while :; do sleep 0.1; done"""
 def test_the_shell_above_a_server_asks_it_alone_and_ends_as_it_does(
     tmp_path: Path, sent: signal.Signals, heard: set[str]
 ) -> None:
-    """A signal for a step reaches all of it, as one for a process group does."""
+    """A signal for a step reaches all its processes, like one for a process group."""
     words = [*srun._above_the_server(), "bash", "-c", WITH_A_RANK]
     with (out := tmp_path / "out").open("w") as file:
         step = subprocess.Popen(words, stdout=file, start_new_session=True)
@@ -530,7 +529,7 @@ def test_the_shell_above_a_server_asks_it_alone_and_ends_as_it_does(
 def test_a_server_that_dies_of_the_signal_for_all_is_told_so(
     tmp_path: Path, sent: signal.Signals
 ) -> None:
-    """Ten at once: bash lost the exit code of most of them."""
+    """Ten run at the same time, because bash lost the exit code of most of them."""
     words = [*srun._above_the_server(), "bash", "-c", "echo up; while :; do sleep 0.1; done"]
     outs = [tmp_path / f"{i}" for i in range(10)]
     steps = []
@@ -599,7 +598,7 @@ def test_a_container_is_removed_by_a_step_on_its_node() -> None:
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_supervisor_asks_by_the_command_that_it_was_given(tmp_path: Path, killed: bool) -> None:
-    """Also when we are gone. The server is deaf to SIGTERM; the command ends it."""
+    """It also asks when the tool is gone. The server ignores SIGTERM; the command ends it."""
     deaf = "trap 'echo SIGTERM' TERM; echo $$; while [ ! -e stop ]; do sleep 0.02; done; exit 3"
     words = {
         "command": ["bash", "-c", deaf],
@@ -612,8 +611,8 @@ import asyncio, json, os, pathlib
 from launchers._process.server_process import server_process
 async def main():
     words = json.loads({json.dumps(json.dumps(words))})
-    async with server_process(words["command"], log_file=pathlib.Path(words["log_file"]), grace_s=20.0,
-                              to_stop=words["to_stop"], at_end=words["at_end"]):
+    async with server_process(words["command"], log_file=pathlib.Path(words["log_file"]),
+                              grace_s=20.0, to_stop=words["to_stop"], at_end=words["at_end"]):
         while not pathlib.Path("log").read_text():
             await asyncio.sleep(0.02)
         if {killed}:

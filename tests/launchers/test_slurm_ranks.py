@@ -1,5 +1,6 @@
-"""The scripts around a wrapper of ranks, with wrappers of a few lines and no SLURM: what is asked
-of them is in rank_tasks; make test-slurm runs them as tasks of a real one.
+"""Test the scripts around a wrapper of ranks, with short wrappers and without SLURM.
+
+The requirements are in rank_tasks; `make test-slurm` runs the scripts as tasks of a real SLURM.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import pytest
 
 from launchers._slurm.rank_tasks import HELD, HOLDER, PORTS_EACH, SCRIPT, count_held_ports, files
 
-# The leader is a sleep. The older wrapper stays when its server failed; the newer one stops the
-# leader.
+# The leader is a sleep. After the server has failed, the older wrapper stays and the newer one
+# stops the leader.
 OLDER = (
     'set -e\ncommand=$*\necho "$TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR" > at\n($command) &\nsleep 60\n'
 )
@@ -44,7 +45,7 @@ def wrapping(folder: Path, text: str) -> str:
 
 
 class Task:
-    """ranks.sh in a session of its own, as a task is."""
+    """ranks.sh in its own session, like a task."""
 
     def __init__(self, wrapper: str, *server: str, rank: int = 0) -> None:
         self.folder = Path(wrapper).parent
@@ -60,7 +61,7 @@ class Task:
         )
 
     def members(self) -> list[int]:
-        """The processes of its session that are no zombies."""
+        """Return the processes of its session, without zombies."""
         found = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):
@@ -74,7 +75,7 @@ class Task:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def terminate(self) -> None:
-        """As scancel --signal=TERM does: for every process."""
+        """Send SIGTERM to every process, as scancel --signal=TERM does."""
         for pid in self.members():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
@@ -89,7 +90,7 @@ class Task:
         try:
             out, _ = self.process.communicate(timeout=20)
             deadline = time.monotonic() + 10
-            while self.members():  # what was killed last may take a moment
+            while self.members():  # the processes that were killed last may need a moment
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
         finally:
@@ -107,7 +108,7 @@ def test_it_ends_with_the_exit_code_of_its_server(wrapper: str) -> None:
 
 @pytest.mark.slow
 def test_it_waits_for_a_server_that_was_asked_to_end(wrapper: str) -> None:
-    """Whose wrapper is gone by then. That all were asked is no failure of any."""
+    """Its wrapper is gone by then. A stop request to all is not a failure of any."""
     task = Task(
         wrapper,
         "bash",
@@ -158,8 +159,7 @@ def test_another_rank_that_is_killed_fails(tmp_path: Path) -> None:
     assert code == 137, out
 
 
-# ----------------------------------------------------------------------------------------------------
-# held ports
+# Held ports
 
 SEARCH = """
 import socket
@@ -173,11 +173,11 @@ while True:
         port += 1
 print(port)
 """
-"""As older wrappers search."""
+"""The search of older wrappers."""
 
 
 def test_ports_are_held_that_others_found_before(tmp_path: Path) -> None:
-    """Though others hold them as well."""
+    """Ports are held even if others hold them as well."""
     (tmp_path / HOLDER).write_text(HELD)
     words = [sys.executable, str(tmp_path / HOLDER), str(PORTS_EACH)]
     holds = "import sys; print(flush=True); sys.stdin.read()"

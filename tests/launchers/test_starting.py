@@ -1,4 +1,4 @@
-"""Servers that listen while they load their model: that is waited for, and said."""
+"""Test servers that listen while they load: the launch waits and says so."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ STARTING = fail(503, headers=HEADERS)
 
 
 def _server(left: float) -> ScriptedServer:
-    """Says so `left` times, on whatever route."""
+    """Return a server that reports its start `left` times, on any route."""
     return ScriptedServer(
         lambda request: STARTING if request.number <= left else fail(404), paths=EVERY_PATH
     )
@@ -107,7 +107,7 @@ def test_a_launched_server_says_that_it_is_starting(
 def test_the_first_completion_is_not_given_up_while_the_front_door_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its limit is for an engine that hangs."""
+    """The limit is for an engine that hangs."""
     monkeypatch.setattr(readiness, "POLL_S", 0.02)
     until = time.monotonic() + 0.4
 

@@ -52,8 +52,7 @@ async def nothing(endpoint: Endpoint) -> Endpoint:
     return endpoint
 
 
-# ------------------------------------------------------------------------------------------------
-# pure commands
+# Pure commands
 
 
 @pytest.mark.parametrize(
@@ -206,7 +205,10 @@ def test_gpus_are_cut_from_those_that_are_visible(monkeypatch: pytest.MonkeyPatc
 
 
 def _variables() -> list[str]:
-    """What a server on GPU 3 gets from a tool that is a process of its own, root's perhaps."""
+    """Return the variables of a server on GPU 3, started by a tool that is no MPI rank.
+
+    Root gets more variables.
+    """
     as_root = mpi.AS_ROOT if os.geteuid() == 0 else {}
     return ["CUDA_VISIBLE_DEVICES=3", *(f"{name}={value}" for name, value in as_root.items())]
 
@@ -232,8 +234,7 @@ def test_a_dry_run_shows_the_command_and_the_file(tmp_path: Path, data_root: Pat
     assert (tmp_path / "logs/trtllm.yaml").read_text() == "max_num_tokens: 8192\n"
 
 
-# -----------------------------------------------------------------------------------------------------
-# lifecycle
+# Lifecycle
 
 
 def test_a_run_starts_asks_and_stops(
@@ -363,7 +364,8 @@ def test_cancelling_while_it_loads_stops_it(context: LaunchContext, standin: Sta
 
     async def story() -> None:
         task, log = asyncio.create_task(_loading(context)), context.log_dir / "trtllm.log"
-        while not (log.exists() and "Loading" in log.read_text()):  # noqa: ASYNC110 - a process writes it
+        # Another process writes the log.
+        while not (log.exists() and "Loading" in log.read_text()):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -423,7 +425,7 @@ def test_no_two_servers_get_the_same_port(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_port_that_is_taken_is_none_that_a_connection_gets() -> None:
-    """A connection of somebody else may have such a port before the server binds it."""
+    """A connection of another process may take such a port before the server binds it."""
     given = int(fleet.GIVEN_PORTS.read_text().split()[0])
     ports = fleet.free_ports("127.0.0.1", None, 20)
     assert len(set(ports)) == 21
@@ -498,9 +500,8 @@ def test_nothing_is_left_however_the_run_ends(
         time.sleep(0.05)
     if how != signal.SIGKILL:
         return
-    deadline = (
-        time.monotonic() + 5
-    )  # the supervisor holds the lock of the GPU until nothing is left
+    # The supervisor holds the lock of the GPU until nothing is left.
+    deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         try:
             with lock_files.lock_names(["GPU-a1"]):

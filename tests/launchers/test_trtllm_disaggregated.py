@@ -74,8 +74,7 @@ async def complete(endpoint: Endpoint) -> str:
     return text
 
 
-# ---------------------------------------------------------------------------------------------------------
-# pure
+# Pure
 
 
 def test_one_and_one_need_no_options() -> None:
@@ -270,8 +269,7 @@ def test_the_orchestrator_alone_traces_its_requests_where_the_user_lets_it() -> 
     assert "TRTLLM_REQUEST_TRACE_DIR" not in "".join(lines())
 
 
-# -----------------------------------------------------------------------------------------------------
-# lifecycle
+# Lifecycle
 
 
 @pytest.mark.parametrize("discovery", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -304,8 +302,7 @@ def test_one_that_ends_ends_all(side: str, context: LaunchContext, standin: Stan
     assert time.monotonic() - began < 15
 
 
-# ------------------------------------------------------------------------------------------------------
-# flavours
+# Flavours
 
 
 def test_an_option_that_this_version_lacks_is_refused_before_anything_starts(
@@ -343,8 +340,7 @@ async def _launch_with(context: LaunchContext, command: list[str]) -> None:
         raise AssertionError("it started")
 
 
-# --------------------------------------------------------------------------------------------------------
-# causes
+# Causes
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What servers of each version are given, and what is told of it."""
+"""Test what servers of each version receive, and what is reported about it."""
 
 from __future__ import annotations
 
@@ -77,8 +77,7 @@ def everything(folder: Path) -> str:
     return "".join(path.read_text() for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-# -----------------------------------------------------------------------------------------------
-# config and port
+# Config and port
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ def test_the_address_is_what_the_server_tells(tmp_path: Path) -> None:
 def test_a_version_that_changed_behind_its_command_is_asked_anew(
     context: LaunchContext, standin: Standin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What --help told is remembered for a day, and an option of then may be unknown now."""
+    """The output of --help is cached for a day, and an option in it may be unknown now."""
 
     async def start() -> str:
         async with trtllm.launch(context, trtllm.TrtllmOptions(ready_timeout_s=30.0)) as endpoint:
@@ -168,7 +167,7 @@ def test_a_version_without_config_option_starts(
         if launcher is trtllm_disaggregated
         else {"config": CONFIG}
     )
-    for _ in range(2):  # by what is remembered, the second time
+    for _ in range(2):  # the second time from the cache
         assert start(launcher, context, **sides)
     script = (context.log_dir / "commands.sh").read_text()
     assert "--extra_llm_api_options" in script
@@ -211,8 +210,7 @@ def test_a_dry_run_shows_what_is_known_without_asking(
     assert "--report_addr" in trtllm.commands(context, trtllm.TrtllmOptions(**options))[0]
 
 
-# ------------------------------------------------------------------------------------------------------------
-# key
+# Key
 
 
 def sharing(flavour: Flavour, auth_key: bool | None) -> list[Server]:
@@ -400,8 +398,7 @@ def test_a_key_that_does_not_fit_is_named(
         start(trtllm_disaggregated, context, **options)
 
 
-# ------------------------------------------------------------------------------------------------------
-# discovery
+# Discovery
 
 
 @pytest.mark.slow
@@ -472,7 +469,10 @@ def test_etcd_is_named_in_every_file(context: LaunchContext) -> None:
         context, trtllm_disaggregated.DisaggregatedOptions(discovery=uri)
     ).values()
     assert all(f"cluster_uri: {uri}" in text for text in texts)
-    names = {re.search(r"cluster_name: (.*)", text).group(1) for text in texts}  # type: ignore[union-attr]
+    names = {
+        re.search(r"cluster_name: (.*)", text).group(1)  # type: ignore[union-attr]
+        for text in texts
+    }
     assert len(names) == 1
 
 
@@ -483,8 +483,7 @@ def test_a_version_that_knows_no_etcd_is_named(context: LaunchContext, standin: 
         start(trtllm_disaggregated, context, discovery="etcd://127.0.0.1:1")
 
 
-# ---------------------------------------------------------------------------------------------------------
-# causes
+# Causes
 
 
 @pytest.mark.parametrize(

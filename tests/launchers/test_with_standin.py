@@ -1,5 +1,6 @@
-"""The launchers and the stand-in, made apart from each other from the same facts: started,
-evaluated, judged, stopped, in both generations of trtllm-serve.
+"""Test launchers with the stand-in: start, evaluate, judge and stop, in both generations.
+
+Launchers and stand-in were written independently from the same facts about trtllm-serve.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ CASES = [
 
 
 def _answers(plan: Plan, path: Path) -> Path:
-    """What the stand-in is to say: three right answers of four."""
+    """Write the answers for the stand-in, three of four of them right."""
     import msgspec
 
     with path.open("wb") as file:

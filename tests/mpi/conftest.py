@@ -1,4 +1,4 @@
-"""Servers of the stand-in with ranks of real MPI, and who of them is there."""
+"""Fixtures: servers of the stand-in with ranks of real MPI, and a search for their processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.standin.process import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("MPIS", ROOT / ".venv-mpi"))
-"""Where build.sh has installed."""
+"""The folder in which build.sh installs."""
 MARK = "STANDIN_TEST_RUN"
 LIBRARY = "libmpi.so.40"
 RANK = re.compile(r"MPI rank (\d+) of (\d+): process \[(\d+)\]")
@@ -30,7 +30,7 @@ WAIT_S = 60.0
 
 
 def libraries() -> dict[str, Path]:
-    """The MPIs that are installed, by where they are from."""
+    """Return the installed MPIs by origin."""
     found = {"pypi": [FOLDER / "lib" / LIBRARY], "debian": [*Path("/usr/lib").glob(f"*/{LIBRARY}")]}
     usable = packages() is not None
     return {
@@ -39,13 +39,14 @@ def libraries() -> dict[str, Path]:
 
 
 def packages() -> Path | None:
-    """Where mpi4py is, which either needs."""
+    """Return the folder of mpi4py, which both MPIs need."""
     return next(iter((FOLDER / "lib").glob("python*/site-packages")), None)
 
 
 def variables(name: str) -> dict[str, str]:
-    """With these the stand-in starts ranks of that MPI. Skips the test where it is not
-    installed.
+    """Return the variables with which the stand-in starts ranks of that MPI.
+
+    Skips the test if it is not installed.
     """
     there = libraries()
     if name not in there:
@@ -61,7 +62,7 @@ def variables(name: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Mpi:
-    """One of them, with a mark that all have that is started with it."""
+    """An MPI, with a mark that all processes started with it carry."""
 
     name: str
     mark: str
@@ -73,7 +74,7 @@ class Mpi:
         return [str(folder / "mpirun"), "--allow-run-as-root"]
 
     def processes(self, word: str = "") -> list[int]:
-        """Those of the mark that live, with the word on their command lines."""
+        """Return the living processes with the mark that have the word on their command lines."""
         found = []
         for folder in Path("/proc").iterdir():
             if folder.name.isdecimal():
@@ -91,14 +92,14 @@ class Mpi:
 
 @pytest.fixture
 def ordinary_user() -> None:
-    """We are who we are: root, in most cases."""
+    """Do not change the user, who is root in most cases."""
 
 
 @pytest.fixture(params=["pypi", "debian"])
 def mpi(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Mpi]:
-    """The environment of a user of the one and of the other, with the stand-in as trtllm-serve."""
+    """Set up a user's environment for either MPI, with the stand-in as trtllm-serve."""
     given = variables(request.param)
     for name in [name for name in os.environ if name.startswith((*OURS, "SLURM_", "CUDA_"))]:
         monkeypatch.delenv(name)
@@ -133,7 +134,7 @@ def context(tmp_path: Path, said: list[str], mpi: Mpi) -> LaunchContext:
 
 
 def ranks(log: Path) -> list[tuple[int, int, int]]:
-    """Rank, size of its world and process of each, as the server's log tells."""
+    """Return rank, world size and process of each rank from the server's log."""
     text = log.read_text() if log.exists() else ""
     return [(int(rank), int(size), int(pid)) for rank, size, pid in RANK.findall(text)]
 

@@ -1,5 +1,6 @@
-"""However a server with ranks of MPI ends: no rank stays, nor a daemon of MPI that would leave the
-process group.
+"""Test every end of a server with MPI ranks: no rank stays, nor a daemon of MPI.
+
+The daemon leaves the process group.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def daemons(mpi: Mpi) -> list[int]:
 def test_a_killed_server_leaves_no_rank(
     mpi: Mpi, who: str, stopped: bool, context: LaunchContext
 ) -> None:
-    """MPI's own daemon ends ranks whose server is gone; one that hangs does not."""
+    """MPI's own daemon ends ranks whose server is gone, unless the daemon hangs."""
 
     async def story() -> None:
         async with trtllm.launch(
@@ -64,7 +65,7 @@ def test_a_killed_server_leaves_no_rank(
 
 @pytest.fixture
 def evaluation(mpi: Mpi, tmp_path: Path, data_root: Path) -> Any:
-    """An evaluation under way, as a process of its own."""
+    """Start an evaluation in its own process, and wait until it is under way."""
     content = {
         "model": "org/model",
         "launcher": {"name": "trtllm", "stop_timeout_s": 2, "ready_timeout_s": WAIT_S},
@@ -102,9 +103,7 @@ def test_a_tool_that_ends_leaves_no_rank(
 
 
 def test_a_tool_that_is_killed_with_its_server_leaves_no_rank(mpi: Mpi, evaluation: Any) -> None:
-    """Then the supervisor alone finds a daemon of MPI that hangs: it inherits what the server
-    left.
-    """
+    """Only the supervisor can find a hung daemon of MPI then: it inherits the server's children."""
     [daemon], [server] = daemons(mpi), mpi.processes("-P\0-m\0tests.standin")
     os.kill(daemon, signal.SIGSTOP)
     evaluation.kill()

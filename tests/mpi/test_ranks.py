@@ -1,6 +1,4 @@
-"""Servers whose ranks are real processes of MPI: they live and end with it, or it is told why they
-do not.
-"""
+"""Test servers with ranks of real MPI: they live and end with it, or an error explains why not."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ def start(context: LaunchContext, story: Any, **options: Any) -> Any:
 def test_ranks_live_and_end_with_their_server(
     mpi: Mpi, tp: int, context: LaunchContext, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A setting of the user's own is what gives Open MPI 4 slots for more ranks than there are
-    cores.
-    """
+    """Only a setting of the user gives Open MPI 4 slots for more ranks than cores."""
     monkeypatch.setenv(ENOUGH, "1")
     log = context.log_dir / "trtllm.log"
 
@@ -70,8 +66,9 @@ def test_ranks_live_and_end_with_their_server(
 
 @pytest.fixture
 def alone(mpi: Mpi, tmp_path: Path) -> Any:
-    """Runs a server that gets no ranks until its log has a word, and returns the cause that is told
-    for it; whether it ended is told as well.
+    """Return a function that runs a server without ranks until its log has a word.
+
+    The function returns the reported cause and hint, and whether the server ended.
     """
 
     def run(word: str, tp: int, **changes: str | None) -> tuple[str, str, bool]:
@@ -92,7 +89,7 @@ def alone(mpi: Mpi, tmp_path: Path) -> Any:
 @pytest.mark.skipif(os.geteuid() != 0, reason="Open MPI refuses root only")
 @ONLY_5
 def test_root_needs_the_variables(alone: Any) -> None:
-    """Open MPI 4 starts its ranks for root as for others."""
+    """Open MPI 4 starts ranks for root like for other users."""
     without = dict.fromkeys(AS_ROOT)
     told, hint, ended = alone("(_manager_spawn)", 1, **without)
     assert told == "Open MPI starts no processes for root"
@@ -141,8 +138,9 @@ def plan(tmp_path: Path, data_root: Path) -> Path:
 def test_an_evaluation_inside_mpirun_has_a_server_of_its_own(
     mpi: Mpi, plan: Path, tmp_path: Path
 ) -> None:
-    """Two ranks of mpirun, of which one evaluates and the other waits for it: a server that took
-    itself for a rank of theirs would wait for the other.
+    """Of two ranks of mpirun, one evaluates and the other waits for it.
+
+    A server that considered itself a rank of theirs would wait for the other.
     """
     out = tmp_path / "out"
     tool = f"{sys.executable} -m serve_eval run {plan} -o {out}"

@@ -1,8 +1,7 @@
-"""Changes the core in small ways, one at a time, and prints which changes no test notices: `make
-mutants`.
+"""Change the core in small ways, one at a time, and print the changes that no test notices.
 
-A run that was interrupted goes on where it was; what a mutant did counts as long as neither the
-code nor the tests change. Exits with 1 when more survive than may.
+The command is `make mutants`. An interrupted run resumes; the outcome of a mutant is valid as long
+as neither the code nor the tests change. Exits with 1 if more survive than allowed.
 """
 
 from __future__ import annotations
@@ -30,19 +29,18 @@ from tests.mutants.worker import isolated
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "outputs" / "mutants"
 MOST = 25
-"""Mutants of 500 that may survive."""
+"""Number of 500 mutants that may survive."""
 NONE_OF = ("stats", "verdicts", "journal")
-"""Packages of which none may."""
+"""Packages of which no mutant may survive."""
 BOUND_S = 45.0
-"""The tests of a mutant take no longer by what they took before; the quickest ones are taken."""
+"""Limit in seconds for the earlier durations of a mutant's tests together; the quickest are taken.
+"""
 NEEDS_ISOLATION = ("launchers/_process",)
-"""It ends processes by their ids, and a mutant of it could end others."""
+"""Packages that end processes by their ids; a mutant of them could end others."""
 
 
 class Workers:
-    """As many copies of the working tree as there are workers, each with the process that runs
-    tests in it.
-    """
+    """One copy of the working tree per worker, each with the process that runs tests in it."""
 
     def __init__(self, folder: Path, count: int, isolate: bool) -> None:
         self._free: list[tuple[Path, subprocess.Popen[str]]] = []
@@ -51,7 +49,7 @@ class Workers:
             self._free.append(_worker(folder / f"worker{number}", isolate))
 
     def done(self, job: dict[str, Any]) -> dict[str, Any]:
-        """The outcome of a job, whose files and paths are below the copy."""
+        """Return the outcome of a job, whose files and paths are below the copy."""
         with self._lock:
             copy, process = self._free.pop()
             try:
@@ -68,7 +66,7 @@ class Workers:
                 self._free.append((copy, process))
 
     def close(self) -> None:
-        """Ends the workers."""
+        """End the workers."""
         for _, process in self._free:
             assert process.stdin is not None
             process.stdin.close()
@@ -116,7 +114,7 @@ def _files() -> list[str]:
 
 
 def _tree() -> str:
-    """A hash of all that a mutant's fate depends on."""
+    """Return a hash of everything that a mutant's outcome depends on."""
     said = hashlib.sha256()
     for name in sorted(_files()):
         if not name.startswith(("docs/", "bench/", "tests/mutants/")):
@@ -125,7 +123,7 @@ def _tree() -> str:
 
 
 class Lines:
-    """Which tests ran which line, and how long they take."""
+    """The lines that each test ran, and the durations of the tests."""
 
     def __init__(self, entries: Iterator[dict[str, Any]]) -> None:
         self._tests: dict[tuple[str, int], set[str]] = {}
@@ -137,8 +135,9 @@ class Lines:
                 self._tests.setdefault((entry["path"], entry["line"]), set()).update(entry["tests"])
 
     def concerning(self, mutant: Mutant) -> list[str]:
-        """The tests that run the changed statement and then those that run its function, the
-        quickest first. A tracer misses some lines behind an await.
+        """Return the tests that run the changed statement, then those that run its function.
+
+        The quickest come first. A tracer misses some lines behind an await.
         """
         own = f"test_{Path(mutant.path).stem.strip('_')}"
         ordered: dict[str, None] = {}
@@ -158,15 +157,15 @@ class Lines:
                 chosen.append(test)
         return sorted(
             chosen, key=lambda test: own not in test
-        )  # the module's own notice most, and soonest
+        )  # the module's own tests notice most, and earliest
 
     def seconds(self, tests: Sequence[str]) -> float:
-        """What they take together."""
+        """Return their total duration."""
         return sum(self._seconds.get(test, 0.0) for test in tests)
 
 
 def _traced(folder: Path, packages: Sequence[str], workers: Workers) -> Lines:
-    """Runs the tests of the packages once, file by file, with the lines that each runs noted."""
+    """Run the tests of the packages once, file by file, and record the lines that each runs."""
     paths = dict.fromkeys(path for package in packages for path in CONCERNING[package])
     found = dict.fromkeys(
         file.relative_to(ROOT).as_posix()
@@ -218,7 +217,7 @@ def _say(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draws the mutants, runs the tests of each, and prints the score and the survivors."""
+    """Draw the mutants, run the tests of each, and print the score and the survivors."""
     parser = argparse.ArgumentParser(prog="make mutants ARGS=...", description=__doc__)
     parser.add_argument("--count", type=int, default=500, help="mutants to draw (default 500)")
     parser.add_argument("--seed", type=int, default=1, help="of the draw")
@@ -286,8 +285,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _limit_s(taken_s: float) -> float:
-    """How long tests may take that took so long before, as each of them may: what a test made for
-    others, one must make that is run without them, and the machine may be busier now.
+    """Return the time limit for tests with this earlier duration; it applies to each of them.
+
+    A single test may have to build what it shared with others before, and the machine may be busier
+    now.
     """
     return 15.0 + 4 * taken_s
 

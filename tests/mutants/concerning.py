@@ -1,5 +1,6 @@
-"""Which tests concern which part of the core. Of these each mutant is given those that run its
-line.
+"""List the tests that concern each part of the core.
+
+Each mutant gets those of them that run its line.
 """
 
 from __future__ import annotations
@@ -70,4 +71,4 @@ CONCERNING = {
         "tests/launchers/test_failures.py",
     ),
 }
-"""Files and folders. Slow tests are left out."""
+"""Files and folders by part of the core, without slow tests."""

@@ -1,8 +1,7 @@
-"""Mutants of the core: every change that mutmut's operators make to it, and a draw of them by a
-seed.
+"""List every change of the core that mutmut's operators make, and draw some by a seed.
 
-mutmut makes the mutants and no more: its own runner swaps functions in memory, where the processes
-that tests start do not see them, and leaves decorated functions out. Here each mutant is a file.
+mutmut only makes the mutants. Its own runner swaps functions in memory, which processes started by
+tests do not see, and leaves decorated functions out. Here each mutant is a file.
 """
 
 from __future__ import annotations
@@ -32,13 +31,15 @@ PACKAGES = {
 
 
 LEAST = 25
-"""Mutants of a small package that a draw has at least."""
+"""Least number of mutants of a small package in a draw."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of a source file. `lines` are those of the statement that is changed, `around` those
-    of its function, both with the first and the last.
+    """A change of a source file.
+
+    `lines` are those of the changed statement, `around` those of its function; both are the first
+    and the last line.
     """
 
     package: str
@@ -52,14 +53,14 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """The same for the same change in the same file, wherever the rest of the file moves it."""
+        """The name of the change, which does not depend on the rest of the file."""
         return hashlib.sha256(
             "\n".join([self.path, self.old, self.new, str(self.at)]).encode()
         ).hexdigest()[:12]
 
 
 def mutants_of(root: Path, packages: Iterable[str]) -> list[Mutant]:
-    """Every mutant of the packages, in the order of the files."""
+    """Return every mutant of the packages, in the order of the files."""
     return [
         mutant
         for package in packages
@@ -72,11 +73,10 @@ def mutants_of(root: Path, packages: Iterable[str]) -> list[Mutant]:
 
 
 def drawn(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
-    """So many of them, in their order: of each package its share, but not fewer than LEAST where it
-    has them.
+    """Draw `count` of them, in their order.
 
-    Each mutant has a lot of its own, so that a change of the code elsewhere changes little of the
-    draw.
+    Each package gets its share, but not fewer than LEAST if it has them. Each mutant has its own
+    lot, so a change of the code elsewhere hardly changes the draw.
     """
     by_package: dict[str, list[Mutant]] = {}
     for one in mutants:
@@ -91,7 +91,7 @@ def drawn(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
 
 
 def diff(source: str, code: str) -> list[str]:
-    """The changed lines alone, each behind its sign."""
+    """Return only the changed lines, each after its sign."""
     lines = difflib.unified_diff(source.splitlines(), code.splitlines(), n=0, lineterm="")
     return [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
 
@@ -107,8 +107,8 @@ def _in_file(package: str, path: str, source: str) -> Iterator[Mutant]:
 
     class Visitor(MutationVisitor):
         def _skip_node_and_children(self, node: cst.CSTNode) -> bool:
-            # A file that is written whole has none of the trouble with decorators that mutmut's own
-            # runner has.
+            # Writing the whole file avoids the trouble that mutmut's own runner has with
+            # decorators.
             decorated = isinstance(node, cst.FunctionDef) and bool(node.decorators)
             return not decorated and bool(super()._skip_node_and_children(node))
 
@@ -142,7 +142,7 @@ def _in_file(package: str, path: str, source: str) -> Iterator[Mutant]:
 
 
 def _removed_call(node: Any) -> Iterator[Any]:
-    """A call whose value nobody takes is left out: mutmut has no such operator."""
+    """Remove a call whose value is not used; mutmut has no such operator."""
     import libcst as cst
 
     value = node.value.expression if isinstance(node.value, cst.Await) else node.value
@@ -151,8 +151,9 @@ def _removed_call(node: Any) -> Iterator[Any]:
 
 
 def _is_text(node: Any) -> bool:
-    """Words for people: what a message says is held by the tests of the commands, not by each
-    letter of it.
+    """Return True for text for people.
+
+    Tests of the commands cover messages, not every letter of them.
     """
     import libcst as cst
 
@@ -160,8 +161,10 @@ def _is_text(node: Any) -> bool:
 
 
 def _statements(source: str) -> dict[int, tuple[tuple[int, int], tuple[int, int]]]:
-    """Of every line of a function the lines of its innermost statement, of a compound one the head
-    alone, and those of the outermost function.
+    """Return two line ranges for every line of a function.
+
+    The first is that of its innermost statement (only the head of a compound one), the second that
+    of the outermost function.
     """
     found: dict[int, tuple[tuple[int, int], tuple[int, int]]] = {}
 

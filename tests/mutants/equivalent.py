@@ -1,6 +1,6 @@
-"""Mutants that no test can notice, since they do what the code does.
+"""List mutants that no test can notice, since they do what the code does.
 
-Each is held by its very lines: when the code there changes, its entry no longer counts.
+Each entry is bound to exact lines: if the code there changes, the entry no longer counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ FILE = Path(__file__).with_name("equivalent.toml")
 
 
 def listed() -> dict[tuple[str, ...], str]:
-    """The reason of each, by its file and the lines of its diff."""
+    """Return the reason of each entry, by its file and the lines of its diff."""
     entries = tomllib.loads(FILE.read_text(encoding="utf-8")).get("mutant", [])
     return {
         (entry["file"], *entry["diff"].strip("\n").split("\n")): entry["reason"]

@@ -1,5 +1,6 @@
-"""What pytest does beside: which test runs which line, and the tests that concern a mutant
-alone.
+"""Record the lines that each test runs, and run only the tests that concern a mutant.
+
+Both are pytest plugins.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ SOURCES = ("serve_eval", "launchers")
 
 
 class Chosen:
-    """Runs the tests of a list alone, in its order. One that takes longer than its limit in seconds
-    ends the process by SIGALRM, so that a mutant that waits for ever costs the time of one test and
-    not that of all.
+    """Runs only the tests of a list, in its order.
+
+    A test that exceeds its limit in seconds ends the process by SIGALRM, so a mutant that never
+    ends costs the time of one test instead of all.
     """
 
     def __init__(self, limits_s: Mapping[str, float]) -> None:
@@ -45,7 +47,7 @@ class Chosen:
 
 
 class Traced:
-    """Writes of every test that passes how long it took and the lines of ours that it ran."""
+    """Writes, for every passed test, its duration and the lines of ours that it ran."""
 
     def __init__(self, out: Path) -> None:
         from coverage import Coverage
@@ -69,7 +71,7 @@ class Traced:
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if not report.passed:  # skipped ones too: they tell nothing of a mutant
+        if not report.passed:  # skipped ones too: they prove nothing about a mutant
             self._failed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:

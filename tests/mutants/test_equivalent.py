@@ -1,4 +1,4 @@
-"""What is called equivalent is pinned to lines that are there, with a reason."""
+"""Test that mutants listed as equivalent are bound to existing lines and have a reason."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def test_every_explained_mutant_changes_lines_that_are_there() -> None:
         removed = [line[1:] for line in diff if line.startswith("-")]
         assert removed, file
         assert [line for line in removed if line not in lines] == [], (
-            f"{file}: no longer there: take the entry out"
+            f"{file}: no longer there: remove the entry"
         )
         assert len(reason) > 20, file

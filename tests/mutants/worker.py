@@ -1,13 +1,13 @@
-"""Runs tests in forks of a process that has imported what they need of others: `python -m
-tests.mutants.worker`.
+"""Run tests in forks of a process that has already imported third-party packages.
 
-It reads a job per line on stdin and writes its outcome as a line on stdout. A job names files to
-write before the fork and to restore after it, tests by their ids, and a time limit. Nothing of ours
-is imported before the fork, so that a fork sees the files as they are then.
+The command is `python -m tests.mutants.worker`. It reads one job per line on stdin and writes its
+outcome as a line on stdout. A job names files to write before the fork and to restore after it,
+tests by their ids, and a time limit. Nothing of ours is imported before the fork, so that a fork
+sees the current files.
 
-The worker is the first process of a PID and a network namespace of its own, which have loopback
-alone (`isolated`): a mutant that ends processes it does not know, such as by kill(-1), ends none
-outside, and what it leaves is killed with its namespace. PID 1 cannot be killed from inside.
+The worker is the first process of its own PID and network namespace with only loopback
+(`isolated`): a mutant that ends unknown processes, such as by kill(-1), ends none outside, and
+leftovers are killed with the namespace. PID 1 cannot be killed from inside.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ OF_OTHERS = (
     "yaml",
 )
 MEMORY_BYTES = 8 << 30
-"""Address space of a fork: a mutant may ask for everything."""
+"""Address space of a fork in bytes: a mutant may ask for any amount."""
 SIOCSIFFLAGS, IFF_UP, IFF_RUNNING = 0x8914, 0x1, 0x40
 
 
 def isolated(command: Sequence[str]) -> list[str] | None:
-    """The command in namespaces of its own; None where this system gives none."""
+    """Wrap the command in its own namespaces; None if this system gives none."""
     unshare = shutil.which("unshare")
     own = ["--user", "--map-root-user"] if os.geteuid() else []
     given = [unshare or "", *own, "--pid", "--fork", "--mount-proc", "--net", "--kill-child", "--"]
@@ -95,14 +95,18 @@ def _done(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    # Compiled code is told by the second and the size of its source, which a mutant may share.
+    # Compiled code is identified by the second and the size of its source, which a mutant may
+    # share.
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         compiled.unlink()
     path.write_bytes(content)
 
 
 def _waited(pid: int, limit_s: float) -> int | None:
-    """The exit status of the fork, None when its time ran out. Nothing of it is left then."""
+    """Return the exit status of the fork, None if its time ran out.
+
+    No process of it is left.
+    """
     deadline, status = time.monotonic() + limit_s, None
     while time.monotonic() < deadline:
         found, ended = os.waitpid(pid, os.WNOHANG)
@@ -112,7 +116,7 @@ def _waited(pid: int, limit_s: float) -> int | None:
         time.sleep(0.01)
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    if os.getpid() == 1:  # all of this namespace but ourselves
+    if os.getpid() == 1:  # all processes of this namespace except this one
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
     with suppress(ChildProcessError):
@@ -149,7 +153,7 @@ def _test(job: dict[str, Any], log: Path) -> None:
         options += [
             "-W",
             "ignore::pytest.PytestAssertRewriteWarning",
-        ]  # of what the worker imported
+        ]  # imported by the worker
         options += ["-m", "not slow"] if job["trace"] else ["-x"]
         code = int(pytest.main([*options, *job["paths"]], plugins=[plugin]))
     except BaseException:

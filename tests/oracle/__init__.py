@@ -1,3 +1,1 @@
-"""Our figures against those of independent implementations: `make oracle` prints what was compared
-and what differs.
-"""
+"""Compare our figures with independent implementations; `make oracle` prints the differences."""

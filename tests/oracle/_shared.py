@@ -10,7 +10,10 @@ SHARED = Path(__file__).resolve().parents[3] / "shared/data"
 
 
 def shared(name: str) -> Path:
-    """Return a folder of it. Raises Skipped where it is not there."""
+    """Return a subfolder of the real data.
+
+    Raises Skipped if it is missing.
+    """
     if not (folder := SHARED / name).is_dir():
         raise Skipped(f"{folder} is not there")
     return folder

@@ -1,7 +1,7 @@
-"""Ask tasks of lm-eval as TensorRT-LLM's suite does, in a process whose cache of data is empty.
+"""Ask tasks of lm-eval as TensorRT-LLM's suite does, in a process with an empty data cache.
 
 The suite seeds the global generators, builds the task, seeds its shots, shuffles its splits and
-evaluates it. The order of GPQA's choices depends on the cache, and on all that draws from those
+evaluates it. The order of GPQA's choices depends on the cache, and on every draw from those
 generators in between. The process is `python -m tests.oracle._suite_flow ASKS PROMPTS`.
 """
 
@@ -42,8 +42,9 @@ class Ask:
 
 
 def prompts(asks: Sequence[Ask]) -> list[list[Any]]:
-    """Return the prompts of each, in order: texts, or the turns of chats. Raises Skipped without
-    lm-eval.
+    """Return the prompts of each, in order: texts, or the turns of chats.
+
+    Raises Skipped without lm-eval.
     """
     require("lm_eval")
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +86,7 @@ def _task(ask: Ask) -> Any:
 
     if hasattr(
         lm_eval.api.task, "random_task_id"
-    ):  # a draw of 0.4.12 and 0.4.13 between the two orders of GPQA
+    ):  # 0.4.12 and 0.4.13 draw once between the two orders of GPQA
         lm_eval.api.task.random_task_id = lambda: "task"
     if isinstance(ask.config, str):
         return built(ask.config, ask.files, ask.changed)
@@ -93,8 +94,9 @@ def _task(ask: Ask) -> Any:
 
 
 def built(name: str, files: dict[str, str], changed: Mapping[str, Any], **loading: str) -> Any:
-    """Return lm-eval's task of that file, such as gsm8k/gsm8k.yaml, on these files; `loading` goes
-    to `datasets`.
+    """Return lm-eval's task of a file, such as gsm8k/gsm8k.yaml, on these data files.
+
+    `loading` is passed to `datasets`.
     """
     import lm_eval.tasks
     from lm_eval.tasks._yaml_loader import load_yaml
@@ -118,8 +120,9 @@ def _with_files(config: dict[str, Any], files: dict[str, str], **loading: str) -
 
 
 def _choices_shuffled(dataset: Any) -> Any:
-    """Shuffle the answers of every row by the global generator, in a step that the library keeps on
-    disk.
+    """Shuffle the answers of every row by the global generator.
+
+    The library keeps the result of this step on disk.
     """
     import random
 

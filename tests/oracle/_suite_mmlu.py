@@ -1,8 +1,8 @@
-"""Write the MMLU prompts of TensorRT-LLM's evaluator: `python -m tests.oracle._suite_mmlu CHECKOUT
-DATA OUT`.
+"""Write the MMLU prompts of TensorRT-LLM's evaluator.
 
-Its file is loaded out of the user's checkout. All else of the package, and torch, is replaced by
-empty modules, since prompts need none of it.
+The command is `python -m tests.oracle._suite_mmlu CHECKOUT DATA OUT`. The evaluator's file is
+loaded from the user's checkout. The rest of the package, and torch, are replaced by empty modules,
+since prompts need none of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Empty(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Import the needed files from the checkout, and give an empty module for any other name."""
+    """Imports the needed files from the checkout, and gives an empty module for any other name."""
 
     def __init__(self, checkout: Path) -> None:
         self.files = {

@@ -1,5 +1,6 @@
-"""AIME's prompts and scores against lm-eval's own tasks aime24 and aime25, over the problems and
-made-up answers.
+"""Compare AIME's prompts and scores with lm-eval's own tasks aime24 and aime25.
+
+The problems are real or made-up, the answers made-up.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ FILES: dict[Year, tuple[str, ...]] = {
     2025: ("test2025-I.jsonl", "test2025-II.jsonl"),
 }
 FORMS = (
-    "{0}", " {0}\n", "{0}.", "The answer is {0}", "The answer is ${0}$.", "$n = {0}$", "$1$ or ${0}$", "$${0}$$",
-    "\\boxed{{{0}}}", "So \\boxed{{{0}}}.", "\\boxed{{ {0} }}", "\\boxed {0}", "\\boxed {0}$ it is", "\\boxed{0}",
-    "\\boxed{{1}} then \\boxed{{{0}}}", "\\boxed{{{0}}} then \\boxed{{1}}", "\\boxed{{{0}", "\\boxed{{{{{0}}}}}",
-    "\\boxed{{0{0}}}", "\\boxed{{00{0}}}", "\\boxed{{{0}.0}}", "\\boxed{{{0}.}}", "\\boxed{{-{0}}}", "\\boxed{{+{0}}}",
-    "\\boxed{{x={0}}}", "\\boxed{{xyz={0}}}", "\\boxed{{x = {0} = y}}", "\\boxed{{{0}^\\circ}}", "\\boxed{{{0}\\%}}",
-    "\\boxed{{{0}^{{\\circ}}}}", "\\boxed{{\\${0}}}", "\\boxed{{{0}\\text{{ cm}}}}", "\\boxed{{{0}\\text{{cm}}}}",
-    "\\boxed{{{0}\\text{{ a}}\\text{{ b}}}}", "\\boxed{{\\left{0}\\right}}", "\\boxed{{\\!{0}\\!}}", "\\fbox{{{0}}}",
+    "{0}", " {0}\n", "{0}.", "The answer is {0}", "The answer is ${0}$.", "$n = {0}$", "$1$ or ${0}$", "$${0}$$",  # noqa: E501
+    "\\boxed{{{0}}}", "So \\boxed{{{0}}}.", "\\boxed{{ {0} }}", "\\boxed {0}", "\\boxed {0}$ it is", "\\boxed{0}",  # noqa: E501
+    "\\boxed{{1}} then \\boxed{{{0}}}", "\\boxed{{{0}}} then \\boxed{{1}}", "\\boxed{{{0}", "\\boxed{{{{{0}}}}}",  # noqa: E501
+    "\\boxed{{0{0}}}", "\\boxed{{00{0}}}", "\\boxed{{{0}.0}}", "\\boxed{{{0}.}}", "\\boxed{{-{0}}}", "\\boxed{{+{0}}}",  # noqa: E501
+    "\\boxed{{x={0}}}", "\\boxed{{xyz={0}}}", "\\boxed{{x = {0} = y}}", "\\boxed{{{0}^\\circ}}", "\\boxed{{{0}\\%}}",  # noqa: E501
+    "\\boxed{{{0}^{{\\circ}}}}", "\\boxed{{\\${0}}}", "\\boxed{{{0}\\text{{ cm}}}}", "\\boxed{{{0}\\text{{cm}}}}",  # noqa: E501
+    "\\boxed{{{0}\\text{{ a}}\\text{{ b}}}}", "\\boxed{{\\left{0}\\right}}", "\\boxed{{\\!{0}\\!}}", "\\fbox{{{0}}}",  # noqa: E501
     ".={0}", "..={0}",
-    "\\boxed{{\\\\!{0}}}", "\\boxed{{\\frac{{{0}}}{{1}}}}", "\\boxed{{{0}/1}}", "\\boxed{{\\sqrt{{{0}}}}}", "{0}\\frac",
-    "\\boxed{{\\text{{{0}}}}}", "\\boxed{{\\mathbf{{{0}}}}}", "\\[ {0} \\]", "**{0}**", "\\boxed{{{0},000}}", "no",
-    "<think>\\boxed{{1}}</think>\\boxed{{{0}}}", "\\boxed{{{0}}} $x$ and $y$", "$ {0}", "{0} $", "", "\\boxed{{}}",
+    "\\boxed{{\\\\!{0}}}", "\\boxed{{\\frac{{{0}}}{{1}}}}", "\\boxed{{{0}/1}}", "\\boxed{{\\sqrt{{{0}}}}}", "{0}\\frac",  # noqa: E501
+    "\\boxed{{\\text{{{0}}}}}", "\\boxed{{\\mathbf{{{0}}}}}", "\\[ {0} \\]", "**{0}**", "\\boxed{{{0},000}}", "no",  # noqa: E501
+    "<think>\\boxed{{1}}</think>\\boxed{{{0}}}", "\\boxed{{{0}}} $x$ and $y$", "$ {0}", "{0} $", "", "\\boxed{{}}",  # noqa: E501
 )  # fmt: skip
-"""Ways to say an answer."""
+"""Forms of an answer."""
 PIECES = (
-    "\\boxed{", "\\boxed{{0}}", "\\boxed ", "\\boxed", "\\fbox{", "\\left", "\\right", "\\left(", "\\right)", "^\\circ",
-    "^{\\circ}", "\\text{ ", "\\text{", "k=", "n = ", "=", "$", "$", "}", "}", "{", "{0}", "{0}", "{0}", "0{0}", "-{0}",
-    "\\%", "%", "\\!", "\\\\", "\\\\!", "\\$", ",", ".", " .", "{.", " ", "\n", "\\frac", "\\frac12", "tfrac", "\\sqrt",
+    "\\boxed{", "\\boxed{{0}}", "\\boxed ", "\\boxed", "\\fbox{", "\\left", "\\right", "\\left(", "\\right)", "^\\circ",  # noqa: E501
+    "^{\\circ}", "\\text{ ", "\\text{", "k=", "n = ", "=", "$", "$", "}", "}", "{", "{0}", "{0}", "{0}", "0{0}", "-{0}",  # noqa: E501
+    "\\%", "%", "\\!", "\\\\", "\\\\!", "\\$", ",", ".", " .", "{.", " ", "\n", "\\frac", "\\frac12", "tfrac", "\\sqrt",  # noqa: E501
     "/", "1", "\\dfrac{1}{2}", "\\mathrm{", "is", "٣", "\x00",
 )  # fmt: skip
 DRAWN = 1500
-"""Made-up answers of each problem, of pieces that are drawn."""
+"""Number of made-up answers of each problem, joined from random pieces."""
 
 
 def compare() -> list[Compared]:
-    """Compare both years, on the real problems or on made-up ones where there are none."""
+    """Compare both years, on the real problems, or on made-up ones if those are missing."""
     with tempfile.TemporaryDirectory() as folder:
         real = (SHARED / "aime").is_dir()
         root = SHARED if real else Path(folder)
@@ -87,7 +88,7 @@ def _scores(years: dict[Year, list[Sample]]) -> Compared:
 
 
 def _answers(gold: str, rng: random.Random) -> Iterator[str]:
-    """Yield the right number, and others, in every form, and texts of pieces that are drawn."""
+    """Yield right and wrong numbers in every form, and texts of random pieces."""
     for number in (gold, str(int(gold) + 1), gold[::-1], gold[:-1]):
         yield from (form.format(number) for form in FORMS)
     for _ in range(DRAWN):
@@ -95,8 +96,9 @@ def _answers(gold: str, rng: random.Random) -> Iterator[str]:
 
 
 def _ask(year: Year, root: Path, folder: Path) -> Ask:
-    """Return how lm-eval asks a year, with its problems in one file and under the names that its
-    task has.
+    """Return how lm-eval asks a year.
+
+    The problems are in one file, under the task's names.
     """
     rows = [
         json.loads(line) for name in FILES[year] for line in (root / name).read_text().splitlines()

@@ -1,6 +1,6 @@
-"""BioChatter's benchmark: its cases expanded, its results matched, its comparisons of answers.
+"""Compare with BioChatter's benchmark: expanded cases, matched results, compared answers.
 
-BIOCHATTER is a checkout of its repository. Its own code runs there, in a process of its own (see
+BIOCHATTER is a checkout of its repository. Its own code runs there, in its own process (see
 _biochatter.py).
 """
 
@@ -28,7 +28,7 @@ from tests.oracle.part import Compared
 KNOWN = "917f4c38"
 """The commit that DIGEST belongs to."""
 DIGEST = "2576007e79472048c287da194638418b8d5b096da5d1ae1daad796dee872d7e3"
-"""SHA-256 of the sorted MD5s of its cases, a line each."""
+"""SHA-256 of the sorted MD5s of its cases, one per line."""
 _SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "text_extraction": {"prompt": "${query}"},
     "biocypher_query_generation": {"system_messages": ["x"]},
@@ -36,18 +36,21 @@ _SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "mcp_edam_qa": {"system_messages": ["x"]},
     "longevity_geriatric_case_assessment": {"scorer": Spec(name="judge", options={"judges": [{}]})},
 }
-"""Options under which every case of these modules is asked, so that their turns can be compared."""
+"""Options for all cases of these modules, so that their turns can be compared."""
 _TESTS = {
     "medical_exam": "medical_exam",
     "rag_interpretation": "explicit_relevance_of_single_fragments",
     "biocypher_query_generation": "naive_query_generation_using_schema",
     "mcp_edam_qa": "mcp_edam_qa_baseline",
 }
-"""Modules to the tests that compare their answers."""
+"""Tests that compare answers, by module."""
 
 
 def compare() -> list[Compared]:
-    """Compare cases, prompts, results and scores. Raises Skipped without a checkout."""
+    """Compare cases, prompts, results and scores.
+
+    Raises Skipped without a checkout.
+    """
     checkout = part.checkout(
         "BIOCHATTER", "github.com/biocypher/biochatter", "benchmark/load_dataset.py"
     )
@@ -90,8 +93,9 @@ def _run(checkout: Path, what: str, given: object = None) -> Any:
 def _expansion(
     theirs: Mapping[str, list[dict[str, Any]]], ours: Mapping[str, Questions]
 ) -> Compared:
-    """Compare names and keys of all cases, expanded without options; the counts by module are
-    notes.
+    """Compare names and keys of all cases, expanded without options.
+
+    Notes hold the counts by module.
     """
     compared = Compared(
         what="names and MD5s of BioChatter's cases, expanded by its load_dataset.py"
@@ -122,9 +126,7 @@ def _hashes(theirs: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
 def _prompts(
     theirs: Mapping[str, list[dict[str, Any]]], asked: Mapping[str, Questions]
 ) -> Compared:
-    """Compare the turns of modules whose prompts BioChatter's tests send as the expanded cases have
-    them.
-    """
+    """Compare the turns of modules whose tests send prompts in the form of the expanded cases."""
     compared = Compared(what="turns that BioChatter's tests send of a case alone")
     for name in ("medical_exam", "rag_interpretation", "longevity_geriatric_case_assessment"):
         ours = {question.md5: question for question in asked[name].asked}
@@ -145,8 +147,9 @@ def _sent(case: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _results(
     checkout: Path, theirs: Mapping[str, list[dict[str, Any]]], asked: Mapping[str, Questions]
 ) -> Compared:
-    """Compare, row by row of its result files, if a case has the key: by its own keys and by
-    ours.
+    """Compare, row by row of its result files, whether a case has the key.
+
+    Its own keys and ours are tried.
     """
     compared = Compared(what="rows of BioChatter's result files that are of a case")
     known = set(_hashes(theirs))
@@ -171,8 +174,9 @@ def _scorings(
     asked: Mapping[str, Questions],
     files: file.CaseFiles,
 ) -> list[Compared]:
-    """Scores of many forms of answers to every case that a test of its compares, by its code and by
-    our scorers.
+    """Compare scores of many answers to every case that one of its tests compares.
+
+    Its code and our scorers score them.
     """
     wanted, tried = [], []
     for name, test in _TESTS.items():
@@ -223,7 +227,7 @@ def _score(question: CaseQuestion, answer: str) -> float:
 
 
 def _forms(question: CaseQuestion) -> Iterator[str]:
-    """Answers as models write them, right and wrong."""
+    """Return right and wrong answers as models write them."""
     expected: Any = question.expected
     if "parts_of_query" in expected:
         yield from _queries(expected["parts_of_query"])
@@ -280,7 +284,7 @@ def _forms(question: CaseQuestion) -> Iterator[str]:
 
 
 def _queries(parts: Sequence[str]) -> Iterator[str]:
-    """Texts that have some of the parts."""
+    """Return texts that have some of the parts."""
     plain = [
         part.replace("\\", "").replace("^", "").replace(".*", "x").replace("[a-zA-Z]*", "g")
         for part in parts

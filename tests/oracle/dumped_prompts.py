@@ -1,5 +1,6 @@
-"""Write the prompts that our engine would send, by task: `python -m tests.oracle.dumped_prompts
-SETTING`.
+"""Write the prompts that our engine would send, by task.
+
+The command is `python -m tests.oracle.dumped_prompts SETTING`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,7 @@ from tests.oracle.setting import ROOT, Setting, options
 
 
 def start(setting: Setting, cache: Path, *, hash_seed: int) -> tuple[subprocess.Popen[bytes], Path]:
-    """Start a process that loads every task through our engine and writes down what it would
-    ask.
-    """
+    """Start a process that loads every task with our engine and writes its requests."""
     told = setting.folder / f"dump{hash_seed}.setting.json"
     into = setting.folder / f"dump{hash_seed}.json"
     own = {"own": str(setting.folder / "own"), "into": str(into)}
@@ -39,8 +38,9 @@ def start(setting: Setting, cache: Path, *, hash_seed: int) -> tuple[subprocess.
 
 
 def result(dump: tuple[subprocess.Popen[bytes], Path]) -> dict[str, Any]:
-    """Wait for a process of `start` and return its documents by task. Raises RuntimeError where it
-    fails.
+    """Wait for a process of `start` and return its documents by task.
+
+    Raises RuntimeError if it fails.
     """
     process, into = dump
     if process.wait():
@@ -50,7 +50,7 @@ def result(dump: tuple[subprocess.Popen[bytes], Path]) -> dict[str, Any]:
 
 
 def main(setting: Path) -> None:
-    """Write down the documents of every task, or why it cannot be loaded."""
+    """Write the documents of every task, or why it cannot be loaded."""
     given = json.loads(setting.read_text())
     told: dict[str, Any] = {}
     for name, files in given["files"].items():

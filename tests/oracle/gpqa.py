@@ -1,5 +1,6 @@
-"""GPQA's prompts under `suite_exact` against lm-eval's, run as TensorRT-LLM's suite runs it with an
-empty cache.
+"""Compare GPQA's prompts under `suite_exact` with lm-eval's.
+
+lm-eval runs as in TensorRT-LLM's suite, with an empty cache.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ PIECES = (
 
 
 def compare() -> list[Compared]:
-    """Compare the prompts of every subset, over made-up rows of its number."""
+    """Compare the prompts of every subset, on made-up rows of the same number."""
     subsets: tuple[Subset, ...] = get_args(Subset)
     with tempfile.TemporaryDirectory() as folder:
         files = {subset: _write(Path(folder), subset) for subset in subsets}

@@ -1,4 +1,4 @@
-"""GSM8K against lm-eval's own task: its prompts in all forms, and its filters with its metric."""
+"""Compare GSM8K with lm-eval's own task: all prompt forms, and the filters with the metric."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.oracle.part import Compared, require
 
 OWN = "gsm8k/gsm8k.yaml"
 ANSWERS = 61_355
-"""Recorded ones and variants of them."""
+"""Number of recorded answers and variants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """A way to ask, in lm-eval's words and in ours."""
+    """A way to ask, in the options of lm-eval and in ours."""
 
     name: str
     ask: Mapping[str, Any]
@@ -38,7 +38,7 @@ class Form:
 
 CHAT = {"apply_chat_template": True}
 ASKED = f"Question: {{{{question}}}}\n{LAST_LINE}Answer:"
-"""The text of gsm8k_inferencex, as the suite's file of the task has it."""
+"""The prompt of gsm8k_inferencex, from the suite's file of the task."""
 FORMS = (
     Form(name="completions", ask={}, options={}),
     Form(
@@ -65,12 +65,13 @@ FORMS = (
 )
 LAST = "strict-match of gsm8k_inferencex"
 LAST_MATCH = {"regex_pattern": r"#### (\-?[0-9\.\,]+)", "group_select": -1}
-"""That filter, as the suite's file of the task has it."""
+"""The filter of the same name in the suite's file of the task."""
 
 
 def compare() -> list[Compared]:
-    """Compare prompts and answers on the real questions, or on generated ones where there are
-    none.
+    """Compare prompts and answers.
+
+    The questions are the real ones, or generated ones if those are missing.
     """
     require("lm_eval")
     with tempfile.TemporaryDirectory() as folder:
@@ -109,7 +110,7 @@ def _plain(sample: Sample) -> object:
 
 
 def _answers(files: dict[str, str], root: Path, *, real: bool) -> Compared:
-    """Compare the filters over every answer."""
+    """Compare the filters on every answer."""
     made = gsm8k.task()
     samples = {s.id: s for s in made.load(DataRoots(roots=(root,)), TEST_ROWS).samples}
     golds = [samples[f"test-{row}"].target.rpartition("#### ")[2] for row in range(len(samples))]
@@ -136,7 +137,7 @@ def _answers(files: dict[str, str], root: Path, *, real: bool) -> Compared:
 
 
 def _judged(files: dict[str, str], asked: Sequence[Answer]) -> dict[str, list[float]]:
-    """Return lm-eval's figure of every answer by filter: its filters, its documents, its metric."""
+    """Return lm-eval's score of every answer by filter, from its filters, documents and metric."""
     from lm_eval.api.instance import Instance
     from lm_eval.filters import build_filter_ensemble
 

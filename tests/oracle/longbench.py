@@ -1,9 +1,9 @@
-"""LongBench v1: prompts, scores of recorded answers and of changed ones, and a run, against
-lm-eval's own task code.
+"""Compare LongBench v1 with lm-eval's own task code: prompts, scores and a run.
 
-The rows are those of ../shared/data/longbench_answers. Code is compared by RapidFuzz's `ratio`,
-which NVIDIA's suite puts in the place of fuzzywuzzy's; the difference is printed. LONGBENCH=DIR, a
-checkout of THUDM/LongBench, adds a comparison with the metrics of its authors.
+Answers are recorded and changed ones. The rows are those of ../shared/data/longbench_answers. Code
+is compared by RapidFuzz's `ratio`, which NVIDIA's suite uses instead of fuzzywuzzy's; the
+difference is printed. LONGBENCH=DIR, a checkout of THUDM/LongBench, adds a comparison with its
+authors' metrics.
 """
 
 from __future__ import annotations
@@ -37,15 +37,23 @@ from tests.oracle.part import Compared, Skipped, checkout, require
 METRICS = "LongBench/metrics.py"
 NEEDED = ("lm_eval", "jieba", "rouge", "fuzzywuzzy", "rapidfuzz")
 ROUGE_TOLERANCE = 5.001e-9
-"""The package `rouge` adds 1e-8 to a denominator, which we leave out: that lowers F by at most half
-of it."""
+"""Tolerance for ROUGE.
+
+The package `rouge` adds 1e-8 to a denominator, which we leave out: this lowers F by at most half of
+it.
+"""
 CHANGED_LENGTH = {"summarization": 250, "multi": 400}
-"""Characters of changed answers by group: `rouge` takes time by their square, and gives up at some
-thousand words."""
+"""Characters of changed answers by group.
+
+`rouge` takes quadratic time in them and gives up at some thousand words.
+"""
 
 
 def compare() -> list[Compared]:
-    """Compare all of it. Raises Skipped without the recorded rows or a package."""
+    """Compare everything.
+
+    Raises Skipped without the recorded rows or a package.
+    """
     require(*NEEDED)
     rows = recorded(shared("longbench_answers"))
     importlib.import_module("jieba").setLogLevel(logging.WARNING)
@@ -82,7 +90,7 @@ def _lm_eval_task(name: str, root: Path) -> Any:
     from lm_eval.tasks._yaml_loader import load_yaml
 
     datasets.disable_progress_bars()
-    warnings.filterwarnings("ignore", module="fuzzywuzzy")  # which advises a faster package
+    warnings.filterwarnings("ignore", module="fuzzywuzzy")  # it recommends a faster package
     logging.getLogger("lm_eval").setLevel(logging.CRITICAL)
     config = load_yaml(Path(tasks.__file__).parent / f"longbench/{name}.yaml", resolve_func=True)
     files = {
@@ -179,8 +187,10 @@ def _changed_answers(
 
 
 def _run(root: Path, rows: Mapping[str, Sequence[Recorded]], theirs: Mapping[str, Any]) -> Compared:
-    """Compare a run of all sets on a server that knows the recorded answers, by lm-eval's prompts.
-    Each set is asked as often as the longest has rows, since a run takes as many of each.
+    """Compare a run of all sets on a server that knows the recorded answers.
+
+    lm-eval's prompts select the answers. A run takes the same number of rows of each set, so each
+    set is asked for as many as the longest has.
     """
     result = Compared(what="figures of a run of all sets over HTTP")
     most = max(map(len, rows.values()))
@@ -241,8 +251,9 @@ def _stored(file: Path, field: str) -> Iterator[tuple[str, Any]]:
 def _authors(
     rows: Mapping[str, Sequence[Recorded]], samples: Mapping[str, Sequence[Sample]], ours: Task
 ) -> Iterator[Compared]:
-    """Compare with LongBench's own metrics, which take the first line of answers in sets with
-    worked examples.
+    """Compare with the metrics of LongBench's authors.
+
+    They take the first line of answers in sets with worked examples.
     """
     result, stripped = Compared(what="scores of recorded answers by LongBench's authors"), 0
     try:
@@ -309,7 +320,7 @@ def _their_score(task: Any, row: Mapping[str, Any], text: str) -> float:
 
 @contextmanager
 def _rapidfuzz(task: Any) -> Iterator[None]:
-    """Put RapidFuzz where a task's metrics have fuzzywuzzy."""
+    """Use RapidFuzz instead of fuzzywuzzy in a task's metrics."""
     from rapidfuzz import fuzz
 
     names = task.config.process_results.__globals__

@@ -1,5 +1,6 @@
-"""MMLU's prompts and letters against TensorRT-LLM's own evaluator, out of a checkout that
-TRTLLM=DIR names.
+"""Compare MMLU's prompts and letters with TensorRT-LLM's own evaluator.
+
+The environment variable TRTLLM names a checkout of it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from tests.oracle.part import Compared, checkout
 
 
 def compare() -> list[Compared]:
-    """Compare every question that both ask, in order. Raises Skipped without a checkout."""
+    """Compare every question that both ask, in order.
+
+    Raises Skipped without a checkout.
+    """
     suite = checkout("TRTLLM", "github.com/NVIDIA/TensorRT-LLM", "tensorrt_llm/evaluate/mmlu.py")
     compared = Compared(
         what="prompts, letters and subjects of mmlu, against TensorRT-LLM's evaluate/mmlu.py"

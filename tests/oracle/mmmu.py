@@ -1,7 +1,7 @@
-"""Our reading of MMMU's answers against lm-eval's, over made-up questions and answers.
+"""Compare our reading of MMMU's answers with lm-eval's, on made-up questions and answers.
 
-If lm-eval cannot read an answer, it guesses a letter at random; ours scores it as wrong. These are
-counted apart.
+If lm-eval cannot read an answer, it guesses a letter at random; ours scores it as wrong. These
+answers are counted separately.
 """
 
 from __future__ import annotations
@@ -19,35 +19,36 @@ from serve_eval.scorers import mmmu
 from tests.oracle.part import Compared, require
 
 QUESTIONS = 600
-"""Questions with options, and as many without."""
+"""Number of questions with options, and of those without."""
 ANSWERS = 100
-"""Answers to each question."""
+"""Number of answers to each question."""
 LETTERS = "ABCDEFGHI"
 WORDS = (
-    "Paris", "the cell", "a", "A", "B", "I", "5", "5.0", "1,000", "1000", "12.345", "-3", "1e3", "2.5e-4", "$6", "50%",
-    "x=2", "y = -1.5", "red cat", "Red", "cat", "Yes", "No", "3/4", ".5", "é", "24/7", "<image 1>", "None of the above",
+    "Paris", "the cell", "a", "A", "B", "I", "5", "5.0", "1,000", "1000", "12.345", "-3", "1e3", "2.5e-4", "$6", "50%",  # noqa: E501
+    "x=2", "y = -1.5", "red cat", "Red", "cat", "Yes", "No", "3/4", ".5", "é", "24/7", "<image 1>", "None of the above",  # noqa: E501
 )  # fmt: skip
 """Options and answers."""
 PIECES = (
-    "(A)", "(B)", "(C)", "(D)", "(I)", "A", "B", "C", "D", "E", "I", " A ", "A.", "B,", "(a)", "answer", "Answer: ",
-    "answer is ", "is ", "so ", "thus ", "therefore ", "could be ", "final ", "result ", "=", " = ", "\n", "\n\n", ".",
-    ",", "!", "?", ";", ":", "'", "''.", " ", "the", "option", "because it", "12", "1,234", "1,23", "3.5", "-7", "-.5",
-    "1e5", "2E+3", "12.", "1234567", "1.2.3", "--4", "5e", "\u0663", "\u00bd", "\u2212 3", "Is ", "SO ", "\t", "\x85",
+    "(A)", "(B)", "(C)", "(D)", "(I)", "A", "B", "C", "D", "E", "I", " A ", "A.", "B,", "(a)", "answer", "Answer: ",  # noqa: E501
+    "answer is ", "is ", "so ", "thus ", "therefore ", "could be ", "final ", "result ", "=", " = ", "\n", "\n\n", ".",  # noqa: E501
+    ",", "!", "?", ";", ":", "'", "''.", " ", "the", "option", "because it", "12", "1,234", "1,23", "3.5", "-7", "-.5",  # noqa: E501
+    "1e5", "2E+3", "12.", "1234567", "1.2.3", "--4", "5e", "\u0663", "\u00bd", "\u2212 3", "Is ", "SO ", "\t", "\x85",  # noqa: E501
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The right answer, or several of which each is right, and the options where the question has
-    any.
-    """
+    """The right answer, or several right ones, and the options if the question has any."""
 
     answer: str | list[str]
     options: tuple[str, ...] = ()
 
 
 def compare() -> list[Compared]:
-    """Compare letters, and answers in words and numbers. Raises Skipped without lm-eval."""
+    """Compare letters, and answers in words and numbers.
+
+    Raises Skipped without lm-eval.
+    """
     require("lm_eval")
     kept = random.getstate()
     try:  # lm-eval's file seeds the global generator
@@ -60,7 +61,7 @@ def compare() -> list[Compared]:
 
 @contextmanager
 def _guesses_told(theirs: Any) -> Iterator[list[str]]:
-    """Give the list to which every random guess adds a letter."""
+    """Yield the list to which every random guess adds a letter."""
     original, guessed = theirs.random, []
 
     def choice(letters: list[str]) -> str:
@@ -138,8 +139,9 @@ def _open_answers(theirs: Any) -> Compared:
 
 
 def _answers(question: Question, rng: random.Random) -> Iterator[str]:
-    """Yield answers of pieces that are drawn; the right one, and the words of the options, are
-    often among them.
+    """Yield answers of random pieces.
+
+    The right answer and the words of the options are often among them.
     """
     right = [question.answer] if isinstance(question.answer, str) else question.answer
     said = [*right, *(f"({one})" for one in right), *question.options, *rng.sample(WORDS, 4)]

@@ -1,4 +1,4 @@
-"""One comparison of our figures with those of another implementation."""
+"""Hold one comparison of our figures with those of another implementation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 
 
 class Skipped(Exception):
-    """The comparison needs something that is not here; the message names it and says how to give
-    it.
+    """Raised if the comparison lacks something.
+
+    The message names it and says how to provide it.
     """
 
 
 def require(*packages: str) -> None:
-    """Raise Skipped where one of these packages is not installed."""
+    """Raise Skipped if one of these packages is not installed."""
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
         raise Skipped(
             f"not installed: {', '.join(missing)} (pip install -r tests/oracle/requirements.txt)"
@@ -23,8 +24,9 @@ def require(*packages: str) -> None:
 
 
 def checkout(variable: str, project: str, file: str) -> Path:
-    """Return the folder that an environment variable names. Raises Skipped where it does not hold
-    the file.
+    """Return the folder that an environment variable names.
+
+    Raises Skipped if it does not hold the file.
     """
     folder = os.environ.get(variable, "")
     if not folder or not Path(folder, file).is_file():
@@ -36,10 +38,9 @@ def checkout(variable: str, project: str, file: str) -> Path:
 
 @dataclass(slots=True, kw_only=True)
 class Compared:
-    """The result of a comparison: `count` figures or texts compared, and one line per difference.
+    """The result of a comparison: `count` compared figures or texts, and one line per difference.
 
-    `what` names the figures and the implementation that they were compared with. `notes` are
-    printed below the line.
+    `what` names the figures and the other implementation. `notes` are printed below the line.
     """
 
     what: str
@@ -48,7 +49,7 @@ class Compared:
     notes: list[str] = field(default_factory=list)
 
     def add(self, name: str, ours: object, theirs: object) -> None:
-        """Count a pair that must be equal, and keep it when it is not."""
+        """Count a pair that must be equal, and keep it if it is not."""
         self.count += 1
         if ours != theirs:
             self.differences.append(f"{name}: ours {ours!r}, theirs {theirs!r}")

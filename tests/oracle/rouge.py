@@ -1,9 +1,8 @@
-"""ROUGE: the figures of our scorer and of cnn_dailymail against rouge-score, and ours at summary
-level against `rouge`.
+"""Compare our ROUGE figures with rouge-score, and at summary level with `rouge`.
 
-The texts are of the novels in ../shared/data/long_text, or made ones. What rouge-score calls
-rougeLsum is another measure: its sentences are lines, and it counts every word as often as it
-stands there.
+The figures are those of our scorer and of cnn_dailymail. The texts are from the novels in
+../shared/data/long_text, or made ones. rouge-score's rougeLsum is another measure: its sentences
+are lines, and it counts repeated words each time.
 """
 
 from __future__ import annotations
@@ -21,11 +20,14 @@ from tests.oracle.part import Compared, Skipped, require
 
 PAIRS = 2000
 CONSTANT = 1e-8
-"""The package `rouge` adds it to a denominator; we do not."""
+"""Constant that the package `rouge` adds to a denominator; we do not."""
 
 
 def compare() -> list[Compared]:
-    """Compare both. Raises Skipped without a package."""
+    """Compare both.
+
+    Raises Skipped without a package.
+    """
     require("rouge_score", "rouge")
     pairs = list(_pairs(random.Random(3)))
     return [_by_rouge_score(pairs), _by_definition(pairs), _by_rouge(pairs)]
@@ -52,7 +54,7 @@ def _by_rouge_score(pairs: list[tuple[str, str]]) -> Compared:
 
 
 def _by_definition(pairs: list[tuple[str, str]]) -> Compared:
-    """By Lin's definitions, written down once more, since our scorer calls the package."""
+    """Compute ROUGE by Lin's definitions, written here again since our scorer calls the package."""
     result = Compared(what="ROUGE-1 and ROUGE-L of our scorer by their definitions")
     for text, target in pairs:
         found, wanted = (re.findall("[a-z0-9]+", one.lower()) for one in (text, target))

@@ -1,11 +1,10 @@
-"""A deterministic model without weights, in a process of its own: `python -m tests.oracle.server
---golds FILE`.
+"""Serve a deterministic model without weights: `python -m tests.oracle.server --golds FILE`.
 
-A token is a byte, and there is one token more, which ends a text. The log-probability of a token is
-decided by all tokens before it and itself, so that a token too many, too few or at another place
-changes every figure. An answer is decided by the prompt: it says what the file holds for the last
-code (`k` and five digits) of the prompt, what it holds for another one, or something else. Prompts
-are texts, or lists of tokens with the same meaning.
+It runs in its own process. A token is a byte, and one more token ends a text. The log-probability
+of a token depends on all tokens before it and on itself, so one token too many, too few or at
+another place changes every figure. An answer depends on the prompt: it is the file's answer for the
+last code (`k` and five digits) of the prompt, its answer for another code, or something else.
+Prompts are texts, or lists of tokens with the same meaning.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from tests.scripted_server import HttpRequest, Reply, ScriptedServer, json_reply
 
 MODEL = "oracle"
 END = "<|endoftext|>"
-"""The text of the token that ends a text, which also stands before one."""
+"""Text of the token that ends a text and also comes before one."""
 END_ID = 256
 CODE = re.compile(r"k\d{5}")
 WAYS = ("tokenizer_info", "props")
-"""Ways in which the server tells its special tokens."""
+"""Ways in which the server reports its special tokens."""
 _STEP = 1_000_003
 _MASK = 0xFFFFFFFF
 _VALUES = [-0.002 - 5.0 * random.Random(i).random() ** 3 for i in range(4096)]
@@ -49,7 +48,7 @@ _FORMS: tuple[Callable[[str, str], str], ...] = (
 
 
 def tokens_of(prompt: str | Sequence[int]) -> list[int]:
-    """Return the tokens of a text, in which the text of the end token stands for it."""
+    """Return the tokens of a text; the text of the end token becomes that token."""
     if not isinstance(prompt, str):
         return list(prompt)
     pieces = [list(piece.encode()) for piece in prompt.split(END)]
@@ -65,7 +64,7 @@ def text_of(tokens: Sequence[int]) -> str:
 
 
 def logprobs_of(tokens: Sequence[int]) -> dict[str, list[Any]]:
-    """Return the log-probabilities as /v1/completions tells them: the first token has none."""
+    """Return log-probabilities in the form of /v1/completions: the first token has none."""
     states = list(
         itertools.accumulate(
             tokens, lambda state, token: (state * _STEP ^ token) & _MASK, initial=7
@@ -88,7 +87,7 @@ def logprobs_of(tokens: Sequence[int]) -> dict[str, list[Any]]:
 
 
 def answer_of(prompt: str, golds: Mapping[str, str]) -> str:
-    """Return the whole answer to a prompt, before stop strings and the number of tokens cut it."""
+    """Return the whole answer to a prompt, before stop strings and the token limit cut it."""
     drawn = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big")
     codes = CODE.findall(prompt)
     known = sorted(golds)
@@ -100,7 +99,7 @@ def answer_of(prompt: str, golds: Mapping[str, str]) -> str:
 
 
 def create(golds: Mapping[str, str], way: str) -> ScriptedServer:
-    """Return the server. `way` is how it tells its special tokens."""
+    """Return the server; `way` selects how it reports its special tokens."""
 
     def completions(request: HttpRequest) -> Reply:
         prompt = request.body["prompt"]
@@ -130,7 +129,10 @@ def create(golds: Mapping[str, str], way: str) -> ScriptedServer:
 
 
 def _offsets(tokens: Sequence[int]) -> Iterator[int]:
-    """Yield where each token begins, in characters: bytes of one character begin where it does."""
+    """Yield the start of each token in characters.
+
+    All bytes of a character start where it does.
+    """
     at, ahead = 0, 0
     for token in tokens:
         if token == END_ID:
@@ -146,7 +148,7 @@ def _offsets(tokens: Sequence[int]) -> Iterator[int]:
 def _choice(
     body: Mapping[str, Any], tokens: list[int], golds: Mapping[str, str]
 ) -> tuple[dict[str, Any], int]:
-    """Return the one choice of an answer, and the number of tokens that were generated."""
+    """Return the one choice of an answer, and the number of generated tokens."""
     most = int(body.get("max_tokens", 16))
     if body.get("echo"):
         made = tokens_of("I do not know.")[:most]

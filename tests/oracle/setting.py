@@ -1,5 +1,6 @@
-"""Inputs of both sides of the comparison of lm-eval's tasks: rows, tasks, a tokenizer, servers,
-caches.
+"""Prepare the inputs of both sides of the comparison of lm-eval's tasks.
+
+These are rows, tasks, a tokenizer, servers and caches.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from tests.oracle.server import END, WAYS
 
 ROOT = Path(__file__).parents[2]
 BY_PROPS = ("blimp_wh_island", "pile_github")
-"""Tasks that are asked of the server that tells its special tokens as llama.cpp does."""
+"""Tasks for the server that reports its special tokens as llama.cpp does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A folder for all that is written, by task the files of its rows and the number of its worked
-    examples, and the servers by how they tell their special tokens.
+    """The output folder, the rows and the number of worked examples by task, and the servers.
+
+    Servers are keyed by how they report their special tokens.
     """
 
     folder: Path
@@ -37,7 +39,7 @@ class Setting:
     urls: Mapping[str, str]
 
     def url(self, task: str) -> str:
-        """Return the base URL of the server that a task is asked of."""
+        """Return the base URL of the server of a task."""
         return self.urls["props" if task in BY_PROPS else "tokenizer_info"]
 
 
@@ -67,7 +69,7 @@ def given(folder: Path) -> Iterator[Setting]:
 
 
 def _write_tokenizer(folder: Path) -> None:
-    """Write a tokenizer whose tokens are bytes, with one token more that ends a text."""
+    """Write a tokenizer whose tokens are bytes, with one more token that ends a text."""
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
@@ -96,9 +98,7 @@ def _served(folder: Path, way: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def cached_in(folder: Path) -> Iterator[None]:
-    """Keep prepared data sets in a folder of its own, so that neither side reads what the other
-    kept.
-    """
+    """Keep prepared data sets in a separate folder, so that no side reads those of the other."""
     import datasets
 
     before, variable = datasets.config.HF_DATASETS_CACHE, os.environ.get("HF_DATASETS_CACHE")
@@ -115,7 +115,7 @@ def cached_in(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence progress bars and what tasks print."""
+    """Silence progress bars and the output of tasks."""
     import datasets
 
     level = logging.root.manager.disable

@@ -1,4 +1,4 @@
-"""Tasks of lm-eval run by lm-eval, with its client or with ours, and by our engine."""
+"""Run tasks of lm-eval with lm-eval's client, with ours in lm-eval, and with our engine."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from serve_eval.schema import Limits, Plan, Spec
 from tests.oracle.setting import Setting, cached_in, options, quiet
 
 LONGEST = 1_000_000
-"""Tokens that lm-eval takes for the context: nothing is cut."""
+"""Context length in tokens that lm-eval assumes, so that nothing is cut."""
 IN_FLIGHT = 8
 AT_ONCE = 24
-"""Tasks of one run of ours."""
+"""Number of tasks in one of our runs."""
 
 
 def theirs(setting: Setting, names: Sequence[str], *, our_client: bool) -> dict[str, Any]:
-    """Return lm-eval's results by task, each of a call of its own: its seeds are set by the
-    call.
+    """Return lm-eval's results by task.
+
+    Each task has its own call, which sets its seeds.
     """
     with quiet(), cached_in(setting.folder / ("client" if our_client else "theirs")):
         from lm_eval.tasks import TaskManager
@@ -30,7 +31,7 @@ def theirs(setting: Setting, names: Sequence[str], *, our_client: bool) -> dict[
 
 
 def _one_of_theirs(setting: Setting, name: str, manager: Any, *, our_client: bool) -> Any:
-    """Return lm-eval's results of a task, or what it raised."""
+    """Return lm-eval's results of a task, or the error that it raised."""
     import lm_eval
     from lm_eval.tasks._yaml_loader import load_yaml
 
@@ -46,7 +47,7 @@ def _one_of_theirs(setting: Setting, name: str, manager: Any, *, our_client: boo
             task_manager=manager,
             bootstrap_iters=0,
         )
-    except Exception as error:  # of any task's code
+    except Exception as error:  # raised by any task's code
         return error
 
 
@@ -69,10 +70,10 @@ def _own_client(setting: Setting, name: str) -> dict[str, Any]:
 
 
 def ours(setting: Setting, names: Sequence[str]) -> dict[str, Any]:
-    """Return our reports by task; of a task that cannot be run, what was raised.
+    """Return our reports by task, or the error of a task that cannot run.
 
     Tasks of one server share a run, as they would for a user, and the process in which their
-    answers are scored. A run that fails is halved, until the task is found.
+    answers are scored. A run that fails is halved until the task is found.
     """
     found: dict[str, Any] = {}
     for url in setting.urls.values():
@@ -102,7 +103,7 @@ def _run(setting: Setting, names: Sequence[str], url: str) -> dict[str, Any]:
         with quiet(), cached_in(setting.folder / "ours"):
             report = asyncio.run(evaluate(plan, out, environ={}))
         return dict(zip(names, report.tasks, strict=True))
-    except Exception as error:  # of any task's code
+    except Exception as error:  # raised by any task's code
         if len(names) == 1:
             return {names[0]: error}
         middle = len(names) // 2

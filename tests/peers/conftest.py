@@ -1,6 +1,4 @@
-"""Evaluations of servers that others wrote, with the weights of the embedded model, against our own
-server.
-"""
+"""Evaluations of other projects' servers with the embedded model's weights, against our server."""
 
 from __future__ import annotations
 
@@ -29,12 +27,14 @@ MODEL = "embedded"
 SAMPLES = 300
 CHOICES = 60
 MARGIN = 5.0
-"""Points by which no server may be worse than ours. A few answers do differ: each sums in an order
-of its own."""
+"""Points by which a server may be worse than ours.
+
+Some answers differ, because each server sums in its own order.
+"""
 TABLE: list[str] = []
 """A line for every evaluation, shown at the end."""
 SMOKE_TABLE: list[str] = []
-"""Of every smoke test its time, and the rows that are no PASS."""
+"""The time of every smoke test, and the rows that are not PASS."""
 
 TEXT = Spec(name="word_problems", options={"num_samples": SAMPLES})
 CHAT = Spec(name="word_problems", options={"num_samples": SAMPLES, "apply_chat_template": True})
@@ -56,14 +56,12 @@ WAYS: dict[str, tuple[Spec, Limits]] = {
     "likelihood": (LIKELIHOOD, WIDE),
     "perplexity": (PERPLEXITY, WIDE),
 }
-"""How the tasks are asked, by names of ours."""
+"""Ways to ask the tasks, by our names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """What our own server gave: its report, and the references that were made of it (None:
-    perplexities have none).
-    """
+    """The report of our own server, and the references made of it (None for perplexities)."""
 
     report: TaskReport
     references: Path | None
@@ -71,7 +69,7 @@ class Ours:
 
 @pytest.fixture(scope="session")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spec], Ours]:
-    """Our own server's answers to a task, as what others are compared with sample by sample."""
+    """Return a function that evaluates our own server, for comparison sample by sample."""
     known: dict[str, Ours] = {}
 
     def of(spec: Spec) -> Ours:
@@ -90,8 +88,10 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spec], Ours]:
 
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The GGUF file of a type, of damage of ours, or with a token before every text (BEGINNING);
-    the folder for HF.
+    """Return a function that makes the weights of a kind.
+
+    A kind is a GGUF type, a damage of ours, or a token before every text (BEGINNING), each a GGUF
+    file; HF is the folder.
     """
 
     @cache
@@ -132,8 +132,10 @@ def evaluated(
     verdict: str = "noninferiority",
     **more: Any,
 ) -> TaskReport:
-    """One task on a server that the launcher starts or that runs already, compared with ours sample
-    by sample. `row` tells weights and way in the table.
+    """Evaluate one task on a server and compare it with ours sample by sample.
+
+    The launcher starts the server, unless it runs already. `row` names weights and way in the
+    table.
     """
     asked = (
         replace(spec, options={**spec.options, "extra_body": peer.extra_body})
@@ -162,7 +164,7 @@ def evaluated(
         both = (
             result.value,
             result.value - paired.difference,
-        )  # ours of the same problems, where fewer are asked
+        )  # ours of the same problems, if fewer are asked
     value, wanted = ("-" if one is None else f"{one:.2f}" for one in both)
     judged = f"{told.rule} {told.outcome.value}"
     TABLE.append(
@@ -174,8 +176,9 @@ def evaluated(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of a server: the report of every way of asking, and the rows of a smoke test
-    that are no PASS.
+    """Results of a server.
+
+    They are the report of every way, and the rows of a smoke test that are not PASS.
     """
 
     reports: Mapping[str, TaskReport]
@@ -183,7 +186,7 @@ class Seen:
 
 
 def seen(peer: Peer, model: Path, ours: Callable[[Spec], Ours], folder: Path) -> Seen:
-    """Starts a server by its launcher, and asks it in every way."""
+    """Start a server by its launcher and ask it in every way."""
     found: dict[str, TaskReport] = {}
     smoke: dict[str, str] = {}
     launcher = load_launcher(peer.launcher)
@@ -215,7 +218,7 @@ def seen(peer: Peer, model: Path, ours: Callable[[Spec], Ours], folder: Path) ->
 
 
 def _smoke(peer: Peer, endpoint: Endpoint) -> dict[str, str]:
-    """The rows that are no PASS, of a smoke test as a user gives it."""
+    """Run a smoke test as a user does and return the rows that are not PASS."""
     command = [
         sys.executable,
         "-m",

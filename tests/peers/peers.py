@@ -1,4 +1,4 @@
-"""Which servers there are, where they were built, and how our launchers start them."""
+"""The servers of other projects, where they are built, and how our launchers start them."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from serve_eval.schema import Spec
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = Path(os.environ.get("SERVE_EVAL_PEERS", ROOT / ".venv-peers"))
-"""What `make test-peers` builds."""
+"""The folder that `make test-peers` builds."""
 PYTHON = PEERS / "bin/python"
 LLAMA = PEERS / "llama.cpp/bin"
-# Those that ship, or others to try.
+# The shipped weights, or others to try.
 WEIGHTS = Path(os.environ.get("SERVE_EVAL_WEIGHTS", embedded.WEIGHTS))
 CONTEXT_TOKENS = 512
 SLOTS = 16
 READY_S = 300.0
-"""The import of torch alone takes half a minute on a busy machine."""
+"""Importing torch alone takes half a minute on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     """A server that is started by one of our launchers.
 
-    `import_` is the package that it needs. `gguf`: it reads files of that format, of which there
-    are quantised ones; else folders as the hub has them. `beginning`: it tells log-probabilities of
-    prompts where a token stands before every text. `extra_body` switches off what it does unasked.
-    `limit`: so many samples are asked of a slow one (None: all). `smoke` are the rows of
-    `serve-eval smoke --level full` that are no PASS.
+    `import_` is the package that it needs. With `gguf` it reads files of that format, some of them
+    quantised; otherwise folders in the layout of the hub. With `beginning` it returns
+    log-probabilities of prompts if a token stands before every text. `extra_body` switches off
+    features that are on by default. `limit` is the number of samples for a slow server (None: all).
+    `smoke` holds the rows of `serve-eval smoke --level full` that are not PASS.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Peer:
     smoke: Mapping[str, str] = field(default_factory=dict)
 
     def missing(self) -> str | None:
-        """Why it cannot be started; None where it can."""
+        """Return why it cannot be started, or None if it can."""
         if not (WEIGHTS / "config.json").exists():
             return f"{WEIGHTS} has no model"
         if not self.needs.exists():
@@ -64,7 +64,7 @@ class Peer:
         return {**os.environ, "LLAMA_CPP_LIB_PATH": str(LLAMA)}
 
     def spec(self, model: Path) -> Spec:
-        """The launcher's entry of a plan."""
+        """Return the launcher's entry of a plan."""
         return Spec(
             name=self.launcher,
             options={"model": str(model), "ready_timeout_s": READY_S, **self.options},
@@ -81,7 +81,7 @@ NOT_OF_THIS_MODEL = {
     "passkey_1k": LACKS,
     "passkey_8k": LACKS,
 }
-"""It is no instructed one, and its window has 512 tokens. No server of these has a /version."""
+"""The model is not instructed and has a window of 512 tokens; no server here has /version."""
 LLAMA_SERVER = {
     **NOT_OF_THIS_MODEL,
     "logprobs_completions": FAIL,

@@ -1,6 +1,4 @@
-"""The client against servers that others wrote: the same weights score as on our own server,
-however it is asked.
-"""
+"""Test the client with other projects' servers: the same weights score the same in every way."""
 
 from __future__ import annotations
 
@@ -94,7 +92,7 @@ def test_a_smoke_test_shows_what_the_server_lacks(peer: Peer, server: Seen) -> N
 def test_streams_that_newer_requests_cut_end_a_run_and_are_told_before(
     weights: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """llama-cpp-python as it is by default, where its launcher does not see to it."""
+    """The server has llama-cpp-python's default, which its launcher normally changes."""
     [peer] = [one for one in PEERS_OF_OURS if one.name == "llama-cpp-python"]
     if why := peer.missing():
         pytest.skip(why)
@@ -153,6 +151,6 @@ def test_a_run_that_starts_the_server_judges_sound_and_rounded_weights(
         return
     assert verdicts["BF16"] is verdicts["Q8_0"] is VerdictOutcome.PASS
     assert verdicts["int3"] is VerdictOutcome.FAIL
-    # Whether four bits cost more than the test can see depends on the weights; that they change
-    # answers does not.
+    # Whether four bits cost more than the test can detect depends on the weights; they do change
+    # answers.
     assert differ["Q4_0"] > 5 * (differ["BF16"] + differ["Q8_0"] + 1) / 2

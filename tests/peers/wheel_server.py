@@ -1,5 +1,6 @@
-"""llama-server out of the wheel of xllamacpp, which has its code and no executable: the flags that
-our launcher sets, and no others. Needs nothing but that package.
+"""llama-server from the wheel of xllamacpp, which has its code but no executable.
+
+It accepts only the flags that our launcher sets, and needs only that package.
 """
 
 from __future__ import annotations

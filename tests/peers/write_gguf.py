@@ -1,8 +1,9 @@
-"""Writes a model in the layout of the hub, such as the embedded one, as a GGUF file: PYTHON
-write_gguf.py FOLDER FILE --type F32|BF16|Q8_0|Q4_0 [--damage int3] [--beginning]. Needs numpy and
-the package gguf.
+"""Write a model in the layout of the hub, such as the embedded one, as a GGUF file.
 
-Of Llamas with a byte-level BPE whose digits stand alone. Matrices get the type, norms stay F32.
+    PYTHON write_gguf.py FOLDER FILE --type F32|BF16|Q8_0|Q4_0 [--damage int3] [--beginning]
+
+Needs numpy and the package gguf. The model must be a Llama with a byte-level BPE whose digits are
+single tokens. Matrices get the type, norms stay F32.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ NAMES = {
     "mlp.down_proj": "ffn_down",
 }
 DIGITS_APART = "smollm"
-"""llama.cpp's name for splitting off every digit, and then as GPT-2 does."""
+"""llama.cpp's name for splitting off every digit before splitting like GPT-2."""
 
 
 def write(folder: Path, file: Path, kind: str, damage: Damage, *, beginning: bool) -> None:
-    """The file for a folder, with its matrices in the given type, after damage of ours.
-    `beginning`: the token that ends texts is put before every text too.
+    """Write the file of a folder, with its matrices in the given type and damaged.
+
+    With `beginning`, the token that ends texts is also put before every text.
     """
     config = json.loads((folder / "config.json").read_text())
     heads = config["num_attention_heads"]
@@ -93,9 +95,7 @@ def _add_tokenizer(
 
 
 def _tensors(tensors: Mapping[str, Array], heads: int) -> Iterator[tuple[str, Array]]:
-    """The tensors by their names in a GGUF file; an output that is tied to the embedding is left
-    out there too.
-    """
+    """Yield the tensors by their names in a GGUF file, without an output tied to the embedding."""
     for name, values in tensors.items():
         if name == "model.embed_tokens.weight":
             yield "token_embd.weight", values
@@ -104,8 +104,8 @@ def _tensors(tensors: Mapping[str, Array], heads: int) -> Iterator[tuple[str, Ar
         else:
             _, _, layer, part = name.removesuffix(".weight").split(".", 3)
             if part in ("self_attn.q_proj", "self_attn.k_proj"):
-                # llama.cpp turns neighbouring values, where the hub's layout turns those half a
-                # head apart.
+                # llama.cpp rotates neighbouring values; in the hub's layout they are half a head
+                # apart.
                 values = (
                     values.reshape(heads, 2, -1, values.shape[1])
                     .swapaxes(1, 2)

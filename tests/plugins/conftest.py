@@ -12,7 +12,8 @@ TASK = '''"""Towns: {text}."""
 
 from __future__ import annotations
 
-from serve_eval.schema import DataRoots, Dataset, Hypothesis, Metric, Outcome, Response, Sample, SamplingParams, Score
+from serve_eval.schema import DataRoots, Dataset, Hypothesis, Metric, Outcome, Response, Sample
+from serve_eval.schema import SamplingParams, Score
 from serve_eval.schema import Task
 
 from ._reading import said
@@ -20,7 +21,10 @@ from ._reading import said
 
 def task(*, num_samples: int = 20) -> Task:
     def load(roots: DataRoots, wanted: int) -> Dataset:
-        samples = [Sample(id=str(i), prompt=f"Town {{i}} of {{wanted}} is", target=f"town{{i}}") for i in range(wanted)]
+        places = [f"Town {{i}} of {{wanted}} is" for i in range(wanted)]
+        samples = [
+            Sample(id=str(i), prompt=place, target=f"town{{i}}") for i, place in enumerate(places)
+        ]
         return Dataset(samples=samples, files=(), total=wanted)
 
     def score(sample: Sample, response: Response) -> Score:
@@ -45,14 +49,14 @@ READING = "def said(text: str) -> str:\n    return text.strip()\n"
 
 @pytest.fixture(autouse=True)
 def _nothing_included(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test includes is gone after it."""
+    """Undo what a test includes."""
     forget(monkeypatch)
     yield
     forget(monkeypatch)
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a new process."""
+    """Forget all extensions, as in a new process."""
     open_scope().folders.clear()
     open_scope().loaded.clear()
     open_scope().kept.clear()
@@ -63,7 +67,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 def write_task(
     folder: Path, name: str = "towns", text: str = "an example of a task in a folder"
 ) -> Path:
-    """A folder with a task that imports a file beside it."""
+    """Write a folder with a task that imports a file next to it."""
     (folder / "tasks").mkdir(parents=True, exist_ok=True)
     (folder / f"tasks/{name}.py").write_text(TASK.format(name=name, text=text))
     (folder / "tasks/_reading.py").write_text(READING)

@@ -1,4 +1,4 @@
-"""Options as functions declare them, by a structure and one by one."""
+"""Functions declare their options by a structure or one by one."""
 
 from __future__ import annotations
 

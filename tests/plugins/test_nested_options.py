@@ -1,4 +1,4 @@
-"""Options below others: set by dotted paths, and what was perhaps meant by a wrong one."""
+"""Nested options: dotted paths set them, and a wrong path gets a suggestion."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_a_plan_says_beside_it_stays() -> None:
     assert launcher["context_servers"] == {
         "tp": 4,
         "config": {"a": 1, "b": 2},
-    }, "the plan's own is as it was"
+    }, "the plan's own options must not change"
 
 
 @pytest.mark.parametrize(

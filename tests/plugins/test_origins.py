@@ -1,4 +1,4 @@
-"""Folders of one's own: what they offer, and what is said of them when something is wrong."""
+"""The user's own folders: what they provide, and the messages for mistakes in them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ def test_a_file_of_a_folder_is_offered_with_its_origin_and_our_own_stay(tmp_path
     assert [origin.place for origin in extensions.find(TASKS, "towns")] == [
         str(tmp_path / "tasks/towns.py")
     ]
-    assert not [
-        name for name in sys.modules if name.endswith(".towns")
-    ]  # nothing runs before it is named
+    # Code runs only when it is named.
+    assert not [name for name in sys.modules if name.endswith(".towns")]
     assert build_task(Spec(name="towns", options={"num_samples": 3})).hypothesis.num_samples == 3
     assert registry.summary(TASKS, "towns") == "Towns: an example of a task in a folder."
     assert sys.path == path

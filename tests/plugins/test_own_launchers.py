@@ -1,4 +1,4 @@
-"""Another package called launchers: named and refused, and its code is not run."""
+"""A foreign package called launchers is named and refused, and its code does not run."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ FOREIGN = "raise SystemExit('the code of others was run')\n"
 def _serve_eval(
     at: Path, *path: Path, command: tuple[str, ...] = ("list", "launchers")
 ) -> tuple[int, str, str]:
-    """The command in a folder where nothing is found, with these folders before others on
-    `sys.path`.
-    """
+    """Run the command in an empty folder, with these folders first on `sys.path`."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "serve_eval", *command],
         env=environment(PYTHONPATH=os.pathsep.join(map(str, path)), PYTHONDONTWRITEBYTECODE="1"),

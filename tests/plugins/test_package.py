@@ -1,4 +1,4 @@
-"""The example package, installed as a user would install it, and run by the command line."""
+"""The example package, installed and run by commands as a user would do it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODEL = "calculator"
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that the package is installed in, without a network."""
+    """Return a folder with the package installed, without network access."""
     target = tmp_path_factory.mktemp("site")
     pip = [
         sys.executable,
@@ -48,7 +48,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def path(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """PYTHONPATH of processes that find the package, as this one does meanwhile."""
+    """Yield a PYTHONPATH with the package; meanwhile this process finds it too."""
     monkeypatch.syspath_prepend(site)
     extensions._find_installed.cache_clear()
     yield os.pathsep.join([str(site), str(Path(__file__).resolve().parents[2])])

@@ -1,4 +1,4 @@
-"""The folder of docs/extending.md, cut out of the page and run by the page's own commands."""
+"""The example folder of docs/extending.md, extracted from the page and run by its commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = (ROOT / "docs/extending.md").read_text()
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The working directory with the page's files; the commands of the page."""
+    """Write the page's files into the working directory and return the page's commands."""
     monkeypatch.chdir(tmp_path)
     files = re.findall(
         r"^`(my-[\w/.-]+)`[^\n]*\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL

@@ -17,7 +17,7 @@ def _example(
     needed: str,
     names: list[str] = [],  # noqa: B006
 ) -> None:
-    """A function with options."""
+    """Take some options."""
 
 
 def test_names_are_the_files_without_an_underscore() -> None:

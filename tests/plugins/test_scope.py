@@ -1,4 +1,4 @@
-"""Runs in one process that take code from different folders: none sees that of another."""
+"""Runs in one process that use code from different folders do not see each other's code."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_plans_and_commands_leave_nothing(tmp_path: Path, monkeypatch: pytest.Mo
             None, lambda: Context().run(outside)
         )
 
-    assert "towns" not in asyncio.run(in_a_thread()), "nor is there a scope around it"
+    assert "towns" not in asyncio.run(in_a_thread()), "a fresh context must not have a scope"
 
 
 def test_a_scoped_function_is_called_as_it_was(tmp_path: Path) -> None:
@@ -214,10 +214,10 @@ def test_a_scoped_function_is_called_as_it_was(tmp_path: Path) -> None:
 
     @with_scope
     def names(*, more: str) -> list[str]:
-        """Told."""
+        """List the tasks."""
         extensions.include([more])
         return registry.names(TASKS)
 
     assert "towns" in names(more=str(folder))
     assert "towns" not in registry.names(TASKS)
-    assert (names.__name__, names.__doc__) == ("names", "Told.")
+    assert (names.__name__, names.__doc__) == ("names", "List the tasks.")

@@ -1,6 +1,4 @@
-"""A run with a task of the user's folder: what is kept of it, and what has to be named anew before
-its code runs.
-"""
+"""A run with a task from the user's folder: what it records, and what must be named again."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ HINT = "If you trust it: --include-path "
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A finished run of a task in a folder, and a process that knows nothing of it."""
+    """Return a finished run of a task in a folder, which this process has then forgotten."""
     code = write_task(tmp_path / "code")
     done = serve_eval(*ASK, "--no-reference", "-o", tmp_path / "out", "--include-path", code)
     assert done.returncode == 3, done.stderr
@@ -86,7 +84,7 @@ def test_a_saved_folder_of_code_is_not_looked_into_until_it_is_named_anew(
     assert allowed.returncode in (0, 3), allowed.stderr
     assert "towns" in allowed.stdout
     if "register" in command:
-        return  # what is registered is not registered again
+        return  # registered runs are not registered again
     forget(monkeypatch)
     by_variable = serve_eval(*command, run, SERVE_EVAL_INCLUDE_PATH=str(code))
     assert by_variable.returncode == (2 if "--resume" in command else allowed.returncode), (

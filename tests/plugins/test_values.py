@@ -1,4 +1,4 @@
-"""Launchers and verdict rules as the rest of the tool gets them, whatever file they come from."""
+"""Launchers and verdict rules reach their callers in one form, whatever file defines them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls in processes of their own, with what real functions do to a process."""
+"""Test calls in separate processes, with effects of real functions on a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from serve_eval.processes.bounded_call import Apart, Unfinished
 from serve_eval.processes.forkserver import alarms_kept
 
 HANG = ("^(a+)+$", "a" * 60 + "!")
-"""What `re` needs years for, in C code that hears no signal."""
+"""A match that takes `re` years, in C code that ignores signals."""
 
 
 class _Unreadable:
@@ -28,7 +28,7 @@ class _Unreadable:
 
 
 def made(start: int) -> Callable[..., Any]:
-    """A function that does to its process what it is told to."""
+    """Return a function that does what its first argument says to its process."""
     seen = [start]
 
     def call(what: str, *arguments: Any) -> Any:
@@ -152,7 +152,7 @@ def test_whatever_a_call_does_is_told_and_the_next_one_is_answered(
         "a process is kept unless it had to be ended"
     )
     assert count == (before[0] + 1 if same else 11), (
-        "a new one knows what was made, and nothing of the other"
+        "a new process has what was made, but nothing from the previous one"
     )
 
 
@@ -161,7 +161,7 @@ def test_an_alarm_is_heard_by_the_call_that_set_it_alone(apart: Apart, handled: 
     found = apart.call("f", "alarm")
     assert isinstance(found, Unfinished)
     assert found.told.startswith("TimeoutError: too late ("), (
-        "in the main thread of a process, as code of others needs"
+        "the main thread of a process, which third-party code needs"
     )
     pid = apart.call("f", "count")[1]
     assert apart.call("f", "forget an alarm", handled) is None
@@ -182,7 +182,7 @@ def test_what_a_call_prints_goes_to_standard_error_and_what_its_making_prints_no
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with Apart({"f": (talking, ())}, limit_s=5.0, at_once=1) as apart:
-        assert apart.call("f", "nap"), "an alarm that was set while it was made ends nothing"
+        assert apart.call("f", "nap"), "an alarm set while it was made must not end it"
         apart.call("f", "print")
     told = capfd.readouterr()
     assert (told.out, told.err) == ("", "printed by a call\n")
@@ -239,7 +239,7 @@ def test_a_call_is_made_again_where_an_earlier_one_left_behind_what_ends_the_pro
         before = apart.call("f", "count")
         apart.call("f", "leave later")
         found = apart.call("f", "first time in its process")
-        assert (before[0], found) == (11, "slept"), "a new process, which nothing ends"
+        assert (before[0], found) == (11, "slept"), "a new process must not be ended"
 
 
 def test_a_function_that_comes_back_in_two_processes_answers_once(apart: Apart) -> None:
@@ -300,9 +300,7 @@ def slow() -> Callable[..., Any]:
 
 
 def cpu(pid: int) -> float:
-    """The seconds that a process has computed: more than its imports take, where it is within
-    `slow`.
-    """
+    """Return the CPU seconds of a process; once in `slow`, it has more than its imports take."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

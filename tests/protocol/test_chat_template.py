@@ -1,6 +1,4 @@
-"""Templates as models ship them, rendered as transformers renders them, and unable to do anything
-else.
-"""
+"""Test that templates of models render as in transformers, and cannot do anything else."""
 
 from __future__ import annotations
 
@@ -52,14 +50,20 @@ def _render(
         (CHATML, {}, CHATML_TEXT),
         (CHATML, {"enable_thinking": False}, CHATML_TEXT + "<think>\n\n</think>\n\n"),
         (CHATML, {"enable_thinking": True}, CHATML_TEXT),
-        # a line that holds a statement alone leaves nothing behind
-        ("{% for m in messages %}\n  {% if loop.last %}\n{{ m.role }}\n  {% endif %}\n{% endfor %}\n", {}, "user\n"),
-        ("{% for m in messages %}{% if loop.index0 %}{% break %}{% endif %}{{ m.role }}{% endfor %}", {}, "system"),
+        # a line with only a statement leaves nothing behind
+        ("{% for m in messages %}\n  {% if loop.last %}\n{{ m.role }}\n  {% endif %}\n"
+         "{% endfor %}\n",
+         {}, "user\n"),
+        ("{% for m in messages %}{% if loop.index0 %}{% break %}{% endif %}{{ m.role }}"
+         "{% endfor %}",
+         {}, "system"),
         ("{{ messages[1] | tojson }}", {}, '{"role": "user", "content": "Ünd <1+1>?"}'),
-        ("{{ {'b': 1, 'a': '<é>'} | tojson(indent=1, sort_keys=true) }}", {}, '{\n "a": "<é>",\n "b": 1\n}'),
+        ("{{ {'b': 1, 'a': '<é>'} | tojson(indent=1, sort_keys=true) }}", {},
+         '{\n "a": "<é>",\n "b": 1\n}'),
         ("{{ bos_token }}{{ messages[0]['content'] | trim | upper }}", {}, "<s>BE BRIEF."),
         ("{% generation %}{{ messages[1].role }}{% endgeneration %}!", {}, "user!"),
-        ("{{ tools is none }} {{ documents is none }} {{ x is defined }} [{{ nothing }}]", {}, "True True False []"),
+        ("{{ tools is none }} {{ documents is none }} {{ x is defined }} [{{ nothing }}]", {},
+         "True True False []"),
     ],
 )  # fmt: skip
 def test_templates_render_as_transformers_renders_them(
@@ -113,9 +117,11 @@ def _folder(tmp_path: Path, **files: str) -> Path:
 @pytest.mark.parametrize(
     ("files", "text", "tokens"),
     [
-        ({"tokenizer_config__json": '{"chat_template": "A", "bos_token": "<s>"}'}, "A", {"bos_token": "<s>"}),
+        ({"tokenizer_config__json": '{"chat_template": "A", "bos_token": "<s>"}'},
+         "A", {"bos_token": "<s>"}),
         (
-            {"tokenizer_config__json": '{"chat_template": "A", "eos_token": {"content": "</s>"}, "pad_token": null}'},
+            {"tokenizer_config__json": '{"chat_template": "A", "eos_token": {"content": "</s>"},'
+             ' "pad_token": null}'},
             "A",
             {"eos_token": "</s>"},
         ),
@@ -125,9 +131,11 @@ def _folder(tmp_path: Path, **files: str) -> Path:
             "D",
             {},
         ),
-        ({"tokenizer_config__json": '{"chat_template": "A"}', "chat_template__jinja": "J"}, "J", {}),
+        ({"tokenizer_config__json": '{"chat_template": "A"}', "chat_template__jinja": "J"},
+         "J", {}),
         (
-            {"chat_template__jinja": "J", "special_tokens_map__json": '{"bos_token": {"content": "<b>"}}'},
+            {"chat_template__jinja": "J",
+             "special_tokens_map__json": '{"bos_token": {"content": "<b>"}}'},
             "J",
             {"bos_token": "<b>"},
         ),

@@ -1,6 +1,4 @@
-"""Choices that mean the same for every task: what is asked under them, and what the fingerprint
-says.
-"""
+"""Test choices that mean the same for every task: their prompts, and their fingerprints."""
 
 from __future__ import annotations
 
@@ -130,7 +128,7 @@ def test_several_turns_are_no_plain_text() -> None:
             {},
             (_user("Hi"),),
             ("Question:",),
-        ),  # a task that asks by chat declares what it needs there
+        ),  # a task that asks by chat declares its needs there
         ({"apply_chat_template": True}, "Hi", ()),
         ({"apply_chat_template": True, "stop": ["x"]}, "Hi", ("x",)),
         ({"apply_chat_template": True, "suite_exact": True}, "Hi", ("Question:",)),
@@ -289,8 +287,7 @@ def test_a_task_without_choices_is_loaded_as_it_is() -> None:
     assert apply(task, {}).load is task.load
 
 
-# -------------------------------------------------------------------------------------------------
-# plans and flags
+# Plans and flags
 
 
 def test_the_tasks_that_are_there_keep_their_protocols() -> None:
@@ -434,7 +431,8 @@ def test_a_reference_is_not_compared_with_a_run_under_a_choice_that_it_knows_not
 
 
 FLAGS = """
-    --apply-chat-template --system-prompt S --num-fewshot 2 --fewshot-as-multiturn --thinking off --max-tokens 99
+    --apply-chat-template --system-prompt S --num-fewshot 2 --fewshot-as-multiturn --thinking off
+    --max-tokens 99
     --temperature 0.5 --top-p 0.9 --sampling-seed 4 --suite-exact --extra-body {"top_k":1}
 """
 

@@ -1,4 +1,4 @@
-"""Tables of verdicts: whatever the width, no figure is cut."""
+"""Tables of verdicts never cut a figure, at any width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page says what others wrote as text, wherever it stands."""
+"""The page shows foreign text as text, in every place."""
 
 from __future__ import annotations
 

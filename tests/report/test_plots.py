@@ -1,6 +1,4 @@
-"""Drawn within the test process: here every warning of matplotlib and of what it needs is an
-error.
-"""
+"""Plots drawn in the test process, where each warning of matplotlib or its packages is an error."""
 
 from __future__ import annotations
 

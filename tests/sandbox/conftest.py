@@ -1,6 +1,7 @@
-"""A sandbox of every isolation. A test is skipped only where the tool is not installed, or where
-the kernel gives no user namespace to anybody, which the tools themselves are asked; a sandbox of
-ours that does not hold is a failure.
+"""Provide a sandbox of every isolation.
+
+A test is skipped only if the tool is not installed or the kernel gives no user namespaces, which
+the tools themselves report. A sandbox of ours that does not hold is a failure.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ PLAIN = {
     "bubblewrap": ["bwrap", "--unshare-user", "--ro-bind", "/", "/", "/bin/true"],
     "namespaces": ["unshare", "--user", "--map-root-user", "/bin/true"],
 }
-"""What each tool does at the least; that it does, nothing of ours decides."""
+"""The minimal use of each tool; it works or fails independently of our code."""
 REQUIRED = "SERVE_EVAL_ISOLATIONS_REQUIRED"
-"""Set where both isolations have to be there: what would be skipped fails then."""
+"""Environment variable: if set, a missing isolation is a failure instead of a skip."""
 
 
 def unavailable(name: str) -> str | None:
-    """Why this machine cannot have an isolation, whatever we do; None where it can."""
+    """Return why this machine cannot have an isolation at all, None if it can."""
     tool, *_ = PLAIN[name]
     if shutil.which(tool) is None:
         return f"{tool} is not installed"
@@ -47,8 +48,9 @@ def unavailable(name: str) -> str | None:
 
 
 def held(name: str, isolations: Mapping[str, Wrap] = ISOLATIONS) -> tuple[Sandbox, Isolation]:
-    """The sandbox of an isolation. Skips where the machine cannot have one; raises where ours does
-    not hold.
+    """Return the sandbox of an isolation.
+
+    Skips if the machine cannot have one; raises if ours does not hold.
     """
     reason = unavailable(name)
     if reason is not None and os.environ.get(REQUIRED):
@@ -68,13 +70,13 @@ def isolated(request: pytest.FixtureRequest) -> tuple[Sandbox, Isolation]:
 
 @pytest.fixture(scope="session", params=[FIRST, *OTHERS])
 def each(request: pytest.FixtureRequest) -> tuple[Sandbox, Isolation]:
-    """Every isolation in the quick tests too: for the few that are worth it."""
+    """Parametrise with every isolation, in the quick tests too: for the few that are worth it."""
     return held(request.param)
 
 
 @pytest.fixture
 def run(isolated: tuple[Sandbox, Isolation]) -> Callable[..., ExecutionResult]:
-    """Runs one program from within a test."""
+    """Run one program from within a test."""
     return lambda code, checks="", stdin="", wall_s=10.0: asyncio.run(
         isolated[0].run(Program(code=code, checks=checks, stdin=stdin, wall_s=wall_s))
     )
@@ -82,12 +84,12 @@ def run(isolated: tuple[Sandbox, Isolation]) -> Callable[..., ExecutionResult]:
 
 @pytest.fixture
 def mark() -> str:
-    """A word to know processes by."""
+    """Return a word that identifies processes."""
     return f"mark{uuid.uuid4().hex}"
 
 
 def marked(mark: str) -> list[int]:
-    """The processes of this machine that go by this name."""
+    """Return the processes of this machine with this name."""
     found = []
     for place in Path("/proc").iterdir():
         if place.name.isdigit():

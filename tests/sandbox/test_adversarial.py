@@ -1,5 +1,7 @@
-"""Programs that mean harm. Each bounds itself, for the case that the sandbox did not: at most 64
-processes, 256 MB, 10 seconds, and what it tries to kill is a decoy.
+"""Test harmful programs.
+
+Each limits itself in case the sandbox does not: at most 64 processes, 256 MB and 10 seconds. It
+tries to kill only a decoy.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ while True: pass
 
 
 def test_memory_is_bounded(run: Run) -> None:
-    # Zeroed pages are not touched, so that nothing is taken where the limit does not hold.
+    # Zeroed pages are not touched, so no memory is taken if the limit does not hold.
     ran = run(f"bytearray({LIMITS['AS'] + (16 << 20)})")
     assert (ran.ended, "MemoryError" in ran.stderr) == (ExitReason.RAISED, True)
     assert run("assert len(bytearray(64 << 20)) == 64 << 20").ended is ExitReason.PASSED
@@ -189,7 +191,7 @@ def test_a_cancelled_program_is_over_at_once_and_leaves_no_zombie(
     if isolation.uid != os.getuid():
         _wait(
             lambda: isolation.uid not in _zombies()
-        )  # programs of other tests are zombies for a moment
+        )  # programs of other tests are zombies for a short time
 
 
 @pytest.mark.slow
@@ -205,7 +207,7 @@ async def main():
     sandbox, _ = await strongest(isolations={{{isolated[1].name!r}: ISOLATIONS[{isolated[1].name!r}]}})
     await sandbox.run(Program(code="import os; os.execv('/bin/sleep', ['{mark}', '10'])"))
 asyncio.run(main())
-"""
+"""  # noqa: E501
     with subprocess.Popen([sys.executable, "-c", harness]) as process:
         try:
             _wait(lambda: bool(marked(mark)))

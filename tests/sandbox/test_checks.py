@@ -1,5 +1,6 @@
-"""What checks see of a program that they share no process with: built-ins, and of the rest what it
-is made of.
+"""Test what checks see of a program in another process.
+
+Built-in values arrive whole, others as their parts.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def counter(xs): return collections.Counter(xs)
 def kind(x): return type(x)
 """
 VALUES = """[0, -1, 2**70, -(2**4000), 1.5, float("inf"), -0.0, 1+2j, b"x", bytearray(b"y"), "\\ud800é", None,
-    True, (1, [2]), {1: {2, 3}}, frozenset([1]), range(1, 9, 2), {"a": (None,)}, [], (), {}, set()]"""
+    True, (1, [2]), {1: {2, 3}}, frozenset([1]), range(1, 9, 2), {"a": (None,)}, [], (), {}, set()]"""  # noqa: E501
 SEEN: dict[str, tuple[str, ExitReason]] = {
     "every kind of built-in": (
         (

@@ -1,5 +1,6 @@
-"""None of the hostile programs gets out, under either isolation, and each layer holds where another
-is taken away.
+"""Test that no hostile program gets out under either isolation.
+
+Each layer holds if another one is removed.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ QUICK = {
     "frames",
     "equal-object",
 }
-"""One of each kind, for the isolation that runs the others with the slow tests."""
+"""One program of each kind, for the isolation that runs the others in the slow tests."""
 OPEN_FILTER = seccomp.build()[-8:]
-"""Its last line alone: every call is allowed."""
+"""The last line of the filter alone, which allows every call."""
 
 
 def _stopped(sandbox: Sandbox, isolation: Isolation, attempts: Sequence[Attempt]) -> None:

@@ -1,4 +1,4 @@
-"""What a program is told to have become, and that nobody but the harness decides it."""
+"""Test the reported outcome of a program, which only the harness decides."""
 
 from __future__ import annotations
 

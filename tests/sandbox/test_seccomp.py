@@ -1,4 +1,4 @@
-"""What the filter decides of a call, on both machines, by running it as the kernel does."""
+"""Test the filter's decisions on both machines by running it as the kernel does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ COLUMN = {X86: 0, ARM: 1}
 
 
 def decided(machine: str, number: int, *args: int, arch: int | None = None) -> int:
-    """Run the filter of a machine on one call: load, three jumps and return are all that it has."""
+    """Run the filter of a machine on one call.
+
+    It uses only load, three jumps and return.
+    """
     data = struct.pack(
         "<iIQ6Q",
         number,

@@ -1,6 +1,4 @@
-"""What is known of the servers behind an endpoint: typed, written as it always was, and nothing of
-it lost.
-"""
+"""Test facts about the servers of an endpoint: typed, written as before, and complete."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ WRITTEN: dict[str, Any] = {
     },
     "hidden_retries": {"context": 0, "generation": 3},
 }
-"""As report.json of a run has it, of before these were types."""
+"""From the report.json of a run before these were types."""
 
 
 def _written(endpoint: Endpoint) -> Any:

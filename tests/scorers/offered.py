@@ -1,5 +1,6 @@
-"""What every named scorer is tried with: expectations that it takes, some with options, and some
-that it refuses.
+"""List the expectations that every named scorer is tried with.
+
+Some are accepted, some of these with options, and some are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ LINKED = {
     "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
     "required": ["next"],
 }
-"""A schema of a list whose end is null, with the way that has no end first."""
+"""A schema of a list that ends with null; the endless branch comes first."""
 
 TAKEN: dict[str, list[Tried]] = {
     "exact": [
@@ -182,4 +183,4 @@ REFUSED: dict[str, list[Tried]] = {
     "judge": [Tried({"facts": ["Paris"]}, {"judges": [{}]}), Tried([[], ""], {"judges": [{}]})],
     "any_of": [Tried("Paris"), Tried(["Paris", None])],
 }
-"""Beside those that every scorer refuses."""
+"""Expectations that are refused, in addition to those that every scorer refuses."""

@@ -1,4 +1,4 @@
-"""Which code is taken from an answer, and what its result is worth."""
+"""Test which code is taken from an answer and how its result is scored."""
 
 from __future__ import annotations
 

@@ -98,8 +98,8 @@ def test_unique_items_and_multiples_are_what_jsonschema_says(
 ) -> None:
     schema = {"uniqueItems": True, "items": {"multipleOf": step}}
     text = json.dumps(items)
-    # Of lists jsonschema compares neighbours in Python's order, in which true and 1 are equal: it
-    # may miss equal ones.
+    # jsonschema sorts lists and compares neighbours. In Python's order true equals 1, so it may
+    # miss equal items.
     equal = any(_alike(a, b) for i, a in enumerate(items) for b in items[:i])
     multiples = jsonschema.Draft202012Validator({"items": {"multipleOf": step}}).is_valid(items)
     assert bool(exact_match(text, text, json.dumps(schema)).parts["schema_valid"]) is (

@@ -1,4 +1,4 @@
-"""What judges are asked, how their verdicts are read, and what they come to."""
+"""Check what judges are asked, how their verdicts are read, and what they come to."""
 
 from __future__ import annotations
 

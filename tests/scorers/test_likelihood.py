@@ -17,7 +17,7 @@ from serve_eval.scorers.likelihood import TIED, likeliest
             [[-0.5, -0.5], [-0.9], [-2.0], [-3.0]],
             "B",
             False,
-        ),  # the sum counts, and no mean per token
+        ),  # the sum counts, not the mean per token
         ([[-2.0], [-1.0], [-1.0], [-3.0]], "B", True),
         ([[-2.0], [-0.25, -0.75], [-3.0], [-1.0]], "B", True),
         ([[-1.0], [-2.0], [-2.0], [-2.0]], "A", False),  # a tie below the greatest decides nothing

@@ -1,5 +1,6 @@
-"""Our scorers beside those of the installed lm-evaluation-harness (optional extra lm-eval), on
-generated texts.
+"""Compare our scorers with those of the installed lm-evaluation-harness on generated texts.
+
+Needs the optional extra lm-eval.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ WORDS = [
 
 
 def strict_texts(count: int = 400, seed: int = 0) -> list[str]:
-    """Solutions with `####` at the start, in the middle, at the end, several times or not at all,
-    before numbers of every form and before none.
+    """Return solutions with `####` at any place, several times or not at all.
+
+    It comes before numbers of every form and before none.
     """
     rng = random.Random(seed)
     texts = []
@@ -159,7 +161,7 @@ def test_the_metrics_of_longbench_are_those_of_the_installed_lm_eval() -> None:
     from rapidfuzz import fuzz
 
     theirs = _module("longbench/metrics.py")
-    theirs.fuzz = fuzz  # fuzzywuzzy, its predecessor, rounds to full percents
+    theirs.fuzz = fuzz  # fuzzywuzzy, its predecessor, rounds to whole percents
     words = f"{ENGLISH} 北京 天气 很好。 我们 段落3".split(" ")
     rng = random.Random(3)
 
@@ -225,7 +227,7 @@ def test_mmmu_answers_are_read_as_the_installed_lm_eval_reads_them(
 ) -> None:
     pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")
     theirs = _module("mmmu/utils.py")
-    monkeypatch.setattr(theirs.random, "choice", lambda letters: None)  # where it would guess
+    monkeypatch.setattr(theirs.random, "choice", lambda letters: None)  # replaces a guess
     rng = random.Random(0)
     pieces = PHRASES.split("_")
     options = ["red cat", "x", "blue", "B thing", "12"]
@@ -245,7 +247,7 @@ def test_mmmu_answers_are_read_as_the_installed_lm_eval_reads_them(
 
 
 def _module(path: str) -> ModuleType:
-    """A file of lm-eval's folder of tasks, which are no packages."""
+    """Import a file of lm-eval's folder of tasks, which is not a package."""
     package = importlib.util.find_spec("lm_eval")
     assert package is not None
     assert package.origin is not None

@@ -1,5 +1,6 @@
-"""Golden values were had from the published metrics themselves; tests/scorers/test_lm_eval.py
-compares at random.
+"""Test LongBench's scorers with golden values from the published metrics themselves.
+
+tests/scorers/test_lm_eval.py compares random texts.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def test_chinese_words_are_those_that_jieba_finds() -> None:
         ("Food or Color", "Food", 0.5),
         ("a Foodie", "Foodie", 1.0),  # "Food" is named too, and dropped as a part of the right one
         ("nothing", "Food", 0.0),
-        ("Foodie", "Food", 0.5),  # the longer class is no part of the right one
+        ("Foodie", "Food", 0.5),  # the longer class is not a part of the right one
     ],
 )
 def test_a_class_is_shared_with_the_others_that_are_named(

@@ -72,7 +72,7 @@ PLAINER = (
     re.compile(r"-?\d+(?:\.\d+)?e[+-]?\d+"),
     re.compile(r"-?(?:\d+\.\d+|\.\d+|\d+\b)(?!e[+-]?\d+)(?![,\d])"),
 )
-"""The original's patterns, which try every digit of a long run again."""
+"""The original's patterns, which retry from every digit of a long run."""
 
 
 @given(

@@ -1,4 +1,4 @@
-"""What the named scorers make of answers as models give them."""
+"""Test the scores of named scorers for typical answers of models."""
 
 from __future__ import annotations
 
@@ -76,8 +76,9 @@ def test_exact_wants_the_text_and_nothing_else() -> None:
 def test_exact_compares_as_biochatter_does_when_told_to(
     expected: str, text: str, strict: float, usual: float
 ) -> None:
-    """It changes the answer and not what is expected, and takes no punctuation off but three marks,
-    wherever.
+    """The option changes the answer but not the expectation.
+
+    It removes only three punctuation marks, at any place.
     """
     assert _score("exact", expected, text, as_biochatter=True).value == strict
     assert _score("exact", expected, text).value == usual
@@ -88,7 +89,10 @@ def test_exact_compares_as_biochatter_does_when_told_to(
     [("Air, and OXYGEN", 1.0), ("b.r.e.a.t.h", 1.0), ("nothing", 0.5), ("", 0.0), ("air", 0.5)],
 )
 def test_words_counts_as_biochatter_does_when_told_to(text: str, value: float) -> None:
-    """A list is one of its synonyms; of a text any letter will do, here o of oxygen, or e."""
+    """A list holds synonyms.
+
+    In a text any letter counts, here o of oxygen, or e.
+    """
     expected = {"words_in_response": [["air", "breath"], "oxygen"]}
     assert _score("words", expected, text, as_biochatter=True).value == value
 
@@ -429,7 +433,7 @@ CITY = {"name": "weather", "arguments": {"city": "Paris", "days": 2}}
         (CITY, [("weather", {"city": "Paris"})], {"partial": False}, 0.0),
         (CITY, [("weather", {"city": "Paris", "days": True})], {}, 2 / 3),
         (CITY, [("weather", {"city": "Paris", "days": 2, "unit": "C"})], {}, 3 / 4),
-        (CITY, [("weather", {"city": "Paris", "days": 2, "unit": "C"})], {"other_arguments": True}, 1.0),
+        (CITY, [("weather", {"city": "Paris", "days": 2, "unit": "C"})], {"other_arguments": True}, 1.0),  # noqa: E501
         (CITY, [("weather", "{not json")], {}, 1 / 4),
         (CITY, [("weather", CITY["arguments"]), ("time", {})], {}, 3 / 4),
         (CITY, [("time", CITY["arguments"])], {}, 0.0),
@@ -439,7 +443,7 @@ CITY = {"name": "weather", "arguments": {"city": "Paris", "days": 2}}
         ({"name": "now", "arguments": {}}, [("now", {"zone": "UTC"})], {}, 1 / 2),
         ([{"name": "a"}, {"name": "b"}], [("b", {}), ("a", {})], {}, 1.0),
         ([{"name": "a"}, {"name": "b"}], [("b", {}), ("a", {})], {"ordered": True}, 0.0),
-        ([{"name": "a", "arguments": {"x": i}} for i in (1, 2)], [("a", {"x": 2}), ("a", {"x": 1})], {}, 1.0),
+        ([{"name": "a", "arguments": {"x": i}} for i in (1, 2)], [("a", {"x": 2}), ("a", {"x": 1})], {}, 1.0),  # noqa: E501
         ([{"name": "a", "arguments": {"x": i}} for i in (1, 2)], [("a", {"x": 2})], {}, 1 / 2),
         ("no call", [("a", {})], {}, 0.0),
     ],
@@ -504,7 +508,7 @@ def test_options_that_make_no_sense_are_refused(name: str, options: dict[str, An
 
 
 LONG = 300_000
-"""Characters of which a pattern that is tried from each of them again is not read within hours."""
+"""Length of a text. A pattern that retries from each character would need hours for it."""
 
 
 @pytest.mark.parametrize(
@@ -526,7 +530,7 @@ def test_the_items_of_any_text_are_found_in_time_that_grows_with_its_length(
 
 _MARKED = re.compile(r"^\s*(?:[-*+\u2022]|\(?\d{1,4}[.)])\s+(\S.*)$", re.MULTILINE)
 _BETWEEN = re.compile(r"[,;]\s+(?:and\s+)?|[,;]|\s+and\s+(?=\S+\W*$)")
-"""The patterns as they are read best, and which take long."""
+"""The patterns in their most readable form, which are slow."""
 PIECES = st.sampled_from(
     ["-", "*", "1", "2.", "(3)", " ", "\n", "\t", "a", "b c", ",", ";", " and ", "and", "!"]
 )

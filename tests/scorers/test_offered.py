@@ -1,5 +1,6 @@
-"""What every named scorer must hold; a new file in serve_eval/scorers is picked up by itself and
-needs an entry in offered.py.
+"""Test the contract of every named scorer.
+
+A new file in serve_eval/scorers is covered automatically and needs an entry in offered.py.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def made(name: str, options: dict[str, Any]) -> Scorer:
 def scored(
     scorer: Scorer, expected: Any, text: str, ended: ExitReason = ExitReason.RAISED
 ) -> Score:
-    """The score of an answer, with a result where something in it is to be run."""
+    """Return the score of an answer, with a result if something in it is to be run."""
     response = Response(text=text, finish_reason="stop")
     if Need.TOOLS in scorer.requires:
         response = called(response)
@@ -69,7 +70,7 @@ def scored(
 
 
 def judged(scorer: Scorer, expected: Any, response: Response) -> Response:
-    """An answer that judges find right when it is the one of which the scorer says so."""
+    """Add the verdicts of judges that agree with the scorer's own right answer."""
     assert scorer.questions is not None
     said = f"Verdict: {'yes' if response.text == scorer.answers(expected)[0] else 'no'}"
     asked = scorer.questions(Sample(id="1", prompt="?", target=""), expected, response)
@@ -81,7 +82,7 @@ def judged(scorer: Scorer, expected: Any, response: Response) -> Response:
 
 
 def called(response: Response) -> Response:
-    """What the simulated endpoint makes of a text that stands for calls."""
+    """Return the simulated endpoint's response for a text that stands for calls."""
     [tool] = [{"type": "function", "function": {"name": "any"}}]
     body = {
         "model": "m",

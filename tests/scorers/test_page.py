@@ -1,4 +1,4 @@
-"""docs/scorers.md stays true: every scorer and option, and the scores of its examples."""
+"""Test docs/scorers.md: it has every scorer and option, and the scores of its examples hold."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""One OpenAI-compatible server for all tests, whose answers are a script: see docs/testing.md for
-how to write one.
-"""
+"""The OpenAI-compatible server of all tests, with scripted answers: see docs/testing.md."""
 
 from tests.scripted_server.replies import (
     Reply,

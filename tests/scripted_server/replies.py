@@ -1,8 +1,8 @@
-"""Replies that a script of the test server gives.
+"""Replies for scripts of the test server.
 
-A reply is a function from a request to the response that aiohttp sends. Small replies make larger
-ones: `when(event, fail(503))` waits for the event and then refuses. A reply may be given any number
-of times.
+A reply is a function from a request to the response that aiohttp sends. Replies can be combined:
+`when(event, fail(503))` waits for the event and then refuses. A reply can be used any number of
+times.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from tests.scripted_server.request import HttpRequest
 Reply = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
 JSON = "application/json"
 
-# ------------------------------------------------------------------------------------------------------------
-# answers
+# Answers
 
 
 def answer(
@@ -33,10 +32,10 @@ def answer(
     choice: Mapping[str, Any] | None = None,
     body: Mapping[str, Any] | None = None,
 ) -> Reply:
-    """Answer with a text, in the form that was asked for: chat or completion, whole or as a stream.
+    """Answer with a text in the requested form: chat or completion, whole or as a stream.
 
-    `usage` are the tokens of the prompt and of the answer. `choice` and `body` are further fields
-    of the choice and of the whole answer, such as its id: two answers with the same one are a copy
+    `usage` holds the tokens of the prompt and of the answer. `choice` and `body` are further fields
+    of the choice and of the whole answer, such as its id. Two answers with the same id are a copy
     to our client.
     """
     counts = (
@@ -65,8 +64,9 @@ def _choice(chat: bool, streamed: bool, text: str) -> dict[str, Any]:
 
 
 def tool_call(name: str, arguments: str | Mapping[str, Any]) -> Reply:
-    """Answer a chat with one call of a tool. Arguments that are a text are sent as they are, JSON
-    or not.
+    """Answer a chat with one tool call.
+
+    Arguments that are a text are sent unchanged, valid JSON or not.
     """
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     call = {
@@ -86,9 +86,7 @@ def tool_call(name: str, arguments: str | Mapping[str, Any]) -> Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLogprob:
-    """One token of an answer, its log-probability, and those of the likeliest tokens in its
-    place.
-    """
+    """One token of an answer with its log-probability, and the likeliest tokens at its position."""
 
     text: str
     logprob: float
@@ -122,11 +120,10 @@ def logprobs(tokens: Sequence[TokenLogprob]) -> Reply:
 
 
 def stream(events: Iterable[object] | AsyncGenerator[object], *, line_end: bytes = b"\n") -> Reply:
-    """Send server-sent events: bytes as they are, a text as the data of an event, anything else as
-    JSON.
+    """Send server-sent events.
 
-    An asynchronous generator may wait between its events, or break the connection; it is for one
-    request.
+    Bytes are sent unchanged, a text as the data of an event, anything else as JSON. An asynchronous
+    generator may wait between its events or break the connection; it serves one request.
     """
 
     def written(event: object) -> bytes:
@@ -154,12 +151,11 @@ async def _each(events: Iterable[object]) -> AsyncGenerator[object]:
         yield event
 
 
-# -----------------------------------------------------------------------------------------------
-# other whole responses
+# Other whole responses
 
 
 def json_reply(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
-    """Send a JSON body as it is."""
+    """Send a JSON body unchanged."""
     return raw(json.dumps(body).encode(), status, content_type=JSON, headers=headers)
 
 
@@ -170,7 +166,7 @@ def raw(
     content_type: str = JSON,
     headers: Mapping[str, str] | None = None,
 ) -> Reply:
-    """Send the bytes of a body, which need be no JSON."""
+    """Send the bytes of a body, valid JSON or not."""
 
     async def reply(request: HttpRequest) -> web.StreamResponse:
         return web.Response(status=status, body=body, content_type=content_type, headers=headers)
@@ -193,12 +189,12 @@ def models(*names: str) -> Reply:
 
 
 def version(text: str) -> Reply:
-    """Tell the version of the server, as trtllm-serve's /version does."""
+    """Return the version of the server, as trtllm-serve's /version does."""
     return json_reply({"version": text})
 
 
 def hand_over(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Reply:
-    """Let a handler of aiohttp answer, such as one of the simulated endpoint."""
+    """Answer with a handler of aiohttp, such as one of the simulated endpoint."""
 
     async def reply(request: HttpRequest) -> web.StreamResponse:
         return await handler(request.http)
@@ -206,12 +202,11 @@ def hand_over(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -
     return reply
 
 
-# -----------------------------------------------------------------------------------------------
-# silence and its length
+# Silence and its length
 
 
 def stall() -> Reply:
-    """Say nothing, until the client hangs up or the server ends."""
+    """Send nothing until the client hangs up or the server ends."""
 
     async def wait(request: HttpRequest) -> web.StreamResponse:
         await asyncio.Event().wait()
@@ -231,8 +226,9 @@ def when(event: asyncio.Event, reply: Reply) -> Reply:
 
 
 def after(delay_s: float, reply: Reply) -> Reply:
-    """Wait a time before the reply, where the time itself is tested. Elsewhere `when` is faster and
-    certain.
+    """Wait a time before the reply.
+
+    Use it only to test the time itself; `when` is faster and reliable.
     """
 
     async def wait(request: HttpRequest) -> web.StreamResponse:
@@ -243,7 +239,7 @@ def after(delay_s: float, reply: Reply) -> Reply:
 
 
 def hang_up() -> Reply:
-    """Close the connection in order instead of an answer."""
+    """Close the connection in order instead of answering."""
 
     async def reply(request: HttpRequest) -> web.StreamResponse:
         if request.http.transport is not None:
@@ -254,7 +250,7 @@ def hang_up() -> Reply:
 
 
 def reset() -> Reply:
-    """Break the connection instead of an answer."""
+    """Break the connection instead of answering."""
 
     async def reply(request: HttpRequest) -> web.StreamResponse:
         request.reset()

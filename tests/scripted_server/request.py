@@ -1,4 +1,4 @@
-"""A request as a script of the test server sees it."""
+"""A request as seen by a script of the test server."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from aiohttp import web
 
 @dataclass(frozen=True, kw_only=True)
 class HttpRequest:
-    """One request that has arrived whole.
+    """A request that has arrived whole.
 
-    `number` counts from 1 the requests that the script answers, and `in_flight` those that it
-    answers at this moment, with this one; both are 0 for a request to a fixed route. `http` is the
-    request in aiohttp's own terms.
+    `number` counts from 1 the requests that the script answers, and `in_flight` those that it is
+    answering now, including this one; both are 0 for a request to a fixed route. `http` is
+    aiohttp's request.
     """
 
     method: str
@@ -36,7 +36,7 @@ class HttpRequest:
 
     @property
     def chat(self) -> bool:
-        """Tell a chat request from a text completion."""
+        """Return True for a chat request, False for a text completion."""
         return self.path.endswith("/chat/completions")
 
     @property
@@ -49,12 +49,10 @@ class HttpRequest:
 
     @property
     def max_tokens(self) -> int:
-        """Return the limit of the answer's length under either of its names, 16 if the request has
-        none.
-        """
+        """Return the limit of the answer's length, under either name, or 16 without one."""
         return int(self.body.get("max_completion_tokens", self.body.get("max_tokens", 16)))
 
     def reset(self) -> None:
-        """Break the connection at once, without the rest of the answer."""
+        """Break the connection now, without the rest of the answer."""
         if self.http.transport is not None:
             self.http.transport.abort()

@@ -1,6 +1,4 @@
-"""The test server: a real socket on loopback, and a script that says how each request is
-answered.
-"""
+"""The test server: a real socket on loopback, and a script that answers each request."""
 
 from __future__ import annotations
 
@@ -19,11 +17,9 @@ from tests.scripted_server.replies import Reply
 from tests.scripted_server.request import HttpRequest
 
 Responder = Callable[[HttpRequest], Reply | Awaitable[Reply | web.StreamResponse]]
-"""A reply, or a function that picks the reply to a request. An asynchronous one may also return a
-response."""
+"""A reply, or a function that picks the reply to a request; an async one may return a response."""
 Script = Sequence[Reply] | Responder
-"""Replies in the order of the requests, of which the last one repeats, or one responder for all of
-them."""
+"""Replies in the order of requests, the last one repeating, or one responder for all."""
 COMPLETIONS = ("/v1/completions", "/v1/chat/completions")
 EVERY_PATH = ("/{path:.*}",)
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -32,9 +28,9 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 class ScriptedServer:
     """An OpenAI-compatible server whose answers a test writes.
 
-    The script answers `paths`: POST requests for completions, or with `EVERY_PATH` whatever comes.
-    `routes` are the replies of other paths, such as {"/v1/models": models("m")}; everything else is
-    404. The server keeps what it was sent: `requests` are all requests, `asked` those that the
+    The script answers `paths`: POST requests for completions, or with `EVERY_PATH` any request.
+    `routes` are the replies of other paths, such as {"/v1/models": models("m")}; all other paths
+    are 404. The server keeps what it received: `requests` are all requests, `asked` those that the
     script answered. `max_in_flight` is the largest number of requests that the script answered at
     the same time.
     """
@@ -53,25 +49,25 @@ class ScriptedServer:
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        """Return the JSON bodies that the script answered, in the order of their arrival."""
+        """Return the JSON bodies that the script answered, in order of arrival."""
         return [request.body for request in self.asked]
 
     def serve(self, *, port: int = 0) -> AbstractAsyncContextManager[str]:
-        """Serve in the running event loop, and yield the base URL `http://127.0.0.1:PORT/v1`. Port
-        0 is a free one.
+        """Serve in the running event loop and yield the base URL `http://127.0.0.1:PORT/v1`.
+
+        Port 0 is a free one.
         """
         return serve_app(self.app(), port=port)
 
     def serve_in_thread(self) -> AbstractContextManager[str]:
-        """Serve from a thread, for what runs an event loop of its own or a process, and yield the
-        base URL.
+        """Serve from a thread and yield the base URL.
+
+        Use it for callers that run their own event loop or process.
         """
         return serve_in_thread(self.app())
 
     def app(self) -> web.Application:
-        """Build an application, for what serves it by itself. Each call gives a new one, with the
-        same record.
-        """
+        """Build a new application with the same record, for callers that serve it on their own."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         for path, responder in self._routes.items():
             app.router.add_route("*", path, partial(self._routed, responder))
@@ -118,8 +114,9 @@ def _request(http: web.Request, raw: bytes, *, number: int = 0, in_flight: int =
 
 
 def serve(server: ScriptedServer | web.Application) -> AbstractAsyncContextManager[str]:
-    """Serve a scripted server or an application, such as a simulated endpoint, and yield its base
-    URL.
+    """Serve a scripted server or an application and yield its base URL.
+
+    The application may be a simulated endpoint.
     """
     return server.serve() if isinstance(server, ScriptedServer) else serve_app(server)
 

@@ -1,6 +1,4 @@
-"""The test server itself: what each reply is to our client, and what the server keeps of
-requests.
-"""
+"""Test the test server: the effect of each reply on our client, and the recorded requests."""
 
 from __future__ import annotations
 
@@ -102,7 +100,7 @@ def test_what_is_no_answer_is_a_failure(reply: Reply, kind: FailureKind, message
 
 def test_silence_lasts_until_the_client_hangs_up() -> None:
     silence = stall()
-    for _ in range(2):  # in event loops of their own
+    for _ in range(2):  # in separate event loops
         said = _said(silence, stall_s=0.1)
         assert isinstance(said, Failure)
         assert said.kind is FailureKind.TIMEOUT

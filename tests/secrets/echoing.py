@@ -1,5 +1,6 @@
-"""An endpoint that says the secrets it was sent, in every place of every answer, as a case or the
-number of a request decides.
+"""An endpoint that echoes the secrets it receives in every place of its answers.
+
+A case or the number of a request decides the place.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tests.client.faulty_server import (
 from tests.secrets.writings import WRITINGS
 
 PIECE = 3
-"""Characters of a piece of a stream."""
+"""Characters in a piece of a stream."""
 FIELDS = (
     "reasoning_content",
     "reasoning",
@@ -73,14 +74,15 @@ BROKEN: dict[str, bytes] = {
 }
 TEXTS = tuple(WRITINGS)
 SOUND = (*TEXTS, *(field for field in FIELDS if field != "finish_reason"))
-"""Ways of which an answer comes."""
+"""Ways that lead to an answer."""
 WAYS = (*TEXTS, *FIELDS, *CALLS, *ERRORS, *BROKEN)
 _WAY = re.compile(r"way <(.*?)>")
 
 
 class Echoing:
-    """The server's script. `rotating`: the ways of requests that name none, one after the other;
-    `seen` the ways that were taken.
+    """The server's script.
+
+    `rotating` holds the ways for requests that name none, used in turn; `seen` holds the ways used.
     """
 
     def __init__(self, rotating: Sequence[str]) -> None:
@@ -125,7 +127,7 @@ class Echoing:
 
     @staticmethod
     def _told(request: Received, key: str) -> bytes:
-        """What it tells of itself."""
+        """Return the endpoint's description of itself."""
         if request.path.endswith("/models"):
             models = [
                 {"id": "m", "owned_by": key, "max_model_len": 8000},
@@ -150,7 +152,7 @@ class Echoing:
 
 
 def _answer(asked: Mapping[str, Any], way: str, key: str) -> dict[str, Any]:
-    """A sound answer in whose text or fields the key is."""
+    """Return a sound answer with the key in its text or fields."""
     text = f"Your key is {WRITINGS[way](key)} now." if way in WRITINGS else "The answer is 42."
     wanted = asked.get("max_tokens") or asked.get("max_completion_tokens") or 16
     finish = "length" if wanted < 4 else "stop"
@@ -201,7 +203,7 @@ def _answer(asked: Mapping[str, Any], way: str, key: str) -> dict[str, Any]:
 
 
 def _streams(answer: Mapping[str, Any]) -> Act:
-    """The same in pieces, so that the key is in no one of them."""
+    """Return an act that streams the answer in pieces, none of which contains the key."""
 
     async def act(turn: Turn) -> None:
         choice = dict(answer["choices"][0])
@@ -246,7 +248,7 @@ def _ends(data: bytes) -> Act:
 
 @contextmanager
 def echoing(rotating: Sequence[str] = ()) -> Iterator[tuple[str, Echoing]]:
-    """The base URL of such an endpoint, which a thread of its own serves."""
+    """Serve such an endpoint from its own thread and yield its base URL."""
     loop, url, ended, script = (
         asyncio.new_event_loop(),
         Future[str](),

@@ -1,7 +1,6 @@
-"""Stands for a trtllm-serve that logs heads of requests and its variables: `serve MODEL --host HOST
---port PORT`.
+"""A stand-in for a trtllm-serve that logs request heads and its variables.
 
-It ends by itself with the request of the number ENDS_AT.
+Run `serve MODEL --host HOST --port PORT`. It ends on its own with request number ENDS_AT.
 """
 
 from __future__ import annotations

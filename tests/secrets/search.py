@@ -1,7 +1,9 @@
-"""Runs every command that reaches an endpoint, or reads what one said, against endpoints that say
-the secrets they are sent, and searches every byte of what they put out.
+"""Search the output of every command for secrets that an endpoint echoes.
 
-    python -m tests.secrets.search      prints the outputs, and the longest piece of a secret found in each
+The commands are those that reach an endpoint or read its answers. Every byte of their output is
+searched.
+
+`python -m tests.secrets.search` prints the outputs and the longest piece of a secret in each.
 """
 
 from __future__ import annotations
@@ -27,14 +29,12 @@ JUDGE = "judge-9fHs4Kq7ZtBv2LxW"
 PROXY = "proxy-Zk3Wq8TnY5rDc7Lm"
 SECRETS = (KEY, ODD, JUDGE, PROXY)
 ENOUGH = 12
-"""Characters of a secret in a row that are too many: half of the shortest."""
+"""Consecutive characters of a secret that are too many: half of the shortest."""
 
 
 @dataclass(slots=True)
 class Search:
-    """What was found below `root`: by command and output, the longest piece of a secret, in
-    characters.
-    """
+    """The longest piece of a secret, in characters, by command and output below `root`."""
 
     root: Path
     found: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Search:
     def command(
         self, name: str, *arguments: str | os.PathLike[str], key: str = KEY, **environ: str
     ) -> str:
-        """Runs a command line, and searches what it said and wrote. Returns its standard output."""
+        """Run a command line, search its output and files, and return its standard output."""
         variables = {
             "HOME": str(self.root / "home"),
             "OPENAI_API_KEY": key,
@@ -56,7 +56,7 @@ class Search:
         return done.stdout
 
     def say(self, name: str, code: int, stdout: str, stderr: str) -> None:
-        """Searches what a command said, and what it wrote below the folder."""
+        """Search a command's output, and the files that it wrote below the folder."""
         self.codes[name] = code
         for stream, text in (("stdout", stdout), ("stderr", stderr)):
             self._note(name, stream, text.encode())
@@ -77,7 +77,7 @@ class Search:
 
 
 def cases(path: Path, ways: Sequence[str]) -> str:
-    """A file with a case for each of these ways in which a server can say what it was sent."""
+    """Write a file with a case for each of these ways in which a server can echo a secret."""
     function = {"name": "search", "parameters": {"type": "object"}}
     tools = {"tools": [{"type": "function", "function": function}]}
     asked = [
@@ -94,7 +94,7 @@ def cases(path: Path, ways: Sequence[str]) -> str:
 
 
 def search(root: Path) -> Search:
-    """All of it, in a folder of its own."""
+    """Search the outputs of all commands, in one folder."""
     found = Search(root)
     (root / "home").mkdir()
     every, sound = cases(root / "every.yaml", WAYS), cases(root / "sound.yaml", SOUND)
@@ -264,7 +264,7 @@ def _check(found: Search, url: str, other: str, failing: str) -> None:
     found.command(
         "smoke, failing", "smoke", failing, "-m", "m", "--junit", found.root / "failing.xml"
     )
-    for at in (url, other, other, failing):  # another request has each way every time
+    for at in (url, other, other, failing):  # each way goes to a different request every time
         found.command(
             "smoke --level full",
             "smoke",
@@ -316,7 +316,7 @@ def _watch(found: Search, url: str, other: str, sound: str) -> None:
 
 
 def _fail(found: Search, url: str, every: str) -> None:
-    """What ends before all samples are asked."""
+    """Run commands that end before all samples are asked."""
     flags = ["--cases", every, "--no-reference", "-o"]
     found.command("run, no model", "run", "--base-url", url, *flags, found.root / "unnamed")
     found.command(
@@ -332,7 +332,7 @@ def _fail(found: Search, url: str, every: str) -> None:
 
 
 def _processes(found: Search, url: str, every: str) -> None:
-    """What the list of processes shows of a run and of all that it starts."""
+    """Search what the list of processes shows of a run and its children."""
     command = [sys.executable, "-m", "serve_eval", "run", "--base-url", url, *_asking(every), "-o"]
     command.append(str(found.root / "listed"))
     variables = environment(HOME=str(found.root / "home"), OPENAI_API_KEY=KEY)
@@ -360,7 +360,7 @@ def _processes(found: Search, url: str, every: str) -> None:
 
 
 def _command_lines(pid: int) -> Iterator[bytes]:
-    """Those of all processes below one."""
+    """Yield the command lines of all processes below one."""
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):

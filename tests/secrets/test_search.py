@@ -1,6 +1,4 @@
-"""No byte of any output of any command has a secret that an endpoint echoed, in any of the ways to
-write it.
-"""
+"""Test that no output of any command contains a secret that an endpoint echoed, in any encoding."""
 
 from __future__ import annotations
 

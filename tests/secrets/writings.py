@@ -1,5 +1,6 @@
-"""How a server may write a secret, and whether bytes have one, found in another way than by the
-product.
+"""Encodings in which a server may write a secret, and a search for them.
+
+The search does not use the product's code.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Writing = Callable[[str], str]
 
 
 def behind(before: str) -> Writing:
-    """Base64 of a secret that something stands before."""
+    """Return an encoder to Base64 for a secret with a text before it."""
     return lambda key: base64.b64encode(f"{before}{key}".encode()).decode()
 
 
@@ -66,8 +67,9 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{12,}")
 
 
 def left(text: str, *secrets: str) -> int:
-    """The most characters in a row of one of the secrets that a text has, in any letter case and
-    decoded in every known way.
+    """Return the length of the longest piece of a secret in a text.
+
+    Letter case is ignored, and the text is decoded in every known way.
     """
     texts, newest = {text}, {text}
     for _ in range(3):
@@ -85,7 +87,7 @@ def left(text: str, *secrets: str) -> int:
 
 
 def left_in(data: bytes, *secrets: str) -> int:
-    """The same of the bytes of a file."""
+    """Return the length of the longest piece of a secret in the bytes of a file."""
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
     return left(data.decode("utf-8", "replace"), *secrets)

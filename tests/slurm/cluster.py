@@ -1,14 +1,13 @@
-"""A SLURM of two nodes on this machine, all of it in one temporary folder: for tests, and to try
-things by hand.
+"""A SLURM of two nodes on this machine, in one temporary folder, for tests and manual use.
 
-    python3 tests/slurm/cluster.py install           # the Debian packages, as root
-    python3 tests/slurm/cluster.py run COMMAND...     # the command with such a SLURM around it, which ends with it
+    python3 tests/slurm/cluster.py install           # install the Debian packages, as root
+    python3 tests/slurm/cluster.py run COMMAND...     # start SLURM, run the command, stop SLURM
 
-Debian's slurmd is built without multiple-slurmd support, which only means that two nodes may not
-have the same host name in slurm.conf. Nodes that are named by two loopback addresses work, and what
-binds the name of its node is found under it, with nothing to add to /etc/hosts. What looks like
-GPUs to SLURM are character devices that every machine has: it hands them out and sets
-CUDA_VISIBLE_DEVICES, nobody opens them.
+Debian's slurmd is built without multiple-slurmd support, so two nodes must not have the same host
+name in slurm.conf. Nodes named by two loopback addresses work: a program that binds the name of its
+node can be reached there, without an entry in /etc/hosts. The GPUs that SLURM sees are character
+devices that every machine has: it assigns them and sets CUDA_VISIBLE_DEVICES, and nothing opens
+them.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 PACKAGES = ("slurm-wlm", "munge", "libpmix2", "libpmix-dev")
-"""libpmix-dev for a link alone: SLURM opens libpmix.so by that name."""
+"""libpmix-dev is needed for a link only: SLURM opens libpmix.so by that name."""
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol")
 NODES = ("127.0.0.1", "127.0.0.2")
 GPUS = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random")
 START_S = 60.0
 CPUS = 16
-"""More than there are: steps that share a node each take some."""
+"""More than the machine has, because each step on a shared node takes some."""
 KILL_WAIT_S = 5
 
 
 def missing() -> str | None:
-    """Why it cannot run here; None when it can."""
+    """Return why SLURM cannot run here, or None if it can."""
     if sys.platform != "linux" or os.getuid() != 0:
         return "a SLURM of our own needs Linux and root"
     if lacking := [name for name in PROGRAMS if shutil.which(name) is None]:
@@ -49,13 +48,12 @@ def missing() -> str | None:
 
 @contextmanager
 def cluster() -> Iterator[dict[str, str]]:
-    """Runs munged, slurmctld and two slurmd for the block, which gets the environment in which srun
-    finds them.
+    """Run munged, slurmctld and two slurmd for the block.
 
-    Raises RuntimeError with the logs when the nodes are not up in time. Jobs that are left are
-    cancelled at the end.
+    Yields the environment in which srun finds them. Raises RuntimeError with the logs if the nodes
+    are not up in time. Jobs that are left are cancelled at the end.
     """
-    # Short: sockets with long names live in it.
+    # Short, because sockets in the folder have long names.
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
     folder.chmod(0o755)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
@@ -119,7 +117,7 @@ def _configure(folder: Path) -> None:
         "SlurmdParameters=config_overrides",
         f"KillWait={KILL_WAIT_S}",
         "GresTypes=gpu",
-        f"TmpFS={folder}/tmp/%n",  # where PMIx has its folders, by step: nodes cannot share it
+        f"TmpFS={folder}/tmp/%n",  # PMIx has its folders there, by step; nodes cannot share it
         f"StateSaveLocation={folder}/state",
         f"SlurmdSpoolDir={folder}/spool/%n",
         f"SlurmctldPidFile={folder}/slurmctld.pid",
@@ -148,7 +146,7 @@ def _munge(folder: Path) -> list[str]:
 
 @contextmanager
 def _daemon(command: list[str], log: Path, environ: Mapping[str, str]) -> Iterator[None]:
-    """Ends with us, even when we are killed."""
+    """Run a daemon that ends with this process, even if this process is killed."""
     with log.open("wb") as file:
         process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "TERM", *command],

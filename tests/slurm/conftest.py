@@ -1,6 +1,4 @@
-"""A real SLURM for the tests of its launcher, and evaluations that are submitted to it as a user
-would.
-"""
+"""A real SLURM for the tests of its launcher, and evaluations submitted as a user does."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ JOB_S = 240.0
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[dict[str, str]]:
-    """Two nodes with four GPUs each, by the environment in which SLURM's commands find them."""
+    """Start two nodes with four GPUs each, and yield the environment for SLURM's commands."""
     with cluster() as environ:
         yield environ
 
@@ -50,9 +48,7 @@ class Site:
         return self.folder / "out"
 
     def plan(self, launcher: dict[str, Any], **more: Any) -> Path:
-        """A plan of 80 questions of which the stand-in answers three of four right, and the answers
-        for it.
-        """
+        """Write a plan of 80 questions; the stand-in answers three of four right."""
         file = self.folder / "plan.yaml"
         plan = {
             "model": MODEL,
@@ -75,7 +71,7 @@ class Site:
         return file
 
     def command(self, *words: str) -> str:
-        """A serve-eval command line for a script."""
+        """Return a serve-eval command line for a script."""
         return shlex.join([sys.executable, "-m", "serve_eval", *words])
 
     def script(
@@ -105,7 +101,7 @@ class Site:
         )
 
     def submit(self, script: Path, **more: str) -> str:
-        """The job's number."""
+        """Submit a script and return the job's number."""
         done = self.run("sbatch", "--parsable", str(script), **more)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -120,7 +116,7 @@ class Site:
         )[2]
 
     def ended(self, job: str) -> tuple[str, int]:
-        """State and exit code of a job, once it is over."""
+        """Wait for the end of a job and return its state and exit code."""
         until(
             lambda: self.state(job) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"),
             JOB_S,
@@ -138,12 +134,12 @@ class Site:
         return False
 
     def steps(self, job: str) -> list[str]:
-        """Names of the steps that SLURM lists, but for the batch script's own."""
+        """Return the names of the steps that SLURM lists, without the batch script's."""
         done = self.run("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%j")
         return [name for name in done.stdout.split() if name not in ("batch", "extern")]
 
     def servers(self) -> list[int]:
-        """Processes of the stand-in that were started from this folder, by their environment."""
+        """Return the stand-in processes of this folder, identified by their environment."""
         wanted, found = f"SITE={self.folder}".encode(), []
         for folder in Path("/proc").iterdir():
             if folder.name.isdecimal():
@@ -161,7 +157,7 @@ class Site:
 def until(true: Callable[[], Any], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
-        assert time.monotonic() < deadline, "it did not come about"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.1)
 
 
@@ -183,6 +179,6 @@ def site(slurm: dict[str, str], tmp_path: Path, data_root: Path) -> Site:
 
 @pytest.fixture(params=WRAPPERS)
 def wrapper(request: pytest.FixtureRequest, site: Site) -> str:
-    """The version of the wrapper that the image of the site has."""
+    """Return the version of the wrapper in the image of the site."""
     site.environ["PATH"] = f"{BIN / request.param}{os.pathsep}{site.environ['PATH']}"
     return str(request.param)

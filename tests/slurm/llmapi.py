@@ -1,9 +1,8 @@
-"""What the imitated wrappers run as TensorRT-LLM's leader and worker nodes: `llmapi.py
-port|leader|worker|stop`.
+"""TensorRT-LLM's leader and worker nodes for the imitated wrappers.
 
-The ranks of a step know each other by files below SITE instead of MPI. The leader binds the address
-that it was given when it has imported (STANDIN_IMPORT_S seconds), and answers the server that has
-its key once all ranks are there.
+Run `llmapi.py port|leader|worker|stop`. The ranks of a step find each other by files below SITE
+instead of MPI. After its imports (STANDIN_IMPORT_S seconds) the leader binds the given address. It
+answers the server that has its key once all ranks are there.
 """
 
 from __future__ import annotations
@@ -44,8 +43,9 @@ def main(role: str) -> None:
 
 
 def free_port(node: str) -> int:
-    """Return the first port that is free now. Every node has its own loopback, which the second one
-    of this machine has by its address alone.
+    """Return the first port that is free now.
+
+    Every node has its own loopback; the second node of this machine reaches it by its address only.
     """
     port = FIRST_PORT
     while True:
@@ -80,7 +80,7 @@ def lead(world: Path, size: int) -> None:
     print(f"leader at {os.environ['TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR']}", flush=True)
     while len([*world.glob("rank-*")]) < size:
         time.sleep(POLL_S)
-    others = []  # whose key is another's: they hear nothing
+    others = []  # clients with another key; they get no answer
     while True:
         client = listener.accept()[0]
         word, _, key = client.recv(200).decode().strip().partition(" ")
@@ -94,7 +94,7 @@ def lead(world: Path, size: int) -> None:
 
 
 def stop() -> None:
-    """Ask the leader to end, if there comes to be one."""
+    """Ask the leader to end, if one appears."""
     for _ in range(50):
         client, address = endpoint()
         try:

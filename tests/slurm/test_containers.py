@@ -1,6 +1,4 @@
-"""Containers within the steps of a real SLURM, of an engine that only pretends: one daemon for both
-of its nodes.
-"""
+"""Test containers in steps of a real SLURM, with a fake engine: one daemon for both nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ DOCKER = {"container": {"image": "image:1", "engine": "docker"}}
 
 @pytest.fixture
 def engine(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """`docker` on PATH of the site, with a daemon that is no part of any job."""
+    """Put `docker` on PATH of the site, with a daemon that belongs to no job."""
     place = site.folder / "docker.sock"
     (client := site.folder / "bin/docker").parent.mkdir()
     client.write_text(f'#!/bin/sh\nexec {sys.executable} -I {FAKE_ENGINE} {place} "$@"\n')
@@ -76,8 +74,10 @@ def test_a_job_script_that_evaluates_servers_in_containers(site: Site, engine: E
 def test_a_tool_that_is_killed_leaves_no_container(
     site: Site, engine: Engine, supervisors: bool
 ) -> None:
-    """With its supervisors as well nobody is left who could end anything. The batch script goes on,
-    so that the end of the job is not what ends them; one of them is deaf.
+    """If the supervisors are killed as well, no process is left that could end the containers.
+
+    The batch script continues, so the end of the job does not end them. One of them ignores
+    SIGTERM.
     """
     deaf = {"env": {"STANDIN_FAULTS": '{"ignore_sigterm": true}'}}
     sides = {"env": {"STANDIN_FAULTS": SLOW}, "context_servers": deaf}
@@ -92,7 +92,7 @@ def test_a_tool_that_is_killed_leaves_no_container(
     for one in [pid, *map(int, below if supervisors else [])]:
         os.kill(one, signal.SIGKILL)
     assert engine.empty()
-    if not supervisors:  # whose last step that is
+    if not supervisors:  # their last step is rm
         until(lambda: [words[0] for words in engine.asked()].count("rm") == 3)
     until(lambda: not site.steps(job))
     gone(site, job)
@@ -101,7 +101,7 @@ def test_a_tool_that_is_killed_leaves_no_container(
 
 
 def test_a_step_that_slurm_kills_leaves_no_container(site: Site, engine: Engine) -> None:
-    """Scancel of a step kills at once all that is in it, the engine's client too."""
+    """Scancel of a step immediately kills all its processes, including the engine's client."""
     plan = site.plan({"trtllm": {"env": {"STANDIN_FAULTS": SLOW}}, **DOCKER})
     job = site.submit(site.script(site.command("run", str(plan), "--concurrency", "1")))
     until(lambda: answered(site) >= 3)
@@ -111,7 +111,7 @@ def test_a_step_that_slurm_kills_leaves_no_container(site: Site, engine: Engine)
 
 
 def test_a_cancelled_job_leaves_no_container(site: Site, engine: Engine) -> None:
-    """Its steps are killed at once, and none can be started in it any more."""
+    """Its steps are killed immediately, and no new one can be started."""
     faults = json.dumps({"ignore_sigterm": True, "latency_s": 0.5})
     plan = site.plan({"trtllm": {"env": {"STANDIN_FAULTS": faults}}, **DOCKER, "stop_timeout_s": 2})
     job = site.submit(site.script(site.command("run", str(plan), "--concurrency", "1")))
@@ -123,7 +123,7 @@ def test_a_cancelled_job_leaves_no_container(site: Site, engine: Engine) -> None
 
 
 def step_id(site: Site, job: str) -> str:
-    """The number of the only step that is a server."""
+    """Return the number of the only step that is a server."""
     listed = site.run("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i %j").stdout
     (line,) = [line for line in listed.splitlines() if "trtllm-" in line]
     return line.split()[0].partition(".")[2]

@@ -1,4 +1,4 @@
-"""However a run on a real SLURM ends: no step of it is left, and what was answered is kept."""
+"""Test every end of a run on a real SLURM: no step is left, and finished answers are kept."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def result(site: Site) -> tuple[Any, Any, Any]:
 
 
 def slow_job(site: Site, time_limit: str = "10") -> tuple[str, Path]:
-    """A job that has answers and takes much longer for all of them."""
+    """Submit a job that soon has answers and needs much longer for all of them."""
     plan = site.plan(ONE_AND_ONE)
     script = site.script(
         site.command("run", str(plan), "--concurrency", "1"), time_limit=time_limit
@@ -96,7 +96,7 @@ def test_a_server_that_does_not_end_by_sigterm_is_cancelled(site: Site) -> None:
 
 
 def test_a_tool_that_is_killed_leaves_no_step(site: Site) -> None:
-    """The batch script goes on, so that the end of the job is not what ends them."""
+    """The batch script continues, so the end of the job does not end the steps."""
     plan = site.plan(ONE_AND_ONE)
     script = site.script(
         f"{site.command('run', str(plan), '--concurrency', '1')} & echo $! > {site.folder}/pid;"
@@ -113,7 +113,7 @@ def test_a_tool_that_is_killed_leaves_no_step(site: Site) -> None:
 
 
 def test_ctrl_c_ends_a_run_from_outside_of_the_allocation(site: Site) -> None:
-    """The client runs beside the allocation and names it."""
+    """The client runs outside the allocation and names it."""
     job = site.submit(site.script("sleep 100"))
     until(lambda: site.state(job) == "RUNNING")
     plan = site.plan(ONE_AND_ONE)

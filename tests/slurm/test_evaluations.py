@@ -1,6 +1,4 @@
-"""Evaluations that are submitted to a real SLURM, with the stand-in for trtllm-serve on two
-nodes.
-"""
+"""Test evaluations submitted to a real SLURM, with the stand-in for trtllm-serve on two nodes."""
 
 from __future__ import annotations
 

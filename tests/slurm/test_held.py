@@ -1,4 +1,4 @@
-"""Servers that stay, held inside an allocation of a real SLURM."""
+"""Test servers that stay, held inside an allocation of a real SLURM."""
 
 from __future__ import annotations
 

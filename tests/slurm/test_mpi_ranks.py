@@ -1,6 +1,4 @@
-"""Servers without a wrapper in steps of a real SLURM, whose ranks are processes that a real MPI
-spawns.
-"""
+"""Test servers without a wrapper in steps of a real SLURM, with ranks spawned by a real MPI."""
 
 from __future__ import annotations
 
@@ -24,14 +22,14 @@ from tests.slurm.test_ends import SLOW, answered, gone, result
 pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 
 ENOUGH = {"OMPI_MCA_rmaps_base_oversubscribe": "1"}
-"""Open MPI 4 starts no more ranks than there are cores without it."""
+"""Without it, Open MPI 4 starts no more ranks than there are cores."""
 RANK, SERVER = "mpi4py.futures.server", "-P\0-m\0tests.standin"
 DAEMONS = {"pypi": "prte", "debian": "orted"}
 
 
 @pytest.fixture(params=["pypi", "debian"])
 def mpi(request: pytest.FixtureRequest, site: Site) -> str:
-    """The MPI of the site's image."""
+    """Return the MPI of the site's image."""
     given = variables(request.param)
     path = os.pathsep.join([site.environ["PATH"], *given.pop("PATH").split(os.pathsep)])
     site.environ.update(given, **ENOUGH, PATH=path, TMPDIR=str(site.folder))
@@ -43,7 +41,7 @@ def log(site: Site, name: str) -> Path:
 
 
 def processes(site: Site, word: str = "") -> list[int]:
-    """Those of the site that live, with the word on their command lines."""
+    """Return the living processes of the site that have the word on their command lines."""
     wanted, found = f"SITE={site.folder}".encode(), []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -96,9 +94,10 @@ def test_mpi_spawns_the_ranks_of_a_step(
 
 @pytest.mark.parametrize("who", ["server", "tool", "job"])
 def test_no_rank_is_left(site: Site, mpi: str, who: str) -> None:
-    """A batch script goes on after its tool. Open MPI 5's daemon, which would end the ranks, hangs.
-    That of 4.1 leaves the session of its server, and a SLURM that knows processes by their parents
-    does not find it then.
+    """A batch script continues after its tool.
+
+    Open MPI 5's daemon, which would end the ranks, hangs. That of 4.1 leaves the session of its
+    server, so a SLURM that knows processes by their parents does not find it.
     """
     run = site.command("run", str(site.plan({"stop_timeout_s": 2})), "--concurrency", "1")
     job = site.submit(

@@ -1,4 +1,7 @@
-"""Servers by both imitated versions of TensorRT-LLM's wrapper, and by none, on a real SLURM."""
+"""Test servers on a real SLURM, with both versions of TensorRT-LLM's wrapper and without.
+
+The wrappers are imitations.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,14 @@ EXAMPLE: dict[str, Any] = {
     "generation_servers": {"tp": 4},
     **SHOWN,
 }
-"""That of docs/slurm.md: two servers share the first node, the third has the second."""
+"""The example of docs/slurm.md: two servers share the first node, the third has the second."""
 HERE = {"context_servers": {"num_instances": 2}, "generation_servers": {"tp": 2}, **SHOWN}
 """Three servers on one node."""
 WIDE = {"trtllm": {"tp": 8, **SHOWN}}
 """One server on two nodes."""
 WITH = {"wrapper": WRAPPER}
 OVER = r"(ended with exit code 1|is dead, though its process lives,) after \S+ s"
-"""Its log may tell before SLURM has ended the step."""
+"""Its log may show the error before SLURM has ended the step."""
 
 
 def log(site: Site, name: str) -> str:
@@ -47,13 +50,13 @@ def address(site: Site, name: str) -> str:
     return str(found)
 
 
-# ------------------------------------------------------------------------------------------- what
-# the imitations do
+# What the imitations do
 
 
 def test_the_imitations_differ_as_the_wrappers_do(site: Site, wrapper: str) -> None:
-    """Of a server that fails, the newest passes the exit code on, and under the older one srun does
-    not end.
+    """After a server's failure, the newest wrapper passes the exit code on.
+
+    With the older one srun does not end.
     """
     (site.folder / "fails").write_text("echo failed; touch $SITE/over; exit 7\n")
     srun = (
@@ -105,8 +108,7 @@ def test_two_of_the_older_wrapper_choose_the_same_port_and_of_the_newest_none_do
     assert site.ended(job)[0] == "COMPLETED"
 
 
-# -------------------------------------------------------------------------------------------------
-# servers by them
+# Servers by them
 
 
 @pytest.mark.parametrize(
@@ -194,7 +196,7 @@ def test_ranks_end_with_the_server_of_the_first_of_them(site: Site, wrapper: str
 
 
 def test_a_server_ends_with_any_of_its_ranks(site: Site, wrapper: str) -> None:
-    """On the other node."""
+    """The rank is on the other node."""
     job = site.submit(
         site.script(site.command("run", str(site.plan(WIDE)), "--concurrency", "1")),
         STANDIN_FAULTS=SLOW,
@@ -213,7 +215,7 @@ def test_a_server_ends_with_any_of_its_ranks(site: Site, wrapper: str) -> None:
 
 
 def living(site: Site) -> dict[int, int]:
-    """The processes of ranks that are there, by rank."""
+    """Return the living rank processes by rank."""
     files = {
         int(file.name.rpartition("-")[2]): file for file in site.folder.glob("llmapi-*/rank-*")
     }

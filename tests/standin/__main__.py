@@ -1,12 +1,17 @@
 """The stand-in as a process.
 
-STANDIN_FLAVOUR: v12 (default), old or main. STANDIN_LOAD_S: how long loading takes.
-STANDIN_ANSWERS: an answer file of the simulated endpoint; STANDIN_SEED and STANDIN_RUN choose among
-its answers, STANDIN_VARIED=1 does so anew for every request and every worker. STANDIN_FAULTS: see
-`faults`. STANDIN_POLL_S: how often an orchestrator looks whether its workers are healthy (3, as the
-real one). STANDIN_MPI: 1 starts a rank of real MPI for each of tp * pp * cp, with mpi4py: see
-`ranks`. STANDIN_START_TIMEOUT_RC: exit code of an orchestrator whose workers do not come (0 in the
-1.2 line, 3 on main).
+It reads these variables:
+
+* STANDIN_FLAVOUR: v12 (default), old or main.
+* STANDIN_LOAD_S: seconds of loading.
+* STANDIN_ANSWERS: an answer file of the simulated endpoint. STANDIN_SEED and STANDIN_RUN choose
+  among its answers; STANDIN_VARIED=1 chooses again for every request and every worker.
+* STANDIN_FAULTS: see `faults`.
+* STANDIN_POLL_S: seconds between an orchestrator's checks of its workers' health (3, as in the real
+  one).
+* STANDIN_MPI: 1 starts tp * pp * cp ranks of real MPI with mpi4py: see `ranks`.
+* STANDIN_START_TIMEOUT_RC: exit code of an orchestrator whose workers do not appear (0 in the 1.2
+  line, 3 on main).
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ def main() -> None:
     arguments.group(flavour, run)(prog_name="trtllm-serve")
 
 
-# What is slow to import comes after the command line was understood.
+# Slow imports come after the command line is parsed.
 
 
 def _faults(command: str, role: str | None, port: object, config: str | None) -> Any:
@@ -105,7 +110,7 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
     loading = Loading(load) if flavour == "main" else None
     if loading is None:
         load()
-    # Imported while the port is bound, as everything slow is.
+    # Imported while the port is bound, like everything slow.
     from tests.standin.model import Model
     from tests.standin.worker import create
 
@@ -146,7 +151,7 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
 
 
 def _hang(trouble: Any) -> None:
-    """The main thread came to its end, and the process does not."""
+    """Keep the process alive after the main thread has ended."""
     from tests.standin.serving import note
 
     if trouble.ignore_sigterm and threading.current_thread() is threading.main_thread():
@@ -158,7 +163,10 @@ def _hang(trouble: Any) -> None:
 
 
 def _mpi_ranks(args: dict[str, Any]) -> Any:
-    """Those that run, once all of them do: for ever where MPI starts none."""
+    """Return the MPI ranks once all run, or None without STANDIN_MPI.
+
+    Never returns if MPI starts no ranks.
+    """
     if os.environ.get("STANDIN_MPI") != "1":
         return None
     from tests.standin.ranks import Ranks

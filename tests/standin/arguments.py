@@ -1,6 +1,4 @@
-"""The command line of trtllm-serve: a click group with `serve` for a first word that is no
-subcommand.
-"""
+"""The command line of trtllm-serve: a click group whose default subcommand is `serve`."""
 
 from __future__ import annotations
 
@@ -13,13 +11,13 @@ from click.core import ParameterSource
 from tests.standin.options import COMMANDS, Flavour, Option
 
 Run = Callable[[str, dict[str, Any], frozenset[str]], object]
-"""(subcommand, parameters, names of those that were given): what a valid command line leads to."""
+"""Called for a valid command line: subcommand, parameters, names of the given ones."""
 
 _ALIASES = {"trt": "tensorrt"}
 
 
 class _Backend(click.Choice[str]):
-    """The old short name of a backend stands for the long one where that one exists."""
+    """A choice that accepts the old short name of a backend if the long one exists."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         name = _ALIASES.get(value, value)
@@ -34,8 +32,9 @@ class _Group(click.Group):
 
 
 def group(flavour: Flavour, run: Run) -> click.Group:
-    """The whole command line; what `run` returns is the result of a call with
-    `standalone_mode=False`.
+    """Return the whole command line.
+
+    With `standalone_mode=False`, a call returns the result of `run`.
     """
     commands = [
         _command(name, options, has_model, flavour, run)

@@ -1,4 +1,4 @@
-"""The key that an orchestrator of main and its workers share: it signs what moves the KV cache."""
+"""The key that an orchestrator of main shares with its workers to sign KV cache transfers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 KEY = "internal_request_auth_key"
 HEADER = "x-trtllm-disagg-auth"
 ENFORCED = "STANDIN_AUTH_ENFORCED"
-"""1: a request without a key is an error, as in some states of main; else only a warning."""
+"""If 1, a request without a key is an error, as in some states of main; else a warning."""
 _SIGNED = ("ctx_info_endpoint", "encoded_opaque_state")
 _MISSING = (
     "Internal disaggregated authentication key is required for protected disaggregated request"
@@ -24,12 +24,15 @@ _REQUIRED = "Internal disaggregated authentication key is required"
 
 
 def headers(key: str | None, params: Mapping[str, Any]) -> dict[str, str]:
-    """What an orchestrator sends along. Raises ValueError without a key where one is required."""
+    """Return the headers that an orchestrator adds.
+
+    Raises ValueError if a required key is missing.
+    """
     return {HEADER: _signature(key, params)} if _protected(params) and _given(key) and key else {}
 
 
 def check(key: str | None, params: Mapping[str, Any] | None, sent: Mapping[str, str]) -> None:
-    """Raises ValueError for a request that the key of this worker did not sign."""
+    """Raise ValueError for a request that is not signed with the key of this worker."""
     if params is None or not _protected(params) or not _given(key) or not key:
         return
     if not hmac.compare_digest(sent.get(HEADER, ""), _signature(key, params)):
@@ -50,8 +53,9 @@ def _given(key: str | None) -> bool:
 
 @cache
 def _warn() -> None:
-    """Once in a process, as Python does it; an exception where tests make warnings errors would not
-    be imitated.
+    """Warn once in a process, as Python does.
+
+    An exception, where tests turn warnings into errors, would not be imitated.
     """
     sys.stderr.write(f"disagg_auth.py: FutureWarning: {_MISSING}\n")
 

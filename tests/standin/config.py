@@ -95,20 +95,21 @@ class Orchestrator:
 
 
 _OWN_KEYS = frozenset({
-    "hostname", "port", "max_retries", "perf_metrics_max_requests", "conditional_disagg_config", "otlp_config",
-    "disagg_cluster", "node_id", "schedule_style",
+    "hostname", "port", "max_retries", "perf_metrics_max_requests", "conditional_disagg_config",
+    "otlp_config", "disagg_cluster", "node_id", "schedule_style",
 })  # fmt: skip
 _MAIN_KEYS = frozenset({
-    "return_perf_metrics", "perf_metrics_output_dir", "allow_request_chat_template", "gen_strip_message_history",
-    "gen_tokids_ctxbytes", "num_workers", "disagg_coordinator_url", "server_keep_alive_timeout",
-    "internal_request_auth_key",
+    "return_perf_metrics", "perf_metrics_output_dir", "allow_request_chat_template",
+    "gen_strip_message_history", "gen_tokids_ctxbytes", "num_workers", "disagg_coordinator_url",
+    "server_keep_alive_timeout", "internal_request_auth_key",
 })  # fmt: skip
 _ROUTER_ARGS = ("max_batch_size", "max_num_tokens")
 
 
 def orchestrator(document: Mapping[str, Any], flavour: Flavour = "v12") -> Orchestrator:
-    """What the parsed file says. Unknown keys at the top are inherited by both sections, typing
-    errors among them.
+    """Return the contents of the parsed file.
+
+    Both sections inherit unknown keys at the top, including typing errors.
     """
     known = _OWN_KEYS | (_MAIN_KEYS if flavour == "main" else frozenset())
     own = {key: value for key, value in document.items() if key in known}
@@ -150,8 +151,9 @@ def orchestrator(document: Mapping[str, Any], flavour: Flavour = "v12") -> Orche
 
 
 def check_storage(uri: str, flavour: Flavour) -> None:
-    """Raises ValueError for an address of the service discovery that this version does not take:
-    main knows etcd.
+    """Raise ValueError for an address of the service discovery that this version does not accept.
+
+    Only main accepts etcd.
     """
     if not uri.startswith(("http", SCHEME) if flavour == "main" else "http"):
         raise ValueError(f"Invalid cluster storage URI: {uri}")
@@ -183,8 +185,7 @@ def _servers(role: Role, section: dict[str, Any]) -> list[Server]:
     return servers
 
 
-# -----------------------------------------------------------------------------------------------------
-# the worker's
+# The worker's
 
 
 class _Open(BaseModel):
@@ -224,28 +225,31 @@ class _KvCache(BaseModel):
 
 
 _NUMBERS = """
-    tensor_parallel_size pipeline_parallel_size context_parallel_size moe_expert_parallel_size moe_tensor_parallel_size
-    moe_cluster_parallel_size gpus_per_node max_batch_size max_num_tokens max_seq_len max_input_len max_beam_width
-    num_postprocess_workers perf_metrics_max_requests iter_stats_max_iterations request_stats_max_iterations
-    stream_interval garbage_collection_gen0_threshold batch_wait_timeout_iters max_stats_len
+    tensor_parallel_size pipeline_parallel_size context_parallel_size moe_expert_parallel_size
+    moe_tensor_parallel_size moe_cluster_parallel_size gpus_per_node max_batch_size max_num_tokens
+    max_seq_len max_input_len max_beam_width num_postprocess_workers perf_metrics_max_requests
+    iter_stats_max_iterations request_stats_max_iterations stream_interval
+    garbage_collection_gen0_threshold batch_wait_timeout_iters max_stats_len
 """
 _FLAGS = """
     disable_overlap_scheduler enable_chunked_prefill gather_generation_logits return_perf_metrics
-    enable_iter_perf_stats enable_iter_req_stats print_iter_log enable_attention_dp enable_lm_head_tp_in_adp
-    trust_remote_code skip_tokenizer_init enable_autotuner enable_layerwise_nvtx_marker enable_min_latency
-    force_dynamic_quantization use_torch_sampler mm_encoder_only fail_fast_on_attention_window_too_large
-    normalize_log_probs enable_lora
+    enable_iter_perf_stats enable_iter_req_stats print_iter_log enable_attention_dp
+    enable_lm_head_tp_in_adp trust_remote_code skip_tokenizer_init enable_autotuner
+    enable_layerwise_nvtx_marker enable_min_latency force_dynamic_quantization use_torch_sampler
+    mm_encoder_only fail_fast_on_attention_window_too_large normalize_log_probs enable_lora
 """
 _TEXTS = """
-    model backend tokenizer tokenizer_mode dtype revision tokenizer_revision attn_backend moe_backend load_format
-    sampler_type guided_decoding_backend reasoning_parser tool_parser otlp_traces_endpoint checkpoint_format
-    allreduce_strategy orchestrator_type checkpoint_loader custom_tokenizer
+    model backend tokenizer tokenizer_mode dtype revision tokenizer_revision attn_backend
+    moe_backend load_format sampler_type guided_decoding_backend reasoning_parser tool_parser
+    otlp_traces_endpoint checkpoint_format allreduce_strategy orchestrator_type checkpoint_loader
+    custom_tokenizer
 """
 _SECTIONS = """
-    cuda_graph_config speculative_config moe_config attention_dp_config scheduler_config quant_config build_config
-    lora_config peft_cache_config torch_compile_config kv_connector_config nvfp4_gemm_config sparse_attention_config
-    env_overrides cp_config extended_runtime_perf_knob_config calib_config disagg_cluster ray_placement_config
-    batching_type telemetry_config
+    cuda_graph_config speculative_config moe_config attention_dp_config scheduler_config
+    quant_config build_config lora_config peft_cache_config torch_compile_config kv_connector_config
+    nvfp4_gemm_config sparse_attention_config env_overrides cp_config
+    extended_runtime_perf_knob_config calib_config disagg_cluster ray_placement_config batching_type
+    telemetry_config
 """
 
 
@@ -267,14 +271,14 @@ def _llm_args() -> type[BaseModel]:
 _LlmArgs = _llm_args()
 _FROM_CLI = """
     backend tokenizer max_beam_width max_batch_size max_num_tokens max_seq_len tensor_parallel_size
-    pipeline_parallel_size context_parallel_size moe_expert_parallel_size gpus_per_node num_postprocess_workers
-    trust_remote_code revision reasoning_parser enable_chunked_prefill
+    pipeline_parallel_size context_parallel_size moe_expert_parallel_size gpus_per_node
+    num_postprocess_workers trust_remote_code revision reasoning_parser enable_chunked_prefill
 """
 
 
 @dataclass(frozen=True)
 class Worker:
-    """What a worker is told by its command line and file together."""
+    """The settings of a worker from its command line and file."""
 
     model: str
     host: str
@@ -296,10 +300,11 @@ class Worker:
 def worker(
     model: str, params: Mapping[str, Any], given: frozenset[str], flavour: Flavour
 ) -> Worker:
-    """Joins a command line with the file it names: the file wins in the 1.2 line, what was typed on
-    main.
+    """Join a command line with the file that it names.
 
-    Raises what the real software ends with: OSError, AssertionError, KeyError, ValueError.
+    In the 1.2 line the file wins; on main the options that were typed win.
+
+    Raises the errors that end the real software: OSError, AssertionError, KeyError, ValueError.
     """
     path = params["extra_llm_api_options"]
     document = (yaml.safe_load(Path(path).read_text()) or {}) if path else {}
@@ -348,8 +353,9 @@ def worker(
 
 
 def check_llm_args(args: Mapping[str, Any]) -> None:
-    """Raises pydantic's ValidationError for what the model arguments do not know: it comes up when
-    a model is loaded, after the port was taken.
+    """Raise pydantic's ValidationError for unknown model arguments.
+
+    It is raised when a model is loaded, after the port is taken.
     """
     _LlmArgs.model_validate(dict(args))
 

@@ -1,6 +1,4 @@
-"""Service discovery over HTTP: the key-value store in an orchestrator, and the worker that keeps
-its entry alive.
-"""
+"""Service discovery over HTTP: the orchestrator's key-value store, and a worker's heartbeats."""
 
 from __future__ import annotations
 
@@ -90,10 +88,12 @@ def _result(value: Any) -> web.Response:
 async def registered(
     cluster: Cluster, role: str, host: str, port: int, *, heartbeats: bool = True
 ) -> AsyncIterator[None]:
-    """Keeps a worker registered: entered after the first try, which may have failed; it is repeated
-    for ever.
+    """Keep a worker registered for the length of the block.
 
-    Heartbeats that are not faster than the time-out are left out, as the real worker does.
+    It enters the block after the first attempt, which may have failed; attempts go on without a
+    limit.
+
+    As in the real worker, heartbeats that are not faster than the time-out are left out.
     """
     number = random.randint(0, 999)
     worker_id = f"{role}-{host}:{port}-{int(time.time() * 1000)}-{os.getpid()}-{number:03d}"

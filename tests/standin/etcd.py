@@ -1,6 +1,4 @@
-"""Service discovery by etcd, over the HTTP gateway of etcd itself: workers keep a key alive by a
-lease.
-"""
+"""Service discovery with etcd, over etcd's HTTP gateway; workers keep a key alive by a lease."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ class Etcd:
         self._url = f"http://{place.hostname}:{place.port}"
 
     async def below(self, start: str) -> dict[str, str]:
-        """The keys that begin so, with their values. Raises aiohttp.ClientError."""
+        """Return the keys with this prefix and their values. Raise aiohttp.ClientError."""
         end = start[:-1] + chr(ord(start[-1]) + 1)
         told = await self._ask("kv/range", key=_coded(start), range_end=_coded(end))
         return {_plain(one["key"]): _plain(one["value"]) for one in told.get("kvs", ())}
@@ -37,9 +35,7 @@ class Etcd:
     async def kept(
         self, key: str, value: str, *, ttl_s: int, beat_s: float | None
     ) -> AsyncIterator[None]:
-        """Holds a key for the block, and as long after it as the lease lasts where nobody can
-        delete it.
-        """
+        """Hold a key for the block, or until the lease ends if the key cannot be deleted."""
         lease = None
         with suppress(aiohttp.ClientError, OSError):
             lease = await self._put(key, value, ttl_s)

@@ -1,7 +1,6 @@
-"""What requests may hold: models that forbid what they do not know, in both generations, and their
-error texts.
+"""Request models of both generations that forbid unknown fields, and their error texts.
 
-Fields stand in the order in which the real server forwards them.
+Fields are in the order in which the real server forwards them.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ def _logit_bias(value: dict[str, float] | None) -> dict[str, float] | None:
 
 
 class _Sampling(Strict):
-    """Only ranges that the real models check are checked."""
+    """Check only the ranges that the real models check."""
 
     @model_validator(mode="before")
     @classmethod
@@ -116,7 +115,8 @@ class _Sampling(Strict):
 
 class CompletionRequest(_Sampling):
     model: str
-    prompt: Union[list[int], list[list[int]], str, list[str]]  # noqa: UP007 - the order of the errors
+    # The order of the types is that of the errors.
+    prompt: Union[list[int], list[list[int]], str, list[str]]  # noqa: UP007
     best_of: int | None = None
     echo: bool | None = False
     frequency_penalty: float | None = 0.0
@@ -252,7 +252,7 @@ class _MainOnly(Strict):
 
 
 def _main_models() -> tuple[type[CompletionRequest], type[ChatCompletionRequest]]:
-    """The same names, since errors quote them."""
+    """Return models with the same names, since errors quote them."""
 
     class MainCompletionRequest(CompletionRequest, _MainOnly):
         disaggregated_params: MainDisaggregatedParams | None = None
@@ -282,10 +282,10 @@ _EITHER: TypeAdapter[Request] = TypeAdapter(Request)
 def parse(
     raw: bytes | dict[str, Any], *, chat: bool, flavour: Flavour, path: str, either: bool = False
 ) -> Request:
-    """The request in a body. `either`: both kinds are tried, as the 1.2 orchestrator does on both
-    its routes.
+    """Return the request in a body.
 
-    Raises Invalid.
+    With `either`, both kinds are tried, as the 1.2 orchestrator does on both its routes. Raises
+    Invalid.
     """
     if isinstance(raw, bytes):
         try:
@@ -321,5 +321,5 @@ def _text(problems: list[dict[str, Any]], path: str) -> str:
 
 
 def set_fields(request: BaseModel) -> dict[str, Any]:
-    """The fields that the sender set, by their own names: what an orchestrator forwards."""
+    """Return the fields that the sender set, by their own names: those that are forwarded."""
     return request.model_dump(exclude_unset=True, by_alias=True)

@@ -1,6 +1,4 @@
-"""From token ids to what is said: the end of an answer, its text by and by, log probabilities, the
-context's state.
-"""
+"""From token ids to an answer: its end, its pieces, log-probabilities, and the context's state."""
 
 from __future__ import annotations
 
@@ -14,11 +12,11 @@ from tests.standin.fields import Request
 from tests.standin.model import EOS, decode, encode
 
 [FILLER] = encode(".")
-"""What is said when nothing is, and something must be."""
+"""The token for an answer that must not be empty."""
 
 
 class Output(NamedTuple):
-    """One answer: the ids generated, and the text that is shown of them."""
+    """An answer: the generated ids, and the text that is shown of them."""
 
     ids: list[int]
     text: str
@@ -26,7 +24,7 @@ class Output(NamedTuple):
     stop_reason: int | str | None = None
 
     def pieces(self) -> Iterator[tuple[str, int]]:
-        """The text in the steps of a stream, with the tokens generated so far."""
+        """Yield the text in the steps of a stream, with the number of tokens generated so far."""
         shown = 0
         for count in range(1, len(self.ids) + 1):
             so_far = self.text if count == len(self.ids) else decode(self.ids[:count])
@@ -37,7 +35,7 @@ class Output(NamedTuple):
 
 
 def generate(answer: Sequence[int], request: Request, max_tokens: int) -> Output:
-    """Cuts an answer, which ends with EOS, where the request says."""
+    """Cut an answer, which ends with EOS, at the limits of the request."""
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     ids: list[int] = []
     for token in _endless(answer, request):
@@ -107,8 +105,9 @@ def _logprob(token: int) -> float:
 
 
 def split_thoughts(text: str, *, ended: bool = True) -> tuple[str, str]:
-    """Thoughts and answer, as a reasoning parser keeps them apart. Until the text has `ended`, what
-    may become a tag belongs to neither.
+    """Split thoughts and answer as a reasoning parser does.
+
+    Until the text has `ended`, a possible beginning of a tag belongs to neither.
     """
     opened, tag, rest = text.partition("<think>")
     if opened or not tag:
@@ -123,7 +122,7 @@ def split_thoughts(text: str, *, ended: bool = True) -> tuple[str, str]:
 
 
 def split_calls(text: str) -> list[dict[str, Any]]:
-    """The calls that a model wrote, as a tool parser tells them apart."""
+    """Return the calls that a model wrote, as a tool parser finds them."""
     try:
         written = json.loads(text)["tool_calls"]
         named = [(call["name"], json.dumps(call.get("arguments", {}))) for call in written]
@@ -140,15 +139,16 @@ def split_calls(text: str) -> list[dict[str, Any]]:
 
 
 def opaque_state(ids: Sequence[int], tensor_parallel: int, place: Mapping[str, Any]) -> str:
-    """What a context worker hands to the generation worker, which can tell from it whether they
-    fit, and from where in the deployment it comes.
+    """Return the state that a context worker passes to the generation worker.
+
+    It shows whether the two fit, and where in the deployment the state was made.
     """
     state = {**place, "tp": tensor_parallel, "prompt": _digest(ids)}
     return base64.b64encode(json.dumps(state).encode()).decode()
 
 
 def state_of(opaque: str | None) -> dict[str, Any]:
-    """The state, or nothing when another software wrote it."""
+    """Return the state, or nothing if other software wrote it."""
     try:
         found = json.loads(base64.b64decode(opaque or "", validate=True))
     except ValueError:

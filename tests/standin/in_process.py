@@ -1,5 +1,7 @@
-"""Deployments of the stand-in in one process, by real sockets: a tenth of a second instead of a
-process each. What ends a process (`crash_after` and the like) is not for here.
+"""Deployments of the stand-in in one process, on real sockets.
+
+They start in a tenth of a second, since there is no process for each server. Faults that end a
+process, such as `crash_after`, cannot be used here.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ PERF_METRICS = {"return_perf_metrics": True, "perf_metrics_max_requests": 1000}
 
 
 class Deployed(NamedTuple):
-    """The front door's base URL, and those of its workers by name, such as generation_0."""
+    """The orchestrator's base URL, and those of its workers by name, such as generation_0."""
 
     url: str
     workers: dict[str, str]
 
     def host(self, name: str) -> str:
-        """A worker as the orchestrator calls it."""
+        """Return the name of a worker as the orchestrator uses it."""
         return self.workers[name].removeprefix("http://").removesuffix("/v1")
 
 
@@ -36,7 +38,7 @@ class Deployed(NamedTuple):
 async def aggregated(
     model: Model | None = None, faults: Mapping[str, Any] | None = None, flavour: Flavour = "v12"
 ) -> AsyncIterator[str]:
-    """The base URL of one server that does everything itself."""
+    """Serve a whole model on one server and yield its base URL."""
     config = Worker(model="M", host="127.0.0.1", port=0, args={})
     async with serve_app(
         create(config, model or Model(), Faults(**(faults or {})), flavour)
@@ -60,10 +62,12 @@ async def deployed(
     wrong_pair: tuple[str, str] | None = None,
     greeted: bool = True,
 ) -> AsyncIterator[Deployed]:
-    """Workers behind an orchestrator. `model` (what answers), `faults` and `tensor_parallel` are by
-    the names of workers, `metrics_dir` is the perf_metrics_output_dir of the orchestrator, and
-    `front` are further keys of its file. `wrong_pair`: the second cannot read what comes from the
-    first. `greeted`: the orchestrator sets its workers' clocks first, which takes 0.2 s each.
+    """Run workers with an orchestrator.
+
+    `model` (the source of answers), `faults` and `tensor_parallel` are by names of workers.
+    `metrics_dir` is the orchestrator's perf_metrics_output_dir; `front` holds further keys of its
+    file. With `wrong_pair`, the second worker cannot read the cache of the first. With `greeted`,
+    the orchestrator sets its workers' clocks first, which takes 0.2 s each.
     """
     args: dict[str, Any] = {"cache_transceiver_config": {"backend": "DEFAULT"}}
     args |= PERF_METRICS if perf_metrics else {}

@@ -1,5 +1,6 @@
-"""A server whose ranks another process leads: it waits for that one as long as it takes, as the
-real one does.
+"""A server whose ranks another process leads.
+
+Like the real one, it waits for that process without a limit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ POLL_S = 0.1
 
 
 def joined() -> int | None:
-    """Return how many ranks the leader has; None for a server that starts its own."""
+    """Return the number of ranks of the leader; None for a server that starts its own."""
     if os.environ.get("TLLM_SPAWN_PROXY_PROCESS") != "1":
         return None
     kind, _, address = os.environ["TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR"].partition("://")

@@ -1,9 +1,8 @@
-"""What main tells of each request: header fields or an event behind [DONE], a line in a file, a
-trace.
+"""Main's metrics of each request: header fields or an event after [DONE], file lines, traces.
 
 Written from the public code of perf_metrics.py and request_trace.py. A worker's fields begin with
-`server`; the orchestrator calls them `ctx` and `gen`, and adds its own. No file has a name before
-its first line, and each batch of lines is appended at once, by a file that is closed again.
+`server`; the orchestrator calls them `ctx` and `gen`, and adds its own. A file is created with its
+first line. Each batch of lines is appended in one write to a file that is closed afterwards.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ EVENT = "trtllm.perf_metrics"
 TRACE_VARIABLE = "TRTLLM_REQUEST_TRACE_DIR"
 DONE = b"data: [DONE]\n\n"
 MOST_WAITING, BATCH = 1024, 64
-"""Lines that wait to be written: further ones are lost. And how many are written at once."""
+"""Lines that may wait to be written (further ones are lost), and lines per write."""
 _STAMPS = {"start": "arrival_time", "end": "last_token_time"}
 _KV_STAMPS = {"kv-start": "kv_cache_transfer_start", "kv-end": "kv_cache_transfer_end"}
-"""By names that are not known: newer versions hand these times on, older ones do not."""
+"""The real names are unknown: newer versions pass these times on, older ones do not."""
 _SPANS = {
     "queue": ("arrival_time", "first_scheduled_time"),
     "ttft": ("arrival_time", "first_token_time"),
@@ -45,7 +44,7 @@ _OWN_SPANS = {
 
 
 def wanted(headers: Mapping[str, str]) -> bool:
-    """Return whether the answer is to have them."""
+    """Return True if the request asks for metrics."""
     return headers.get(RETURN, "").strip() == "1"
 
 
@@ -62,7 +61,7 @@ def fields(phase: str, timing: Mapping[str, Any]) -> dict[str, str]:
 
 
 def event(told: Mapping[str, str]) -> bytes:
-    """Return the event that a stream gets behind [DONE]."""
+    """Return the event that follows [DONE] in a stream."""
     return (
         f"event: {EVENT}\ndata: {json.dumps(dict(told), separators=(',', ':'))}\n\n".encode()
         if told
@@ -71,14 +70,14 @@ def event(told: Mapping[str, str]) -> bytes:
 
 
 class Stripped:
-    """Takes the event of a worker out of its stream."""
+    """Removes the event of a worker from its stream."""
 
     def __init__(self) -> None:
         self._seen, self.behind = b"", b""
         self._done = False
 
     def feed(self, part: bytes) -> bytes:
-        """Return what the client gets of a part."""
+        """Return the part of the data that the client receives."""
         if self._done:
             self.behind += part
             return b""
@@ -97,7 +96,7 @@ class Stripped:
 
 
 class Told:
-    """What the orchestrator finds out about one request."""
+    """The facts that the orchestrator collects about one request."""
 
     def __init__(self, arrived: float) -> None:
         self.arrived = arrived
@@ -109,7 +108,7 @@ class Told:
         self._legs: dict[str, dict[str, str]] = {}
 
     def hear(self, role: str, url: str, headers: Mapping[str, str]) -> None:
-        """Take what a worker told of its leg, ctx or gen."""
+        """Record what a worker reported about its leg, ctx or gen."""
         if role == "ctx":
             self.context = url
         else:
@@ -124,7 +123,7 @@ class Told:
         self.finished = time.monotonic()
 
     def fields(self) -> dict[str, str]:
-        """Return the fields for the client; none unless the request came to its end."""
+        """Return the fields for the client; none unless the request was completed."""
         if self.finished is None:
             return {}
         timing = {
@@ -159,7 +158,7 @@ class Told:
 
 
 def _timing(role: str, told: Mapping[str, str]) -> dict[str, float]:
-    """Return the times of a leg as far as its fields tell them."""
+    """Return the times of a leg that its fields contain."""
     found: dict[str, float] = {}
     for item in told.get(STAMPS, "").split(", "):
         name, _, value = item.partition(";ts=")
@@ -176,7 +175,7 @@ def _timing(role: str, told: Mapping[str, str]) -> dict[str, float]:
 
 
 class Lines:
-    """A file to which lines are added by a task of its own; more than MOST_WAITING are lost."""
+    """A file written by a task; lines are lost if more than MOST_WAITING wait."""
 
     def __init__(self, folder: str | Path | None) -> None:
         self.folder = Path(folder) if folder else None
@@ -214,7 +213,8 @@ class Lines:
         texts: dict[str, str] = {}
         for name, one in batch:
             texts[name] = (
-                f"{texts.get(name, '')}{json.dumps(one, separators=(',', ':'), ensure_ascii=False)}\n"
+                f"{texts.get(name, '')}"
+                f"{json.dumps(one, separators=(',', ':'), ensure_ascii=False)}\n"
             )
         for name, text in texts.items():
             path = self.folder / name
@@ -224,7 +224,7 @@ class Lines:
 
 
 class Metrics(Lines):
-    """The file of `perf_metrics_output_dir`: one a process."""
+    """The file of `perf_metrics_output_dir`, one per process."""
 
     def __init__(self, folder: str | None, kind: str) -> None:
         super().__init__(folder)
@@ -236,15 +236,17 @@ class Metrics(Lines):
 
 
 class Traces(Lines):
-    """The files of TRTLLM_REQUEST_TRACE_DIR, two an hour. Keys stand in them, as the first versions
-    wrote them.
+    """The files of TRTLLM_REQUEST_TRACE_DIR, two per hour.
+
+    They contain keys, as in the first versions.
     """
 
     def note_request(
         self, http: web.Request, arrived: float, raw: bytes
     ) -> Callable[[str, Any, int | None], None]:
-        """Note a request, and return what notes how it ended: its status, the answer and the
-        request's number.
+        """Note a request, and return a function that notes its end.
+
+        The function takes its status, the answer and the request's number.
         """
         one, now = f"tr_{uuid.uuid4().hex}", datetime.now(UTC).isoformat()
         body: Any = raw.decode(errors="replace")

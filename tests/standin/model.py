@@ -1,10 +1,9 @@
-"""The stand-in's model: a lossless tokenizer, and an answer that only the token ids of the prompt
-decide.
+"""The stand-in's model: a lossless tokenizer, and answers that depend only on token ids.
 
-A token is a piece of a word with the white space before it, at most 7 bytes of UTF-8; its id is the
+A token is a piece of a word with the white space before it, at most 7 bytes of UTF-8. Its id is the
 number that those bytes spell after a leading 1. So every process has the same vocabulary without a
-file, and ids give the prompt back, with which a text is looked up in an answer file as the
-simulated endpoint does.
+file, and ids can be turned back into the prompt, which is looked up in an answer file as in the
+simulated endpoint.
 """
 
 from __future__ import annotations
@@ -25,12 +24,10 @@ from serve_eval.schema.prompt_hash import prompt_sha256, uniform
 from tests import skills
 
 BOS, EOS, TURN, SAYS, TURN_END = 1, 2, 3, 4, 5
-"""Special tokens: start of a text, its end; start of a message, between role and content, end of a
-message."""
+"""Special tokens: start and end of a text; start of a message, role separator, end of a message."""
 
 TOOLS_ROLE = "tools"
-"""Whose turn holds the tools that may be called, as a chat template writes them before the
-messages."""
+"""Role of the turn with the callable tools, which a chat template writes before the messages."""
 
 PIECE_BYTES = 7
 _FIRST_PIECE = 1 << 8
@@ -53,7 +50,7 @@ _WORDS = (
 
 
 def encode(text: str) -> list[int]:
-    """The token ids of a text, without a special one."""
+    """Return the token ids of a text, without special ones."""
     ids = []
     for word in _WORD.findall(text):
         raw = word.encode("utf-8", "surrogatepass")
@@ -63,8 +60,9 @@ def encode(text: str) -> list[int]:
 
 
 def decode(ids: Iterable[int], *, special: bool = False) -> str:
-    """The text of token ids. Ids that no text has are written as <id>; special ones only when they
-    are asked for.
+    """Return the text of token ids.
+
+    Ids without a text are written as <id>; special ones only if `special`.
     """
     return b"".join(_bytes(token, special) for token in ids).decode("utf-8", "replace")
 
@@ -82,7 +80,7 @@ def _bytes(token: int, special: bool) -> bytes:
 def encode_messages(
     messages: Sequence[tuple[str, str]], *, generation_prompt: bool = True
 ) -> list[int]:
-    """The ids of a chat, as a chat template would order them."""
+    """Return the ids of a chat in the order of a chat template."""
     ids = [BOS]
     for role, content in messages:
         ids += [TURN, *encode(role), SAYS, *encode(content), TURN_END]
@@ -90,7 +88,7 @@ def encode_messages(
 
 
 def prompt_of(ids: Sequence[int]) -> Prompt:
-    """The text or the messages that token ids stand for."""
+    """Return the text or the messages that token ids stand for."""
     ids = ids[1:] if ids[:1] == [BOS] else ids
     if TURN not in ids:
         return decode(ids)
@@ -106,7 +104,7 @@ def prompt_of(ids: Sequence[int]) -> Prompt:
 
 
 def tools_of(ids: Sequence[int]) -> list[dict[str, Any]]:
-    """The tools that a prompt offers."""
+    """Return the tools that a prompt offers."""
     for start in (i for i, token in enumerate(ids) if token == TURN):
         end = next((i for i in range(start, len(ids)) if ids[i] == TURN_END), start)
         message = _message(ids[start + 1 : end + 1])
@@ -133,9 +131,11 @@ class _Entry(msgspec.Struct):
 
 
 class Model:
-    """Answers of one server. `seed` and `run` choose among right and wrong as they do in the
-    simulated endpoint, and so does `varied`: a prompt that is asked again is decided anew.
-    `skilled`: what `tests.skills` knows to answer is answered.
+    """Answers of one server.
+
+    `seed`, `run` and `varied` choose among right and wrong answers as in the simulated endpoint;
+    with `varied`, a repeated prompt is decided again. With `skilled`, prompts known to
+    `tests.skills` are answered.
     """
 
     def __init__(
@@ -157,10 +157,11 @@ class Model:
     def answer(
         self, ids: Sequence[int], *, index: int = 0, wrong: bool = False, sampled: int | None = None
     ) -> list[int]:
-        """The ids of the whole answer with EOS at its end. `index`: of several answers; `wrong`:
-        what a broken server says, `sampled` the seed of an answer that is not greedy, if no file
-        and no skill decides it. To a prompt that it does not know and that offers tools it says a
-        call of the first.
+        """Return the ids of the whole answer, with EOS at the end.
+
+        `index` counts several answers to a prompt. `wrong` gives the answer of a broken server.
+        `sampled` is the seed of an answer that is not greedy, if neither file nor skill decides it.
+        An unknown prompt that offers tools is answered with a call of the first.
         """
         prompt = prompt_of(ids)
         key = prompt_sha256(prompt)

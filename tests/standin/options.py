@@ -1,7 +1,6 @@
-"""The options of three generations of trtllm-serve, as data: one row an option, in the order of the
-help.
+"""The options of three generations of trtllm-serve, one row per option, in the order of the help.
 
-`old` is the state of November 2025, before --config came.
+`old` is the state of November 2025, before --config was added.
 """
 
 from __future__ import annotations
@@ -18,8 +17,10 @@ MAIN: tuple[Flavour, ...] = ("main",)
 
 
 class Option(NamedTuple):
-    """`flags` in click's form, apart by blanks; `kind` a type, `flag` or choices; `many` may be
-    given again.
+    """An option of a command line.
+
+    `flags` is in click's form, separated by blanks; `kind` is a type, `flag` or choices; an option
+    with `many` may be repeated.
     """
 
     name: str

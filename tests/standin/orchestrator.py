@@ -1,5 +1,6 @@
-"""The orchestrator: sends every request to a context worker and then to a generation worker, and
-has no model.
+"""The orchestrator: sends every request to a context worker, then to a generation worker.
+
+It has no model.
 """
 
 from __future__ import annotations
@@ -45,13 +46,15 @@ from tests.standin.serving import application, log
 from tests.standin.worker import VERSIONS
 
 POLL_S = float(os.environ.get("STANDIN_POLL_S", "3"))
-"""Between two looks at the workers' health while starting."""
+"""Seconds between checks of the workers' health while starting."""
 WATCH_S = 0.5
-"""Between two looks at the registered workers."""
+"""Seconds between checks of the registered workers."""
 RETRY_S = 1.0
 LOST_RETRIES = 5
-"""How often main asks again when a connection is lost, whatever max_retries says, but for
-TRTLLM_DISAGG_NO_RETRY=1."""
+"""Retries of main after a lost connection, independent of max_retries.
+
+TRTLLM_DISAGG_NO_RETRY=1 disables them.
+"""
 ONE_PROMPT = (
     "Disaggregated server currently only supports single string prompt or list of integers in"
     " request"
@@ -96,12 +99,12 @@ class Orchestrating:
         elif config.cluster:
             self._store.add_routes(self.app)
 
-    # -------------------------------------------------------------------------------------------------------
-    # workers
+    # Workers
 
     async def workers_healthy(self, timeout_s: float) -> bool:
-        """Greets the workers of the file, then waits until all are healthy; False after
-        `timeout_s`.
+        """Greet the workers of the file, then wait until all are healthy.
+
+        Return False after `timeout_s`.
         """
         urls = [*self.config.urls("ctx"), *self.config.urls("gen")]
         deadline = time.monotonic() + timeout_s
@@ -118,7 +121,7 @@ class Orchestrating:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Follows registrations for the length of the block, in cluster mode."""
+        """Follow registrations for the length of the block, in cluster mode."""
         async with self._session() as self._client, self._metrics.writing(), self._traces.writing():
             tasks = []
             if self.config.cluster:
@@ -137,7 +140,7 @@ class Orchestrating:
         return aiohttp.ClientSession(timeout=self._timeout, trust_env=False)
 
     async def _greet(self, session: aiohttp.ClientSession, url: str) -> None:
-        """What a worker is asked before its first request. Failures are only logged."""
+        """Send the first request to a worker, for its clock; failures are only logged."""
         try:
             closing, sent = {"Connection": "close"}, time.monotonic()
             async with session.get(
@@ -198,15 +201,14 @@ class Orchestrating:
         least, there = self.config.cluster.minimal_instances, self._registered()
         return all(len(there[name]) >= least.get(name, 1) for name in there)
 
-    # --------------------------------------------------------------------------------------------------
-    # small routes
+    # Small routes
 
     async def _health(self, request: web.Request) -> web.Response:
         not_ready = 503 if self.flavour == "main" else 500
         return web.Response(status=200 if self._ready() else not_ready)
 
     async def _models(self, request: web.Request) -> web.Response:
-        """Those of a context worker."""
+        """Return the models of a context worker."""
         if not self._ready() or not self._ctx.servers:
             return json_response(503, encode({"detail": "No context server is available"}))
         try:
@@ -249,8 +251,7 @@ class Orchestrating:
         ]
         return web.Response(text="".join(lines))
 
-    # -----------------------------------------------------------------------------------------------------
-    # inference
+    # Inference
 
     async def _receive(self, http: web.Request) -> web.StreamResponse:
         told, either = Told(time.monotonic()), self.flavour != "main"
@@ -391,14 +392,14 @@ class Orchestrating:
     def _event(self, http: web.Request, told: Told) -> bytes:
         return event(told.fields()) if self._exposes and wanted(http.headers) else b""
 
-    # --------------------------------------------------------------------------------------------
-    # to and from a worker
+    # To and from a worker
 
     async def _whole(
         self, router: Router, url: str, request: Request, body: dict[str, Any], told: Told
     ) -> Answer:
-        """A worker's whole answer, asked for again after errors of the connection and statuses that
-        say one.
+        """Return a worker's whole answer.
+
+        Connection errors, and statuses that mean one, are retried.
         """
         for attempt in itertools.count():
             router.busy[url] = router.busy.get(url, 0) + 1
@@ -425,8 +426,10 @@ class Orchestrating:
     async def _relayed(
         self, url: str, request: Request, body: dict[str, Any], told: Told
     ) -> AsyncIterator[bytes]:
-        """A worker's stream as it comes. An answer of another type is not asked for again, broken
-        connections are until the first byte.
+        """Relay a worker's stream.
+
+        Broken connections are retried until the first byte. An answer of another type is not
+        retried.
         """
         started = False
         for attempt in itertools.count():
@@ -451,7 +454,7 @@ class Orchestrating:
                 await asyncio.sleep(RETRY_S)
 
     def _retries(self, error: Exception) -> int:
-        """How often what ended so is asked again."""
+        """Return the number of retries after this error."""
         if self.flavour != "main":
             return self.config.max_retries
         if isinstance(error, aiohttp.ClientResponseError) and error.status < 500:
@@ -491,7 +494,7 @@ class Orchestrating:
         response.raise_for_status()
 
     def _request_id(self) -> int:
-        """Time, node and a counter, above 2 ** 40."""
+        """Return a request id above 2 ** 40, made of time, node and a counter."""
         ticks = int(time.monotonic() * 1000) & (2**39 - 1)
         return (1 << 40) + (
             ticks << 22 | self.config.node_id << 14 | next(self._numbers) % (1 << 14)
@@ -515,7 +518,7 @@ def _one_prompt(prompt: Any) -> Any:
 
 
 def _is_final(answer: Answer, request: Request) -> bool:
-    """Whether the context worker's first token was the whole answer."""
+    """Return True if the context worker's first token was the whole answer."""
     most = (
         request.max_tokens
         if isinstance(request, CompletionRequest)

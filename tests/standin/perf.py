@@ -1,6 +1,6 @@
-"""What became of each request, as GET /perf_metrics tells it: a worker's own records, and both legs
-put together by the orchestrator. Read once, they are gone. Times are those of a clock that starts
-with the machine, in seconds.
+"""The records of GET /perf_metrics: a worker's own, and both legs joined by the orchestrator.
+
+Reading removes the records. Times are in seconds of a clock that starts with the machine.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from tests.standin.config import Worker
 from tests.standin.fields import Request
 
 BYTES_PER_TOKEN = 131072
-"""Of the KV cache: 32 layers, 8 heads of 128, keys and values of 2 bytes."""
+"""Bytes of the KV cache: 32 layers, 8 heads of 128, keys and values of 2 bytes."""
 BYTES_PER_S = 50e9
-"""Of the transfer, which is told and not waited for."""
+"""Rate of the transfer, which is reported but not simulated."""
 
 
 class Performed:
-    """The records of a worker, none unless its config asks for them."""
+    """The records of a worker; none unless its config asks for them."""
 
     def __init__(self, config: Worker) -> None:
         most = (
@@ -31,12 +31,12 @@ class Performed:
         self._records: deque[dict[str, Any]] = deque(maxlen=most or 0)
         self._number = 0
         self.offset_s = 0.0
-        """By how much the clock of whoever collects the records is ahead."""
+        """Seconds by which the collector's clock is ahead."""
 
     def note(
         self, request: Request, *, arrived: float, began: float, prompt_tokens: int
     ) -> dict[str, Any]:
-        """Keep a request that was worked on from `began` until now, and return its times."""
+        """Record a request that was processed from `began` until now, and return its times."""
         params, now = request.disaggregated_params, time.monotonic()
         generation = params is not None and params.request_type == "generation_only"
         size = prompt_tokens * BYTES_PER_TOKEN if generation else 0
@@ -79,8 +79,9 @@ class Performed:
 
 
 class Routed:
-    """Which servers an orchestrator gave each request to, at most `most`, until their records are
-    there.
+    """The servers that an orchestrator gave each request to.
+
+    It holds at most `most` requests until their records arrive.
     """
 
     def __init__(self, most: int) -> None:
@@ -91,7 +92,7 @@ class Routed:
         self._requests.append((context, generation, number, arrived, time.monotonic()))
 
     def drain(self, of_servers: Mapping[str, Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """What is complete with the records that the servers have given."""
+        """Return the requests that are complete with the records of the servers."""
         for url, records in of_servers.items():
             mine = self._of_servers.setdefault(url, {})
             mine |= {one["ctx_request_id"]: one for one in records if "ctx_request_id" in one}

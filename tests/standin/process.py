@@ -1,4 +1,4 @@
-"""Starts the stand-in as a process, for the tests of it and of our launchers."""
+"""Starts the stand-in as a process, for its own tests and those of our launchers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import httpx
 from tests.standin.options import Flavour
 
 FOLDER = Path(__file__).resolve().parent
-"""Put first on PATH, it is where `trtllm-serve` is found."""
+"""The folder with `trtllm-serve`, to be first on PATH."""
 READY_S = 30.0
 HTTP = httpx.Client(
     trust_env=False, verify=False, timeout=20.0, limits=httpx.Limits(max_keepalive_connections=0)
 )
-"""One for all, since each takes long to make; no connection outlives its request."""
+"""One client for all, since each takes long to make; no connection outlives its request."""
 
 
 def environment(
@@ -35,7 +35,7 @@ def environment(
     load_s: float = 0.0,
     **more: str,
 ) -> dict[str, str]:
-    """Our environment with the stand-in as `trtllm-serve`, which gets what is meant for it."""
+    """Return our environment with the stand-in as `trtllm-serve` and its variables."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("STANDIN_")}
     env |= {"PATH": f"{FOLDER}{os.pathsep}{env.get('PATH', '')}", "STANDIN_PYTHON": sys.executable}
     env |= {
@@ -61,7 +61,7 @@ def free_port() -> int:
 def running(
     arguments: Sequence[str], log_file: Path, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`trtllm-serve ARGUMENTS` for the length of the block, in a process group of its own."""
+    """Run `trtllm-serve ARGUMENTS` for the length of the block, in its own process group."""
     with log_file.open("ab") as log:
         process = subprocess.Popen(
             [str(FOLDER / "trtllm-serve"), *arguments],
@@ -81,7 +81,7 @@ def running(
 
 
 def wait_healthy(process: subprocess.Popen[bytes], port: int, log_file: Path) -> str:
-    """The base URL, without /v1, of a server on this machine, once GET /health is 200."""
+    """Wait until GET /health of a local server is 200, and return its base URL without /v1."""
     url, deadline = f"http://localhost:{port}", time.monotonic() + READY_S
     while time.monotonic() < deadline:
         assert process.poll() is None, log_file.read_text()

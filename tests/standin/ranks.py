@@ -1,8 +1,7 @@
-"""Ranks of real MPI, started as TensorRT-LLM starts its own: by mpi4py's pool, which spawns them
-from a thread.
+"""Ranks of real MPI, started as in TensorRT-LLM: mpi4py's pool spawns them from a thread.
 
-Where that fails the thread ends with a traceback, and the server waits for its ranks for ever, as
-the real one does.
+If that fails, the thread ends with a traceback and the server waits for its ranks without a limit,
+as the real one does.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 ALONE_S = 600.0
-"""How long a rank stays that nobody ends: it does not notice that its server is gone."""
+"""Seconds after which a rank ends on its own: it does not notice that its server is gone."""
 
 
 class Ranks:
-    """As many processes as the server has GPUs, with tp 1 too."""
+    """As many processes as the server has GPUs, also with tp 1."""
 
     def __init__(self, count: int) -> None:
         from mpi4py import MPI
@@ -45,7 +44,7 @@ class Ranks:
     async def until_the_end_of(
         self, meanwhile: AbstractAsyncContextManager[None] | None
     ) -> AsyncIterator[None]:
-        """They end after `meanwhile`."""
+        """Run the block within `meanwhile`, then end the ranks."""
         async with meanwhile or nullcontext():
             yield
         for line in self.lines:
@@ -54,7 +53,7 @@ class Ranks:
 
 
 def attend(port: int) -> None:
-    """What a rank does until it is told to end."""
+    """Run a rank until it is asked to end."""
     from mpi4py import MPI
 
     MPI.COMM_WORLD.Barrier()

@@ -1,5 +1,6 @@
-"""A worker's 4xx at an orchestrator of `main`: the status stays, the message is unwrapped, and no
-URL is told.
+"""A worker's 4xx at an orchestrator of `main`.
+
+The status stays, the message is unwrapped, and the URL is left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is next behind an orchestrator, by the type of its router."""
+"""Choice of the next worker by the type of an orchestrator's router."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ TYPES: dict[Flavour, tuple[str, ...]] = {
 
 
 class Router:
-    """In turns, or with `load_balancing` who has least to do. Raises ValueError for a type that the
-    flavour has not.
+    """A router that takes workers in turns, or with `load_balancing` the least busy one.
+
+    Raises ValueError for a type that the flavour does not have.
     """
 
     def __init__(self, section: Section, servers: list[str], flavour: Flavour) -> None:
@@ -38,8 +39,10 @@ class Router:
         self.retries = 0
 
     def next(self, request: Request, but: str | None = None) -> str:
-        """Raises ValueError where there is no server, and for a request whose tokens a version
-        before main cannot count: any for generation, and any chat.
+        """Return the next worker.
+
+        Raises ValueError without a server, and for a request whose tokens a version before main
+        cannot count: any for generation, and any chat.
         """
         if not self.servers:
             raise ValueError(f"No {self._number} servers available")

@@ -1,6 +1,4 @@
-"""A server process as uvicorn runs it: bound early, listening late, ended by the signal that it was
-sent.
-"""
+"""A server process like uvicorn's: it binds early, listens late, and ends by a signal."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ _FOR_EVER = 1e9
 
 
 class Ended(Exception):
-    """A start-up that fails ends the process with this exit code."""
+    """Ends the process with this exit code after a failed start."""
 
     def __init__(self, code: int) -> None:
         self.code = code
@@ -38,15 +36,16 @@ def log(message: str) -> None:
 
 
 def note(what: str) -> None:
-    """Adds a line with the time to the file that STANDIN_TIMES names."""
+    """Add a line with the time to the file that STANDIN_TIMES names."""
     if times := os.environ.get("STANDIN_TIMES"):
         with Path(times).open("a") as file:
             file.write(f"{time.time()} {what}\n")
 
 
 def bind(host: str, port: int, flavour: Flavour) -> socket.socket:
-    """A socket that is bound and does not listen. The 1.2 line does not set SO_REUSEADDR. Raises
-    RuntimeError.
+    """Return a socket that is bound but does not listen.
+
+    The 1.2 line does not set SO_REUSEADDR. Raises RuntimeError.
     """
     server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -91,11 +90,11 @@ async def serve(
     report: Path | None = None,
     loading: Loading | None = None,
 ) -> None:
-    """Serves until a signal comes, which then ends the process.
+    """Serve until a signal comes, which then ends the process.
 
-    `before` runs first, while nothing listens; `meanwhile` is entered before listening (`early`) or
-    after, and left when the open requests are finished. `hangs`: it is never left. `report`: the
-    file of --report_addr. `loading` is what happens behind the open port, as on main.
+    `before` runs first, while nothing listens. `meanwhile` is entered before listening (`early`) or
+    after, and left when the open requests are finished; with `hangs` it is never left. `report` is
+    the file of --report_addr. `loading` runs after the port is open, as on main.
     """
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     caught: list[signal.Signals] = []
@@ -155,7 +154,7 @@ def _die(number: signal.Signals) -> None:
 
 
 async def _finish(runner: web.AppRunner) -> None:
-    """Takes no more connections and finishes the open requests, however long they take."""
+    """Stop accepting connections and finish the open requests, without a time limit."""
     for site in list(runner.sites):
         await site.stop()
     if runner.server is not None:
@@ -164,7 +163,7 @@ async def _finish(runner: web.AppRunner) -> None:
 
 
 async def _unless(ended: asyncio.Event, start: Awaitable[None]) -> bool:
-    """Whether the start-up came to its end before a signal."""
+    """Return True if the start finished before a signal."""
     tasks = [asyncio.ensure_future(start), asyncio.ensure_future(ended.wait())]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:

@@ -1,4 +1,4 @@
-"""A server of `main` listens while it loads its model: every route is a 503 that says so."""
+"""A server of `main` that loads its model while it listens; every route is a 503 that says so."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ ERROR = {
 
 
 class Loading:
-    """Answers in place of an application until `load`, which blocks, has come to its end in a
-    thread.
-    """
+    """Answers instead of an application until `load`, which blocks, has ended in a thread."""
 
     def __init__(self, load: Callable[[], None]) -> None:
         self._load, self.done = load, False
 
     async def run(self) -> None:
-        """Loads. Raises what `load` does, and Ended where that exits."""
+        """Run `load`. Raise its errors, and Ended if it exits."""
         from tests.standin.serving import Ended
 
         try:
@@ -37,7 +35,7 @@ class Loading:
         self.done = True
 
     def before(self, app: web.Application) -> None:
-        """Stands before every route of an application, and before those that it does not have."""
+        """Put the middleware before every route of an application, including missing ones."""
         app.middlewares.insert(0, self._middleware)
 
     @web.middleware

@@ -1,4 +1,4 @@
-"""Command lines that the real definitions accept and refuse."""
+"""Test command lines that the real definitions accept and refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orchestrator files that the real parser accepts and refuses; worker files."""
+"""Test orchestrator files that the real parser accepts and refuses, and worker files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both legs together: the same answers as from one worker, and what goes wrong between them."""
+"""Test both legs together: the same answers as from one worker, and failures between them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ def post(url: str, body: dict[str, Any], route: str = "completions") -> httpx.Re
 
 
 class Pair:
-    """Base URLs of a context worker, two generation workers and an orchestrator; the first are
-    whole servers too.
+    """Base URLs of a context worker, two generation workers and an orchestrator.
+
+    The workers are whole servers too.
     """
 
     def __init__(self, ctx: str, gen: str, broken: str, front: str) -> None:
@@ -203,9 +204,7 @@ def test_an_orchestrator_without_workers_ends(tmp_path: Path) -> None:
 
 
 def test_workers_that_register_themselves(tmp_path: Path) -> None:
-    """On main: msgpack between the servers, 503 where the 1.2 line has 500, a worker's words in the
-    error.
-    """
+    """On main: msgpack between servers, 503 for the 500 of 1.2, worker messages in errors."""
     port = free_port()
     cluster = {"cluster_uri": f"http://localhost:{port}", "cluster_name": "c"}
     cluster |= {"heartbeat_interval_sec": 1, "inactive_timeout_sec": 3}
@@ -239,9 +238,7 @@ def test_workers_that_register_themselves(tmp_path: Path) -> None:
 def test_an_orchestrator_takes_its_port_at_once_and_listens_when_its_workers_are_healthy(
     tmp_path: Path,
 ) -> None:
-    """With generation first, a worker that comes late, and one that registers and sends no
-    heartbeats.
-    """
+    """The config has generation first, a late worker, and one that registers without heartbeats."""
     ports = [free_port() for _ in range(3)]
     urls = [{"urls": [f"localhost:{port}"]} for port in ports]
     config = {"port": ports[2], "context_servers": urls[0], "generation_servers": urls[1]}

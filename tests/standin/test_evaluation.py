@@ -1,6 +1,4 @@
-"""An evaluation of ours against the stand-in: it passes when nothing is wrong, and fails when a
-worker is.
-"""
+"""Test that an evaluation of the stand-in passes without a fault and fails with a bad worker."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def evaluate(data_root: Path, folder: Path, name: str, *more: str) -> str:
-    """The verdict of a small run, of which every request was answered."""
+    """Return the verdict of a small run in which every request was answered."""
     (folder / "references").mkdir(exist_ok=True)
     for task in ("gsm8k", "mmlu"):
         text = "simulated:\n  - accuracy: 90.0\n    source: declared by the tests\n"

@@ -1,4 +1,4 @@
-"""What goes wrong on demand."""
+"""Test the faults on demand."""
 
 from __future__ import annotations
 
@@ -111,13 +111,12 @@ def test_a_start_that_fails(faults: dict[str, Any], code: int, tmp_path: Path) -
         assert process.wait(READY_S) == code
 
 
-# ------------------------------------------------------------------------------------- of
-# deployments in this process
+# Of deployments in this process
 
 
 @pytest.fixture
 def known(tmp_path: Path) -> Path:
-    """One prompt that is known for sure, and one that is answered rightly every second time."""
+    """Write a prompt that is always answered right, and one that is right half the time."""
     prompts = [
         ("sure", "the one answer", "another answer", 1.0),
         ("unsure", "the one answer", "another answer", 0.5),
@@ -136,8 +135,9 @@ def ask(
     prompt: str = "sure",
     **more: Any,
 ) -> list[str | int | None]:
-    """What is said each time, one request after the other: a text, a status, or nothing when the
-    connection ends.
+    """Ask one request after the other and return the results.
+
+    A result is a text, a status, or None if the connection ends.
     """
 
     async def each() -> list[str | int | None]:
@@ -182,9 +182,7 @@ def test_corruption_from_a_request_on_and_of_a_share(known: Path) -> None:
 
 
 def test_one_generation_server_and_one_pair_are_wrong(known: Path) -> None:
-    """Servers take turns, so that the first context server is always the partner of the first and
-    third.
-    """
+    """Servers take turns, so the first context server always serves the first and third."""
 
     def asked(**more: Any) -> set[int]:
         said = ask(deployed(2, 4, answers=known, greeted=False, **more), 8)
@@ -203,10 +201,8 @@ def one_pair(known: Path, **generation: Any) -> AbstractAsyncContextManager[Depl
 
 def test_a_lost_cache_gives_empty_answers(known: Path) -> None:
     assert ask(one_pair(known, kv_loss_after=2), 5) == [RIGHT, RIGHT, "", "", ""]
-    assert ask(aggregated(Model(known), {"kv_loss_after": 0}), 2) == [
-        RIGHT,
-        RIGHT,
-    ]  # nothing was handed over
+    # No cache was transferred.
+    assert ask(aggregated(Model(known), {"kv_loss_after": 0}), 2) == [RIGHT, RIGHT]
 
 
 def test_streams_and_refusals_of_a_share(known: Path) -> None:

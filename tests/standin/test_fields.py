@@ -1,4 +1,4 @@
-"""Request bodies that the real models accept and refuse, and what they keep of them."""
+"""Test request bodies that the real models accept and refuse, and the fields that they keep."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check(row: dict[str, Any]) -> None:
         return
     with pytest.raises(Invalid) as refused:
         parse(raw, chat=chat, flavour="v12", path="/v1")
-    # the recorded errors are cut at a length
+    # recorded errors are cut at a length
     assert {kind for kind in KINDS if kind in row.get("error", "")} <= {
         k for k in KINDS if k in str(refused.value)
     }

@@ -1,6 +1,4 @@
-"""What the stand-in of main tells of each request: header fields, an event behind [DONE], lines in
-files.
-"""
+"""Test main's metrics of requests: header fields, an event after [DONE], lines in files."""
 
 from __future__ import annotations
 

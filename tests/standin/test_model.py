@@ -1,4 +1,4 @@
-"""The toy tokenizer loses nothing, and answers depend on token ids alone."""
+"""Test that the toy tokenizer is lossless and that answers depend only on token ids."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def test_a_text_comes_back_from_its_ids(text: str) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "system", "assistant"]), TEXTS), min_size=1))
 def test_messages_come_back_from_their_ids(turns: list[tuple[str, str]]) -> None:
-    wanted = tuple(Message(role=role, content=content) for role, content in turns)  # type: ignore[arg-type]
+    wanted = tuple(
+        Message(role=role, content=content)  # type: ignore[arg-type]
+        for role, content in turns
+    )
     assert prompt_of(encode_messages(turns)) == wanted
 
 

@@ -1,4 +1,4 @@
-"""GET /perf_metrics of the stand-in of the 1.2 line: which servers had each request, read once."""
+"""Test GET /perf_metrics of the 1.2 stand-in: the servers of each request, readable once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The stand-in's orchestrator between recording workers: it answers and asks what a real one of the
-1.2 line did.
+"""Test the stand-in's orchestrator with recording workers against a real one of the 1.2 line.
+
+Both its answers and its requests must match.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PARAMS = {
 
 
 class Recorder:
-    """The recording workers: they note what comes and say what the recorded ones said."""
+    """Recording workers: they note requests and replay the recorded responses."""
 
     def __init__(self, gen_s: float = 0.0, clock_s: float = 0.0) -> None:
         self.seen: dict[str, list[dict[str, Any]]] = {"ctx": [], "gen": []}
@@ -159,7 +160,7 @@ def _head(body: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def comparable(request: dict[str, Any]) -> dict[str, Any]:
-    """A request to a worker without ids, times, ports, and versions of header values."""
+    """Return a request to a worker without ids, times, ports, and versions in header values."""
     body = json.loads(json.dumps(request["body"]))
     if body and "offset" in body:
         body["offset"] = 0.0
@@ -216,7 +217,7 @@ async def _ask(base: str, client: dict[str, Any]) -> tuple[int | None, str, str,
 async def replay(
     folder: Path, name: str, tmp_path: Path, arguments: list[str], gen_s: float = 0.0
 ) -> int:
-    """Runs every scenario of a recording; how many there were."""
+    """Replay every scenario of a recording and return their number."""
     file = folder / f"{name}.yaml"
     config = yaml.safe_load(file.read_text())
     scenarios = json.loads((folder / f"{name}.json").read_text())
@@ -291,7 +292,7 @@ def test_a_slow_generation_worker_as_recorded(shared: Path, tmp_path: Path) -> N
 
 
 class _Registered:
-    """A recording worker that registers itself, as the recorded ones did, until it is killed."""
+    """A recording worker that registers until it is killed, as the recorded ones did."""
 
     def __init__(self, base: str, name: str, port: int) -> None:
         self._base, role = base, ("CONTEXT", "GENERATION")[name == "gen"]
@@ -391,8 +392,9 @@ async def replay_cluster(folder: Path, tmp_path: Path) -> int:
 
 
 def _plain(said: str) -> Any:
-    """An answer without the parts of worker ids that are a time, a process and chance, and in no
-    order of keys.
+    """Return an answer without the variable parts of worker ids, with keys in any order.
+
+    These parts are a time, a process and a random number.
     """
     text = re.sub(r"(:1800[13])-\d+-\d+-\d+", r"\1", said)
     parsed = json.loads(text) if text else ""

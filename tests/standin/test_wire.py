@@ -1,4 +1,4 @@
-"""What goes over HTTP and differs between the 1.2 line and main."""
+"""Test HTTP traffic that differs between the 1.2 line and main."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ async def _post(url: str, body: dict[str, Any], route: str = "completions") -> t
         return response.status, await response.json()
 
 
-# -------------------------------------------------------------------------------------------------------
-# starting
+# Starting
 
 
 def _get(url: str) -> httpx.Response | None:
@@ -64,7 +63,7 @@ def test_main_listens_while_it_loads_and_says_so_on_every_route(tmp_path: Path) 
             assert answer.headers["retry-after"] == "1"
             assert answer.json()["error"]["code"] == "starting"
         assert HTTP.post(f"{url}/v1/completions", json=TEXT).status_code == 503
-        process.send_signal(signal.SIGTERM)  # which is heard while it loads
+        process.send_signal(signal.SIGTERM)  # arrives while it loads
         assert process.wait(READY_S) == -signal.SIGTERM
 
 
@@ -86,8 +85,7 @@ def test_what_ends_the_loading_ends_main(tmp_path: Path) -> None:
     assert "as told" in (tmp_path / "log").read_text()
 
 
-# ---------------------------------------------------------------------------------------------------------
-# models
+# Models
 
 
 @pytest.mark.parametrize(("flavour", "status"), [("v12", 404), ("main", 200)])
@@ -129,8 +127,7 @@ def test_an_orchestrator_of_main_without_a_context_worker_lists_nothing_yet() ->
     assert "context server" in caught.value.hint
 
 
-# -------------------------------------------------------------------------------------------------
-# refusals of workers
+# Refusals of workers
 
 
 @pytest.mark.parametrize("role", ["context_0", "generation_0"])
@@ -185,8 +182,7 @@ def test_main_gives_up_what_its_client_no_longer_waits_for(
     assert '"POST /v1/completions HTTP/1.1" 499' in capfd.readouterr().err
 
 
-# ---------------------------------------------------------------------------------------------------------
-# routers
+# Routers
 
 
 def _router(**args: Any) -> dict[str, Any]:
@@ -229,8 +225,7 @@ def test_a_router_that_a_version_does_not_have_is_refused(flavour: Flavour, kind
         asyncio.run(main())
 
 
-# ---------------------------------------------------------------------------------------------------------
-# requests
+# Requests
 
 
 @pytest.mark.parametrize("flavour", ["v12", "main"])
@@ -250,8 +245,7 @@ def test_fields_are_checked_where_the_real_one_checks_them(flavour: Flavour) -> 
 
     (nope, told), *refused = asyncio.run(main())
     assert nope == 400
-    assert told["message"].startswith(
-        "Unknown request type: nope"
-    )  # and no error of the request's model
+    # The model of the request raises no error.
+    assert told["message"].startswith("Unknown request type: nope")
     assert [status for status, _ in refused] == [400, 400]
     assert all("tream" in body["error"] for _, body in refused)

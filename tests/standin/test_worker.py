@@ -1,4 +1,4 @@
-"""A worker as a process: the ports it takes, what it answers, how it ends."""
+"""Test a worker as a process: its port, its answers, its end."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def test_a_tool_parser_tells_calls_apart_and_without_one_they_are_text(
 
 
 def _tools(url: str) -> Ability:
-    """What our probe finds out about calls of tools."""
+    """Return the result of our probe for tool calls."""
 
     async def main() -> Ability:
         limits = Limits(stall_timeout_s=READY_S)

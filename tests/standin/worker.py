@@ -1,6 +1,4 @@
-"""A worker: one model behind HTTP, whole answers or one of the two legs of disaggregated
-serving.
-"""
+"""A worker: one model behind HTTP, for whole answers or one leg of disaggregated serving."""
 
 from __future__ import annotations
 
@@ -51,9 +49,9 @@ from tests.standin.serving import application, log
 
 VERSIONS = {"old": "1.1.0", "v12": "1.2.1", "main": "1.3.0rc25"}
 CONTEXT_TOKENS = 131072
-"""max_seq_len where nobody says it: what the model's configuration would."""
+"""max_seq_len if nothing sets it; the real default comes from the model's configuration."""
 REQUEST_TYPES = ("context_only", "generation_only", "context_and_generation")
-"""What is not among them passes the request's model, and is refused when the work begins."""
+"""Other values pass the request's model and are refused when the work begins."""
 UNAVAILABLE = "LLM is unavailable. Please check the server logs for more details."
 NO_TRANSCEIVER = (
     "kv_cache_transceiver is disabled, please set 'cache_transceiver_config:"
@@ -103,8 +101,7 @@ class _Worker:
         self._contexts = itertools.count(1)
         self._performed = Performed(config)
 
-    # --------------------------------------------------------------------------------------------------
-    # small routes
+    # Small routes
 
     async def health(self, request: web.Request) -> web.Response:
         return web.Response(status=503, text=UNAVAILABLE) if self.dead else web.Response()
@@ -157,8 +154,7 @@ class _Worker:
         ids = [model.BOS, *model.encode((await request.json())["prompt"])]
         return json_response(200, encode({"count": len(ids), "tokens": ids}))
 
-    # -----------------------------------------------------------------------------------------------------
-    # inference
+    # Inference
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         return await self._receive(request, chat=False)
@@ -321,7 +317,10 @@ class _Worker:
         return [model.BOS, *ids] if request.add_special_tokens else ids
 
     def _room(self, ids: list[int], request: Request) -> int:
-        """How many tokens may be generated. Raises Refused for a prompt that is too long."""
+        """Return the number of tokens that may be generated.
+
+        Raises Refused for a prompt that is too long.
+        """
         length, wanted = len(ids), self._max_tokens(request)
         left = self.max_seq_len - length
         if self.flavour == "main" and left <= 0:
@@ -345,9 +344,7 @@ class _Worker:
         return left if wanted is None else min(wanted, left)
 
     def _whole(self, ids: list[int], request: Request, index: int, number: int) -> list[int]:
-        """The answer that the model would give, from the first token on, which a context worker may
-        have chosen.
-        """
+        """Return the whole answer, with the first token that a context worker may have chosen."""
         params = request.disaggregated_params
         wrong = self.faults.strikes(self.faults.corrupt_after, number)
         first: list[int] = []
@@ -374,7 +371,7 @@ class _Worker:
         ids: list[int],
         place: dict[str, Any],
     ) -> None:
-        """Adds what the generation worker needs. `place`: where this worker is."""
+        """Add the data for the generation worker. `place` is the location of this worker."""
         params = request.disaggregated_params
         assert params is not None
         body.prompt_token_ids = ids
@@ -391,8 +388,7 @@ class _Worker:
                 given.ctx_request_id = None
             choice.disaggregated_params = given
 
-    # -------------------------------------------------------------------------------------------------------
-    # answers
+    # Answers
 
     def _body(self, request: Request, outputs: list[Output], prompt_tokens: int) -> Answer:
         usage = _usage(prompt_tokens, outputs)
@@ -436,9 +432,7 @@ class _Worker:
         )
 
     def _calls(self, request: Request, output: Output) -> list[dict[str, Any]]:
-        """The calls of an answer, with a tool parser; without one they stay the text that they
-        are.
-        """
+        """Return the calls of an answer if there is a tool parser; otherwise they stay text."""
         offered = (
             isinstance(request, ChatCompletionRequest)
             and request.tools
@@ -457,7 +451,7 @@ class _Worker:
 
     @staticmethod
     def _echo(request: Request, number: int) -> str:
-        """The text that comes before the answer."""
+        """Return the prompt's text if the request wants it echoed."""
         if not request.echo:
             return ""
         if isinstance(request, CompletionRequest):
@@ -557,13 +551,13 @@ class _Worker:
 
 
 def _place(http: web.Request) -> dict[str, Any]:
-    """Where this worker is, as faults ask for it."""
+    """Return the place of this worker, as faults select it."""
     port = http.transport.get_extra_info("sockname")[1] if http.transport is not None else None
     return {"port": port, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
 
 
 def _delta(before: str, now: str, *, ended: bool) -> dict[str, str]:
-    """What a stream that keeps thoughts apart adds to what it has shown."""
+    """Return what a stream with separate thoughts adds to the pieces already sent."""
     thoughts, answer = split_thoughts(now, ended=ended)
     old_thoughts, old_answer = split_thoughts(before, ended=False)
     more = {

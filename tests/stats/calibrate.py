@@ -1,8 +1,9 @@
-"""Measured error rates of every rule as Markdown tables: `make calibrate`. Printed, never asserted;
-seeded.
+"""Measure the error rates of every rule and print them as Markdown tables: `make calibrate`.
 
-Figures are percentages of the simulated comparisons; in brackets, where there is one, the exact
-value by a sum over all outcomes.
+The simulations are seeded; nothing is asserted.
+
+Figures are percentages of the simulated comparisons. Brackets hold the exact value by a sum over
+all outcomes, if there is one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ ALPHA, BETA = 0.05, 0.2
 ACCURACY = 0.7
 POINT = 0.01
 REPLICATES, FEWER = 10_000, 2000
-"""Simulated comparisons; of the tests with three reference runs and the finding."""
+"""Simulated comparisons: of most tests, and of those with three reference runs and the finding."""
 CHUNK = 500
 CELLS = [
     *(("MMLU", 4096, flip_rate) for flip_rate in (0.034, 0.088)),
@@ -48,8 +49,9 @@ Rates = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Comparisons of one size: an endpoint, and the same one worse by `drop`, which the tables call
-    `name`.
+    """Comparisons of one size between an endpoint and the same one worse by `drop`.
+
+    The tables call the drop `name`.
     """
 
     task: str
@@ -66,8 +68,9 @@ class Job:
 
 
 def measure(job: Job) -> Rates:
-    """Simulates the comparisons of a job: the share that each rule fails. Always the same for the
-    same job.
+    """Simulate the comparisons of a job and return the share that each rule fails.
+
+    The result of a job is always the same.
     """
     random = numpy.random.default_rng([job.n, round(1e6 * job.flip_rate), round(1e6 * job.drop)])
     counts: list[tuple[int, int, int]] = []
@@ -109,13 +112,13 @@ mcnemar_of = cache(mcnemar)
 
 
 def _classic_fails(reference: float, value: float, n: int) -> bool:
-    """`reference` and `value` are numbers of right answers."""
+    """Judge by the classic rule; `reference` and `value` are numbers of right answers."""
     threshold = classic_test(n, 100 * reference / n, 50.0, ALPHA, BETA).threshold
     return decide((100 * value / n, 100 * value / n), threshold) is Decision.FAIL
 
 
 def _with_three_runs(reference_runs: FloatArray, candidate: FloatArray) -> IntArray:
-    """Whether Student's t and the permutation test prove a drop, as 0 or 1 each."""
+    """Return 1 for each of Student's t and the permutation test that proves a drop, else 0."""
     pairs = pair(reference_runs, candidate, lo=0.0, hi=1.0, higher_is_better=True)
     found = [drop_test(pairs, method).p for method in (Method.PAIRED_T, Method.AUTO)]
     return numpy.array([p is not None and p <= ALPHA for p in found], dtype=int)
@@ -134,12 +137,12 @@ def _mean(values: Iterable[bool]) -> float:
     return sum(row) / len(row)
 
 
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------  # noqa: E501
 # tables
 
 
 def jobs_of(task: str, n: int, flip_rate: float) -> dict[str, Job]:
-    """The drops of one size by the names that the tables give them."""
+    """Return the drops of one size by their names in the tables."""
     classic = classic_test(n, 0.0, 50.0, ALPHA, BETA)
     margin, theta = -classic.threshold / 100, classic.theta / 100
     drops = {"0": 0.0, "1": POINT, "theta/2": theta / 2, "m": margin, "theta": theta}
@@ -173,7 +176,7 @@ def _excluded(jobs: dict[str, Job], rates: dict[str, Rates]) -> list[str]:
     job = jobs["0"]
 
     def cells(key: str, margin: float) -> list[str]:
-        """Where the drop is the margin, and where there is none."""
+        """Return the cells for a drop of the margin and for no drop."""
         return [
             _percent(
                 rates[name][f"excludes {key}"],
@@ -186,7 +189,7 @@ def _excluded(jobs: dict[str, Job], rates: dict[str, Rates]) -> list[str]:
 
 
 def tables(cells: Iterable[dict[str, Job]], found: Mapping[Job, Rates]) -> str:
-    """Everything that was measured, as Markdown."""
+    """Return all measurements as Markdown."""
     both = [(named, {name: found[job] for name, job in named.items()}) for named in cells]
     size = ["task, n", "flip rate"]
     failed = [

@@ -1,8 +1,7 @@
-"""Run every simulation of `make calibrate` and print its tables; with `write`, put them into the
-docs.
+"""Run every simulation of `make calibrate` and print its tables; `write` puts them into the docs.
 
-A table's place in a page is between the lines `<!-- calibrate NAME -->` and `<!-- end -->`, NAME
-being what follows `calibrate_` in the name of the module that prints it.
+A table is between the lines `<!-- calibrate NAME -->` and `<!-- end -->` of a page. NAME follows
+`calibrate_` in the name of the module that prints it.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def module_name(name: str) -> str:
-    """The module that prints the tables of a name."""
+    """Return the name of the module that prints the tables of a name."""
     return "tests.stats.calibrate" + ("" if name == "main" else f"_{name}")
 
 
 def printed(name: str) -> str:
-    """The tables that a module prints, without the line that says how long it took."""
+    """Return the tables that a module prints, without the line with the duration."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         import_module(module_name(name)).main()
@@ -44,7 +43,7 @@ def printed(name: str) -> str:
 
 
 def place(page: str, name: str) -> tuple[int, int] | None:
-    """Where the tables of a name stand in a page, None where they do not."""
+    """Return the place of the tables of a name in a page, None if they have none."""
     begin = f"<!-- calibrate {name} -->\n"
     start = page.find(begin)
     if start < 0:
@@ -53,8 +52,9 @@ def place(page: str, name: str) -> tuple[int, int] | None:
 
 
 def write(name: str, text: str) -> Path:
-    """Put the tables into the one page that has a place for them. Raises LookupError where none
-    has.
+    """Put the tables into the one page that has a place for them.
+
+    Raises LookupError if no page has one.
     """
     for path in sorted(DOCS.glob("*.md")):
         page = path.read_text()

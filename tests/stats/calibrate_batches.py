@@ -1,5 +1,7 @@
-"""How often the arm `alone` of the invariants is broken where batches change nothing, the numerics
-or the accuracy, as a Markdown table: part of `make calibrate`. Printed, never asserted; seeded.
+"""Measure how often the arm `alone` of the invariants is broken, as a Markdown table.
+
+Batches change nothing, the numerics or the accuracy. Part of `make calibrate`; seeded, printed,
+never asserted.
 """
 
 from __future__ import annotations
@@ -18,19 +20,18 @@ if TYPE_CHECKING:
 
 ROUNDS = 10_000
 ARMS = 5
-"""Results that Holm's correction is over: the arms of one task without a chat template and
-chunks."""
+"""Results under Holm's correction: the arms of one task without a chat template and chunks."""
 
 
 def _alone(
     random: Random, n: int, *, benign: float, damage: float, every_time: bool
 ) -> tuple[bool, bool]:
-    """Whether `alone` is broken: by changed answers beside those of `again`, and by the direction
-    of the scores.
+    """Return whether `alone` is broken by changed answers, and by the direction of the scores.
+
+    Changed answers are compared with those of `again`.
     """
     chances = endpoints(random, n, flip_rate=FLIP_RATE, accuracy=ACCURACY)
-    # The prompts that other numerics move are drawn once more: either way of computing is as good
-    # as the other.
+    # The prompts that other numerics move are drawn once more: neither way of computing is better.
     moved = numpy.flatnonzero(random.random(n) < benign / (2 * ACCURACY * (1 - ACCURACY)))
     many = chances.copy()
     many[moved] = endpoints(random, len(moved), flip_rate=FLIP_RATE, accuracy=ACCURACY)
@@ -63,7 +64,7 @@ BATCHES = {
 
 
 def tables() -> str:
-    """The table."""
+    """Return the table."""
     lines = [
         "| with many in flight | prompts | by changed answers | by direction |",
         "|---|---|---|---|",

@@ -1,9 +1,11 @@
-"""How often the drift chart of an unchanged endpoint alarms within a year of nights, and what that
-promise costs, as Markdown tables: part of `make calibrate`. Printed, never asserted; seeded.
+"""Measure false alarms of the drift chart and the cost of its promise, as Markdown tables.
+
+An unchanged endpoint is watched for a year of nights. Part of `make calibrate`; seeded, printed,
+never asserted.
 
 Prompts differ in their chance of a wrong answer. A run's number of wrong answers is drawn from its
-exact law; what the variance is measured on is drawn prompt by prompt. "Before" is h = 8 as if the
-estimate were the variance.
+exact law; the data for the variance is drawn prompt by prompt. "Before" is h = 8, with the estimate
+taken for the variance.
 """
 
 from __future__ import annotations
@@ -43,18 +45,20 @@ DIFFICULTIES: dict[str, Callable[[Random, int], FloatArray]] = {
 SIZES = (30, 100, 198, 1319)
 REFERENCES = (2, 3, 10)
 ENDPOINTS, SERIES = 100, 40
-"""Endpoints of a cell, and the series of each."""
+"""Endpoints of a cell, and series of each."""
 LIMITS_LOOKED_AT = 9
 EFFECTS, EFFECT_SERIES = (0.0, 0.3, 0.6), 400
-"""Standard deviations of a shift of all logits of a run; series of each."""
+"""Standard deviations of a shift of all logits of a run, and series of each."""
 FALLS, BEFORE_FALL, FALL_SERIES = (1.0, 2.0), 60, 400
-"""Falls in standard deviations of a run, behind so many runs; series of each."""
+"""Falls in standard deviations of a run, runs before a fall, and series of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Shares of series with an alarm, and the limits that some of them had: with the variance known
-    and h = 8, before and after.
+    """Numbers of series with an alarm, and the limits of some series.
+
+    `known`: with the variance known and h = 8; `before` and `after`: with the estimate, under the
+    old and the new rule.
     """
 
     series: int
@@ -65,9 +69,7 @@ class Cell:
 
 
 def law(wrong: FloatArray) -> tuple[int, FloatArray]:
-    """The least number of wrong answers that is looked at, and the chances of it and of the
-    following ones.
-    """
+    """Return the least number of wrong answers considered, and the chances from it upwards."""
     sure, open_ = int((wrong == 1.0).sum()), wrong[(wrong > 0.0) & (wrong < 1.0)]
     size = 64
     while size < min(len(open_) + 1, 40 + 24 * math.sqrt(float((open_ * (1.0 - open_)).sum()))):
@@ -82,7 +84,7 @@ def law(wrong: FloatArray) -> tuple[int, FloatArray]:
 
 
 def drawn(random: Random, wrong: FloatArray, shape: tuple[int, ...]) -> FloatArray:
-    """Numbers of wrong answers of independent runs."""
+    """Draw numbers of wrong answers of independent runs."""
     low, chances = law(wrong)
     total = numpy.cumsum(chances)
     return numpy.asarray(
@@ -91,8 +93,9 @@ def drawn(random: Random, wrong: FloatArray, shape: tuple[int, ...]) -> FloatArr
 
 
 def highest(wrong: FloatArray, sd: FloatArray, runs: slice = slice(None)) -> FloatArray:
-    """The highest sum of each series in `runs`; rows of `wrong` are series, and `sd` is that of a
-    number of wrong.
+    """Return the highest sum of each series in `runs`.
+
+    Rows of `wrong` are series; `sd` is the standard deviation of a number of wrong answers.
     """
     steps = (wrong / sd[:, None]).T
     total, top, before = numpy.zeros(len(sd)), numpy.zeros(len(sd)), numpy.zeros(len(sd))
@@ -109,9 +112,7 @@ def highest(wrong: FloatArray, sd: FloatArray, runs: slice = slice(None)) -> Flo
 def scale_of(
     told: Instability, dispersion: float = 1.0, run_df: float = math.inf
 ) -> tuple[float, Scale]:
-    """The standard deviation of a number of wrong answers that the chart takes, and how well it is
-    known.
-    """
+    """Return the chart's standard deviation of a number of wrong answers, and its precision."""
     n, variance = told.prompts, told.variance * dispersion
     used = max(variance, 1.0 / n)
     found = measure_scale(
@@ -121,10 +122,8 @@ def scale_of(
 
 
 def passes(top: float, scale: Scale) -> bool:
-    """Whether the sum is beyond the limit that belongs to the scale: without looking for that
-    limit.
-    """
-    below = (math.ceil(10.0 * top) - 1) / 10.0  # the highest limit, in tenths, that it is beyond
+    """Return True if the sum exceeds the limit of the scale, without computing that limit."""
+    below = (math.ceil(10.0 * top) - 1) / 10.0  # the highest limit, in tenths, that it exceeds
     return below >= LIMIT and (below >= MOST or false_alarm_chance(below, scale) <= NOMINAL)
 
 
@@ -134,8 +133,9 @@ NOMINAL = false_alarm_chance(LIMIT)
 def measure(
     random: Random, difficulty: str, n: int, runs: int, *, own: bool, endpoint_count: int
 ) -> Cell:
-    """Series whose variance is that of `runs` reference runs or, if `own`, of their first ones,
-    which are looked at while they come as well.
+    """Simulate series whose variance comes from `runs` reference runs.
+
+    If `own`, it comes from their own first runs, which the chart covers as well.
     """
     known = before = after = 0
     limits: list[float] = []
@@ -166,7 +166,7 @@ def measure(
 
 
 def chances() -> Iterator[str]:
-    """Lines of the table of false alarms."""
+    """Return the lines of the table of false alarms."""
     how = [*(f"{runs} reference runs" for runs in REFERENCES), f"its own first {STARTING_RUNS}"]
     yield f"| difficulties | n | known | {' | '.join(f'{one}: before, after | h' for one in how)} |"
     yield "|---|--:|--:" + "|---|--:" * len(how) + "|"
@@ -188,13 +188,13 @@ def chances() -> Iterator[str]:
 
 
 def interval(hits: int, trials: int) -> tuple[float, float]:
-    """The exact 95 % interval (Clopper and Pearson 1934)."""
+    """Return the exact 95 % interval (Clopper and Pearson 1934)."""
     low = float(beta.ppf(0.025, hits, trials - hits + 1)) if hits else 0.0
     return low, float(beta.ppf(0.975, hits + 1, trials - hits)) if hits < trials else 1.0
 
 
 def effects() -> Iterator[str]:
-    """Lines of the table of runs that differ as a whole: 198 prompts of Beta(.5, 9.5)."""
+    """Return the lines of the table of run effects: 198 prompts of Beta(.5, 9.5)."""
     yield "| sd of a run's logit shift | measured on | without raising, raised where Q says so |"
     yield "|--:|---|---|"
     for sd in EFFECTS:
@@ -229,7 +229,7 @@ def effects() -> Iterator[str]:
 
 
 def delays() -> Iterator[str]:
-    """Lines of the table of falls of the mixture."""
+    """Return the lines of the table of falls of the mixture."""
     yield "| fall | n | before: median runs | after, 3 reference runs | after, its own first 10 |"
     yield "|---|--:|--:|--:|--:|"
     for fall in FALLS:
@@ -259,7 +259,7 @@ def delays() -> Iterator[str]:
 
 
 def _delay(wrong: FloatArray, used: float, limit: float) -> float:
-    """Runs from the fall to the alarm; infinite where there is none."""
+    """Return the number of runs from the fall to the alarm; infinite if there is none."""
     total, before = 0.0, 0.0
     for t, value in enumerate(wrong[0] / used):
         z = (value - before / t) * math.sqrt(t / (t + 1)) if t else 0.0
@@ -271,7 +271,7 @@ def _delay(wrong: FloatArray, used: float, limit: float) -> float:
 
 
 def tables() -> str:
-    """All tables."""
+    """Return all tables."""
     return "\n".join(
         [
             (

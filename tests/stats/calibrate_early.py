@@ -1,8 +1,9 @@
-"""Measured error rates of the early stop as Markdown tables: part of `make calibrate`. Printed,
-never asserted; seeded.
+"""Measure the error rates of the early stop and print them as Markdown tables.
 
-Runs are looked at by the code that looks at real ones (`early_stop.EarlyStopping`), sample by
-sample in random order, with what holds a stop up.
+Part of `make calibrate`; seeded, printed, never asserted.
+
+The code for real runs (`early_stop.EarlyStopping`) processes the simulated ones sample by sample in
+random order, including the reasons that delay a stop.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ SIZES = {30: 2000, 100: 2000, 198: 1500, 1319: 400, 4096: 120}
 PAIRED_RUNS = {198: 1500, 1319: 500, 4096: 200}
 POINT = 0.01
 TURNS_BY = 3.2
-"""Drop of the second half, in margins, of an endpoint that turns worse at half: the whole run fails
-nearly always."""
+"""Drop in margins in the second half of an endpoint that degrades; the whole run nearly always
+fails.
+"""
 UNKNOWN = "what comes after a stop cannot be known"
 
 Runs = tuple["FloatArray", "FloatArray"]
@@ -50,8 +52,10 @@ Runs = tuple["FloatArray", "FloatArray"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A row: what is drawn, how many prompts, and how the margin is found. `pairs`: the reference's
-    scores are known; `turns_at` is the prompt from which on the endpoint is worse.
+    """A row: the population, the number of prompts, and the source of the margin.
+
+    `pairs`: the reference's scores are known. `turns_at`: the prompt from which on the endpoint is
+    worse.
     """
 
     name: str
@@ -80,14 +84,14 @@ class PairedCell:
     references: int = 1
 
 
-# ----------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------  # noqa: E501
 # populations
 
 
 def mixture(
     flip_rate: float, drop: float, references: int, random: Generator, n: int, margin: float
 ) -> Runs:
-    """The mixture of `simulation`; worse by `drop` margins."""
+    """Draw the mixture of `simulation`, worse by `drop` margins."""
     before = endpoints(random, n, flip_rate=flip_rate)
     after = altered(
         random, before, to_wrong=min(drop * margin, 0.5 * float((before == 1.0).mean()))
@@ -96,19 +100,19 @@ def mixture(
 
 
 def alike(chance: float, drop: float, random: Generator, n: int, margin: float) -> Runs:
-    """All prompts are right with one chance."""
+    """Draw prompts that are all right with the same chance."""
     before = numpy.full(n, chance)
     return run(random, before), run(random, numpy.clip(before - drop * margin, 0.0, 1.0))
 
 
 def beta(a: float, drop: float, random: Generator, n: int, margin: float) -> Runs:
-    """Chances of a right answer drawn from Beta(a, a)."""
+    """Draw chances of a right answer from Beta(a, a)."""
     before = random.beta(a, a, n)
     return run(random, before), run(random, numpy.clip(before - drop * margin, 0.0, 1.0))
 
 
 def missing(lost: int, wrong: bool, random: Generator, n: int, margin: float) -> Runs:
-    """So many answers are missing: of any prompts, or of such as would be answered wrong."""
+    """Drop `lost` answers: of any prompts, or only wrong ones."""
     reference, candidate = mixture(0.034, 0.0, 1, random, n, margin)
     among = numpy.flatnonzero(candidate == 0.0) if wrong else numpy.arange(n)
     candidate[random.choice(among, min(lost, len(among)), replace=False)] = numpy.nan
@@ -116,7 +120,7 @@ def missing(lost: int, wrong: bool, random: Generator, n: int, margin: float) ->
 
 
 def turned(flip_rate: float, random: Generator, n: int, margin: float) -> Runs:
-    """The second half is worse."""
+    """Make the second half worse."""
     half = n // 2
     before = endpoints(random, n, flip_rate=flip_rate)
     after = before.copy()
@@ -127,21 +131,21 @@ def turned(flip_rate: float, random: Generator, n: int, margin: float) -> Runs:
 
 
 def rouge(drop: float, random: Generator, n: int, margin: float) -> Runs:
-    """Graded scores about .24, of which half change from run to run."""
+    """Draw graded scores around .24; half of them change from run to run."""
     reference = numpy.clip(random.normal(0.24, 0.11, n), 0.0, 1.0)
     changed = random.random(n) < 0.5
     moved = reference + random.normal(-2.0 * drop * margin, 0.08, n)
     return reference, numpy.clip(numpy.where(changed, moved, reference), 0.0, 1.0)
 
 
-# ----------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------  # noqa: E501
 # looks
 
 
 def looked(
     test: EarlyVerdict, reference: FloatArray, candidate: FloatArray, *, pairs: bool
 ) -> EarlyStopping:
-    """Look at a run as the real one is looked at."""
+    """Look at a run in the same way as at a real one."""
     scores = candidate.tolist()
     accumulator = SimpleNamespace(task=SimpleNamespace(metric=Metric()), score=scores.__getitem__)
     before = reference.tolist() if pairs else None
@@ -158,7 +162,7 @@ def looked(
 
 
 def whole(reference: FloatArray, candidate: FloatArray, margin: float) -> Decision:
-    """The classic verdict of the whole run."""
+    """Return the classic verdict of the whole run."""
     lost = numpy.isnan(candidate)
     if lost.mean() > MAX_MISSING:
         return Decision.UNDECIDED
@@ -173,8 +177,9 @@ def whole(reference: FloatArray, candidate: FloatArray, margin: float) -> Decisi
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Of so many runs, those decided otherwise (`before`: before the endpoint turned worse), and
-    what was asked.
+    """Numbers of runs with another decision, and of requests.
+
+    `wrong` counts those of `runs`; `before` are those decided before the endpoint degraded.
     """
 
     runs: int
@@ -185,7 +190,7 @@ class Found:
 
 
 def measure(cell: Cell) -> Found:
-    """Simulate the runs of a row. Always the same for the same row."""
+    """Simulate the runs of a row; the result is always the same."""
     runs, margin = SIZES[cell.n], cell.margin
     random = numpy.random.default_rng([cell.n, *cell.name.encode()])
     wrong = before = stopped = asked = 0
@@ -208,9 +213,7 @@ def measure(cell: Cell) -> Found:
 
 @dataclass(frozen=True, slots=True)
 class FoundPaired:
-    """Of so many runs, those decided by a look and those passed and failed by a look or at the
-    end.
-    """
+    """Numbers of runs decided by a look, and passed and failed by a look or at the end."""
 
     runs: int
     stopped: int
@@ -220,8 +223,9 @@ class FoundPaired:
 
 
 def measure_paired(cell: PairedCell) -> FoundPaired:
-    """Simulate the runs of a row: looks at half of alpha, and the bounds of a whole run at the
-    other half.
+    """Simulate the runs of a row.
+
+    Looks spend half of alpha, the bounds of a whole run the other half.
     """
     runs = PAIRED_RUNS[cell.n]
     code = [
@@ -252,7 +256,7 @@ def measure_paired(cell: PairedCell) -> FoundPaired:
 
 
 def _at_end(reference: FloatArray, candidate: FloatArray, margin: float) -> Decision:
-    """By the rule "noninferiority" at the alpha that is left."""
+    """Judge by the rule "noninferiority" at the remaining alpha."""
     if set(numpy.unique(reference)) <= {0.0, 1.0}:
         change = candidate - reference
         low, high = _counted_bounds(len(change), int((change < 0).sum()), int((change > 0).sum()))
@@ -282,9 +286,10 @@ def _counted_bounds(n: int, down: int, up: int) -> tuple[float, float]:
 
 
 def needed(flip_rate: float, margin: float) -> list[float]:
-    """Median requests until a drop of the margin is excluded where there is none, by fixed stakes
-    alone and by those in use, each at the whole alpha and at half of it. The bet alone: runs
-    without end, and nothing missing.
+    """Return median requests until a drop of the margin is excluded if there is none.
+
+    The values are for fixed stakes alone and for those in use, each at the whole alpha and at half
+    of it. Only the bet counts: runs have no end, and nothing is missing.
     """
     random = numpy.random.default_rng([round(1e6 * flip_rate), round(1e6 * margin)])
     half, most, counts = margin / 2, 12_000, numpy.full((200, 4), numpy.inf)
@@ -305,12 +310,12 @@ def needed(flip_rate: float, margin: float) -> list[float]:
     return [float(median) for median in numpy.median(counts, axis=0)]
 
 
-# ---------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------  # noqa: E501
 # tables
 
 
 def cells() -> list[Cell]:
-    """All rows of the classic rule."""
+    """Return all rows of the classic rule."""
     found: list[Cell] = []
 
     def add(
@@ -350,7 +355,7 @@ def cells() -> list[Cell]:
 
 
 def paired_cells() -> list[PairedCell]:
-    """All rows of the paired rules."""
+    """Return all rows of the paired rules."""
     found = []
     for share in (1.0, 0.0):
         for n in (1319, 4096):
@@ -367,7 +372,7 @@ def paired_cells() -> list[PairedCell]:
 
 
 def interval(hits: int, of: int) -> tuple[float, float]:
-    """The exact 95 % interval of a share (Clopper and Pearson 1934)."""
+    """Return the exact 95 % interval of a share (Clopper and Pearson 1934)."""
     from scipy.special import betaincinv
 
     low = 0.0 if hits == 0 else float(betaincinv(hits, of - hits + 1, 0.025))
@@ -381,8 +386,9 @@ def _rate(hits: int, of: int) -> str:
 
 
 def _row(name: str, found: dict[int, Found]) -> list[str]:
-    """A population: per number of prompts how many runs differ and the share asked; what is beyond
-    its promise is marked with a star, and with the reason.
+    """Return the row of a population: runs that differ and the share asked, by number of prompts.
+
+    A star marks a value beyond its promise, with the reason.
     """
     shown, why = [], []
     for n in SIZES:

@@ -1,6 +1,7 @@
-"""How often two endpoints that are alike are said to differ more than one does from itself, and how
-often two that are not, as a Markdown table: part of `make calibrate`. Printed, never asserted;
-seeded.
+"""Measure how often two endpoints are said to differ more than one from itself.
+
+Covers equal and different endpoints, as a Markdown table. Part of `make calibrate`; seeded,
+printed, never asserted.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ if TYPE_CHECKING:
 
     Random = numpy.random.Generator
     Answers = tuple[FloatArray, FloatArray]
-    """Of each prompt a score, and the place where its text departs from what the model would say
-    without noise."""
+    """A score per prompt, and the place where its text departs from the text without noise."""
 
 ROUNDS = 10_000
 PROMPTS = (100, 200)
 FLIP_RATE, ACCURACY = 0.034, 0.8
 NEVER = numpy.inf
-"""The place where a text departs that does not."""
+"""The place of a text that does not depart."""
 
 
 def _right_or_wrong(random: Random, n: int, changed: float) -> list[Answers]:
-    """B says something else to a share of the prompts, of which a quarter change their score, half
-    of these each way.
+    """Let B change its text on a share of the prompts.
 
-    By noise, texts depart at random places in one run in ten, and wherever the score is the less
+    A quarter of these change their score, half of them each way.
+
+    By noise, texts depart at random places in one run in ten, and always if the score is the less
     likely one.
     """
     chances = endpoints(random, n, flip_rate=FLIP_RATE, accuracy=ACCURACY)
@@ -56,7 +57,7 @@ def _right_or_wrong(random: Random, n: int, changed: float) -> list[Answers]:
 
 
 def _continuous(random: Random, n: int, changed: float) -> list[Answers]:
-    """No texts; scores whose noise has the deviation 1, B's another one of its own besides."""
+    """Return scores without texts; noise has the deviation 1, and B adds noise of its own."""
     true = random.normal(0.0, 100.0, n)
     other = true + random.normal(0.0, changed, n)
     nowhere = numpy.full(n, NEVER)
@@ -70,19 +71,20 @@ WORLDS: dict[str, tuple[Callable[[Random, int, float], list[Answers]], tuple[flo
 
 
 def _signs(answers: list[Answers]) -> tuple[FloatArray, FloatArray]:
-    """The signs by score and by text: 1 where B's answer is farther from A's first than A's second
-    one is.
+    """Return the signs by score and by text.
+
+    The sign is 1 if B's answer is farther from A's first answer than A's second one.
     """
     (first, place), (second, place_again), (across, place_across) = answers
     by_score = numpy.sign(numpy.abs(across - first) - numpy.abs(second - first))
-    # Two texts part where the first of them departs; those that never do are the same.
+    # Two texts part where the first of them departs; texts that never depart are equal.
     own, other = numpy.minimum(place, place_again), numpy.minimum(place, place_across)
     by_text = numpy.where(own == other, 0.0, numpy.where(other < own, 1.0, -1.0))
     return by_score, by_text
 
 
 def _today(answers: list[Answers]) -> bool:
-    """The test by changed scores alone."""
+    """Test by changed scores alone."""
     first, second, across = (scores for scores, _ in answers)
     own, other = second != first, across != first
     return mcnemar(int((other & ~own).sum()), int((own & ~other).sum())).p_mid <= FLIP_ALPHA
@@ -95,12 +97,12 @@ def _both(answers: list[Answers]) -> bool:
 
 
 def percent(found: int, rounds: int) -> str:
-    """A share in percent, with three digits."""
+    """Format a share in percent with three digits."""
     return f"{100 * found / rounds:.3g}"
 
 
 def tables() -> str:
-    """The table."""
+    """Return the table."""
     lines = [
         "| endpoints | prompts | B is off by | by changed scores | by score and text |",
         "|---|---|---|---|---|",

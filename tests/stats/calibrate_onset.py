@@ -1,6 +1,7 @@
-"""How often a healthy run is said to degrade, in the end and while it goes on, and how soon one
-that does is noticed, as Markdown tables: part of `make calibrate`. Printed, never asserted;
-seeded.
+"""Measure how often a healthy run is said to degrade, and how soon a degrading one is noticed.
+
+Covers alarms at the end and during the run, as Markdown tables. Part of `make calibrate`; seeded,
+printed, never asserted.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from tests.stats.sticky_router import interval
 LEVEL = ALPHA[VALUE]
 BAD = (0.002, 0.005, 0.01, 0.02, 0.1, 0.3, 0.6)
 HEALTHY = {100: 5000, 400: 2000, 1319: 1000, 4096: 400, 14042: 100}
-"""Runs simulated by the number of their requests."""
+"""Simulated runs by their number of requests."""
 FALLS = ((0.95, 0.5), (0.9, 0.5), (0.8, 0.5), (0.8, 0.6))
 RUNS = 500
 REFERENCES = {"": 0, "one run": 1, "three runs": 3}
-"""Runs of the reference by how the table calls them; without one the scores alone are looked at."""
+"""Number of reference runs by name in the table; without a reference, only scores count."""
 UNSTEADY = 0.1
-"""Share of the prompts that are right with a chance of their own: two runs disagree on 3.4 % of
-all."""
+"""Share of the prompts with a random chance of a right answer: two runs disagree on 3.4 % of all.
+"""
 LOOKED_AT = {100: 2000, 400: 1200, 1319: 500}
-"""Runs of which all measures are looked at as they go on."""
+"""Runs whose measures are all checked as they go on, by number of requests."""
 IN_FLIGHT, EVERY = 64, 20
 
 
 def tables() -> str:
-    """All tables."""
+    """Return all tables."""
     return "\n".join([*_healthy(), "", *_on_the_way(), "", *_falling()])
 
 
@@ -60,7 +61,7 @@ def _healthy() -> list[str]:
 
 
 def _alone(hits: int, runs: int) -> str:
-    """Percent, marked where the exact interval lies beyond the level of the value alone."""
+    """Format percent, marked if the exact interval is above the level of the value alone."""
     told = f"{100 * hits / runs:.2f}"
     return told if interval(hits, runs)[0] <= LEVEL else f"**{told}**: beyond the level"
 
@@ -71,8 +72,9 @@ def _below_median(scores: NDArray[numpy.float64]) -> NDArray[numpy.bool_]:
 
 
 def _on_the_way() -> list[str]:
-    """Healthy runs of which hard questions get long answers, which are wrong more often: all
-    measures together.
+    """Check all measures of healthy runs together.
+
+    Hard questions get long answers, which are wrong more often.
     """
     lines = [
         (
@@ -102,8 +104,9 @@ def _on_the_way() -> list[str]:
 
 
 def _share(hits: int, runs: int) -> str:
-    """Percent with the exact interval, marked where that lies beyond the level of all measures
-    together.
+    """Format percent with the exact interval.
+
+    It is marked if the interval is above the level of all measures together.
     """
     low, high = interval(hits, runs)
     told = f"{100 * hits / runs:.2f} ({100 * low:.2g} to {100 * high:.2g})"
@@ -111,8 +114,9 @@ def _share(hits: int, runs: int) -> str:
 
 
 def _run(random: numpy.random.Generator, n: int) -> tuple[Course, Expected | None]:
-    """A healthy run with IN_FLIGHT requests at a time, each taking as long as its answer, and what
-    three runs before it let expect.
+    """Return a healthy run with IN_FLIGHT requests at a time, and the expected scores.
+
+    Each request takes as long as its answer. The expected scores come from three earlier runs.
     """
     hard = random.random(n)
     earlier = [(random.random(n) >= hard / 2).astype(float).tolist() for _ in range(3)]
@@ -139,7 +143,7 @@ def _run(random: numpy.random.Generator, n: int) -> tuple[Course, Expected | Non
 
 
 def _prefixes(course: Course) -> list[int]:
-    """How many of the first are finished without a gap, whenever EVERY more have finished."""
+    """Return the lengths of the finished prefix, after every EVERY finished requests."""
     ended = numpy.array(course.ended_s)
     looks = numpy.sort(ended)[EVERY - 1 : -1 : EVERY]
     return sorted({int(numpy.argmax(ended > at)) for at in looks})
@@ -187,7 +191,7 @@ def _falling() -> list[str]:
 
 
 def _delay(seed: int, before: float, after: float, runs: int) -> int | None:
-    """After how many requests a fall at request 100 of 400 is noticed; None where it is not."""
+    """Return the requests until a fall at request 100 of 400 is noticed; None if it is not."""
     random = numpy.random.default_rng(seed)
     steady = (before - UNSTEADY / 2) / (
         1 - UNSTEADY

@@ -1,9 +1,10 @@
-"""Levels and power of the paired rules under attack, as Markdown tables: `make calibrate`. Never
-asserted; seeded.
+"""Measure levels and power of the paired rules under attack: part of `make calibrate`.
 
-Endpoints with difficulties, ties, correlations and missing answers that the tables of `calibrate`
-do not have. Figures are percentages of simulated comparisons; in square brackets the exact 95 %
-interval of the figure before it. A figure whose interval lies above its nominal level is bold, and
+The simulations are seeded; nothing is asserted.
+
+Endpoints have difficulties, ties, correlations and missing answers that the tables of `calibrate`
+do not have. Figures are percentages of simulated comparisons; square brackets hold the exact 95 %
+interval of the figure before them. A figure whose interval is above its nominal level is bold, and
 the last column says why.
 """
 
@@ -38,12 +39,12 @@ REPLICATES = 2000
 SUITES = 400
 TESTS = 40
 LEVELS = (0.05, 0.01, 0.00125)
-"""Of one task, of a strict one, and of one among forty under Holm's correction."""
+"""Levels of one task, of a strict task, and of one among forty under Holm's correction."""
 Random = numpy.random.Generator
 Chances = Callable[[Random, int], "FloatArray"]
 
 
-# ------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------  # noqa: E501
 # endpoints
 
 
@@ -76,11 +77,11 @@ SETTINGS: dict[str, Chances] = {
 class Job:
     """Comparisons of `n` prompts with `before` reference runs and `after` runs of the candidate.
 
-    `setting` names the chances of a right answer; `drop` is the share of all prompts by which the
-    candidate is worse (`everywhere`: of every right answer), `altered` the share that it answers
-    otherwise for good, half of it right. `half` of the answers score one half, `missing` have none,
-    `run_sd` is the spread of a shift of whole runs in logits, and `texts` are graded as ROUGE
-    would.
+    `setting` names the chances of a right answer. `drop` is the share of all prompts by which the
+    candidate is worse (`everywhere`: of every right answer). `altered` is the share that it answers
+    differently for good, half of it right. `half` of the answers score one half, and `missing` of
+    them are missing. `run_sd` is the spread of a shift of whole runs in logits. `texts` are graded
+    like ROUGE.
     """
 
     setting: str
@@ -111,7 +112,7 @@ class Job:
 
 
 def draw(job: Job, random: Random) -> Pairs:
-    """One comparison."""
+    """Draw one comparison."""
     if job.texts:
         return _texts(job, random)
     before = SETTINGS[job.setting](random, job.n)
@@ -127,7 +128,7 @@ def draw(job: Job, random: Random) -> Pairs:
 
 
 def _texts(job: Job, random: Random) -> Pairs:
-    """Scores of texts, of which half change between two runs, and a few come out empty."""
+    """Draw scores of texts; half change between two runs, and some are empty."""
     usual = random.beta(5.0, 8.0, job.n)
 
     def one(lower: FloatArray | float) -> FloatArray:
@@ -183,14 +184,15 @@ MARGIN_JOBS = [
 ]
 
 
-# ----------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------  # noqa: E501
 # measurement
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Of each way to test: how many of `of` comparisons prove a drop at each of LEVELS. `fails` is
-    the verdict FAIL.
+    """Number of comparisons that prove a drop at each of LEVELS, by way to test.
+
+    `of` is the number of comparisons, `fails` that of the verdict FAIL.
     """
 
     of: int
@@ -199,7 +201,7 @@ class Found:
 
 
 def measure(job: Job) -> Found:
-    """Simulate the comparisons of a job. Always the same for the same job."""
+    """Simulate the comparisons of a job; the result is always the same."""
     random = numpy.random.default_rng([*job.name.encode(), job.n, job.before, job.after])
     margin = -classic_test(job.n, 0.0, 50.0, LEVELS[0], 0.2).threshold / 100
     p: dict[str, list[float]] = {"t": [], "exchange": [], "auto": [], "anchors": []}
@@ -225,8 +227,9 @@ def _p(p: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """How often a drop of the margin is excluded, by the bounds of before and by ours: where the
-    true drop is the margin, and where there is none.
+    """Rates at which a drop of the margin is excluded, by the old bounds and by ours.
+
+    The first number is for a true drop of the margin, the second for none.
     """
 
     of: int
@@ -253,7 +256,7 @@ def exclude(job: Job) -> Excluded:
 
 
 def _old_lower(differences: FloatArray) -> float:
-    """The bound of before: t from 30 changes on, else by betting."""
+    """Return the old bound: t from 30 changes on, else by betting."""
     if numpy.count_nonzero(differences) >= 30:
         return paired_t(differences).bounds(LEVELS[0])[0]
     return mean_lower_bound(differences, LEVELS[0])
@@ -272,8 +275,9 @@ WAYS = {"t": Method.PAIRED_T, "exchange": Method.EXCHANGE, "auto": Method.AUTO}
 
 
 def suite(name: str, part: int) -> dict[str, int]:
-    """In how many of SUITES suites of healthy endpoints any drop is proven under Holm's
-    correction.
+    """Count suites of healthy endpoints in which Holm's correction leaves a proven drop.
+
+    SUITES suites are simulated.
     """
     random = numpy.random.default_rng([*name.encode(), part])
     alarms = dict.fromkeys(WAYS, 0)
@@ -286,12 +290,12 @@ def suite(name: str, part: int) -> dict[str, int]:
     return alarms
 
 
-# ---------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------  # noqa: E501
 # tables
 
 
 def interval(count: int, of: int) -> tuple[float, float]:
-    """The exact 95 % interval of a share (Clopper and Pearson 1934)."""
+    """Return the exact 95 % interval of a share (Clopper and Pearson 1934)."""
     from scipy.special import betaincinv
 
     low = 0.0 if count == 0 else float(betaincinv(count, of - count + 1, 0.025))
@@ -300,12 +304,12 @@ def interval(count: int, of: int) -> tuple[float, float]:
 
 
 def beyond(count: int, of: int, level: float) -> bool:
-    """Whether the whole interval lies above the nominal level."""
+    """Return True if the whole interval is above the nominal level."""
     return interval(count, of)[0] > level
 
 
 def share(count: int, of: int, level: float | None = None) -> str:
-    """A percentage with its interval; bold where it is beyond its level."""
+    """Format a percentage with its interval, in bold if it is above its level."""
     low, high = interval(count, of)
     text = f"{100 * count / of:.2f} [{100 * low:.2f}, {100 * high:.2f}]"
     return f"**{text}**" if level is not None and beyond(count, of, level) else text
@@ -316,13 +320,13 @@ def _plain(counts: Sequence[int], of: int) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table whose first column is text."""
+    """Return a Markdown table whose first column is text."""
     lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def level_table(jobs: Sequence[Job], found: Sequence[Found]) -> str:
-    """False proofs of a drop, where there is none."""
+    """Return the table of false proofs of a drop."""
     rows = []
     for job, one in zip(jobs, found, strict=True):
         mine = one.proven["auto"]
@@ -356,7 +360,7 @@ def level_table(jobs: Sequence[Job], found: Sequence[Found]) -> str:
 
 
 def power_table(jobs: Sequence[Job], found: Sequence[Found]) -> str:
-    """Proofs of a drop that is there."""
+    """Return the table of proofs of a true drop."""
     ways = ("t", "auto", "exchange", "anchors")
     rows = [
         [job.name, str(job.n), f"{job.before}", *(_plain(one.proven[way], one.of) for way in ways)]
@@ -369,7 +373,7 @@ def power_table(jobs: Sequence[Job], found: Sequence[Found]) -> str:
 
 
 def margin_table(jobs: Sequence[Job], found: Sequence[Excluded]) -> str:
-    """How often a margin is excluded."""
+    """Return the table of excluded margins."""
     rows = [
         [
             Job(job.setting, job.n, job.before, half=job.half).name,
@@ -396,7 +400,7 @@ def margin_table(jobs: Sequence[Job], found: Sequence[Excluded]) -> str:
 
 
 def suite_table(found: dict[str, dict[str, int]], of: int) -> str:
-    """Any false alarm among forty tests."""
+    """Return the table of false alarms among forty tests."""
     rows = [
         [name, *(share(counts[way], of, LEVELS[0] if way == "auto" else None) for way in WAYS)]
         for name, counts in found.items()
@@ -405,7 +409,7 @@ def suite_table(found: dict[str, dict[str, int]], of: int) -> str:
 
 
 def anchor_table() -> str:
-    """Prompts for a power of .8 at level .01 and a loss of one point of stable prompts."""
+    """Return the prompts for a power of .8 at level .01 and a loss of one point."""
     rows = [[f"{rate:.3f}", *map(str, anchor_sizes(rate))] for rate in (0.011, 0.034, 0.088)]
     header = [
         "flip rate",
@@ -419,12 +423,13 @@ def anchor_table() -> str:
 
 
 def anchor_sizes(flip_rate: float, drop: float = 0.01, alpha: float = 0.01) -> list[int]:
-    """One run: by exact sums. Permutation: by its normal approximation. Anchors of K runs: by exact
-    sums too.
+    """Return the sizes for one run, for the permutation test, and for anchors of K runs.
+
+    One run and anchors are by exact sums, the permutation test by its normal approximation.
 
     An unsure prompt, right with a chance p uniform in 0..1, is an anchor that one run has wrong
-    with probability E[p^(K - 1) (1 - p)] = 1 / (K (K + 1)), and 3 flip rates of all prompts are
-    unsure.
+    with probability E[p^(K - 1) (1 - p)] = 1 / (K (K + 1)). A share of 3 flip rates of all prompts
+    is unsure.
     """
     three = compute_pairs(drop, flip_rate * (1 + 1 / 3) / 2 + drop, alpha, 0.2)
     anchors = [
@@ -434,7 +439,7 @@ def anchor_sizes(flip_rate: float, drop: float = 0.01, alpha: float = 0.01) -> l
 
 
 def tables(parts: dict[str, Any]) -> str:
-    """Everything that was measured, as Markdown."""
+    """Return all measurements as Markdown."""
     return "\n\n".join(
         [
             (

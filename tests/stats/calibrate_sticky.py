@@ -1,6 +1,7 @@
-"""How often the attribution of a run accuses healthy servers when alike prompts go to one of them,
-and how often it names the bad one, as a Markdown table: part of `make calibrate`. Printed, never
-asserted; seeded.
+"""Measure how often attribution accuses healthy servers and names the bad one.
+
+The router sends similar prompts to one server. The result is a Markdown table. Part of `make
+calibrate`; seeded, printed, never asserted.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ KNOWN = {
     "three runs": Setting(runs=3),
     "three runs and the subject": Setting(runs=3, subject=True),
 }
-"""What is known of the prompts: runs are those of a reference."""
+"""Facts known about the prompts; runs are those of a reference."""
 WORSE = (0.1, 0.2)
 ROUNDS, FOUND_ROUNDS = {400: 800, 1319: 200}, 100
-"""Healthy rounds by the number of answers, and rounds with a bad server, of 400 answers alone."""
+"""Healthy rounds by the number of answers, and rounds with a bad server (400 answers only)."""
 
 
 def tables() -> str:
-    """The table. A cell beyond the level names the reason."""
+    """Return the table; a cell beyond the level names the reason."""
     named = " | ".join(f"+{by:.0%} named, before / now" for by in WORSE)
     lines = [
         (
@@ -75,7 +76,7 @@ def _level(told: list[Accused], name: str) -> str:
     if low <= ALPHA:
         return cell
     why = (
-        "nothing tells which prompts are hard"
+        "no data on which prompts are hard"
         if name == "nothing"
         else "one run does not tell which prompts are unsteady"
     )

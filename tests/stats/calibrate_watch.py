@@ -1,10 +1,12 @@
-"""How often a watch of a healthy endpoint ever alarms, and how soon a fall is noticed: part of
-`make calibrate`. Printed, never asserted; seeded. A month is 30 days of a round every ten minutes.
+"""Measure how often a watch of a healthy endpoint alarms and how soon it notices a fall.
 
-Prompts differ in their chance of a right answer, most of them always or never right; two answers to
-one prompt differ with FLIPS. Requests fail and answers are empty now and then. The baseline is
-learnt from such answers as well, and everything that a watch bets on is bet on. Where rounds vary,
-answers of one round share its state, in the baseline too.
+Part of `make calibrate`; seeded, printed, never asserted. A month is 30 days of a round every ten
+minutes.
+
+Prompts differ in their chance of a right answer; most are always or never right. Two answers to one
+prompt differ with FLIPS. Some requests fail and some answers are empty. The baseline is learnt from
+such answers as well, and all bets of a watch are simulated. If rounds vary, answers of one round
+share its state, in the baseline too.
 """
 
 from __future__ import annotations
@@ -27,8 +29,7 @@ if TYPE_CHECKING:
 
 Random = numpy.random.Generator
 State = Callable[[Random, "FloatArray"], "FloatArray"]
-"""From the chances of right answers to those of one round, all answers of a row sharing its
-state."""
+"""Maps the chances of right answers to those of one round; all answers of a row share its state."""
 
 MONTHS, ROUNDS = 1000, 4320
 """Healthy months, and the rounds of one."""
@@ -37,7 +38,7 @@ ACCURACY_USUAL, FLIPS = 0.9, 0.03
 FAILED, ALLOWED, EMPTY = 0.01, 0.05, 0.002
 EDGE_ROUNDS = 1000
 FALLS, LATE, RUNS = ((0.05, 8), (0.05, 24), (0.1, 8), (0.3, 8)), (0, 1000), 200
-"""Falls, and the passes of the baseline before them."""
+"""Falls with the passes of the baseline before them, rounds before a fall, and runs."""
 MOST_QUESTIONS = 60
 FLOORS = (
     (0.9, 0.03, 8),
@@ -50,16 +51,18 @@ FLOORS = (
 """Accuracy, flip rate and passes of baselines."""
 BASELINES = 400
 VARYING, VARYING_ROUNDS = 300, 1000
-"""Watches whose rounds vary, and how long they last."""
+"""Watches whose rounds vary, and the number of their rounds."""
 WORSE, LOSS = 0.05, 0.3
-"""In this share of the rounds this share of the right answers is lost."""
+"""Share of worse rounds, and the share of right answers that such a round loses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watches:
-    """Many watches with their baselines: per prompt the chance of a right answer, the mean of the
-    answers of the baseline, and the least mean difference that is healthy; the same of whether
-    there is anything to score.
+    """Many watches with their baselines.
+
+    Per prompt: the chance of a right answer (`right`) and the mean of the baseline's answers
+    (`usual`). Per watch: the least healthy mean difference (`least`). The same for whether there is
+    anything to score (`usual_usable`, `least_usable`).
     """
 
     right: FloatArray
@@ -70,12 +73,12 @@ class Watches:
 
 
 def unvarying(random: Random, chances: FloatArray) -> FloatArray:
-    """Every round is like the others."""
+    """Return the chances unchanged: all rounds are alike."""
     return chances
 
 
 def shifted(sd: float) -> State:
-    """All logits of a round move together, by a normal variable of this standard deviation."""
+    """Move all logits of a round by one normal variable of this standard deviation."""
 
     def state(random: Random, chances: FloatArray) -> FloatArray:
         odds = numpy.exp(sd * random.standard_normal((len(chances), 1)))
@@ -85,12 +88,12 @@ def shifted(sd: float) -> State:
 
 
 def sometimes_worse(random: Random, chances: FloatArray) -> FloatArray:
-    """Some rounds lose a share of their right answers."""
+    """Let some rounds lose a share of their right answers."""
     return chances * numpy.where(random.random((len(chances), 1)) < WORSE, 1.0 - LOSS, 1.0)
 
 
 def watches(random: Random, months: int, passes: int = PASSES) -> Watches:
-    """Their baselines are learnt."""
+    """Return watches that have learnt their baselines."""
     right = endpoints(random, (months, PROMPTS), flip_rate=FLIPS, accuracy=ACCURACY_USUAL)
     usable = random.random((passes, months, PROMPTS)) >= EMPTY
     scores = run(random, numpy.broadcast_to(right, usable.shape)) * usable
@@ -102,8 +105,9 @@ def watches(random: Random, months: int, passes: int = PASSES) -> Watches:
 
 
 def varying(random: Random, months: int, questions: int, state: State) -> Watches:
-    """Of Beta(.5, 9.5) chances of a wrong answer, asked in rounds that vary; answers always hold
-    something.
+    """Return watches whose rounds vary, with chances of a wrong answer of Beta(.5, 9.5).
+
+    No answer is empty.
     """
     right = 1.0 - random.beta(0.5, 9.5, (months, PROMPTS))
     scores = numpy.empty((PASSES, months, PROMPTS))
@@ -121,7 +125,7 @@ def varying(random: Random, months: int, questions: int, state: State) -> Watche
 
 
 def _baseline(scores: FloatArray, alpha: float) -> tuple[FloatArray, FloatArray]:
-    """The mean score of each prompt, and the least mean difference from these that is healthy."""
+    """Return the mean score of each prompt, and the least healthy mean difference from it."""
     floors = [sequential_monitor.floor(scores[:, i], alpha) for i in range(scores.shape[1])]
     usual = scores.mean(axis=0)
     return usual, numpy.array(floors) - TOLERANCE - usual.mean(axis=1)
@@ -140,8 +144,9 @@ def alarms(
     failed_share: float = FAILED,
     empty_share: float = EMPTY,
 ) -> dict[str, IntArray]:
-    """By what is bet on the round of each watch's alarm, 0 where there was none. From the round
-    behind `after` on, a share `fall` of the prompts that were always right is always wrong.
+    """Return the round of each watch's alarm by bet, 0 if there was none.
+
+    From round `after` + 1 on, a share `fall` of the prompts that were always right is always wrong.
     """
     months = len(known.right)
     rows, right = numpy.arange(months)[:, None], known.right
@@ -194,7 +199,7 @@ def alarms(
 
 
 def healthy() -> str:
-    """Alarms of healthy months."""
+    """Return the table of alarms in healthy months."""
     random = numpy.random.default_rng(9)
     known = watches(random, MONTHS)
     found = alarms(random, known, ROUNDS, QUESTIONS)
@@ -221,13 +226,14 @@ def healthy() -> str:
         "",
         f"Bet on the true accuracy itself, {edge} alarmed by it within {EDGE_ROUNDS} rounds; ",
     ]
-    lines[-1] += f"{ALPHA[ACCURACY] * MONTHS:.0f} are allowed for ever."
+    lines[-1] += f"{ALPHA[ACCURACY] * MONTHS:.0f} are allowed, however long it runs."
     return "\n".join(lines)
 
 
 def floors() -> str:
-    """How far floors lie below the true accuracy, before and after, and how often they lie above
-    it.
+    """Return the table of floors: how far they are below the true accuracy, and how often above it.
+
+    The distance is given before and after the change of the method.
     """
     lines = [
         (
@@ -258,7 +264,7 @@ def floors() -> str:
 
 
 def dependent() -> str:
-    """Alarms where whole rounds vary."""
+    """Return the table of alarms if whole rounds vary."""
     settings: dict[str, State] = {
         "independent": unvarying,
         "logits of a round shift, sd .3": shifted(0.3),
@@ -307,7 +313,7 @@ def _share(hits: int, trials: int, allowed: float) -> str:
 
 
 def falls() -> str:
-    """How soon falls are noticed."""
+    """Return the table of delays until falls are noticed."""
     lines = [
         f"| fall | passes | bet on | {' | '.join(_columns())} |",
         "|---" * (3 + len(_columns())) + "|",
@@ -349,7 +355,7 @@ def _rounds(count: float) -> str:
 
 
 def tables() -> str:
-    """All tables."""
+    """Return all tables."""
     return "\n\n".join(
         [
             healthy(),

@@ -1,5 +1,6 @@
-"""How often healthy workers are accused, and how often the one that is not is named, as Markdown
-tables: part of `make calibrate`. Printed, never asserted; seeded.
+"""Measure how often healthy workers are accused and the bad one is named, as Markdown tables.
+
+Part of `make calibrate`; seeded, printed, never asserted.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ DEPLOYMENTS: dict[str, tuple[int, int, bool]] = {
     "2 x 4, at random": (2, 4, False),
     "4 x 8, at random": (4, 8, False),
 }
-"""Context x generation workers, and how requests are given to them."""
+"""Numbers of context and generation workers, and whether requests take turns."""
 WORSE = (0.1, 0.2, 0.4)
-"""By how much one generation worker, or one pair, is worse than a share of 10 %."""
+"""Extra share of wrong answers of one generation worker, or one pair, over 10 %."""
 
 SPREADS = (0.5, 1.0, 2.0)
-"""Standard deviations of the logarithm of how long answers take."""
+"""Standard deviations of the logarithm of response times."""
 SLOWER = (2.0, 3.0, 5.0)
-"""By how many times one generation worker is slower, where that deviation is 0.5."""
+"""Factors by which one generation worker is slower, at a deviation of 0.5."""
 
 
 def _named(
@@ -50,7 +51,7 @@ def _named(
 
 
 def _dealt(deployment: str, random: numpy.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The numbers of the context and of the generation worker of each answer."""
+    """Return the numbers of the context and of the generation worker of each answer."""
     contexts, generations, in_turns = DEPLOYMENTS[deployment]
     k = numpy.arange(ANSWERS)
     if in_turns:
@@ -59,8 +60,9 @@ def _dealt(deployment: str, random: numpy.random.Generator) -> tuple[NDArray[Any
 
 
 def _slow(deployment: str, spread: float, times: float, random: numpy.random.Generator) -> set[str]:
-    """Who is called slow when answers take times with a log-normal distribution, those of g1 so
-    many times longer.
+    """Return the workers called slow if response times are log-normal.
+
+    Those of g1 are `times` times as long.
     """
     c, g = _dealt(deployment, random)
     taken = numpy.exp(spread * random.standard_normal(ANSWERS)) * numpy.where(g == 1, times, 1.0)
@@ -90,7 +92,7 @@ def _slow_rows(rounds: int) -> list[str]:
 
 
 def tables() -> str:
-    """All three tables."""
+    """Return all three tables."""
     lines = [
         f"| context x generation workers | {' | '.join(f'{share:.0%} wrong' for share in BAD)} |",
         "|---" * (1 + len(BAD)) + "|",
@@ -111,7 +113,7 @@ def tables() -> str:
         for pair in (False, True):
             for by in WORSE:
                 if pair and (in_turns or contexts == 1):
-                    cells.append("-")  # these workers have but one partner each
+                    cells.append("-")  # these workers have only one partner each
                     continue
                 random = numpy.random.default_rng(round(100 * by))
                 right = "c1+g1" if pair or tied else "g1"

@@ -1,5 +1,6 @@
-"""The shared test vectors by kind. The central ones also stand in the tests as rows, so that they
-run anywhere.
+"""Provide the shared test vectors by kind.
+
+The central ones are also rows in the tests, so that these run anywhere.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Vectors = Callable[[str], list[dict[str, Any]]]
 
 @pytest.fixture(scope="session")
 def vectors(shared: Path) -> Vectors:
-    """All vectors of one kind; none of a kind fails the test."""
+    """Return all vectors of one kind; a kind without vectors fails the test."""
     every = json.loads((shared / "vectors" / "verdict_vectors.json").read_text())["vectors"]
 
     def of_kind(kind: str) -> list[dict[str, Any]]:

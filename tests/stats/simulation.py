@@ -1,5 +1,6 @@
-"""Simulated endpoints: per prompt the chance of a right answer, and runs drawn from it. Pure,
-seeded by the caller.
+"""Simulate endpoints: per prompt the chance of a right answer, and runs drawn from it.
+
+The functions are pure; the caller seeds them.
 
 Prompts are a mixture: a share 3 * flip rate is right with a chance drawn uniformly from 0..1, the
 others are always right or always wrong. Two draws of an unsure prompt differ with probability 1/3,
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 def endpoints(
     random: numpy.random.Generator, shape: Shape, *, flip_rate: float, accuracy: float = 0.7
 ) -> FloatArray:
-    """Chance of a right answer per prompt, `accuracy` on average. Raises ValueError where there is
-    no such mixture.
+    """Return the chance of a right answer per prompt, `accuracy` on average.
+
+    Raises ValueError if no such mixture exists.
     """
     unsure = 3.0 * flip_rate
     if not (0.0 <= unsure <= 1.0 and unsure / 2.0 <= accuracy <= 1.0 - unsure / 2.0):
@@ -40,11 +42,12 @@ def altered(
     to_wrong: float = 0.0,
     to_right: float = 0.0,
 ) -> FloatArray:
-    """Another endpoint: of all prompts, a share `to_wrong` that was always right is now always
-    wrong, a regression, and a share `to_right` the reverse. With both alike much changes and
-    nothing is worse.
+    """Return an endpoint on which some answers differ for good.
 
-    Raises ValueError where too few prompts are certain.
+    Of all prompts, a share `to_wrong` that was always right is now always wrong (a regression), and
+    a share `to_right` the reverse. If both are equal, much changes and nothing gets worse.
+
+    Raises ValueError if too few prompts are certain.
     """
     result = chances.copy()
     for share, now in ((to_wrong, 1.0), (to_right, 0.0)):
@@ -60,8 +63,9 @@ def altered(
 
 
 def shifted(random: numpy.random.Generator, chances: FloatArray, sd: float) -> FloatArray:
-    """The chances of one run that moves as a whole: all logits shifted by one normal number of
-    spread `sd`.
+    """Return the chances of one run that moves as a whole.
+
+    All logits are shifted by one normal number of spread `sd`.
     """
     if not sd:
         return chances
@@ -70,21 +74,21 @@ def shifted(random: numpy.random.Generator, chances: FloatArray, sd: float) -> F
 
 
 def run(random: numpy.random.Generator, chances: FloatArray) -> FloatArray:
-    """One run: 1 for each prompt that was answered right, 0 for the others."""
+    """Draw one run: 1 for each prompt that was answered right, 0 for the others."""
     return (random.random(chances.shape) < chances).astype(numpy.float64)
 
 
 def turned(reference: FloatArray, candidate: FloatArray) -> tuple[IntArray, IntArray]:
-    """Per row, how many prompts went from right to wrong and how many from wrong to right."""
+    """Count per row the prompts that went from right to wrong and from wrong to right."""
     difference = candidate - reference
     return (difference < 0.0).sum(axis=-1), (difference > 0.0).sum(axis=-1)
 
 
 def chance_below(n: int, down: float, up: float, limit: float) -> float:
-    """P(number up - number down of n prompts < `limit`), when a prompt goes down and up with these
-    chances.
+    """Return P(number up - number down of n prompts < `limit`).
 
-    Exact up to rounding: the n-th power of the characteristic function of one prompt.
+    A prompt goes down and up with these chances. Exact up to rounding: the n-th power of the
+    characteristic function of one prompt.
     """
     size = 2 * n + 1
     one = numpy.zeros(size)

@@ -1,5 +1,6 @@
-"""Simulated runs behind a router that sends prompts of one subject to one server, and who is
-accused by them.
+"""Simulate runs behind a router that sends prompts of one subject to one server.
+
+Returns the accused servers.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from serve_eval.verdicts.below_reference import estimate_expected
 
 ALPHA, SERVERS, SUBJECTS = 0.01, 4, 20
 UNSTEADY = 0.1
-"""Share of the prompts that are right with a chance of their own, in a subject of 75 %: 3.4 % flip
-between two runs."""
+"""Share of the prompts with a random chance of a right answer, in a subject of 75 %.
+
+Two runs disagree on 3.4 % of the prompts.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What the attribution knows of the prompts: they stand by `place` where those of a subject are
-    neighbours in the data set, the task tells the `subject`, and there is a reference of so many
-    `runs`.
+    """Facts about the prompts that the attribution knows.
+
+    `place`: prompts of a subject are neighbours in the data set. `subject`: the task reports the
+    subject. `runs`: number of runs of the reference.
     """
 
     place: bool = False
@@ -37,8 +41,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Accused:
-    """The servers that are accused by their wrong answers, `before` by all prompts at once, and
-    `now`. `dealt_by` is what the router's choice was seen to have to do with.
+    """Servers that are accused by their wrong answers.
+
+    `before`: by all prompts at once; `now`: by the current method. `dealt_by`: what the router's
+    choice was seen to depend on.
     """
 
     before: frozenset[str]
@@ -54,9 +60,9 @@ def played(
     worse: float = 0.0,
     answers: int = 400,
 ) -> Accused:
-    """Simulate a run of so many `answers` on one context and four generation servers.
+    """Simulate a run of that many `answers` on one context and four generation servers.
 
-    The share `sticky` of the requests goes where all of their subject go, the rest at random.
+    The share `sticky` of the requests goes to the server of their subject, the rest at random.
     Server g1 turns the share `worse` of its right answers wrong. Subjects are right in 75 % +- 15
     %; hard ones have more unsteady prompts.
     """

@@ -18,8 +18,9 @@ def _pairs(reference: list[list[float]], candidate: list[float], *, better: bool
 
 
 def _runs(patterns: dict[str, int]) -> Pairs:
-    """So many prompts of each pattern: the scores of three reference runs and of the candidate, as
-    digits.
+    """Return the given number of prompts of each pattern.
+
+    The digits of a pattern are the scores of three reference runs and of the candidate.
     """
     columns = [
         [NAN if c == "-" else float(c) for c in pattern]
@@ -38,7 +39,7 @@ def test_anchors_are_the_prompts_that_all_runs_but_the_last_had_right() -> None:
 
 
 def test_the_last_reference_run_has_no_part_in_the_choice() -> None:
-    """Else its answers would be right on all anchors, and any candidate would look worse."""
+    """Otherwise its answers would be right on all anchors, and any candidate would look worse."""
     random = numpy.random.default_rng(1)
     chances = random.random((400, 150))
     alarms = 0

@@ -1,4 +1,4 @@
-"""The bet that few answers will be missing, against probabilities by counting."""
+"""Test the bet that few answers will be missing, against counted probabilities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from serve_eval.stats.answered import ON_NONE, log_wealth, most_missing
 
 
 def _probability(planned: int, all_missing: int, pattern: tuple[bool, ...]) -> Fraction:
-    """Of a prefix in which just these are missing, one prompt after the other."""
+    """Return the probability of a prefix with exactly these answers missing.
+
+    It is built one prompt at a time.
+    """
     found, left, missing = Fraction(1), planned, all_missing
     for lost in pattern:
         found *= Fraction(max(0, missing if lost else left - missing), left)
@@ -90,7 +93,7 @@ def test_the_most_is_the_largest_number_that_the_whole_run_is_judged_with(
     ("planned", "asked"), [(30, 30), (100, 82), (198, 143), (1319, 226), (4096, 246)]
 )
 def test_what_it_takes_where_nothing_is_missing(planned: int, asked: int) -> None:
-    """The price of knowing at .01 that at most 2 % will be missing: nearly all of a small run."""
+    """Knowing at .01 that at most 2 % will be missing takes nearly all of a small run."""
     most = most_missing(planned, 0.02)
     first = next(
         k for k in range(1, planned + 1) if log_wealth(planned, most, k, 0) >= math.log(100)

@@ -44,7 +44,7 @@ def test_right_or_wrong_answers_have_tangos_bounds(down: int, up: int, n: int) -
 
 
 def test_the_variance_under_the_hypothesis_is_the_likeliest_one() -> None:
-    """Against a search over all distributions on the values seen and the ends of the range."""
+    """Compare with a search over all distributions on the observed values and the range's ends."""
     from scipy.optimize import minimize
 
     values, mean = [-0.5, 0.0, 0.0, 0.0, 0.25, 0.5], -0.2

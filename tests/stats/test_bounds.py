@@ -15,7 +15,7 @@ NAN = math.nan
 
 
 def _right_or_wrong(down: int, up: int, n: int, missing: int = 0) -> Pairs:
-    """Pairs with the given counts; of the others the missing ones were right in the reference."""
+    """Return pairs with the given counts; the reference has the missing ones right."""
     same = n - down - up - missing
     reference = [1.0] * down + [0.0] * up + [1.0] * (same + missing)
     candidate = [0.0] * down + [1.0] * up + [1.0] * same + [NAN] * missing
@@ -73,7 +73,7 @@ def test_few_changed_texts_prove_less_than_the_t_bounds_say() -> None:
 
 
 def test_one_answer_of_half_a_point_moves_the_bound_by_less_than_one_answer() -> None:
-    """1319 prompts, 10 lost and 10 won, as GSM8K scores them: the mean of two filters."""
+    """Use 1319 prompts, 10 lost and 10 won, as GSM8K scores them: the mean of two filters."""
     reference, candidate = numpy.ones(1319), numpy.ones(1319)
     candidate[:10] = reference[10:20] = 0.0
     plain = pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True)

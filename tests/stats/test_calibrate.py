@@ -1,4 +1,4 @@
-"""`make calibrate` in small: it runs, and the page of the method shows its tables."""
+"""Test a small run of `make calibrate`, and that the page of the method shows its tables."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ def test_the_tables_of_every_part_have_their_place_in_the_docs(name: str) -> Non
 
 
 def _exact(row: str) -> list[str]:
-    """What stands in brackets, which does not depend on chance."""
+    """Return the values in brackets, which do not depend on chance."""
     return re.findall(r"\((.*?)\)", row)

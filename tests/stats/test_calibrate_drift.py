@@ -1,5 +1,6 @@
-"""The drift chart's false alarms: the worst cell holds in small, and the page has rows for the same
-series.
+"""Test the drift chart's false alarms.
+
+The worst cell holds in a small run, and the page has rows for the same series.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from tests.stats import calibrate_drift
 PAGE = (Path(__file__).resolve().parents[2] / "docs/drift.md").read_text()
 
 
-def test_the_worst_cell_keeps_its_promise_and_would_not_if_the_estimate_were_taken_for_the_variance() -> (
+def test_the_worst_cell_keeps_its_promise_and_would_not_if_the_estimate_were_taken_for_the_variance() -> (  # noqa: E501
     None
 ):
-    """100 prompts that are wrong with .03, two reference runs: 720 series."""
+    """Use 720 series of 100 prompts that are wrong with .03, and two reference runs."""
     random = numpy.random.default_rng(12)
     cell = calibrate_drift.measure(random, "all .03", 100, 2, own=False, endpoint_count=18)
     assert calibrate_drift.interval(cell.before, cell.series)[0] > 5 * calibrate_drift.NOMINAL

@@ -1,5 +1,6 @@
-"""The tables of endpoints beside themselves: in small they run, and the page has those that were
-printed.
+"""Test a small run of the tables of endpoints compared with themselves.
+
+The page has the printed tables.
 """
 
 from __future__ import annotations

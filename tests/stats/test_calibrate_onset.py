@@ -1,5 +1,6 @@
-"""The tables of a run that turns worse: in small they run, and the page of the method has those
-that were printed.
+"""Test a small run of the tables of a degrading run.
+
+The page of the method has the printed tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The worst cells of `make calibrate` for the paired rules, and its tables in small."""
+"""Test the worst cells of `make calibrate` for the paired rules, and a small run of its tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPLICATES = 400
 
 @cache
 def _p(job: Job) -> list[float]:
-    """P of the automatic test in comparisons without a drop."""
+    """Return the p-values of the automatic test in comparisons without a drop."""
     random = numpy.random.default_rng(20261122)
     found = [drop_test(draw(job, random)).p for _ in range(REPLICATES)]
     return [1.0 if p is None else p for p in found]
@@ -46,7 +46,7 @@ def test_the_worst_cells_keep_their_level(job: Job, level: float) -> None:
 
 
 def test_the_worst_cell_of_student_is_seen_to_break() -> None:
-    """The cells above are no test where the t test would pass them as well."""
+    """The cells above test nothing if the t test passes them as well."""
     random = numpy.random.default_rng(1)
     job = Job("all .01", 100, 10)
     broken = sum(

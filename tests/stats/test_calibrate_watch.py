@@ -1,4 +1,4 @@
-"""The tables of a watch: in small they run, and the page has those that were printed."""
+"""Test a small run of the tables of a watch; the page has the printed tables."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The tables of healthy and bad workers: in small they run, and the page has those that were
-printed.
+"""Test a small run of the tables of healthy and bad workers.
+
+The page has the printed tables.
 """
 
 from __future__ import annotations

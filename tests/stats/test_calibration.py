@@ -1,7 +1,7 @@
-"""Seeded simulations in process: does each rule keep the level and the power that it promises?
+"""Test with seeded simulations that each rule keeps its level and power.
 
 Rejections are compared with the exact level of the discrete test at the simulated size and flip
-rate, and may differ from it by chance only. `make calibrate` prints the same for the sizes of real
+rate, and may differ from it only by chance. `make calibrate` prints the same for the sizes of real
 tasks.
 """
 
@@ -42,8 +42,7 @@ def _outcomes(
     drop: float = 0.0,
     both_ways: float = 0.0,
 ) -> list[tuple[int, int]]:
-    """Numbers of prompts down and up between a run of one endpoint and a run of another, per
-    replicate.
+    """Return the numbers of prompts down and up between runs of two endpoints, per replicate.
 
     `both_ways` of the prompts change for good, half of them to right.
     """
@@ -61,7 +60,7 @@ def _pairs(down: int, up: int, n: int) -> Pairs:
 
 
 def _classic_fails(reference: float, value: float, n: int) -> bool:
-    """`reference` and `value` are numbers of right answers."""
+    """Judge by the classic rule; `reference` and `value` are numbers of right answers."""
     threshold = classic_test(n, 100 * reference / n, 50.0, ALPHA, 0.2).threshold
     return decide((100 * value / n, 100 * value / n), threshold) is Decision.FAIL
 
@@ -112,7 +111,7 @@ def test_a_region_needs_a_level_and_replicates(arguments: tuple[Any, ...], messa
 def test_the_classic_rule_has_its_level_where_each_side_draws_prompts_of_its_own(
     n: int, accuracy: float, level: float
 ) -> None:
-    """Its own model. A sigma of 50 is right for an accuracy of one half and cautious for others."""
+    """The rule's own model: a sigma of 50 is right for an accuracy of one half, else cautious."""
     margin = -classic_test(n, 0.0, 50.0, ALPHA, 0.2).threshold / 100
     change = accuracy * (1 - accuracy)
     exact = chance_below(n, change, change, -n * margin)
@@ -218,9 +217,10 @@ def test_the_finding_fails_as_often_as_its_exact_sums_say_and_whenever_the_class
 def test_an_early_stop_agrees_with_the_full_run_except_with_probability_eps(
     drop: float, mode: str, asked: float
 ) -> None:
-    """And asks at most the share `asked` of the prompts, since one that never stops is never wrong.
+    """Check as well that it asks at most the share `asked` of the prompts.
 
-    The prompts of an endpoint are drawn independently, so that their order is a random one already.
+    A rule that never stops is never wrong. The prompts of an endpoint are drawn independently, so
+    their order is already random.
     """
     eps, runs = 0.05, 1000
     random = numpy.random.default_rng(20240610)

@@ -1,5 +1,6 @@
-"""Who of several workers is to blame: exact p-values, deployments with one fault each, and false
-accusations.
+"""Test which of several workers is to blame.
+
+Covers exact p-values, deployments with one fault each, and false accusations.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ALPHA = 0.01
 
 
 def _fisher(answers: int, bad: int, others: int, others_bad: int) -> Fraction:
-    """The tail of the hypergeometric distribution in whole numbers."""
+    """Return the tail of the hypergeometric distribution in whole numbers."""
     total = bad + others_bad
     ways = (comb(answers, k) * comb(others, total - k) for k in range(bad, min(answers, total) + 1))
     return Fraction(sum(ways), comb(answers + others, total))
@@ -202,7 +203,7 @@ def test_the_order_of_the_answers_does_not_matter(cells: list[Cell], rng: random
 
 
 def test_healthy_workers_are_rarely_accused() -> None:
-    """At a level of a fifth, where few rounds tell: P(Bin(60, 0.2) > 23) is 0.0003."""
+    """Use a level of a fifth, where few rounds suffice: P(Bin(60, 0.2) > 23) is 0.0003."""
     for name, router in {**IN_TURNS, "at random": AT_RANDOM}.items():
         false = sum(
             bool(_accused(_cells(router, lambda c, g: 0.3, n=200, seed=s), 0.2)) for s in range(60)
@@ -211,8 +212,9 @@ def test_healthy_workers_are_rarely_accused() -> None:
 
 
 def test_what_a_server_says_alike_with_every_partner_counts_once() -> None:
-    """Four prompts that one of two sound servers gets wrong by its own numerics are four coins, not
-    sixteen.
+    """Four prompts that one of two healthy servers gets wrong by its own numerics count four times.
+
+    They do not count sixteen times.
     """
     cells = [
         Cell(f"c{c}", f"g{g}", 1, int(prompt < 4 and g == 1), prompt)
@@ -226,8 +228,9 @@ def test_what_a_server_says_alike_with_every_partner_counts_once() -> None:
 
 
 def test_a_server_that_fails_does_not_make_the_others_look_wrong() -> None:
-    """g0 answers half of the time; what all get wrong, the others get wrong more often only because
-    they answer.
+    """g0 answers half of the time; all servers get all prompts wrong.
+
+    The others get more prompts wrong only because they answer.
     """
     cells = [
         Cell(f"c{c}", f"g{g}", 1, 1, prompt)

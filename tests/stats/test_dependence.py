@@ -1,5 +1,6 @@
-"""Whether a router's choice has to do with the prompts: what it says of routers that do, and that
-do not, look.
+"""Test whether a router's choice depends on the prompts.
+
+Some routers read the prompts, others do not.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def test_a_router_that_keeps_three_in_ten_requests_with_their_like_is_seen() -> 
         (["a"] * 9, list(range(9))),
         (list("abc") * 3, ["one"] * 9),
         (list("ab") * 20, list(range(40))),  # each kind once
-        (list("ab") * 200, KINDS),  # in turns is more even than by chance
+        (list("ab") * 200, KINDS),  # taking turns is more even than chance
     ],
 )
 def test_what_cannot_go_together_is_not_suspected(workers: list[str], kinds: list[int]) -> None:

@@ -1,5 +1,7 @@
-"""The vectors of kind cusum_arl are average run lengths, which no function of the product computes:
-they are compared with simulated run lengths of the chart itself.
+"""Test the drift chart against average run lengths.
+
+No function of the product computes these: the vectors of kind cusum_arl are compared with simulated
+run lengths of the chart itself.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def test_missing_answers_count_as_bad() -> None:
 
 
 def test_against_the_reference_a_drop_is_seen_that_hard_questions_hide() -> None:
-    """Half of the answers are wrong anyway; now those are wrong that the reference has right."""
+    """Half of the answers are wrong anyway; then those are wrong that the reference has right."""
     references = [1.0, 0.0] * 100
     candidates: list[float | None] = [*references[:194], *[0.0] * 6]
     assert _hold(candidates, references).holds()
@@ -47,7 +47,7 @@ def test_against_the_reference_a_drop_is_seen_that_hard_questions_hide() -> None
 
 
 def test_the_limit_is_the_share_of_the_one_that_alarms() -> None:
-    """Grown answer by answer: it holds from the first on at which the chart is above the share."""
+    """Add answers one by one: it holds from the first one that lifts the chart above the share."""
     values: list[float | None] = [1.0] * 300
     for _ in range(20):
         values.append(0.0)

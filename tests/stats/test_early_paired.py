@@ -1,4 +1,4 @@
-"""Sequential non-inferiority: its bets are fair, its errors stay within alpha, and it stops."""
+"""Test sequential non-inferiority: bets are fair, errors stay within alpha, and it stops."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ VALUES = st.lists(st.floats(0.0, 1.0), max_size=40)
 def test_no_bet_grows_on_average_under_its_hypothesis(
     earlier: list[float], null: float, gap: float, spread: float
 ) -> None:
-    """Of two values whose mean is `null` the one or the other comes; stakes know nothing but what
-    came before.
+    """Draw one of two values whose mean is `null`.
+
+    Stakes depend only on earlier values.
     """
     low, high = null * (1.0 - spread), null + (1.0 - null) * spread
     if high - low < 1e-6:
@@ -40,7 +41,7 @@ def test_no_bet_grows_on_average_under_its_hypothesis(
     assert chance * wealth(high) + (1.0 - chance) * wealth(low) <= wealth() * (1.0 + 1e-9)
 
 
-def test_the_wealth_is_half_that_of_fixed_stakes_and_half_that_of_a_stake_that_follows_the_variance() -> (
+def test_the_wealth_is_half_that_of_fixed_stakes_and_half_that_of_a_stake_that_follows_the_variance() -> (  # noqa: E501
     None
 ):
     null, gap, values = (
@@ -57,7 +58,7 @@ def test_the_wealth_is_half_that_of_fixed_stakes_and_half_that_of_a_stake_that_f
 
 
 def test_the_evidence_needed_is_one_over_alpha_and_that_few_are_missing_one_over_eps() -> None:
-    """By the first value at which both are there, found by itself."""
+    """Compare with the first value at which both hold, found independently."""
     n, margin, alpha = 3000, 0.02, 0.025
     random_ = random.Random(5)
     values = random_.choices([-1.0, 0.0, 1.0], [0.01, 0.98, 0.01], k=n)
@@ -72,7 +73,7 @@ def test_the_evidence_needed_is_one_over_alpha_and_that_few_are_missing_one_over
     test = EarlyPaired(n, margin, alpha=alpha)
     assert test.update(values) is Decision.PASS
     assert wanted is not None
-    assert 0 <= wanted - test.looked_at <= 1  # what is left of the weight helps a little
+    assert 0 <= wanted - test.looked_at <= 1  # the rest of the weight helps slightly
 
 
 @pytest.mark.parametrize(("drop", "decision"), [(0.0, Decision.PASS), (0.1, Decision.FAIL)])
@@ -86,7 +87,7 @@ def test_clear_cases_stop(drop: float, decision: Decision) -> None:
 
 
 def test_at_a_drop_of_the_margin_either_decision_comes_in_alpha_at_most() -> None:
-    """The evidence halved would exceed it: alpha is large here, so that both show."""
+    """Half of the evidence would exceed it: alpha is large here, so that both show."""
     alpha, runs, n, margin = 0.3, 500, 400, 0.05
     random_ = numpy.random.default_rng(11)
     before = endpoints(random_, (runs, n), flip_rate=0.034)

@@ -18,8 +18,9 @@ from serve_eval.stats.early_stop import EarlyClassic
 
 
 def _loop(values: list[float], n: int, null: float) -> float:
-    """Log wealth of the bet without replacement as section 3 of the specification writes it, for
-    values in -1..1.
+    """Return the log wealth of the bet without replacement.
+
+    It follows section 3 of the specification, for values in -1..1.
     """
     wealths, total = [1.0] * len(GRID), 0.0
     for t, x in enumerate(values, 1):
@@ -117,14 +118,17 @@ def test_a_missing_answer_makes_both_bets_poorer() -> None:
     assert [certain.update_missing(1.0, 1.0) for _ in range(50)][-1] is Decision.PASS
 
 
-# ------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------  # noqa: E501
 # its level
 
 
 def _decisions(
     values: Sequence[float | None], runs: int, **options: float
 ) -> Counter[Decision | None]:
-    """Of one population in random orders; None is a missing answer. Scores lie in 0..1."""
+    """Decide on one population in random orders; None is a missing answer.
+
+    Scores are in 0..1.
+    """
     rng, found, row = random.Random(1), Counter[Decision | None](), list(values)
     for _ in range(runs):
         rng.shuffle(row)
@@ -141,8 +145,9 @@ def _decisions(
 
 
 def test_the_first_sample_with_the_evidence_needed_decides() -> None:
-    """2 / eps of one bet and 1 / eps that at most two of a hundred are missing, both computed
-    here.
+    """Require 2 / eps of one bet, and 1 / eps that at most two of a hundred are missing.
+
+    Both are computed here.
     """
     n, eps, margin = 100, 0.05, 0.2
     for seed in range(20):
@@ -166,11 +171,13 @@ def test_the_first_sample_with_the_evidence_needed_decides() -> None:
         assert quick.looked_at == wanted < stop.looked_at
 
 
-def test_a_run_whose_threshold_lies_between_its_bounds_is_decided_with_probability_eps_at_most() -> (
+def test_a_run_whose_threshold_lies_between_its_bounds_is_decided_with_probability_eps_at_most() -> (  # noqa: E501
     None
 ):
-    """The worst case: with the one missing answer wrong it fails by one answer, with it right it
-    passes by none. Each bet may err. With half of the evidence, 29 % would be decided.
+    """Test the worst case.
+
+    With the one missing answer wrong the run fails by one answer, with it right it passes by none.
+    Each bet may err. With half of the evidence, 29 % would be decided.
     """
     eps, runs = 0.2, 600
     found = _decisions(
@@ -180,7 +187,7 @@ def test_a_run_whose_threshold_lies_between_its_bounds_is_decided_with_probabili
     assert found[Decision.PASS] > 0 < found[Decision.FAIL]
 
 
-def test_one_answer_on_the_wrong_side_is_passed_and_failed_with_probability_eps_halved_at_most() -> (
+def test_one_answer_on_the_wrong_side_is_passed_and_failed_with_probability_eps_halved_at_most() -> (  # noqa: E501
     None
 ):
     eps, runs = 0.2, 250
@@ -191,7 +198,7 @@ def test_one_answer_on_the_wrong_side_is_passed_and_failed_with_probability_eps_
 
 
 def test_missing_answers_count_as_worst_for_one_bet_and_as_best_for_the_other() -> None:
-    """Eight of a hundred leave 46 to 54: by either end alone the verdict would be clear."""
+    """Eight of a hundred leave 46 to 54; either bound alone would make the verdict clear."""
     eps, runs = 0.05, 200
     values = [1.0] * 460 + [0.0] * 460 + [None] * 80
     found = _decisions(values, runs, threshold=0.5, eps=eps, max_missing=0.1)
@@ -202,7 +209,7 @@ def test_missing_answers_count_as_worst_for_one_bet_and_as_best_for_the_other() 
 def test_a_run_with_one_missing_answer_too_many_is_decided_with_probability_eps_at_most(
     value: float,
 ) -> None:
-    """Whatever the scores say: they are all alike."""
+    """The scores do not matter: they are all alike."""
     eps, runs, n = 0.2, 1000, 100
     found = _decisions([value] * (n - 3) + [None] * 3, runs, threshold=0.5, eps=eps)
     assert runs - found[None] <= acceptance_region(runs, eps)[1]
@@ -221,7 +228,7 @@ def test_what_holds_a_decision_up_is_asked_only_where_there_would_be_one() -> No
 def test_what_is_certain_by_counting_is_never_decided_the_other_way(
     values: list[float], tenths: int
 ) -> None:
-    """Even where the mean lies exactly on the threshold and the last values leave no choice."""
+    """Even if the mean is exactly on the threshold and the last values leave no choice."""
     margin = tenths / 10
     verdict = EarlyClassic.for_pairs(len(values), margin, eps=1e-9).update(values)
     if verdict is not None:

@@ -1,6 +1,4 @@
-"""What the formulas give at their edges and with their less used options, each against its
-definition.
-"""
+"""Test the formulas at their edges and with rarely used options, each against its definition."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from serve_eval.stats.planning import SAW_TEETH, _smallest, num_noninferior_for
 
 
 def test_an_acceptance_region_begins_behind_what_is_too_rare() -> None:
-    """P(0 of ten fair throws) is all that may lie below, to the last bit: 0 is outside."""
+    """Only P(0 of ten fair throws) may be below, to the last bit: 0 is outside."""
     none = float(bdtr(0, 10, 0.5))
     assert acceptance_region(10, 0.5, 2.0 * none)[0] == 1
     assert acceptance_region(10, 0.5, 1.9 * none)[0] == 0
@@ -46,15 +44,16 @@ def test_a_single_pair_has_a_mean_and_no_p() -> None:
 
 @pytest.mark.parametrize("method", [Method.PERMUTATION, Method.SIGN_FLIP, Method.EXCHANGE])
 def test_weights_count_in_permutation_tests(method: Method) -> None:
-    """Three prompts of weight 4 fell and three of weight 1 rose: of the 64 signs three of the heavy
-    ones and those of the same sum are as low.
+    """Three prompts of weight 4 fell and three of weight 1 rose.
+
+    Of the 64 signs, three of the heavy ones and those of the same sum are as low.
     """
     reference, candidate = [1.0] * 3 + [0.0] * 3, [0.0] * 3 + [1.0] * 3
     even = drop_test(_pairs(reference, candidate), method)
     uneven = drop_test(_pairs(reference, candidate, [4.0] * 3 + [1.0] * 3), method)
     assert even.p == pytest.approx(0.5)
-    # sums up to -9 of 4 (+-1 +-1 +-1) + (+-1 +-1 +-1): -15, -13 three times, -11 three times, -9
-    # once
+    # Sums up to -9 of 4 (+-1 +-1 +-1) + (+-1 +-1 +-1): -15, -13 three times, -11 three times, -9
+    # once.
     assert uneven.p_exact == pytest.approx((1 + 3 + 3 + 1) / 64)
     assert uneven.p == pytest.approx((1 + 3 + 3 + 0.5) / 64)
 
@@ -131,8 +130,9 @@ def test_where_the_usual_value_is_the_worst_it_is_a_bad_one() -> None:
 
 @pytest.mark.parametrize("largest", [1.0, 100.0])
 def test_a_gap_within_rounding_is_no_step(largest: float) -> None:
-    """A gap of TIE times the largest score at most is rounding; the step is then that of the
-    rest.
+    """A gap of at most TIE times the largest score is rounding.
+
+    The step is then that of the rest.
     """
     found = _on_grid(numpy.array([[0.0, TIE * largest, largest]]))
     assert found is not None
@@ -141,8 +141,9 @@ def test_a_gap_within_rounding_is_no_step(largest: float) -> None:
 
 
 def test_few_large_scores_are_not_inverted() -> None:
-    """Their sum is far from a bell: its characteristic function does not vanish where that of a
-    bell would.
+    """Their sum is far from a bell curve.
+
+    Its characteristic function does not vanish where that of a bell curve does.
     """
     random = numpy.random.default_rng(0)
     units = random.random((2, 400)) * 1e-3
@@ -152,8 +153,9 @@ def test_few_large_scores_are_not_inverted() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_inverted_sum_is_that_of_a_bell(seed: int) -> None:
-    """Of 3000 alike prompts the sum is normal but for the fourth moment; .5 is at the mean by
-    symmetry.
+    """The sum of 3000 similar prompts is normal but for the fourth moment.
+
+    By symmetry, .5 is at the mean.
     """
     random = numpy.random.default_rng(seed)
     units = random.random((2, 3000))

@@ -1,5 +1,6 @@
-"""The chance of a false alarm of the drift chart: against simulated charts, and what an estimate
-costs.
+"""Test the chance of a false alarm of the drift chart.
+
+It is compared with simulated charts; the cost of an estimate is tested as well.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ KNOWN = Scale()
 
 
 def test_the_chance_is_that_of_the_average_run_lengths_of_the_shared_vectors(vectors: Any) -> None:
-    """Once the chart has run in, alarms come at the rate 1 / ARL."""
+    """After the chart's start phase, alarms come at the rate 1 / ARL."""
     arls = {
         (v["inputs"]["h"], v["inputs"]["shift"]): v["expected"]["arl"] for v in vectors("cusum_arl")
     }
@@ -33,9 +34,7 @@ def test_the_chance_is_that_of_the_average_run_lengths_of_the_shared_vectors(vec
     ("ratio", "flips"), [(1.0, math.inf), (1.5, math.inf), (1.0, 3.0), (2.0, 3.0), (1.5, 1.0)]
 )
 def test_simulated_charts_alarm_as_often_as_the_chain_says(ratio: float, flips: float) -> None:
-    """Counts of flips, each a loss, alarm no more often than the skewed steps that stand for
-    them.
-    """
+    """Counts of flips, each a loss, alarm no more often than the skewed steps that model them."""
     random, charts, runs = numpy.random.default_rng(7), 20_000, 120
     if math.isinf(flips):
         steps = random.normal(size=(runs, charts)) * math.sqrt(ratio)
@@ -52,7 +51,7 @@ def test_simulated_charts_alarm_as_often_as_the_chain_says(ratio: float, flips: 
 
 
 def test_the_chance_averages_over_what_the_true_variance_may_be() -> None:
-    """Simulated: the variance is drawn, then a chart that divides by its estimate runs a year."""
+    """Draw the variance, then run a chart that divides by its estimate for a year."""
     random, charts = numpy.random.default_rng(8), 20_000
     scale = Scale(ratio=1.1, df=12.0)
     root = numpy.sqrt(scale.ratio * random.chisquare(scale.df, charts) / scale.df)
@@ -89,8 +88,8 @@ def test_at_the_raised_limit_the_chance_is_that_of_a_known_variance(
 
 
 def test_no_flip_in_two_runs_does_not_mean_that_there_are_none() -> None:
-    """Fay and Feuer's upper bound of a count of 0 is that of Poisson's law: -ln(alpha) for one
-    count.
+    """For one count, Fay and Feuer's upper bound of a count of 0 is that of Poisson's law:
+    -ln(alpha).
     """
     none = measure_scale(0.0, None, runs=2, prompts=198, used=1 / 198, n=198, change=1.0)
     assert (none.ratio, none.df, none.flips) == pytest.approx((0.5, 2.0, 1.0))
@@ -98,8 +97,9 @@ def test_no_flip_in_two_runs_does_not_mean_that_there_are_none() -> None:
 
 
 def test_a_variance_of_many_flips_is_known_well() -> None:
-    """M prompts of two runs disagree: the distribution is that of a Poisson count of which m + 1
-    were seen.
+    """m prompts of two runs disagree.
+
+    The distribution is that of a Poisson count with m + 1 observed.
     """
     m, n = 400, 10_000
     scale = measure_scale(

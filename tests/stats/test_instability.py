@@ -15,7 +15,7 @@ from serve_eval.stats.instability import instability, successive_dispersion
 
 
 def _runs(correct_counts: list[int], runs: int) -> Any:
-    """Rows of right/wrong answers in which a prompt's right answers come first."""
+    """Return rows of right/wrong answers in which a prompt's right answers come first."""
     return (numpy.arange(runs)[:, numpy.newaxis] < numpy.array(correct_counts)).astype(float)
 
 
@@ -59,14 +59,14 @@ def test_scores_that_are_not_right_or_wrong_have_no_flip_rate() -> None:
     result = instability([[0.2, 0.5], [0.4, 0.5]])
     assert result.variance == pytest.approx(0.01)
     assert (result.flip_rate, result.mixed) == (None, None)
-    assert result.cochran_q == pytest.approx(1.0)  # one prompt alone always gives K - 1
+    assert result.cochran_q == pytest.approx(1.0)  # a single prompt always gives K - 1
 
 
 @given(
     arrays(numpy.int8, st.tuples(st.integers(2, 7), st.integers(1, 40)), elements=st.integers(0, 1))
 )
 def test_q_of_any_scores_is_cochrans_where_they_are_right_or_wrong(answers: Any) -> None:
-    """Cochran's own formula, in whole numbers: (K - 1)(K sum C^2 - T^2) / (K T - sum S^2)."""
+    """Use Cochran's own formula in whole numbers: (K - 1)(K sum C^2 - T^2) / (K T - sum S^2)."""
     count, rows = len(answers), answers.astype(int)
     per_run, per_prompt, total = rows.sum(axis=1), rows.sum(axis=0), int(rows.sum())
     spread = count * total - int((per_prompt**2).sum())
@@ -120,8 +120,9 @@ def test_a_run_that_is_worse_as_a_whole_shows_in_graded_scores() -> None:
 
 
 def test_the_degrees_of_freedom_say_how_well_the_variance_is_known() -> None:
-    """Of 1000 prompts of two runs, m disagree: v is m / 2000, with a standard error of about
-    sqrt(m) / 2000.
+    """Of 1000 prompts of two runs, m disagree.
+
+    v is m / 2000, with a standard error of about sqrt(m) / 2000.
     """
     for m in (2, 10, 50):
         result = instability(_runs([1] * m + [2] * (1000 - m), 2))
@@ -134,8 +135,9 @@ def test_the_degrees_of_freedom_say_how_well_the_variance_is_known() -> None:
 
 
 def test_with_four_runs_the_error_of_the_variance_is_that_of_given_prompts() -> None:
-    """Scipy's unbiased variance of a k-statistic, prompt by prompt; and the true error of simulated
-    runs.
+    """Compare with scipy's unbiased variance of a k-statistic, prompt by prompt.
+
+    Compare also with the true error of simulated runs.
     """
     random = numpy.random.default_rng(6)
     scores = random.gamma(2.0, size=(5, 30))

@@ -282,7 +282,7 @@ def test_judging_a_hundred_thousand_pairs_takes_less_than_two_seconds() -> None:
     random_ = numpy.random.default_rng(0)
     reference = (random_.random(100_000) < 0.7).astype(float)
     candidate = numpy.where(random_.random(100_000) < 0.02, 1 - reference, reference)
-    judge(_answers(3, 2, 40), margin=0.1)  # scipy is loaded
+    judge(_answers(3, 2, 40), margin=0.1)  # loads scipy
     start = time.process_time()
     judge(pair(reference, candidate, lo=0, hi=1, higher_is_better=True), margin=0.01)
     rouge = random_.random(100_000)

@@ -20,7 +20,7 @@ FEW = st.lists(SIGNS, min_size=1, max_size=7).map(Counter)
 
 
 def _mid(positive: int, n: int) -> Fraction:
-    """McNemar's mid-p from whole numbers."""
+    """Return McNemar's mid-p from whole numbers."""
     if n == 0:
         return Fraction(1)
     more = sum(math.comb(n, k) for k in range(positive + 1, n + 1))
@@ -28,13 +28,13 @@ def _mid(positive: int, n: int) -> Fraction:
 
 
 def _least(signs: list[Signs]) -> Fraction:
-    """The smaller mid-p of the two measures."""
+    """Return the smaller mid-p of the two measures."""
     each = [[one[which] for one in signs if one[which]] for which in (0, 1)]
     return min(_mid(sum(s > 0 for s in row), len(row)) for row in each)
 
 
 def _flipped(counts: Counter[Signs]) -> Iterator[list[Signs]]:
-    """All joint flips of the signs."""
+    """Return all joint flips of the signs."""
     signs = [one for one in counts.elements() if one != (0, 0)]
     for flips in product((1, -1), repeat=len(signs)):
         yield [(flip * a, flip * b) for flip, (a, b) in zip(flips, signs, strict=True)]
@@ -82,7 +82,7 @@ def test_one_measure_alone_and_two_that_agree_are_mcnemars_test(
 def test_it_lies_between_the_smaller_p_and_twice_that(counts: dict[Signs, int]) -> None:
     found = min_p(counts)
     assert min(found.each) * (1 - 1e-9) <= found.p_exact
-    # Bonferroni, of exact p-values, which are at most twice the mid-p.
+    # Bonferroni bound of exact p-values, which are at most twice the mid-p.
     assert found.p_exact <= min(1.0, 4 * min(found.each)) * (1 + 1e-9)
     assert found.p_mid <= found.p_exact <= 2 * found.p_mid * (1 + 1e-9)
 
@@ -100,10 +100,10 @@ def test_the_order_of_the_measures_does_not_matter(counts: dict[Signs, int]) -> 
         # bf16 and int4 of a served model, 100 prompts: 6 texts changed, none of the second ones.
         ({(0, 1): 6}, 0.0078125),
         ({(0, 1): 3, (1, 1): 3}, 0.0078125),
-        # The embedded model as bf16 and int4, 100 word problems: 14 texts changed, and 13 scores
-        # with them.
+        # The embedded model as bf16 and int4, 100 word problems: 14 texts changed, and 13 of their
+        # scores.
         ({(1, 1): 13, (0, 1): 1, (0, 0): 86}, 2.0**-15),
-        # Continuous scores under noise, 200 prompts: int8 lies farther in 134, int4 in 193.
+        # Continuous scores under noise, 200 prompts: int8 is farther away in 134, int4 in 193.
         ({(1, 0): 134, (-1, 0): 66}, 6.425945581938067e-07),
         ({(1, 0): 193, (-1, 0): 7}, 7.635380881512203e-49),
         ({}, 1.0),
@@ -121,7 +121,7 @@ def test_two_measures_that_know_nothing_of_each_other_cost_twice_the_p() -> None
 
 @pytest.mark.parametrize("n", [20, 50, 500])
 def test_equal_p_values_of_different_numbers_of_signs_are_ties(n: int) -> None:
-    """Half of the signs positive is a mid-p of 1/2, however many there are."""
+    """Half of the signs positive is a mid-p of 1/2 for any number of signs."""
     at_most_half = Fraction(sum(math.comb(n, k) for k in range(n // 2 + 1)), 2**n)
     below_half = at_most_half - Fraction(math.comb(n, n // 2), 2**n)
     found = min_p({(1, 0): 1, (-1, 0): 1, (0, 1): n // 2, (0, -1): n // 2})

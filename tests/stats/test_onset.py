@@ -17,7 +17,7 @@ def _falling(seed: int, before: float, after: float) -> numpy.typing.NDArray[num
     return numpy.concatenate([random.random(100) >= before, random.random(300) >= after])
 
 
-def test_a_fall_from_95_to_50_percent_at_request_100_is_noticed_within_40_requests_in_95_of_100_seeds() -> (
+def test_a_fall_from_95_to_50_percent_at_request_100_is_noticed_within_40_requests_in_95_of_100_seeds() -> (  # noqa: E501
     None
 ):
     found = [onset(_falling(seed, 0.95, 0.5), 0.008) for seed in range(100)]
@@ -33,7 +33,7 @@ def test_healthy_runs_are_accused_no_more_often_than_alpha() -> None:
 
 @pytest.mark.parametrize("share", [0.002, 0.005, 0.01, 0.02])
 def test_the_level_holds_where_hardly_anything_is_bad(share: float) -> None:
-    """As among the answers to prompts that a reference had right."""
+    """Bad answers are as rare as among prompts that a reference had right."""
     random = numpy.random.default_rng(5)
     assert (
         sum(onset(random.random(400) < share, 0.008) is not None for _ in range(250)) <= 1
@@ -76,7 +76,7 @@ def test_the_chart_is_the_largest_likelihood_ratio_over_its_windows(bad: list[bo
 
 
 def _first_above(bad: numpy.typing.NDArray[numpy.bool_], over: float) -> int | None:
-    """By the whole chart: what `passes` finds without drawing it."""
+    """Compute the whole chart to find what `passes` finds without drawing it."""
     above = numpy.flatnonzero(chart(bad) > over)
     return int(above[0]) if above.size else None
 
@@ -117,8 +117,9 @@ def test_a_limit_that_the_chart_reaches_exactly_is_not_passed() -> None:
 
 
 def test_only_windows_that_may_pass_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a healthy run hardly any, whatever its length: else the cost of a long one is that of its
-    whole chart.
+    """A healthy run needs hardly any windows, however long it is.
+
+    Otherwise a long run would cost as much as its whole chart.
     """
     computed = 0
 

@@ -21,8 +21,9 @@ SCORES = st.sampled_from([0.0, 0.5, 1.0, 1 / 3])
 
 
 def _by_hand(runs: list[list[float]], candidate_runs: int) -> tuple[float, float]:
-    """P(sum <= observed) and the mid-p, by all ways to say which runs of each prompt are the
-    candidate's.
+    """Return P(sum <= observed) and the mid-p by enumeration.
+
+    Each prompt's runs are assigned to the candidate in all ways.
     """
     columns = list(zip(*runs, strict=True))
     observed = math.fsum(value for column in columns for value in column[-candidate_runs:])
@@ -61,8 +62,9 @@ def test_one_run_a_side_is_mcnemars_test(down: int, up: int) -> None:
 
 
 def test_a_prompt_counts_by_how_often_it_was_right() -> None:
-    """Three reference runs; 4 prompts that only the candidate has wrong: each of 4 answers is the
-    wrong one alike.
+    """Use three reference runs and 4 prompts that only the candidate has wrong.
+
+    Any of 4 answers is equally likely to be the wrong one.
     """
     runs = numpy.ones((4, 20))
     runs[3, :4] = 0.0
@@ -92,7 +94,7 @@ def test_sums_inversion_and_draws_agree(before: int, after: int) -> None:
 
 
 def test_the_inversion_has_the_tail_of_the_exact_sum() -> None:
-    """Scores on a fine grid, for which both ways are open."""
+    """Scores are on a fine grid, for which both methods apply."""
     random_ = numpy.random.default_rng(3)
     runs = random_.integers(0, 40, (4, 250)).astype(float)
     for lower in (2.0, 4.0, 6.0):

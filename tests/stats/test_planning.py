@@ -83,7 +83,7 @@ def test_the_level_of_tango_at_the_boundary_stays_close_to_alpha() -> None:
 
 
 def test_needed_prompts_come_within_three_percent_of_the_table_of_the_method() -> None:
-    """The table was read off a coarse grid of n; these are the exact ones."""
+    """The table was read off a coarse grid of n; these are the exact values."""
     assert num_noninferior_for(0.01, 0.011, 0.05, 0.2) == 847
     assert num_noninferior_for(0.01, 0.034, 0.05, 0.2) == pytest.approx(2235, rel=0.03)
     assert num_noninferior_for(0.02, 0.088, 0.05, 0.2) == pytest.approx(1407, rel=0.03)

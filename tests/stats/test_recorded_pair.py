@@ -1,6 +1,4 @@
-"""A real pair: one model of 405 billion parameters behind two deployments, on all questions of
-GSM8K.
-"""
+"""Test a real pair: one 405-billion-parameter model behind two deployments, on all of GSM8K."""
 
 from __future__ import annotations
 
@@ -23,8 +21,9 @@ OTHER = "gsm8k_Llama-3.1-405B-Instruct-Turbo.jsonl"
 
 
 def _scores(shared: Path, name: str) -> list[float]:
-    """Scored by the flexible filter, which must agree with lm-evaluation-harness's own judgement of
-    every answer.
+    """Score by the flexible filter.
+
+    It must agree with lm-evaluation-harness's own judgement of every answer.
     """
     task = gsm8k.task(filter="flexible-extract")
     questions = [

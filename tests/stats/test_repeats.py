@@ -1,4 +1,4 @@
-"""pass@k and the vote: small cases by hand, and pass@k against the enumeration of all draws."""
+"""Test pass@k and the vote by hand, and pass@k against the enumeration of all draws."""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ from serve_eval.stats.run_effects import effect_of, inflate_bound, inflate_p, ru
 
 
 def _pairs(sd: float, seed: int, runs: int = 5, n: int = 600) -> Pairs:
-    """Runs of one endpoint whose prompts all shift together by a normal logit of this spread."""
+    """Return runs of one endpoint whose prompts all shift together by a normal logit of this
+    spread.
+    """
     random = numpy.random.default_rng(seed)
     logits = random.normal(0.5, 1.0, n)
     shifts = sd * random.normal(size=(runs + 1, 1))
@@ -44,8 +46,9 @@ def test_alike_runs_are_left_as_they_are_with_rare_exceptions() -> None:
 
 
 def test_a_common_shift_of_whole_runs_is_no_proof_of_a_drop() -> None:
-    """Each side of 100 comparisons has a shift of its own: without the inflation some 40 of them
-    would fail.
+    """Each side of 100 comparisons has its own shift.
+
+    Without the inflation some 40 of them would fail.
     """
     alarms = sum(
         p <= 0.05

@@ -1,4 +1,4 @@
-"""Bets for ever: what they may gain under the hypothesis, and that a late change is noticed."""
+"""Test endless bets: their gain under the hypothesis, and that a late change is noticed."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def test_the_shares_of_all_rounds_sum_to_one() -> None:
 def test_no_stake_grows_on_average_where_the_pool_is_as_good_as_the_hypothesis_says(
     prompts: list[tuple[float, float]], asked: int
 ) -> None:
-    """Exactly, over every subset and every answer: prompts have a chance of a right answer and any
-    usual score.
+    """Enumerate every subset and every answer.
+
+    Prompts have a chance of a right answer and any usual score.
     """
     null = math.fsum(chance - usual for chance, usual in prompts) / len(prompts)
     if null > 0.95:
@@ -95,8 +96,9 @@ def test_there_is_no_bet_against_what_cannot_be_missed() -> None:
 
 @given(st.integers(1, 12), st.data())
 def test_a_spread_subset_holds_every_place_equally_often(n: int, data: st.DataObject) -> None:
-    """Over starts from 0 to 1 in steps so small that no boundary between two subsets lies within
-    one.
+    """Try starts from 0 to 1 in small steps.
+
+    No boundary between two subsets is inside a step.
     """
     asked = data.draw(st.integers(1, n))
     steps = 4 * math.lcm(n, asked)
@@ -146,9 +148,10 @@ def test_no_subset_has_more_room_than_the_highest_mean(
 def test_a_bet_on_a_rounds_mean_does_not_grow_whatever_its_answers_share(
     prompts: list[tuple[float, int]], most: int, share: float
 ) -> None:
-    """Exactly: in a share of the rounds every answer is right, and in the others chances are such
-    that the mean over the rounds is as good as the hypothesis says. Answer by answer the same
-    rounds let the wealth grow.
+    """Enumerate all rounds exactly.
+
+    In a share of the rounds every answer is right. In the others the chances make the mean over the
+    rounds as good as the hypothesis says. Answer by answer, the same rounds let the wealth grow.
     """
     prompts = sorted(prompts, key=lambda prompt: prompt[1])
     usual = [known / 4 for _, known in prompts]
@@ -177,7 +180,7 @@ def test_a_bet_on_a_rounds_mean_does_not_grow_whatever_its_answers_share(
                         chance * numpy.exp(sequential_monitor.gains([value], null, highest)) / steps
                     )
     assert (wealth <= 1.0 + 1e-9).all()
-    assert (wealth >= 1.0 - 1e-9).all()  # nothing is given away either
+    assert (wealth >= 1.0 - 1e-9).all()  # nothing is wasted either
 
 
 def test_the_floor_is_below_the_mean_and_nearer_to_it_with_more_passes() -> None:
@@ -188,7 +191,7 @@ def test_the_floor_is_below_the_mean_and_nearer_to_it_with_more_passes() -> None
 
 
 def test_the_floor_is_where_the_wealth_of_all_passes_reaches_the_limit() -> None:
-    """Played by hand: in each pass each answer less the mean of the same prompt's earlier ones."""
+    """Compute by hand: each answer less the mean of the same prompt's earlier ones."""
     random = numpy.random.default_rng(2)
     scores = (random.random((5, 40)) < random.random(40) ** 0.2).astype(float)
 
@@ -208,8 +211,9 @@ def test_the_floor_is_where_the_wealth_of_all_passes_reaches_the_limit() -> None
 
 @pytest.mark.parametrize("shift", [0.0, 0.3])
 def test_the_floor_is_too_high_no_more_often_than_it_says(shift: float) -> None:
-    """Also where answers follow those of the pass before: a prompt that was wrong at first is wrong
-    more often.
+    """Answers may follow those of the pass before.
+
+    A prompt that was wrong at first is then wrong more often.
     """
     random, over, trials = numpy.random.default_rng(1), 0, 300
     for _ in range(trials):

@@ -1,4 +1,4 @@
-"""The simulated endpoints are what they say: the calibration rests on them."""
+"""Test the simulated endpoints on which the calibration rests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_mixture_has_its_accuracy_and_two_runs_differ_with_the_flip_rate(
     assert (down / MANY, up / MANY) == pytest.approx((flip_rate / 2, flip_rate / 2), abs=error)
 
 
-def test_a_regression_turns_right_answers_wrong_and_a_change_without_one_turns_as_many_the_other_way() -> (
+def test_a_regression_turns_right_answers_wrong_and_a_change_without_one_turns_as_many_the_other_way() -> (  # noqa: E501
     None
 ):
     random = numpy.random.default_rng(2)

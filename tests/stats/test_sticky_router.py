@@ -1,6 +1,7 @@
-"""Healthy servers are not accused when alike prompts stick to one of them, and a bad one is found
-among what the reference had right: the worst cells of the table that `make calibrate` prints, with
-fewer rounds.
+"""Test attribution if similar prompts stick to one server.
+
+Healthy servers are not accused, and a bad one is found among the prompts that the reference had
+right. Tests the worst cells of the table that `make calibrate` prints, with fewer rounds.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ def test_kinds_of_prompts_that_stick_to_servers_accuse_nobody(known: Setting, ro
     random = numpy.random.default_rng(1)
     told = [played(random, 1.0, known) for _ in range(rounds)]
     assert not any(one.now for one in told)
-    assert sum(bool(one.before) for one in told) >= 4  # one in six, when all prompts are compared
+    assert sum(bool(one.before) for one in told) >= 4  # one in six if all prompts are compared
     assert all(one.dealt_by for one in told)
 
 
 def test_what_the_reference_had_right_accuses_nobody_where_nothing_else_is_known() -> None:
-    """At .01 more than 4 of 100 are one case in 300; of all prompts at once some 16 are."""
+    """More than 4 of 100 are one case in 300 at .01; with all prompts at once some 16 are."""
     random = numpy.random.default_rng(2)
     told = [played(random, 1.0, Setting(runs=3)) for _ in range(100)]
     assert sum(bool(one.now) for one in told) <= 4

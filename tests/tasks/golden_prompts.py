@@ -1,9 +1,10 @@
-"""What every task asks, as hashes over whole sets: `make golden-prompts` writes them again after a
-change on purpose.
+"""Hash what every task asks, over whole sets; `make golden-prompts` updates the file.
 
-golden_prompts.json holds, of every task with every option that changes what it asks, the hash over
-its requests and the targets of its samples, over the data of made_data and over the real sets where
-they are beside the checkout. Of made data it holds the first request as well, so that a difference
+Run it after an intended change.
+
+For every task, with every option that changes its requests, golden_prompts.json holds the hash over
+the requests and the targets of the samples. It covers the data of made_data, and the real sets if
+they are next to the checkout. For made data it also holds the first request, so that a difference
 can be read; real sets are not ours to print.
 """
 
@@ -111,7 +112,7 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
     "word_problems_perplexity": [{"random_seed": 1}],
     "zero_scrolls": [{"random_seed": 1}],
 }
-"""Of every task the options that change what it asks; without any it is asked as well."""
+"""Options that change the requests, by task; each task is also asked without options."""
 OF_EVERY_TASK: list[dict[str, object]] = [
     {
         "apply_chat_template": True,
@@ -134,14 +135,12 @@ ASK_THE_SAME = {
     "prompts": "where LongBench's prompts are",
     "files": "where texts are",
 }
-"""Options that change nothing of what is asked, with what they are."""
+"""Options that do not change the requests, and what they set."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The hash over all that a task asks, how much that is, and the beginning of its first
-    request.
-    """
+    """The hash of all requests of a task, their number, and the start of the first one."""
 
     sha256: str
     requests: int
@@ -149,18 +148,21 @@ class Asked:
 
 
 def variants() -> list[tuple[str, dict[str, object]]]:
-    """Every task with every list of options."""
+    """Return every task with every list of options."""
     own = [(name, options) for name in NAMES for options in ({}, *OPTIONS[name])]
     return own + [("gsm8k", options) for options in OF_EVERY_TASK]
 
 
 def label(name: str, options: dict[str, object]) -> str:
-    """A name in one line."""
+    """Return a variant's name on one line."""
     return " ".join([name, *(f"{key}={json.dumps(value)}" for key, value in options.items())])
 
 
 def asked(name: str, options: dict[str, object], root: Path) -> Asked:
-    """What a task asks of the data below a root. Raises DatasetError where there is none."""
+    """Return the requests of a task on the data below a root.
+
+    Raises DatasetError if the data is missing.
+    """
     spec = spec_of(name, root)
     place = {"path": str(CASES)} if name == "cases" else {}
     task = build_task(Spec(name=spec.name, options={**spec.options, **place, **options}))
@@ -176,7 +178,7 @@ def asked(name: str, options: dict[str, object], root: Path) -> Asked:
 
 
 def write_made(root: Path) -> None:
-    """The data of every task below a root, as the fixture `data_root` has it."""
+    """Write the data of every task below a root, as the fixture `data_root` does."""
     write_gsm8k(root / "gsm8k")
     write_mmlu(root / "mmlu", SUBJECTS)
     write_humaneval(root / "humaneval")
@@ -194,7 +196,7 @@ def _real() -> dict[str, str]:
 
 
 def main() -> None:
-    """Writes the file again, and says what changed."""
+    """Write the file again and print the changes."""
     old = json.loads(FILE.read_text()) if FILE.exists() else {"made": {}, "real": {}}
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)

@@ -1,5 +1,6 @@
-"""Small data sets in the layouts of the published ones. They measure nothing: they give the real
-loaders, prompts and scorers something to work on.
+"""Write small data sets in the layouts of the published ones.
+
+They measure nothing; they give the real loaders, prompts and scorers something to work on.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ hill market"""
 WORDS = tuple(_WORDS.split())
 
 EXAMPLE = Path(cases.__file__).with_name("example.yaml")
-"""What `serve-eval cases new` writes."""
+"""The file that `serve-eval cases new` writes."""
 NAMES = [name for name in registry.names("serve_eval.tasks") if name != "lm_eval"]
-"""Every task but those of another package, which tests/harness has."""
+"""Every task except that of lm-eval, which tests/harness covers."""
 PROMPTS = "longbench_prompts"
-"""Folder of them below the root."""
+"""Name of the folder with LongBench's prompts, below the root."""
 
 
 def sentence(rng: random.Random, words: int) -> str:
-    """Some words with a full stop."""
+    """Return random words as a sentence."""
     return " ".join(rng.choices(WORDS, k=words)).capitalize() + "."
 
 
 def write_all(root: Path) -> None:
-    """Every set below a root, with as many rows as its task asks for."""
+    """Write every set below a root, with as many rows as its task asks for."""
     write_cnn_dailymail(root / "cnn_dailymail", 512)
     write_gpqa(root / "gpqa", {"diamond": 198, "main": 12, "extended": 12})
     write_longbench_v2(root / "longbench_v2", 215)
@@ -52,13 +53,13 @@ def write_all(root: Path) -> None:
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    """One JSON object per line, with the folders above made."""
+    """Write one JSON object per line, creating parent folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def write_cnn_dailymail(folder: Path, count: int) -> None:
-    """3.0.0/test-00000-of-00001.parquet."""
+    """Write 3.0.0/test-00000-of-00001.parquet."""
     from pyarrow import Table, parquet
 
     rng = random.Random("cnn_dailymail")
@@ -71,7 +72,7 @@ def write_cnn_dailymail(folder: Path, count: int) -> None:
 
 
 def write_gpqa(folder: Path, counts: Mapping[str, int]) -> None:
-    """dataset.zip, encrypted as the authors' archive is."""
+    """Write dataset.zip, encrypted as the authors' archive is."""
     rng = random.Random("gpqa")
     files = {}
     for subset, count in counts.items():
@@ -88,7 +89,7 @@ def write_gpqa(folder: Path, counts: Mapping[str, int]) -> None:
 
 
 def write_longbench_v2(folder: Path, medium: int) -> None:
-    """data.json, a list, with a few rows of the other lengths."""
+    """Write data.json, a list, with some rows of other lengths."""
     rng = random.Random("longbench_v2")
     rows = []
     for i in range(medium + 4):
@@ -111,7 +112,7 @@ def write_longbench_v2(folder: Path, medium: int) -> None:
 
 
 def write_longbench_v1(folder: Path, sets: Mapping[str, int] | None = None) -> None:
-    """<set>/test.jsonl of the sets with that many rows each (None: the published numbers)."""
+    """Write <set>/test.jsonl with that many rows per set (None: the published numbers)."""
     rng = random.Random("longbench_v1")
     classes = ["Food", "Food type", "Colour", "Colour of a thing"]
     for name, count in (sets or {name: one.rows for name, one in SETS.items()}).items():
@@ -140,7 +141,7 @@ def write_longbench_v1(folder: Path, sets: Mapping[str, int] | None = None) -> N
 
 
 def write_longbench_prompts(folder: Path) -> Path:
-    """<set>.yaml as lm-eval has them, with prompts, lengths and stop strings of our own."""
+    """Write <set>.yaml as in lm-eval, with prompts, lengths and stop strings of our own."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, one in SETS.items():
         until = '["\\n"]' if one.group == "fewshot" else "[]"
@@ -154,8 +155,10 @@ def write_longbench_prompts(folder: Path) -> Path:
 
 
 def spec_of(name: str, root: Path) -> Spec:
-    """A task as it can be loaded from `write_all`: LongBench's prompts are otherwise those of
-    another package. Of a family one member, which has a name of its own.
+    """Return a task that loads the data of `write_all`.
+
+    LongBench's prompts come from there instead of from lm-eval. A family is represented by one
+    member, which has a name of its own.
     """
     if name == "cases":
         return Spec(name="cases:capitals", options={"path": str(EXAMPLE)})
@@ -165,7 +168,7 @@ def spec_of(name: str, root: Path) -> Spec:
 
 
 def write_json_mode_eval(folder: Path, count: int) -> None:
-    """data/train-00000-of-00001.parquet with conversations of two turns."""
+    """Write data/train-00000-of-00001.parquet with conversations of two turns."""
     from pyarrow import Table, parquet
 
     rng = random.Random("json_mode_eval")
@@ -189,7 +192,7 @@ def write_json_mode_eval(folder: Path, count: int) -> None:
 
 
 def write_slimpajama(folder: Path, count: int) -> None:
-    """test.jsonl with that many texts that are long enough, after one that is not."""
+    """Write test.jsonl with `count` texts that are long enough, after one that is not."""
     rng = random.Random("slimpajama")
     page = sentence(rng, 1500)
     texts = ["too short", *(f"{i} {page * (5 if i % 2 else 8)}" for i in range(count))]
@@ -197,7 +200,7 @@ def write_slimpajama(folder: Path, count: int) -> None:
 
 
 def write_zero_scrolls(folder: Path, count: int) -> None:
-    """squality/validation.jsonl."""
+    """Write squality/validation.jsonl."""
     rng = random.Random("zero_scrolls")
     rows = [
         {
@@ -212,8 +215,10 @@ def write_zero_scrolls(folder: Path, count: int) -> None:
 
 
 def write_aime(root: Path) -> None:
-    """aime25/test.jsonl with texts as answers, aime24/aime_2024_problems.parquet and
-    aime26/data/train-*.parquet with numbers.
+    """Write the three files of AIME.
+
+    aime25/test.jsonl has texts as answers; aime24/aime_2024_problems.parquet and
+    aime26/data/train-*.parquet have numbers.
     """
     from pyarrow import Table, parquet
 
@@ -238,8 +243,9 @@ def write_aime(root: Path) -> None:
 
 
 def write_mmmu(folder: Path) -> None:
-    """SUBJECT/validation-00000-of-00001.parquet with 30 rows of each subject, every fifth an open
-    question.
+    """Write SUBJECT/validation-00000-of-00001.parquet with 30 rows per subject.
+
+    Every fifth row is an open question.
     """
     from pyarrow import Table, parquet
 
@@ -275,7 +281,7 @@ def write_mmmu(folder: Path) -> None:
 
 
 def png(grey: int) -> bytes:
-    """A picture of one pixel."""
+    """Return an image of one pixel."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
@@ -283,13 +289,14 @@ def png(grey: int) -> bytes:
         )
 
     head = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
-    pixel = zlib.compress(bytes([0, grey]), 0)  # stored: the same bytes from every zlib
+    pixel = zlib.compress(bytes([0, grey]), 0)  # stored: every zlib gives the same bytes
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixel) + chunk(b"IEND", b"")
 
 
 def encrypted_zip(files: Mapping[str, bytes], password: bytes) -> bytes:
-    """A zip file under PKWARE's traditional encryption, which Python reads and cannot write
-    (APPNOTE 6.1).
+    """Return a zip file under PKWARE's traditional encryption (APPNOTE 6.1).
+
+    Python can read it but not write it.
     """
     body, directory = b"", b""
     for name, content in files.items():
@@ -328,5 +335,5 @@ def _encrypt(plain: bytes, password: bytes) -> bytes:
 
 
 def _crc(crc: int, byte: int) -> int:
-    """One step of CRC-32 without its inversions."""
+    """Return one step of CRC-32 without its inversions."""
     return zlib.crc32(bytes([byte]), crc ^ 0xFFFFFFFF) ^ 0xFFFFFFFF

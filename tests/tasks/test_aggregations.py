@@ -1,5 +1,6 @@
-"""Values that are no mean of scores: what they are, and what becomes of everything that needs a
-mean.
+"""Test values that are not the mean of scores.
+
+Covers the values and everything that needs a mean.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every task must hold; a new file in serve_eval/tasks is picked up by itself."""
+"""Test the contract of every task; a new file in serve_eval/tasks is covered automatically."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def loaded(request: pytest.FixtureRequest, data_root: Path) -> tuple[Task, Datas
 
 
 def _response(task: Task, sample: Sample, text: str, ended: ExitReason) -> Response:
-    """The response that an answer of `task.answers` stands for, with a result where the task finds
-    something to run in it; what running it really gives is tested with the task.
+    """Return the response for an answer of `task.answers`.
+
+    If the task finds a program in it, the response has a result. The tests of the task check what
+    running it really gives.
     """
     response = Response(text=text, finish_reason="stop")
     if task.program is not None:
@@ -63,7 +65,7 @@ def _response(task: Task, sample: Sample, text: str, ended: ExitReason) -> Respo
 
 
 def _scored(task: Task, dataset: Dataset, place: int) -> list[tuple[Sample, Score]]:
-    """Every sample with the score of its gold answer (0) or of its wrong one (1)."""
+    """Return every sample with the score of its gold answer (0) or of its wrong one (1)."""
     ended = (ExitReason.PASSED, ExitReason.RAISED)[place]
     return [
         (s, task.score(s, _response(task, s, task.answers(s)[place], ended)))
@@ -74,7 +76,7 @@ def _scored(task: Task, dataset: Dataset, place: int) -> list[tuple[Sample, Scor
 def test_a_gold_answer_scores_full_marks_and_a_wrong_one_nothing(
     loaded: tuple[Task, Dataset],
 ) -> None:
-    """Where a score has no range, the two differ, and gold answers give the better value."""
+    """If a score has no range, the two differ, and gold answers give the better value."""
     task, dataset = loaded
     metric = task.metric
     right, wrong = _scored(task, dataset, 0), _scored(task, dataset, 1)

@@ -1,5 +1,6 @@
-"""Every task against the simulated endpoint: real prompts, HTTP and scoring, data of our own
-making.
+"""Test every task against the simulated endpoint.
+
+Prompts, HTTP and scoring are real; the data is ours.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def test_an_endpoint_that_is_always_right_has_full_marks_and_one_that_never_is_n
         assert (task.result.scored, task.result.failed) == (6, 0), task.result
         if task.result.metric.hi is not None:
             assert task.result.value == value, task.result
-        else:  # perplexity, of 0.5 and of 3 nats per token
+        else:  # perplexity of 0.5 and of 3 nats per token
             assert task.result.value == pytest.approx(math.exp(0.5 if accuracy else 3.0)), (
                 task.result
             )

@@ -1,4 +1,4 @@
-"""What every task asks is what it asked when its references were measured."""
+"""Test that every task asks what it asked when its references were measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.tasks.golden_prompts import (
 
 GOLDEN = json.loads(FILE.read_text(encoding="utf-8"))
 SAME_OF_MADE_DATA = ('mmlu none_cells="none"',)
-"""No cell of made data says None; those of the real set do."""
+"""Variants without effect on made data: none of its cells is None, unlike in the real set."""
 LABELS = {label(*variant): variant for variant in variants()}
 
 

@@ -49,7 +49,7 @@ def test_suite_exact_has_the_order_of_a_machine_without_a_cache(data_root: Path)
     assert [s.id for s in usual] == [s.id for s in exact] != [s.id for s in other]
     assert sum(one.prompt == two.prompt for one, two in zip(usual, exact, strict=True)) < 30
     assert list(task(**EXACT).load(roots, 9).samples) == list(exact[:9]), (
-        "as many as are asked for change no order"
+        "the number of samples does not change the order"
     )
     assert (task().protocol["choice_seed"], task(suite_exact=True).protocol["choice_seed"]) == (
         0,

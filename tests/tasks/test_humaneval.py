@@ -1,5 +1,6 @@
-"""HumanEval: solutions pass and broken ones fail, in the real sandbox; ROUGE as in the suite runs
-nothing.
+"""Test HumanEval in the real sandbox.
+
+Solutions pass and broken ones fail; ROUGE, as in the suite, runs nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ OWN = [
 
 
 def _scores(made: Task, asked: Sequence[tuple[Sample, str]]) -> list[Score]:
-    """What answers are worth, run for real."""
+    """Run the answers in a sandbox and return their scores."""
 
     async def run() -> list[Score]:
         sandbox, _ = await strongest()

@@ -1,4 +1,4 @@
-"""cnn_dailymail, longbench_v2 and zero_scrolls: prompts, order and what is cut."""
+"""Test the prompts, order and cuts of cnn_dailymail, longbench_v2 and zero_scrolls."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _load(folder: Path, *rows: dict[str, Any], **options: Any) -> list[Sample]:
 
 
 def _seen(sample: Sample) -> list[object]:
-    """The parts of its turn: texts, and the content of images."""
+    """Return the parts of the turn: texts, and the content of images."""
     [turn] = sample.prompt
     assert isinstance(turn, Message)
     parts: list[object] = []

@@ -1,5 +1,6 @@
-"""Passkeys in a text of any length: what is asked stays the same for a data version, and new to
-every prefix cache.
+"""Test passkeys in texts of any length.
+
+Requests stay the same for a data version, and are new to every prefix cache.
 """
 
 from __future__ import annotations

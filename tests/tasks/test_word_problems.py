@@ -1,5 +1,6 @@
-"""Word problems, their perplexity and short passkeys: what is asked, and that it stays the same for
-a data version.
+"""Test word problems, their perplexity and short passkeys.
+
+Requests stay the same for a data version.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ def _digest(dataset: Dataset) -> str:
     ids=lambda value: value.name if isinstance(value, Task) else "",
 )
 def test_other_data_has_another_version(made: Task, version: int, digest: tuple[int, str]) -> None:
-    """A generator that was changed makes other problems: raise the data version and record them
-    anew.
+    """A changed generator makes other problems.
+
+    Raise the data version and record the problems again.
     """
     assert (version, _digest(made.load(ROOTS, 50))) == digest
     assert made.protocol["data_version"] == version

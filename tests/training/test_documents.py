@@ -1,4 +1,4 @@
-"""What the embedded model reads: forms of prompts, and which of their tokens count."""
+"""Test the training texts of the embedded model: prompt forms, and which tokens count."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The weights that ship: what they were trained for they can do, and rounding them coarsely costs a
-lot of it.
+"""Test that the shipped weights can do what they were trained for.
+
+Coarse rounding costs much of it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def _accuracy(asked: list[Asked], damage: Damage = "none") -> float:
     return accuracy(Model(WEIGHTS, damage), Tokenizer(WEIGHTS / "tokenizer.json"), asked)
 
 
-# The bounds are four standard errors of 100 answers away from what docs/embedded-model.md tells.
+# The bounds are four standard errors of 100 answers away from the values in docs/embedded-model.md.
 @pytest.mark.parametrize(
     ("asked", "least"),
     [(as_plain(COUNT, 0), 75.0), (as_plain(COUNT, 2), 40.0), (passkeys(25), 55.0)],

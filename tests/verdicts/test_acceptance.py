@@ -1,4 +1,4 @@
-"""Speculative decoding: the formulas, the rule, and a run from the request to the verdict."""
+"""Test speculative decoding: the formulas, the rule and a run up to the verdict."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _told(*answers: tuple[int, float | None]) -> Acceptance | None:
 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=40), min_size=1, max_size=20))
 def test_it_is_the_suite_s_figure_over_the_steps_that_had_drafts(accepted: list[list[int]]) -> None:
-    """Each answer: a first step of one token, then steps that each accept so many draft tokens."""
+    """Each answer has a first step of one token, then steps that accept draft tokens."""
     answers = [(1 + sum(steps) + len(steps), 1 + len(steps)) for steps in accepted]
     told = _told(*((tokens, tokens / steps) for tokens, steps in answers))
     assert told is not None

@@ -1,5 +1,6 @@
-"""The rule by which an answer falls below the reference, from scores in memory and out of a
-reference's files.
+"""Test the rule that an answer falls below the reference.
+
+Scores are in memory or in the files of a reference.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from serve_eval.verdicts.reference_samples import LEVELS, SampleScores
 
 NAN = math.nan
 FILLED = [1.0] * LEAST
-"""Prompts that every run had right, so that there are enough to look at."""
+"""Prompts that every run had right, enough for the rule to judge."""
 
 
 @pytest.mark.parametrize(
@@ -62,10 +63,10 @@ def test_of_right_and_wrong_answers_only_prompts_that_most_runs_had_right_are_lo
     [
         ([0.6, 0.6, 0.6], 0.6, False),
         ([0.6, 0.6, 0.6], 0.59, True),
-        ([0.6, 0.6, 0.6], 0.6 - 0.5 / LEVELS, False),  # that near a stored score is equal
+        ([0.6, 0.6, 0.6], 0.6 - 0.5 / LEVELS, False),  # this close to a stored score is equal
         ([0.5, 0.7], 0.41, False),  # 0.6 less the 0.2 by which they differ
         ([0.5, 0.7], 0.39, True),
-        ([0.0, 0.1], 0.0, None),  # nothing is so low
+        ([0.0, 0.1], 0.0, None),  # no score is that low
         ([0.0, 0.0], 0.0, None),
     ],
 )
@@ -151,7 +152,8 @@ def test_a_subset_in_another_order_is_read_out_of_the_references_file(tmp_path: 
     asked = Dataset(samples=samples[49:4:-1], files=(), total=60)
     found = of_reference(Metric(), asked, reference)
     assert found is not None
-    assert (found.bad(0, 0.0), found.bad(len(asked.samples) - 1, 0.0)) == (True, None)  # 49, and 5
+    # samples 49 and 5
+    assert (found.bad(0, 0.0), found.bad(len(asked.samples) - 1, 0.0)) == (True, None)
     assert found.count_looks(len(asked.samples)) == 40
     assert found.group(0) == 3
     unknown = Dataset(

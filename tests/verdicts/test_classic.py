@@ -40,7 +40,7 @@ def _result(right: int, failed: int = 0, planned: int = 4104) -> TaskResult:
 @pytest.mark.parametrize(
     ("right", "failed", "outcome"),
     [
-        (2724, 0, VerdictOutcome.PASS),  # 66.374 against 66.353
+        (2724, 0, VerdictOutcome.PASS),  # 66.374 versus 66.353
         (2723, 0, VerdictOutcome.FAIL),  # 66.350
         (2800, 0, VerdictOutcome.PASS),
         (2800, 40, VerdictOutcome.PASS),  # 68.226 to 69.201

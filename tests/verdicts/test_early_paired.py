@@ -1,5 +1,6 @@
-"""A paired rule decides before all was asked, and what its looks spend of alpha is missing at the
-end.
+"""Test paired rules that decide early.
+
+The alpha that their looks spend is missing at the end.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ N = 400
 
 @pytest.fixture(scope="module")
 def judged(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """Of 400 prompts, with a reference that was registered from a run of them."""
+    """Return a plan of 400 prompts with a reference that was registered from a run of them."""
     plan = Plan(
         model="my-org/my-model",
         launcher=Spec(name="simulated", options={"accuracy": 0.8, "flip_rate": 0.02, "seed": 3}),
@@ -108,7 +109,7 @@ def test_a_clear_case_stops_at_half_of_alpha(
     assert (told.stopped, told.paired, told.alpha) == (True, True, ALPHA / 2)
     assert told.saved == report.tasks[0].result.spared > 0
     assert (verdict.evaluated, verdict.paired) == (None, None)
-    # Without a margin of its own, that of the classic rule at the whole alpha.
+    # Without a margin of its own, the rule uses that of the classic rule at the whole alpha.
     assert verdict.threshold is not None
     assert verdict.reference is not None
     classic = verdict.reference - verdict.threshold
@@ -154,7 +155,7 @@ def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(
 def test_the_margin_of_the_paired_rule_is_that_of_the_whole_alpha(
     judged: Plan, tmp_path: Path
 ) -> None:
-    """A drop too near to the classic margin to be decided early: the run goes to its end."""
+    """A drop too close to the classic margin for an early decision: the run goes to its end."""
     plan = replace(judged, verdict=Spec(name="paired"), limits=replace(judged.limits, order_seed=1))
     report = _run(plan, tmp_path / "out", damage=0.05)
     verdict = _verdict(report)
@@ -173,7 +174,7 @@ def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(
     out = tmp_path / "out"
     assert _early(_run(plan, out)).stopped
     assert run_folder.read_looks(out) == {"gsm8k": "noninferiority"}
-    # Resumed with the early stop it asks nothing more; without it, all the rest.
+    # Resumed with the early stop it asks nothing more; without it, it asks all the rest.
     assert _early(_run(plan, out)).stopped
     assert len(read_sessions(out)) == 1
     rest = _run(replace(plan, early_stop=None), out)
@@ -182,7 +183,7 @@ def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(
     assert verdict.paired is not None
     assert verdict.paired.alpha == ALPHA / 2
     assert any(line.startswith("judged at alpha 0.025") for line in verdict.warnings)
-    # Also by the other paired rule; the classic one has its own promise.
+    # The other paired rule spends the same alpha; the classic one has its own guarantee.
     saved = run_folder.read_plan(out)
     by_pairs = _verdict(judge_again(replace(saved, verdict=Spec(name="paired")), out)).paired
     by_classic = _verdict(judge_again(replace(saved, verdict=Spec(name="classic")), out)).paired
@@ -317,8 +318,9 @@ def test_scoring_again_gives_no_alpha_back(judged: Plan, tmp_path: Path) -> None
 def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(
     judged: Plan, tmp_path: Path
 ) -> None:
-    """The looks could not allow for it: they passed a drop of the margin in 33 % of simulated
-    runs.
+    """The looks cannot allow for run effects.
+
+    They passed a drop of the margin in 33 % of simulated runs.
     """
     for run, accuracy in ((1, 0.8), (2, 0.8), (3, 0.6)):
         _run(
@@ -345,8 +347,9 @@ def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(
 def test_an_answer_that_did_not_change_is_not_worse_than_the_reference(
     judged: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reference's scores are stored in 16 bits: a score a little above or below would count as
-    a change.
+    """The reference stores its scores in 16 bits.
+
+    A slightly higher or lower score would count as a change.
     """
     (prepared,) = prepare(judged)
     scores = [i / 401 for i in range(N)]

@@ -1,5 +1,6 @@
-"""The rules that compare pairs: what each outcome takes, and what is said beside the classic
-verdict.
+"""Test the rules that compare pairs.
+
+Covers the conditions of each outcome and the text next to the classic verdict.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=70.0)
 def _case(
     n: int, down: int, up: int, missing: int = 0
 ) -> tuple[TaskResult, Pairs, Hypothesis, Reference]:
-    """A reference that is right on 70 % of n prompts; of the candidate, so many turned wrong and
-    right.
+    """Return a reference that is right on 70 % of n prompts, and a candidate.
+
+    The candidate has `down` answers turned wrong and `up` turned right.
     """
     right = round(0.7 * n)
     before = [1.0] * right + [0.0] * (n - right)

@@ -1,5 +1,6 @@
-"""A subset is compared with the reference's value on the same prompts, where its scores per sample
-are known.
+"""Test that a subset is compared with the reference's value on the same prompts.
+
+This needs a reference with known scores per sample.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ MODEL, ALL, ASKED = "my-org/my-model", 300, 60
 
 @pytest.fixture(scope="module")
 def plan(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """A subset, judged by a reference that two runs of all prompts made."""
+    """Return a plan of a subset, judged by a reference from two runs of all prompts."""
     folder = tmp_path_factory.mktemp("reference")
     whole = Plan(
         model=MODEL,
@@ -78,7 +79,7 @@ def _registered(plan: Plan) -> Reference:
 
 
 def _on(plan: Plan, dataset: Dataset) -> float:
-    """The mean of the registered runs on these prompts, in points, out of their file."""
+    """Return the mean of the registered runs on these prompts in points, from their file."""
     found = _registered(plan)
     assert found.runs is not None
     stored = reference_samples.read(Path(found.file).parent / found.runs.samples, found.runs.sha256)
@@ -172,8 +173,9 @@ def test_without_the_scores_of_these_prompts_the_registered_value_stays(
 
 
 def test_what_the_classic_rule_fails_has_a_proven_drop_on_a_subset_too(tmp_path: Path) -> None:
-    """Of 300 prompts half are easy: the mean of 60 of them lies up to 17 points away from that of
-    all.
+    """Of 300 prompts half are easy.
+
+    The mean of 60 of them is up to 17 points away from that of all.
     """
     task = build_task(Spec(name="gsm8k"))
     samples = [Sample(id=str(i), prompt=f"p{i}", target="1") for i in range(ALL)]

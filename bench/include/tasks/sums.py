@@ -1,6 +1,4 @@
-"""Sums that are made when they are looked at: a task of any size, for the benchmark of long
-runs.
-"""
+"""Sums that are generated on access: a task of any size for the benchmark of long runs."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from serve_eval.scorers.numeric import extract_flexible
 
 
 class Generated(Sequence[Sample]):
-    """Samples that exist while somebody looks at them."""
+    """Samples that are created on access."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -55,7 +53,7 @@ def _load(roots: DataRoots, wanted: int) -> Dataset:
 
 
 def task(*, num_samples: int = 1_000_000) -> Task:
-    """Sums whose answer is always 42."""
+    """Return a task of sums whose answer is always 42."""
     return Task(
         name="sums",
         version=1,

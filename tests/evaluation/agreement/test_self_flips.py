@@ -1,5 +1,6 @@
-"""Whether two endpoints differ more than one with itself: how often that is said of two that are
-alike.
+"""Test if two endpoints differ by more than one differs from itself.
+
+Covers how often two equal endpoints are reported as different.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _had(
 def _told(
     values: Sequence[Sequence[float]], texts: Sequence[Sequence[str]] | None = None
 ) -> SelfFlips:
-    """What is found of the scores, and the texts, of A's first answers, its second ones and B's."""
+    """Compare the scores and texts of A's first answers, A's second answers and B's answers."""
     said = (
         SILENT if texts is None else [{str(i): text for i, text in enumerate(run)} for run in texts]
     )
@@ -54,12 +55,12 @@ def _told(
     return found
 
 
-# ----------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------  # noqa: E501
 # error rates
 
 
 def _right_or_wrong(rng: random.Random, changed: float) -> SelfFlips:
-    """A tenth of the prompts are undecided, and of the others B answers a share otherwise."""
+    """Leave a tenth of the prompts undecided; B answers a share of the others differently."""
     chance = [
         rng.random() if rng.random() < 0.1 else float(rng.random() < 0.8) for _ in range(PROMPTS)
     ]
@@ -70,9 +71,7 @@ def _right_or_wrong(rng: random.Random, changed: float) -> SelfFlips:
 
 
 def _spoken(rng: random.Random, changed: float) -> SelfFlips:
-    """A third of the prompts have two texts, of which some are right and some wrong; B says a share
-    otherwise.
-    """
+    """Give a third of the prompts two texts, some right and some wrong; B changes a share."""
     kinds = [
         (f"{rng.random()}", rng.random() if rng.random() < 0.3 else 0.0) for _ in range(PROMPTS)
     ]
@@ -90,9 +89,7 @@ def _spoken(rng: random.Random, changed: float) -> SelfFlips:
 
 
 def _continuous(rng: random.Random, changed: float) -> SelfFlips:
-    """Log-likelihoods that change in their last digits each time; B's also by something of its
-    own.
-    """
+    """Vary the last digits of log-likelihoods in every run; B adds a change of its own."""
     true = [rng.gauss(-40.0, 8.0) for _ in range(PROMPTS)]
     of_b = [x + rng.gauss(0.0, changed) for x in true]
     return _told([[x + rng.gauss(0.0, 0.01) for x in known] for known in (true, true, of_b)])
@@ -121,7 +118,7 @@ def test_one_that_answers_a_share_otherwise_is_found(
     assert sum(one.measure == measure for one in found) >= 180
 
 
-# ------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------  # noqa: E501
 # the measures
 
 
@@ -132,8 +129,8 @@ def test_one_that_answers_a_share_otherwise_is_found(
             [0, 0, 0, 0, 0, 0, 0],
             [1, 1, 1, 1, 1, 1, 1],
             0.5**8,
-        ),  # 7 in one way alone: 2**-7, half of it by mid-p
-        ([1, 1, 1, 0], [1, 1, 1, 0], 1.0),  # the same ones in both ways say nothing
+        ),  # 7 in one direction only: 2**-7, halved by mid-p
+        ([1, 1, 1, 0], [1, 1, 1, 0], 1.0),  # the same prompts in both directions prove nothing
         ([1, 0], [0, 1], 0.5),
     ],
 )
@@ -144,8 +141,9 @@ def test_prompts_that_change_in_one_way_alone_decide(
 
 
 def test_texts_tell_what_scores_do_not() -> None:
-    """bf16 and int4 of a model: the second texts of A are those it gave first, and 6 of B's 100 are
-    not.
+    """Check an int4 model against bf16.
+
+    A's second texts equal its first ones; 6 of B's 100 do not.
     """
     steady = [f"{i}+1={i + 1}" for i in range(100)]
     found = _told(
@@ -167,8 +165,10 @@ def test_texts_tell_what_scores_do_not() -> None:
 
 
 def test_two_measures_that_vary_apart_are_not_each_tested_at_the_whole_level() -> None:
-    """6 texts to 0 are called so alone, and not where 6 other prompts change their scores by
-    themselves.
+    """Check two measures with unrelated changes.
+
+    6 texts to 0 are reported on their own, but not if 6 other prompts change their scores on their
+    own.
     """
     same = ["so"] * 12
     found = _told(
@@ -331,8 +331,8 @@ def test_characters_in_common(a: str, b: str, n: int) -> None:
 
 def test_an_older_file_is_read_and_claims_nothing_of_texts() -> None:
     old = {
-        "endpoint": "A", "prompts": 60, "own": 1, "other": 16, "only_own": 0, "only_other": 15, "p": 1.5e-05,
-        "alpha": 0.01, "more": True, "agreement": {"prompts": 60, "identical": 59, "same_answer": 0, "different": 1},
+        "endpoint": "A", "prompts": 60, "own": 1, "other": 16, "only_own": 0, "only_other": 15, "p": 1.5e-05,  # noqa: E501
+        "alpha": 0.01, "more": True, "agreement": {"prompts": 60, "identical": 59, "same_answer": 0, "different": 1},  # noqa: E501
     }  # fmt: skip
     found = msgspec.convert(old, SelfFlips)
     assert found.agreement == Agreement(prompts=60, identical=59, same_answer=0, different=1)

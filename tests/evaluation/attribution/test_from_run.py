@@ -1,4 +1,4 @@
-"""The attribution of a task out of what is known, and how it is told."""
+"""Test the attribution of a task to servers and its report."""
 
 from __future__ import annotations
 
@@ -96,9 +96,10 @@ def test_wrong_empty_and_failed_answers_are_measures_of_their_own() -> None:
 
 
 def test_wrong_answers_are_counted_where_the_reference_was_right() -> None:
-    """Half of the prompts are too hard for the model, and one server turns some of its right
-    answers wrong: that is lost among the hard ones, and plain among those that the reference had
-    right.
+    """Check a server that turns some right answers wrong.
+
+    Half of the prompts are too hard for the model. The errors are lost among these, and plain among
+    the prompts that the reference had right.
     """
     hard = [i % 4 in (0, 1) for i in range(400)]
     known = estimate_expected(
@@ -121,9 +122,10 @@ def test_wrong_answers_are_counted_where_the_reference_was_right() -> None:
 
 @pytest.mark.parametrize("against", ["nothing", "runs that had them wrong", "a lucky run"])
 def test_a_server_that_gets_the_hard_prompts_is_not_accused(against: str) -> None:
-    """The first server has the first half of the data set, in which every second answer is wrong,
-    and the other the second half, in which all are right: nothing tells the servers from the
-    prompts.
+    """Check that prompts and servers cannot be told apart.
+
+    The first server has the first half of the data set, in which every second answer is wrong. The
+    other server has the second half, in which all answers are right.
     """
     hard = [i < 200 and i % 2 == 0 for i in range(400)]
     once = [1.0] * 400
@@ -145,8 +147,9 @@ def test_a_server_that_gets_the_hard_prompts_is_not_accused(against: str) -> Non
 
 
 def test_repeats_of_a_prompt_that_stay_with_a_server_are_compared_with_themselves_alone() -> None:
-    """Each prompt four times, always by one server, which says the same: 10 of 100 are wrong, by
-    chance at g1.
+    """Ask each prompt four times, always at one server, which repeats its answer.
+
+    10 of 100 prompts are wrong, all of them by chance at g1.
     """
     fates = [(f"{i}", float(i % 100 % 2 == 0 or i % 100 >= 20), False) for i in range(400)]
     lines = {f"{i}": [_line(f"{i}", float(i), f"g{i % 100 % 2}")] for i in range(400)}

@@ -1,5 +1,7 @@
-"""Who lets wait is named, by how long answers took beside those of the others; what is alike is
-left alone.
+"""Test that slow workers are named.
+
+A worker is slow if its answers take long compared with those of the others. Equal workers are not
+accused.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ CONTEXTS, GENERATIONS = ("c0", "c1"), ("g0", "g1", "g2", "g3")
 
 
 def each(slow: dict[str, float], prompts: int = 40, tokens: dict[str, int] = {}) -> list[Timed]:  # noqa: B006
-    """Every worker answers every prompt, prompt k in 1 + k / 10 s, or so many times as long."""
+    """Return the answers of every worker to every prompt.
+
+    Prompt k takes 1 + k / 10 s, times the factor of the worker.
+    """
 
     def one(context: str | None, generation: str | None, k: int) -> Timed:
         name = context or generation or ""
@@ -34,7 +39,7 @@ def each(slow: dict[str, float], prompts: int = 40, tokens: dict[str, int] = {})
 
 
 def pairs(slow: dict[str, float], prompts: int = 40) -> list[Timed]:
-    """Every pair; a pair takes as long as both legs, or so much longer as is said of the pair."""
+    """Return the answers of every pair; `slow` holds factors of workers and of pairs."""
     return [
         Timed(c, g, f"{k}", (slow.get(c, 1.0) + slow.get(g, 1.0)) * slow.get(f"{c} + {g}", 1.0), 50)
         for k in range(prompts)
@@ -64,7 +69,7 @@ def slow(alone: list[Timed], joint: list[Timed]) -> tuple[list[str], list[str]]:
             {"g0": 9.0, "g1": 9.0, "g2": 9.0},
             {},
             ([], []),
-        ),  # most are slow: the fourth is the odd one
+        ),  # most are slow: the fourth one differs
         ({}, {"g2": 9.0}, ([], ["generation g2"])),
         ({}, {"c1 + g2": 2.1}, ([], ["pair c1 + g2"])),
         (
@@ -89,11 +94,11 @@ def test_a_slow_answer_now_and_then_is_not_told() -> None:
     assert slow([one for one in each({"g1": 9.0}) if int(one.prompt) < 6], []) == (
         [],
         [],
-    )  # so few prove nothing
+    )  # too few to prove anything
 
 
 def test_longer_answers_may_take_longer() -> None:
-    """As when the other servers break off, or say nothing at all."""
+    """Answers of the other servers may break off or be empty."""
     others = dict.fromkeys(("g0", "g2", "g3"), 0)
     assert slow(each({"g1": 5.0}, tokens={"g1": 80}), []) == ([], [])
     assert slow(each({"g1": 5.0}, tokens=others), []) == ([], [])
@@ -109,7 +114,7 @@ def test_nothing_to_compare_with() -> None:
 def run(
     slow: dict[str, float], answers: int, *, in_turns: bool, spread: float = 0.3, seed: int = 1
 ) -> list[Timed]:
-    """Every prompt goes to one pair; times with heavy tails."""
+    """Send every prompt to one pair; the times have heavy tails."""
     rng = random.Random(seed)
     found = []
     for k in range(answers):

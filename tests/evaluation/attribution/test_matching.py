@@ -1,5 +1,6 @@
-"""Whose record is whose request: by ids, by times on clocks that differ, and rather not at all than
-by guess.
+"""Test which record belongs to which request.
+
+Ids decide, or times on clocks that differ. An uncertain request is left unmatched, never guessed.
 """
 
 from __future__ import annotations
@@ -111,8 +112,9 @@ def test_ids_join_whole_and_in_part_and_not_when_two_have_them() -> None:
 
 
 class _Traffic:
-    """Requests that each of `in_flight` lanes sends one after the other, and what a server on
-    another clock tells.
+    """Requests of `in_flight` lanes, and the records of a server with another clock.
+
+    Each lane sends its requests one after the other.
     """
 
     def __init__(
@@ -150,7 +152,7 @@ class _Traffic:
         rng.shuffle(self.records)
 
     def joined(self) -> tuple[int, int]:
-        """How many are joined, and how many of them to other servers than had them."""
+        """Return how many requests are joined, and how many of them to a wrong server."""
         found = join(self.sent, self.records)
         assert all(how == TIMES for _, how in found.values())
         return len(found), sum(one.servers != self.truth[i] for i, (one, _) in found.items())
@@ -167,8 +169,8 @@ class _Traffic:
             _Traffic(off_s=0.004),
             290,
             0,
-        ),  # the clocks of the generation servers are off by milliseconds
-        (_Traffic(off_s=1e6), 200, 12),  # or quite other ones
+        ),  # the clocks of the generation servers differ by milliseconds
+        (_Traffic(off_s=1e6), 200, 12),  # or by far more
         (_Traffic(n=700), 690, 1),  # two blocks
         (_Traffic(in_flight=1, takes_s=0.03), 295, 2),
         (_Traffic(every_s=0.1, takes_s=0.1), 0, 0),

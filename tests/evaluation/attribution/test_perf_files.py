@@ -1,5 +1,6 @@
-"""The files of main's orchestrator: lines that are cut, foreign or huge, and which record is of
-which request.
+"""Test the files of main's orchestrator.
+
+Lines may be cut, foreign or huge. Each record must be matched to its request.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LINE = {
         "perf_metrics": {"timing_metrics": {**TIMING, **TRANSFER}},
     },
 }
-"""As main writes it: the times of a transfer, and not its size."""
+"""A record as main writes it: with the times of a transfer but without its size."""
 NAME = "perf_metrics-disagg-node-17-20260923T120000Z.jsonl"
 
 
@@ -133,7 +134,7 @@ def test_no_file_is_too_odd(tmp_path_factory: pytest.TempPathFactory, pieces: li
     traces(folder)
 
 
-# ---------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------  # noqa: E501
 # traces
 
 
@@ -175,7 +176,7 @@ def test_traces_are_found_by_the_header_that_was_sent(tmp_path: Path) -> None:
     assert found == {"one": Trace(ARRIVAL, None), "two": Trace(None, str(2**41))}
 
 
-# -----------------------------------------------------------------------------------------------------------
+# -----------------------------------------------------------------------------------------------------------  # noqa: E501
 # joins
 
 
@@ -226,7 +227,7 @@ def test_what_names_two_joins_nothing() -> None:
 
 @given(st.integers(1, 10**15), st.integers(0, 10**6))
 def test_a_time_is_told_and_written_alike(ticks: int, fraction: int) -> None:
-    """The file has the shortest text of the number, the header nine decimals of it."""
+    """The file has the shortest text of the number, the header has nine decimals."""
     arrival = ticks / 1e9 + fraction / 7.0
     again = json.loads(json.dumps(arrival))
     assert list(

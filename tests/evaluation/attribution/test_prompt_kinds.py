@@ -1,4 +1,4 @@
-"""What prompts are told apart by: the subject that a task's table has, and how they begin."""
+"""Test how prompts are grouped: by the subject in a task's table and by their first words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which servers answered which request: read beside a run, joined, and told in its report."""
+"""Read which servers answered which request, join it to the run, and report it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def plan(data_root: Path) -> Plan:
 
 @pytest.fixture(scope="module")
 def answers(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is known to be right in nine of ten cases."""
+    """Return what is known to be right in nine of ten cases."""
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(path, prepare(plan), lambda task, sample: 0.9)
     return path

@@ -1,6 +1,4 @@
-"""Which servers answered which request of an orchestrator of main, by what it tells in answers and
-files.
-"""
+"""Test attribution with the response headers and files of main's orchestrator."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def plan(data_root: Path) -> Plan:
 def run(
     plan: Plan, folder: Path, options: Mapping[str, Any], *, flavour: Flavour = "main", **more: Any
 ) -> tuple[Report, Deployed]:
-    """Return the report of a run at a deployment that somebody else started."""
+    """Return the report of a run against a deployment that somebody else started."""
 
     async def story() -> tuple[Report, Deployed]:
         async with deployed(
@@ -219,7 +217,7 @@ def test_an_option_that_is_no_folder_is_refused() -> None:
 def test_a_key_that_files_tell_is_not_written_down(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names of servers are the orchestrator's, which has the key."""
+    """The orchestrator, which has the key, chooses the names of servers."""
     key = "sk-of-the-front-door"
     named = {"gen_server": f"{key}:1"}
     monkeypatch.setattr(

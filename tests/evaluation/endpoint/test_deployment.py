@@ -1,5 +1,7 @@
-"""What is recorded of a deployment: asked of servers that say they are trtllm-serve, of nobody
-else, and never a reason to fail.
+"""Test the recorded facts about a deployment.
+
+Only servers that identify themselves as trtllm-serve are asked, and a failed question never fails a
+run.
 """
 
 from __future__ import annotations
@@ -37,8 +39,10 @@ Answers = dict[str, Any]
 
 
 def _server(routes: Answers) -> ScriptedServer:
-    """A server that answers these paths with JSON; bytes stand as they are, a number is a status, a
-    list gives its entries one after the other, and None never answers.
+    """Serve these paths with JSON.
+
+    Bytes are sent unchanged, a number is a status, a list gives its entries one after the other,
+    and None never answers.
     """
 
     def reply(request: HttpRequest) -> Reply:
@@ -57,9 +61,9 @@ def _server(routes: Answers) -> ScriptedServer:
 def _seen(
     front: Answers, workers: list[Answers], info: dict[str, Any], key: str | None = None
 ) -> tuple[Any, list[str]]:
-    """What is known of a front door before and after, and every path that was asked of it. The
-    `names` of `info` are those of launched servers, and (i,) in an answer is the port of worker
-    i.
+    """Return the facts about a front end before and after a run, and every requested path.
+
+    `names` in `info` are launched servers. (i,) in an answer stands for the port of worker i.
     """
 
     async def run() -> tuple[Any, list[str]]:
@@ -89,8 +93,9 @@ def _seen(
 
 
 def _listed(*ports: int, role: str = "context_servers") -> dict[str, Any]:
-    """As an orchestrator lists its servers, of this role and one generation server; (i,) is the
-    port of worker i.
+    """List servers of this role and one generation server as an orchestrator does.
+
+    (i,) stands for the port of worker i.
     """
     workers: dict[str, Any] = {"context_servers": [], "generation_servers": []}
     for port in ports:
@@ -131,7 +136,7 @@ def test_the_servers_that_a_front_door_lists_are_asked_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("front", "info", "asked"),
     [
-        ({}, {}, []),  # says no version
+        ({}, {}, []),  # reports no version
         ({"/cluster_info": 404}, {"version": "0.9"}, ["/cluster_info"]),
         ({"/cluster_info": {"anything": 1}}, {"version": "0.9"}, ["/cluster_info"]),
         ({"/cluster_info": 500}, {"version": "0.9", "launcher": "external"}, ["/cluster_info"]),

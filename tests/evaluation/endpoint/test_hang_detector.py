@@ -28,19 +28,20 @@ from tests.scripted_server import (
 )
 
 SHORT_S, LONG_S = 0.4, 2.0
-"""Time limits where nothing answers, and where what does must not come too late on a busy
-machine."""
+"""Time limits in seconds: for requests that are never answered, and for answers that must arrive in
+time even on a busy machine.
+"""
 LONG = Request(sample_id="1", prompt="p", sampling=SamplingParams(max_tokens=100))
 AT_ONCE, HANG = answer("1"), stall()
 
 
 def is_short(request: HttpRequest) -> bool:
-    """Whether a request only asks whether the server hangs."""
+    """Return True if a request only checks if the server hangs."""
     return request.max_tokens < 10
 
 
 def late() -> Responder:
-    """Answers nothing until it is asked whether it hangs."""
+    """Answer nothing until the probe arrives."""
     asked = asyncio.Event()
 
     def reply(request: HttpRequest) -> Reply:
@@ -52,9 +53,7 @@ def late() -> Responder:
 
 
 def ping(request: HttpRequest) -> Reply:
-    """Begins every stream at once, and sends comments without end. A short request gets nothing at
-    all.
-    """
+    """Start every stream immediately and send comments forever; never answer a short request."""
 
     async def pings() -> AsyncGenerator[bytes]:
         while True:
@@ -70,8 +69,9 @@ def run(
     log: Path | None = None,
     stream: bool = False,
 ) -> tuple[list[Response | Failure], list[str]]:
-    """Four long requests through the first server, the front door of the others, under the eyes of
-    Hung; and what was told.
+    """Send four long requests through the first server while the hang detector watches.
+
+    The first server is the front end of the others. Also return the messages.
     """
     told: list[str] = []
     limits = Limits(stall_timeout_s=stall_s, sample_timeout_s=60, stream=stream)

@@ -1,5 +1,6 @@
-"""Runs over HTTP against an endpoint whose chances are known: the report says what the same answers
-give in process.
+"""Test runs over HTTP against an endpoint with known probabilities.
+
+The report must have the values that the same answers give in process.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from serve_eval.workflows.references.register import register
 ACCURACY, FLIP_RATE, SEED = 0.8, 0.1, 5
 SIZES = {"gsm8k": 300, "mmlu": 4 * 57}
 DAMAGE = (0.0, 0.06, 0.12)
-"""Of the candidates, in turn."""
+"""Share of right answers that each candidate turns wrong."""
 FAILURES = {4: 0.01, 5: 0.01, 6: 0.04}
-"""Share of the requests that fail, by candidate. The last loses too many for a verdict."""
+"""Share of requests that fail, by candidate. The last one loses too many for a verdict."""
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def _report(plan: Plan, folder: Path, **options: object) -> dict[str, Any]:
 def _scores(
     p: PreparedTask, run: int, damage: float = 0.0, failure_rate: float = 0.0
 ) -> list[float]:
-    """The score of each prompt as the declared chances have it; NaN where its request fails."""
+    """Return the score of each prompt under the declared probabilities; NaN if it fails."""
     chance = probability(ACCURACY, FLIP_RATE, SEED)
     scores = []
     for sample in p.dataset.samples:
@@ -75,7 +76,7 @@ def _scores(
 
 
 def _record(n: int, reference: Sequence[list[float]], scores: list[float]) -> dict[str, Any]:
-    """The numbers and the verdicts that follow from the scores, in points."""
+    """Return the numbers and the verdicts that follow from the scores, in points."""
     known = [score for score in scores if not math.isnan(score)]
     missing = n - len(known)
     low, high = bound_missing(math.fsum(known), len(known), n, 0.0, 1.0)

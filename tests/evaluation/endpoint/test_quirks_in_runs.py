@@ -1,5 +1,6 @@
-"""Whole evaluations of servers with one quirk each: streamed and not, one request at a time and
-sixteen.
+"""Test whole evaluations of servers with one quirk each.
+
+Requests are streamed or not, sequential or sixteen at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SENT = {
     "stream",
     "stream_options",
 }
-"""What a strict server knows."""
+"""Fields that a strict server accepts."""
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +55,9 @@ def _plan(task: str = "word_problems", **more: Any) -> Plan:
 
 
 def _knows(plan: Plan) -> dict[str, str]:
-    """The right answer to each prompt, and a further problem behind it, which a stop string of the
-    task cuts off.
+    """Return the right answer to each prompt, followed by another problem.
+
+    A stop string of the task cuts off the second problem.
     """
     [prepared] = prepare(plan)
     return {
@@ -109,7 +111,7 @@ def test_a_quirk_costs_no_answer(quirk: str, tmp_path: Path) -> None:
 
 
 def test_one_that_only_chats_is_asked_by_chat(tmp_path: Path) -> None:
-    """As Xinference does, with all that it is known for at once."""
+    """The server combines all known quirks of Xinference."""
     names = {
         "health_page",
         "no_version",
@@ -135,7 +137,7 @@ def test_a_server_that_cuts_all_streams_but_the_newest_gives_no_wrong_answers(
         quirks = Quirks(knows=_knows(plan), names=frozenset({"newest_stream_only"}))
         try:
             [task] = _run(quirks, plan, tmp_path / str(number)).tasks
-        except EndpointError:  # so many were cut that the run was given up
+        except EndpointError:  # so many answers were cut that the run gave up
             assert limits.stream
             assert limits.concurrency > 1
         else:

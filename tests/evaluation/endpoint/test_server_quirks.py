@@ -1,5 +1,6 @@
-"""What known servers do behind a client's back is said by name, and what an answer shows is found
-out.
+"""Test the detection of known server quirks.
+
+Quirks that a server does not report are named; quirks that show in an answer are detected.
 """
 
 from __future__ import annotations
@@ -110,7 +111,10 @@ def _long_answer(tokens: int) -> act.Act:
 
 
 def _ignored(request: Received) -> bool:
-    """llama-cpp-python knows max_tokens alone, and then generates to the end of its context."""
+    """Return True if a server ignores the limit and generates to the end of its context.
+
+    llama-cpp-python knows only max_tokens.
+    """
     return "max_tokens" not in request.body
 
 
@@ -144,9 +148,10 @@ WORDS = ["one", "two", "three", "four", "five", "six"]
 
 
 def _weighs(shift: int) -> act.Act:
-    """A model that says WORDS after anything, and echoes a prompt with the log-probabilities of
-    what stands `shift` tokens further on, as llama-cpp-python does by one without a token before
-    every text.
+    """Serve a model that always says WORDS and echoes prompts with wrong log-probabilities.
+
+    They are those of the token `shift` places further on. llama-cpp-python is off by one if no
+    token begins every text.
     """
 
     async def answers(turn: act.Turn) -> None:

@@ -17,7 +17,7 @@ from serve_eval.schema import Failure, FailureKind, Response
 
 ANSWER = Response(text="A", finish_reason="stop")
 EARLY = 512
-"""Samples that are in flight before the first result comes."""
+"""Number of samples in flight before the first result arrives."""
 
 
 def _failure(
@@ -32,7 +32,7 @@ def _one_by_one(watch: CircuitBreaker, results: Iterable[Response | Failure]) ->
 
 
 def _failures_that_end_a_run(watch: CircuitBreaker, result: Failure, started: int = EARLY) -> int:
-    """How many of equal failures, which come in the order of their starts, it takes."""
+    """Return how many equal failures, in the order of their starts, end a run."""
     numbers = [watch.start() for _ in range(started)]
     for count, number in enumerate(numbers, 1):
         try:
@@ -85,8 +85,9 @@ def test_different_failures_at_the_start_do_not() -> None:
 def test_quick_failures_before_the_first_slow_answer_are_no_dead_endpoint(
     status: int, seed: int
 ) -> None:
-    """5 % of the samples are refused at once: by the order of coming back, all that is known of it
-    is refusals.
+    """Refuse 5 % of the samples immediately.
+
+    In the order of completion, all first results are refusals.
     """
     rng, watch = random.Random(seed), CircuitBreaker(answered=0, planned=14_000)
     in_flight = [watch.start() for _ in range(EARLY)]
@@ -102,8 +103,9 @@ def test_quick_failures_before_the_first_slow_answer_are_no_dead_endpoint(
 
 @pytest.mark.parametrize("concurrency", [64, 512])
 def test_a_set_of_which_a_twentieth_is_refused_is_asked_to_its_end(concurrency: int) -> None:
-    """The rate among the first ones exceeds .10 by chance now and then: for 1 in 28 of such runs at
-    64 in flight.
+    """By chance the rate among the first samples sometimes exceeds .10.
+
+    This happens in 1 of 28 such runs at 64 in flight.
     """
     for seed in range(200):
         rng, watch = random.Random(seed), CircuitBreaker(answered=0, planned=2000)

@@ -1,4 +1,4 @@
-"""The automatic number of requests in flight, against model endpoints in simulated time."""
+"""Test the automatic number of requests in flight against model endpoints in simulated time."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def _drive(
     samples: int,
     refuses: Callable[[int], bool] = lambda n: False,
 ) -> list[tuple[float, int]]:
-    """Feeds an endpoint in closed loop: `latency_s(n)` with n in flight. The numbers in flight over
-    time.
+    """Keep an endpoint busy in a closed loop and return the numbers in flight over time.
+
+    A request takes `latency_s(n)` with n in flight.
     """
     rng, now, flying, seen = random.Random(0), 0.0, [], []
     number = 0

@@ -1,5 +1,6 @@
-"""Two plans of a comparison that differ in order or length: it ends, and asks both sides the same
-at the same time.
+"""Test comparisons whose two plans differ in order or length.
+
+The comparison ends, and both sides ask the same samples at the same time.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def plan(data_root: Path) -> Plan:
 
 
 class _Sides:
-    """Two endpoints that answer everything with 1. `ahead` is by how much one of them was ahead of
-    the other.
+    """Two endpoints that answer everything with 1.
+
+    `ahead` is the largest lead of one over the other.
     """
 
     def __init__(self) -> None:
@@ -46,7 +48,7 @@ class _Sides:
 
     def server(self, side: int, refuses_after: int | None = None) -> ScriptedServer:
         def reply(request: HttpRequest) -> Reply:
-            if request.max_tokens <= 2:  # asked before the run
+            if request.max_tokens <= 2:  # sent before the run
                 return answer("1", finish="length")
             self.asked[side] += 1
             self.ahead = max(self.ahead, abs(self.asked[0] - self.asked[1]))
@@ -65,8 +67,9 @@ def _compare(
     lose: Callable[[], None] | None = None,
     **rules: Any,
 ) -> tuple[Comparison, _Sides]:
-    """With `lose` it is made twice at the same endpoints, and what is lost in between is asked
-    again.
+    """Run the comparison.
+
+    With `lose` it runs twice at the same endpoints, and the second run asks the lost samples again.
     """
     sides = _Sides()
 
@@ -152,7 +155,7 @@ def test_an_automatic_concurrency_is_refused(plan: Plan, tmp_path: Path) -> None
     automatic = replace(plan, limits=Limits(concurrency="auto"))
     with pytest.raises(PlanError, match="a comparison needs a fixed number"):
         _compare(automatic, plan, tmp_path / "out")
-    _compare(plan, automatic, tmp_path / "out")  # B is asked by A's limits
+    _compare(plan, automatic, tmp_path / "out")  # B is limited by A
 
 
 def test_sides_of_which_other_parts_are_answered_come_to_their_end(

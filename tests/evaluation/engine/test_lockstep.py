@@ -1,7 +1,7 @@
-"""Two runs go in step, whatever each of them has left to ask, and never wait for each other for
-ever.
+"""Test that two runs stay in step, even if their remaining samples differ.
 
-In counted time: where everybody waits, a test fails at once.
+They never wait for each other without end. Time is simulated: if all wait, a test fails
+immediately.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ async def _run(
     stops: float = math.inf,
     s: float = 0.0,
 ) -> None:
-    """A run whose requests take `s` seconds. After so many `stops` it ends without asking the
-    rest.
+    """Run requests that take `s` seconds.
+
+    After `stops` requests it ends without asking the rest.
     """
     stream = iter(places)
 
@@ -55,7 +56,7 @@ def _both(
     stops: Sequence[float] = (math.inf, math.inf),
     s: Sequence[float] = (1.0, 1.0),
 ) -> list[list[Place]]:
-    """What each of two runs starts, in that order."""
+    """Return the places that each of two runs starts, in order."""
     started: list[list[Place]] = [[], []]
 
     async def main() -> None:
@@ -124,14 +125,15 @@ def test_none_is_ahead_by_more_than_its_workers(
 
 @pytest.mark.parametrize("workers", [(1, 1), (4, 4), (2, 7)])
 def test_tasks_in_another_order_are_asked_all_the_same(workers: tuple[int, int]) -> None:
-    """`compare a.yaml b.yaml` never ended when both plans list the same tasks in another order."""
+    """`compare a.yaml b.yaml` never ended if the plans list the same tasks in another order."""
     other_way_round = [*PLACES[8:], *PLACES[:8]]
     assert list(map(sorted, _both([PLACES, other_way_round], workers))) == [PLACES, PLACES]
 
 
 def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on() -> None:
-    """It leaves out the rest of a task, goes on with the next one, and has then passed what was
-    left out.
+    """The side skips the rest of a task and starts the next one.
+
+    From then on it counts as past the skipped part.
     """
     started: list[list[Place]] = [[], []]
 
@@ -143,7 +145,7 @@ def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on
             for place in [*PLACES[:2], *PLACES[8:]]:
                 await participants[0].meet(*place)
                 started[0].append(place)
-            await asyncio.Event().wait()  # it is still there
+            await asyncio.Event().wait()  # it has not left
 
         first = asyncio.create_task(stops_early())
         await _run(participants[1], PLACES, 3, started[1])

@@ -1,4 +1,4 @@
-"""What is sent for a sample, and that the fingerprint knows of it."""
+"""Test the request of a sample and its fingerprint."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ Server = ScriptedServer | web.Application
 def _run(
     server: Server, samples: list[Sample], journal_path: Path, **limits: Any
 ) -> ScoreAccumulator:
-    """One task as a run asks it: everything, then once more what failed."""
+    """Run one task: ask all samples, then retry the failed ones once."""
     return _session(server, samples, journal_path, **limits)[0]
 
 
@@ -271,7 +271,7 @@ A = answer("A")
 
 
 def _broken(after: int, last: Reply) -> ScriptedServer:
-    """A server that answers so many requests, and gives all others the last reply."""
+    """Serve `after` requests and give all others the last reply."""
     return ScriptedServer([*[A] * after, last], paths=["/v1/completions"])
 
 
@@ -316,8 +316,9 @@ def test_refusals_among_answers_end_the_run_once_they_are_more_than_is_allowed(
 
 
 def test_refusals_that_come_back_before_the_first_answer_do_not_end_a_run(tmp_path: Path) -> None:
-    """Prompts that are too long are refused at once, while at 512 in flight the first answers take
-    their time.
+    """Refuse prompts that are too long immediately.
+
+    At 512 in flight the first answers take longer than that.
     """
     refused, answering = [0], asyncio.Event()
 
@@ -338,7 +339,7 @@ def test_refusals_that_come_back_before_the_first_answer_do_not_end_a_run(tmp_pa
 
 
 def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
-    """While the last answers of one task are awaited, the next task is asked already."""
+    """The next task starts while the last answers of one task are still in flight."""
     fifteen = asyncio.Event()
 
     def reply(request: HttpRequest) -> Reply:
@@ -381,7 +382,7 @@ def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
 
 
 class _After:
-    """Decided as soon as `n` results of its task were had."""
+    """An early stop that decides after `n` results of its task."""
 
     def __init__(self, n: int) -> None:
         self.left = n
@@ -402,7 +403,7 @@ def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_onc
     async def reply(request: HttpRequest) -> Reply:
         if int(request.prompt.split()[1]) >= 20:
             try:
-                await given_up.wait()  # hangs until its client hangs up
+                await given_up.wait()  # hangs until its client disconnects
             finally:
                 given_up.set()
         return A
@@ -521,7 +522,7 @@ def test_ten_percent_random_faults_change_nothing(
     assert (
         traffic.attempts == simulator.stats.requests.total() == len(server.asked) == number + faulty
     )
-    # Of what met the end of a used connection, the next attempt is no retry that the budget pays.
+    # If a used connection was closed by the server, the next attempt does not count as a retry.
     again = sum(traffic.retries.values())
     assert load.retries <= again <= faulty
     assert again - load.retries <= traffic.retries["disconnected"]
@@ -559,9 +560,7 @@ def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_nothing_
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path: Path, stream: bool) -> None:
-    """At 64 in flight, sixteen refused connections in a row came back at once, and ended the
-    run.
-    """
+    """At 64 in flight, sixteen refused connections in a row failed at once and ended the run."""
     told: list[str] = []
 
     async def main() -> Load:
@@ -587,7 +586,7 @@ def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path: Path, stream:
     limits = Limits(concurrency=64, max_attempts=1, retry_budget=0, stream=stream)
     server = FaultyServer([act.later(0.02, act.sound_stream if stream else act.sound)])
     assert asyncio.run(main()).retries == 0
-    assert [line.partition(" listens")[0] for line in told] == ["no server", "somebody"] * 2
+    assert [line.partition(" listens")[0] for line in told] == ["no server", "a server"] * 2
 
 
 def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path: Path) -> None:
@@ -641,8 +640,8 @@ def test_an_automatic_concurrency_finds_its_way_and_says_how(tmp_path: Path) -> 
     accumulator, load = _session(app, samples, tmp_path / "j", concurrency="auto")
     assert (accumulator.scored, accumulator.failed) == (3000, 0)
     assert set(app[STATS].requests.values()) == {1}
-    # The machine decides if the second step climbs or falls:
-    # tests/evaluation/engine/test_concurrency.py has the rule.
+    # The machine decides if the second step climbs or falls;
+    # tests/evaluation/engine/test_concurrency.py tests the rule.
     assert load.steps[0].concurrency == 32
     assert len(load.steps) > 1
     assert START < load.max_in_flight <= max(step.concurrency for step in load.steps)

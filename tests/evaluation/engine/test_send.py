@@ -1,6 +1,4 @@
-"""Samples with choices: what is sent for them, what becomes of those that are not all answered, and
-a whole task.
-"""
+"""Test samples with choices: their requests, partly answered samples, and a whole task."""
 
 from __future__ import annotations
 
@@ -54,13 +52,13 @@ SAMPLE = Sample(
 LIKELIHOOD = Spec(name="mmlu", options={"scoring": "loglikelihood", "num_samples": 57})
 TASK = build_task(LIKELIHOOD)
 Replies = Callable[[str], Reply]
-"""The reply to a prompt."""
+"""Maps a prompt to its reply."""
 
 
 def _send(
     replies: Replies, *, task: Task = TASK, sample: Sample = SAMPLE
 ) -> tuple[Response | Failure, list[dict[str, Any]]]:
-    """What comes of the sample at a server that answers prompts so, and the bodies that it got."""
+    """Return the result of the sample at a server with these replies, and the request bodies."""
     server = ScriptedServer(lambda request: replies(request.prompt), paths=["/v1/completions"])
 
     async def main() -> Response | Failure:
@@ -75,8 +73,10 @@ def _send(
 
 
 def _told(prompt: str, **logprobs: Any) -> Reply:
-    """The prompt as two tokens, the first without a log-probability, and two of its choice: a
-    number, half of it.
+    """Reply with the log-probabilities of the prompt and of one choice.
+
+    The prompt has two tokens, the first one without a log-probability. The choice has two tokens
+    with a number and half of it.
     """
     number = -float("ABC".index(prompt[-1]) + 1)
     told = {
@@ -120,7 +120,7 @@ def test_a_question_of_which_one_choice_has_no_answer_is_missing() -> None:
     assert (traffic.attempts, traffic.retries) == (
         5,
         {},
-    )  # a request for the next choice is no retry
+    )  # a request for the next choice is not a retry
 
 
 def test_where_nothing_tells_the_continuation_apart_there_is_no_answer() -> None:
@@ -192,7 +192,7 @@ def test_a_limit_takes_whole_questions(data_root: Path) -> None:
     assert (told["requests"], told["choices"][:4]) == (40, "' A'")
 
 
-# ------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------  # noqa: E501
 # a whole task
 
 
@@ -203,9 +203,7 @@ def _plan(data_root: Path, **more: Any) -> Plan:
         "tasks": (LIKELIHOOD,),
         "dataset_roots": (str(data_root),),
         "no_reference": True,
-        "limits": Limits(
-            order_seed=1
-        ),  # what an early stop sees, and with what chance it holds back, is a draw
+        "limits": Limits(order_seed=1),  # the early stop sees a random part and pauses at random
     }
     return Plan(**{**fields, **more})
 

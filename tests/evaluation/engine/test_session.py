@@ -1,4 +1,4 @@
-"""What a session tells of itself, with a client that answers at once."""
+"""Test the progress events of a session with a client that answers immediately."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def made(kind: type[LoadSession] = LoadSession, **limits: Any) -> LoadSession:
 
 
 class Told:
-    """A progress that notes what it is told."""
+    """A progress that records its events."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -91,7 +91,7 @@ def test_a_task_ends_before_the_next_one_begins(
 
 
 class Counting(LoadSession):
-    """Counts the workers that were ever started."""
+    """Counts all workers that were started."""
 
     started = 0
 
@@ -102,7 +102,7 @@ class Counting(LoadSession):
 
 
 class Decides:
-    """An early stop that is decided by the first answer."""
+    """An early stop that the first answer decides."""
 
     def restart(self) -> None:
         pass

@@ -1,5 +1,6 @@
-"""Capitals whose answers other models judge: a task for the tests, found as a file of
-serve_eval/tasks is.
+"""Define capitals whose answers other models judge.
+
+It is a task for tests, found like a file in serve_eval/tasks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from serve_eval.schema import (
 
 
 def task(*, judge: dict[str, Any], count: int = 10) -> Task:
-    """`count` questions; `judge` holds the options of the scorer judge."""
+    """Build `count` questions; `judge` holds the options of the scorer judge."""
     make = registry.load("serve_eval.scorers", "judge")
     scorer = make(**registry.check_options(make, judge, "scorer.judge"))
 

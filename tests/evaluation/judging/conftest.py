@@ -1,4 +1,4 @@
-"""A judge that listens on a socket, and a task that asks it."""
+"""Fixtures: a judge that listens on a socket, and a task that asks it."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ from launchers._simulated import words
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, json_reply, raw, stall
 
 Says = Callable[[str, int], str | int | None]
-"""What is said to a prompt, given how many came before: a text, an HTTP status, or None for nothing
-ever."""
+"""Maps a prompt and the number of earlier prompts to a text, to an HTTP status, or to None for no
+answer.
+"""
 
 
 def fair(prompt: str, number: int) -> str:
-    """What a judge says that compares what is expected with what was answered."""
+    """Return the verdict of a judge that compares the answer with the expected text."""
     texts = dict(re.findall(r"<(expected|answer)-\w+>\n(.*?)\n</", prompt, re.DOTALL))
     return f"I compared them.\nVerdict: {'yes' if texts['expected'] == texts['answer'] else 'no'}"
 
 
 def unsure(prompt: str, number: int) -> str:
-    """What a judge says that comes to no verdict."""
+    """Return a text without a verdict."""
     return "Hard to say."
 
 
 class JudgeServer:
-    """Answers chat requests by `says`; `prompts` are those that came, `short` counts those of the
-    preflight. It is `waiting` when it was given something that it says nothing to.
+    """Answers chat requests by `says`.
+
+    `prompts` holds the received prompts, `short` counts those of the preflight. `waiting` is set
+    once a prompt arrived that gets no answer.
     """
 
     def __init__(self, says: Says = fair, model: str = "judge-1") -> None:
@@ -80,7 +83,7 @@ def _answer(ask: Ask, number: int, said: str) -> bytes:
 
 @pytest.fixture
 def judged_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a task of tests/judging, which is one of ours for the length of a test."""
+    """Name a task of tests/judging, registered for the length of a test."""
     name = "capitals_judged"
     monkeypatch.setattr(
         serve_eval.tasks, "__path__", [*serve_eval.tasks.__path__, str(Path(__file__).parent)]

@@ -1,6 +1,4 @@
-"""The options of a plan, their keys in a plan file and the fields of the plan are the same
-everywhere.
-"""
+"""Test that options of a plan, keys of a plan file and fields of a plan agree."""
 
 from __future__ import annotations
 
@@ -57,12 +55,13 @@ def test_a_saved_plan_is_the_same_plan() -> None:
 
 
 WORDS = ("a", "drawn")
-"""What begins a sentence about a default that is no value."""
+"""First words of defaults that are not values."""
 
 
 def _told_defaults() -> list[tuple[Declared, str]]:
-    """Return the options whose help tells a value by default, which is a field of the plan or of a
-    section.
+    """Return the options whose help names a default value.
+
+    Each is a field of the plan or of a section.
     """
     names = {field.name for kind in (Plan, *SECTIONS.values()) for field in fields(kind)} - {
         "launcher"

@@ -113,7 +113,7 @@ def test_tasks_chosen_by_flag_keep_their_options_of_the_file() -> None:
     )
 
 
-def test_an_address_by_flag_replaces_the_launcher_of_the_file_but_an_inherited_variable_does_not() -> (
+def test_an_address_by_flag_replaces_the_launcher_of_the_file_but_an_inherited_variable_does_not() -> (  # noqa: E501
     None
 ):
     text = "tasks: [gsm8k]\nlauncher: {name: simulated}\n"

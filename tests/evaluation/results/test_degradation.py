@@ -32,7 +32,7 @@ from serve_eval.verdicts.below_reference import RIGHT, Expected, estimate_expect
 
 
 def _course(n: int = 400, **given: list[float]) -> Course:
-    """A healthy course with these measures in place of its own."""
+    """Return a healthy course with these measures replaced."""
     drawn = random.Random(1)
     values = given.get("values", [float(drawn.random() < 0.9) for _ in range(n)])
     lengths = given.get("lengths", [drawn.randint(20, 200) for _ in range(n)])
@@ -60,9 +60,10 @@ def test_a_fall_from_nothing_but_one_score_is_seen(before: float) -> None:
 def _answers(
     seed: int, n: int = 400, at: int = 100, before: float = 0.8, after: float = 0.8, runs: int = 3
 ) -> tuple[Course, Expected]:
-    """A course whose share of right answers falls, and what runs of the sound endpoint let expect.
-    Two runs of it disagree on 3.4 % of the prompts: one in ten is right with a probability of its
-    own.
+    """Return a course whose share of right answers falls, and the expected scores.
+
+    The expected scores come from runs of the healthy endpoint. Two runs of it disagree on 3.4 % of
+    the prompts: one in ten is right with a random probability.
     """
     random = numpy.random.default_rng(seed)
     chance = (random.random(n) < before).astype(float)
@@ -83,8 +84,9 @@ def _answers(
 def test_a_fall_is_noticed_more_often_and_sooner_against_the_reference(
     after: float, soon: int, ever: int, soon_alone: int, ever_alone: int
 ) -> None:
-    """Of 60 runs that fall from 80 % at request 100 of 400; by their scores alone hardly half as
-    many are noticed.
+    """Let 60 runs fall from 80 % at request 100 of 400.
+
+    By scores alone, hardly half as many are noticed.
     """
     noticed: dict[bool, list[int]] = {True: [], False: []}
     for seed in range(60):
@@ -111,8 +113,9 @@ def test_sound_runs_are_accused_against_the_reference_no_more_often_than_alone(r
 
 
 def test_numbers_are_those_of_the_run_although_only_some_requests_are_looked_at() -> None:
-    """Every other prompt is one that the reference had wrong: what comes of it says nothing,
-    however it falls.
+    """Every other prompt is one that the reference had wrong.
+
+    Its score is no evidence, however far it falls.
     """
     values = [float(i < 200) if i % 2 == 0 else float(i < 100) for i in range(400)]
     known = estimate_expected(
@@ -137,8 +140,9 @@ def test_numbers_are_those_of_the_run_although_only_some_requests_are_looked_at(
 
 
 def test_the_limit_is_that_of_the_requests_that_are_looked_at() -> None:
-    """Where the reference had 100 of 2000 right, four wrong ones in a row suffice; of 2000 that
-    count they do not.
+    """Count only prompts that the reference had right.
+
+    If it had 100 of 2000 right, four wrong ones in a row suffice; if all 2000 count, they do not.
     """
     right = [float(place % 20 == 0) for place in range(2000)]
     known = estimate_expected([right], lo=0.0, hi=1.0, higher_is_better=True)
@@ -283,7 +287,7 @@ def test_where_lower_is_better_a_rise_is_the_decline() -> None:
 
 
 def test_a_tally_tells_the_course_in_the_order_of_the_run_up_to_the_first_gap() -> None:
-    """Asked again at the end, after a failure or an interruption, a sample keeps its place."""
+    """A sample keeps its place if it is asked again after a failure or an interruption."""
     task = build_task(Spec(name="gsm8k"))
     samples = [Sample(id=str(i), prompt="?", target="1") for i in range(5)]
     accumulator = ScoreAccumulator(replace(task, name="course"), samples)

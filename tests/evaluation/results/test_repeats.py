@@ -1,5 +1,7 @@
-"""Every prompt asked several times, over HTTP: averaged, resumable, and telling how the endpoint
-agrees with itself.
+"""Test prompts that are asked several times over HTTP.
+
+Scores are averaged, a run is resumable, and the report shows the agreement of the endpoint with
+itself.
 """
 
 from __future__ import annotations

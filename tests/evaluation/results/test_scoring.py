@@ -75,7 +75,7 @@ def task() -> Task:
         name="odd", version=1, reference_file="odd", metric=Metric(), hypothesis=Hypothesis(num_samples=len(KINDS)),
         sampling=SamplingParams(max_tokens=8), protocol={}, load=load, score=score, answers=lambda sample: (" y", " n"),
     )
-""".replace("def task()", f"KINDS = {KINDS}\n\n\ndef task()")
+""".replace("def task()", f"KINDS = {KINDS}\n\n\ndef task()")  # noqa: E501
 BROKEN = FILE.replace(
     "SCORE",
     """
@@ -327,7 +327,7 @@ def test_every_task_of_ours_says_where_it_is_scored() -> None:
     assert apart == {"cnn_dailymail", "json_mode_eval", "longbench_v1", "zero_scrolls"}
 
 
-# -----------------------------------------------------------------------------------------------------
+# -----------------------------------------------------------------------------------------------------  # noqa: E501
 # an accumulator
 
 

@@ -1,6 +1,4 @@
-"""What must outlive the machine is forced to the disk, whole, before anybody is told that it is
-there.
-"""
+"""Check that records are forced to disk, whole, before anything reports that they exist."""
 
 from __future__ import annotations
 

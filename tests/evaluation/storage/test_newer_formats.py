@@ -1,5 +1,6 @@
-"""Files of comparisons, checks and attributions that a newer serve-eval wrote are refused, with
-their version named.
+"""Test that files of a newer serve-eval are refused.
+
+Covers comparisons, checks and attributions; the error names the version.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ READERS = {
     ),
 }
 LENIENT = (comparison_files.find_comparison, attribution_file.check_attribution)
-"""What takes a damaged file for none."""
+"""Functions that treat a damaged file as missing."""
 SIDES = {"a": {"run": "/one"}, "b": {"launcher": {"name": "simulated"}}}
 
 

@@ -1,5 +1,6 @@
-"""No module outside of evaluation/storage/ names the files of a run, or opens them past its readers
-and writers.
+"""Test that only evaluation/storage/ names and opens the files of a run.
+
+Other modules use its readers and writers.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ OTHERS = {
     ): "the folder of a collection of references, next to its YAML files",
     ("workflows/capsule", "logs"): "the folder of a capsule",
 }
-"""Folders that have the name of one of a run and are none."""
+"""Paths that share the name of a folder of a run."""
 
 
 def _modules() -> list[Path]:
@@ -51,9 +52,7 @@ def _named(text: str) -> set[str]:
 
 
 def _texts(node: ast.AST) -> Iterator[str]:
-    """Yield the constant texts of an operand of a path, and of nothing that is called or looked up
-    there.
-    """
+    """Yield the constant texts of a path operand, but not those of calls and look-ups."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.JoinedStr):
@@ -62,8 +61,9 @@ def _texts(node: ast.AST) -> Iterator[str]:
 
 
 def _literals(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the places where a path is made of a name that only storage should know, and names of
-    files anywhere.
+    """Yield the places that build a path from a name that only storage should know.
+
+    Names of files count anywhere.
     """
     for node in ast.walk(tree):
         operands: list[ast.expr] = []
@@ -83,8 +83,9 @@ def _literals(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _opened(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield the places where a path that is made with names of storage is opened, directly or by a
-    variable.
+    """Yield the places that open a path built from names of storage.
+
+    The path may be in a variable.
     """
     known = {
         alias.asname or alias.name
@@ -124,8 +125,9 @@ def _opened(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _is_path(node: ast.expr, tainted: set[str]) -> bool:
-    """Tell whether an expression is a path of a known name: a division, a call of a path function,
-    or a variable.
+    """Return True if an expression is a path of a known name.
+
+    It is a division, a call of a path function, or a variable.
     """
     if isinstance(node, ast.Name):
         return node.id in tainted

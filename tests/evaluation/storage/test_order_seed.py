@@ -1,5 +1,6 @@
-"""The random order of a run is drawn for it, and kept: two nights have two orders, and a run that
-goes on has one.
+"""Test the random order of a run, which is drawn for it and kept.
+
+Two nights have two orders; a resumed run has one.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ N = 60
 
 @pytest.fixture(scope="module")
 def plan(data_root: Path) -> Plan:
-    """One request at a time, so that the journal has the samples in the order in which they were
-    started.
+    """Return a plan with one request at a time.
+
+    The journal then has the samples in the order of their starts.
     """
     return Plan(
         model="simulated",
@@ -63,7 +65,7 @@ def _config(plan: Plan, folder: Path, chance: Callable[[str], float]) -> Simulat
 def _run(
     plan: Plan, config: SimulatorConfig, out: Path, *, stop_at: int = 0, rerun: Rerun = "failed"
 ) -> Report | None:
-    """The report; None for a run that was interrupted at a request."""
+    """Return the report, or None for a run that was interrupted at a request."""
     simulator = _Simulator(config)
 
     def reply(request: HttpRequest) -> Reply:
@@ -90,14 +92,14 @@ def _whole(report: Report | None) -> Report:
 
 
 def _asked(out: Path, since: int = 0) -> list[str]:
-    """The ids in the order of their answers."""
+    """Return the ids in the order of their answers."""
     return [
         json.loads(line)["id"] for line in (out / "samples/gsm8k.jsonl").read_text().splitlines()
     ][since:]
 
 
 def _of_seed(plan: Plan, seed: int, but: Iterable[str] = ()) -> list[str]:
-    """The ids in the random order of a seed."""
+    """Return the ids in the random order of a seed."""
     samples = prepare(plan)[0].dataset.samples
     ids = [
         samples[i].id
@@ -107,7 +109,7 @@ def _of_seed(plan: Plan, seed: int, but: Iterable[str] = ()) -> list[str]:
 
 
 def _seed(folder: Path) -> int:
-    """The seed that a folder of this version keeps."""
+    """Return the seed that a folder of this version keeps."""
     stored: dict[str, int] = json.loads((folder / ORDER_FILE).read_text())
     assert stored.keys() == {"order_seed"}
     return stored["order_seed"]
@@ -192,7 +194,7 @@ def test_an_old_folder_without_a_seed_goes_on_in_the_order_of_its_plan(
 def test_an_old_folder_is_judged_and_scored_again_in_the_order_in_which_it_was_asked(
     plan: Plan, tmp_path: Path
 ) -> None:
-    """In that order the run turned worse on its way, and in that of another seed it did not."""
+    """The run degraded in this order, but not in the order of another seed."""
     late = set(_of_seed(plan, plan.seed)[N // 2 :])
     config = _config(plan, tmp_path, lambda sample: float(sample not in late))
     out = tmp_path / "out"
@@ -248,15 +250,16 @@ def test_a_damaged_file_is_named(plan: Plan, tmp_path: Path, text: str) -> None:
         order_seed.read_seeds(tmp_path, plan)
 
 
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------  # noqa: E501
 # false alarms
 
 
 def test_what_alarmed_by_chance_in_one_night_does_not_in_the_next(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An endpoint that answers the same every night, and by chance has the hard prompts at the end
-    of the first.
+    """Run an endpoint that answers the same every night.
+
+    In the first night the hard prompts are at the end by chance.
     """
     drawn = iter([11, 12])
     monkeypatch.setattr(order_seed.secrets, "randbits", lambda bits: next(drawn))
@@ -338,8 +341,9 @@ def test_both_sides_of_a_comparison_have_one_order_and_the_next_comparison_anoth
 def test_an_old_comparison_goes_on_in_the_order_of_its_plan(
     plan: Plan, config: SimulatorConfig, tmp_path: Path
 ) -> None:
-    """A has some answers and B none: in an order of its own B would wait for A, and A for B, until
-    the time is up.
+    """A has some answers and B none.
+
+    With an order of its own, B would wait for A, and A for B, until the time is up.
     """
     out = tmp_path / "out"
     given = replace(plan, limits=replace(plan.limits, order_seed=plan.seed))
@@ -348,7 +352,7 @@ def test_an_old_comparison_goes_on_in_the_order_of_its_plan(
 
 
 async def _in_turn(plan: Plan, config: SimulatorConfig, out: Path) -> None:
-    """A comparison, made old and unfinished, and gone on with."""
+    """Start a comparison, make it old and unfinished, and resume it."""
     async with asyncio.timeout(60), serve(create_app(config)) as a, serve(create_app(config)) as b:
         rules = CompareRules(rule=Spec(name="paired"), again=0)
         sides = [

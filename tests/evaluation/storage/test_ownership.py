@@ -1,4 +1,4 @@
-"""The key of a user, and what is signed with it."""
+"""Test the key of a user and its signatures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_what_this_user_signed_for_a_folder_is_his_own_there(
     assert (stat.S_IMODE(key.stat().st_mode), len(key.read_bytes())) == (0o600, 32)
     assert is_own(saved, tmp_path, environ)
     assert is_own(dict(reversed(saved.items())), tmp_path, environ), (
-        "the order of keys is no content"
+        "the order of keys is not content"
     )
     (link := tmp_path / "link").symlink_to(tmp_path)
     assert is_own(saved, link, environ)
@@ -43,7 +43,7 @@ def test_what_this_user_signed_for_a_folder_is_his_own_there(
 def test_no_key_counts_that_lies_where_the_command_was_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A folder that was unpacked could bring one along, and plans that are signed with it."""
+    """An unpacked folder could contain a key and plans signed with it."""
     monkeypatch.chdir(tmp_path)
     unpacked = tmp_path / ("state" if name == "XDG_STATE_HOME" else ".local/state")
     saved = add_signature(CONTENT, tmp_path, {"XDG_STATE_HOME": str(unpacked)})

@@ -22,7 +22,7 @@ PRINTS = {"gsm8k": {"dataset_sha256": "aa"}}
 
 
 def _answered(folder: Path) -> None:
-    """An answer in the folder, which binds it to its plan."""
+    """Store an answer, which binds the folder to its plan."""
     (folder / "samples" / "gsm8k.jsonl").write_text('{"id":"1"}\n')
 
 

@@ -1,4 +1,4 @@
-"""Times of log lines, and the lines that are found by them."""
+"""Test the times of log lines and the search by time."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_log_that_cannot_be_overwritten_is_named(
 
 
 def test_traces_are_starred_of_servers_that_were_launched_alone(tmp_path: Path) -> None:
-    """Those of a running orchestrator are its owner's."""
+    """Traces of a running orchestrator belong to its owner."""
     (hour := tmp_path / "2026-09-23T14").mkdir()
     (hour / "requests-1.jsonl").write_text("{}\n")
     (hour / "responses-1.jsonl").write_text("{}\n")

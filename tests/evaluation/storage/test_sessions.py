@@ -1,4 +1,4 @@
-"""Sessions are typed for who reads them, and stay as they are in the file."""
+"""Test that sessions have types for their readers and are unchanged in the file."""
 
 from __future__ import annotations
 

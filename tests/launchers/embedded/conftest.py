@@ -11,7 +11,7 @@ from tests.launchers.embedded import tiny
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random model."""
+    """Write a tiny random model."""
     return tiny.write(tmp_path_factory.mktemp("tiny"))
 
 

@@ -1,5 +1,4 @@
-"""The weights that ship, read and run by our own code and by the libraries that their format comes
-from.
+"""Test the shipped weights in our code against the libraries that define their format.
 
 Those are no dependencies: pip install torch transformers.
 """

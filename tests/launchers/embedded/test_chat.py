@@ -1,4 +1,4 @@
-"""Templates of a model's folder that would hold up the embedded server, asked over HTTP."""
+"""Test chat templates that would block the embedded server, over HTTP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _with(folder: Path, template: str) -> Path:
 
 
 async def _chats(folder: Path, *variables: dict[str, object]) -> list[tuple[int, str]]:
-    """What chats are answered with at once, and that texts are answered beside them."""
+    """Return the responses to chats sent together, and check that texts are answered meanwhile."""
 
     async def ask(
         session: aiohttp.ClientSession, url: str, path: str, body: object

@@ -1,4 +1,4 @@
-"""The launcher of the embedded model: started as others are, and nothing of it is left."""
+"""Test the launcher of the embedded model: it starts like others and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_it_serves_two_models_and_leaves_nothing_behind(
             if Path("/proc/self").exists()
             else {"1"}
         )
-        assert len(threads) == 1  # numpy keeps to one core
+        assert len(threads) == 1  # numpy uses one core
         return endpoint
 
     endpoint: Endpoint = launch_and(context, story, weights=str(folder), also={"hurt": "int3"})

@@ -1,4 +1,4 @@
-"""Continuous batching: what a sequence gets depends on nothing but itself."""
+"""Test continuous batching: the result of a sequence depends only on the sequence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _ids(seed: int, count: int) -> tuple[int, ...]:
 
 @cache
 def _greedy(ids: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """The likeliest tokens one by one, each from a plain pass over all that stands before it."""
+    """Return the likeliest tokens one by one, each from a plain pass over all tokens before it."""
     found: tuple[int, ...] = ()
     while len(found) < count:
         found += (int(tiny.logits(TENSORS, ids + found)[-1].argmax()),)
@@ -60,8 +60,7 @@ ARRIVALS = st.lists(
     min_size=1,
     max_size=10,
 )
-"""Of each sequence: turns until the next one, a seed, the tokens of its prompt, those wanted, and
-whether it is given up before its end."""
+"""Per sequence: turns until the next, seed, prompt tokens, wanted tokens, whether cancelled."""
 
 
 @settings(max_examples=25)
@@ -162,14 +161,13 @@ def test_the_end_token_ends_an_answer_unless_it_is_ignored(
     assert "".join(token.text for token in ended.tokens) == ended.text
 
 
-# ---------------------------------------------------------------------------------------------------
-# stop strings
+# Stop strings
 
 
 def _text(
     model: Model, tokenizer: Tokenizer, seed: int, **wanted: object
 ) -> tuple[Generation, list[str]]:
-    """A generation, with the pieces in which it was told."""
+    """Return a generation and the pieces in which it was reported."""
     engine = Engine(model, tokenizer)
     one, pieces = _submit(engine, _ids(seed, 6), max_tokens=40, **wanted), []
     while not one.over:
@@ -192,7 +190,7 @@ def test_a_text_ends_before_the_earliest_stop_string_and_no_piece_shows_any_of_i
     if not ends:
         assert (cut.text, cut.finish_reason, cut.stop_reason) == (whole.text, "length", None)
         return
-    # A stop string that is complete first counts, though another one may have begun before it.
+    # The stop string that is complete first counts, even if another one began before it.
     assert cut.finish_reason == "stop"
     assert cut.stop_reason in stops
     assert whole.text.startswith(cut.text + cut.stop_reason)
@@ -202,8 +200,7 @@ def test_a_text_ends_before_the_earliest_stop_string_and_no_piece_shows_any_of_i
     assert len("".join(token.text for token in cut.tokens[:-1])) <= len(cut.text)
 
 
-# -------------------------------------------------------------------------------------------------------
-# chance
+# Chance
 
 
 def test_the_same_seed_gives_the_same_whatever_the_batch_and_another_turn_another(

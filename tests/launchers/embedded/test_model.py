@@ -1,4 +1,4 @@
-"""The model in pieces and batches against a plain pass over the whole."""
+"""Test the model in pieces and batches against a plain pass over the whole."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The embedded server with a tiny random model, through real sockets and, where it can ask, by
-OpenAI's own client.
+"""Test the embedded server with a tiny random model over real sockets.
+
+OpenAI's own client sends the requests that it supports.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ RENDERED = f"<|system|>\nBe brief.<|end|>\n<|user|>\n{PROMPT}<|end|>\n<|assistan
 
 
 class Peer:
-    """A running server with two ways to ask it."""
+    """A running server and two clients for it."""
 
     def __init__(self, base_url: str, session: aiohttp.ClientSession, sdk: AsyncOpenAI) -> None:
         self.base_url, self.session, self.sdk = base_url, session, sdk
@@ -92,8 +93,7 @@ def text_of(tokenizer: Tokenizer, ids: list[int]) -> str:
     return b"".join(map(tokenizer.bytes_of, ids)).decode(errors="replace")
 
 
-# --------------------------------------------------------------------------------------------------------
-# answers
+# Answers
 
 
 def test_the_sdk_of_openai_completes_chats_and_streams(tell: Tell) -> None:
@@ -228,8 +228,7 @@ def test_the_defaults_are_sixteen_tokens_for_a_text_and_the_window_for_a_chat(te
     tell(story)
 
 
-# ----------------------------------------------------------------------------------------------
-# log-probabilities
+# Log-probabilities
 
 
 def test_completions_tell_log_probabilities_in_openais_older_form(tell: Tell) -> None:
@@ -289,7 +288,8 @@ def test_echo_tells_the_prompts_own_log_probabilities(
         assert "".join(choice["logprobs"]["tokens"][:count]) == PROMPT
         assert choice["logprobs"]["token_logprobs"][0] is None
         assert answer["usage"]["prompt_tokens"] == count
-        # Of the last token of the prompt: what it has as an answer to what stands before it.
+        # The values of the prompt's last token equal those that it has as an answer to the text
+        # before it.
         [before] = await peer.choices(prompt=PROMPT[:-1], logprobs=20, max_tokens=1)
         top = before["logprobs"]["top_logprobs"][0]
         if PROMPT[-1] in top:
@@ -331,8 +331,7 @@ def test_vllms_field_tells_them_by_token_id(tell: Tell, tokenizer: Tokenizer) ->
     tell(story)
 
 
-# --------------------------------------------------------------------------------------------------------
-# refusals
+# Refusals
 
 
 @pytest.mark.parametrize(
@@ -574,8 +573,7 @@ def test_two_models_stand_behind_two_names_and_a_third_is_not_there(tell: Tell) 
     tell(story)
 
 
-# --------------------------------------------------------------------------------------------------------
-# together
+# Together
 
 
 def test_many_at_once_get_what_each_gets_alone(tell: Tell) -> None:

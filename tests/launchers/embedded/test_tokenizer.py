@@ -1,4 +1,4 @@
-"""Text to tokens and back, by hand-made merges."""
+"""Test text to tokens and back with hand-made merges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.launchers.embedded import tiny
 
 @pytest.fixture(scope="module")
 def merging(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """The tiny model's tokenizer with some merges, the earlier ones first."""
+    """Return the tiny model's tokenizer with some merges, in order of priority."""
     content = json.loads((folder / "tokenizer.json").read_text())
     merges = [["h", "e"], ["Ġ", "h"], ["l", "l"], ["he", "ll"], ["1", "2"], ["Ġ", "Ġ"], ["'", "s"]]
     vocab = content["model"]["vocab"]
@@ -31,9 +31,9 @@ def merging(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer
     ("text", "tokens"),
     [
         ("hello", ["hell", "o"]),
-        (" hello", [" ", "hell", "o"]),  # he is merged before the blank would be
+        (" hello", [" ", "hell", "o"]),  # "he" is merged before the blank could be
         ("hi h", ["h", "i", " h"]),
-        ("12", ["1", "2"]),  # every digit stands alone, though there is a merge
+        ("12", ["1", "2"]),  # every digit is a token, although there is a merge
         ("a   b", ["a", "  ", " ", "b"]),
         ("it's", ["i", "t", "'s"]),
         ("<|user|>\nhell<|end|>", ["<|user|>", "\n", "hell", "<|end|>"]),

@@ -1,4 +1,4 @@
-"""Weights as they stand in the file, and what damage makes of them."""
+"""Test weights as read from the file, and the errors for damaged files."""
 
 from __future__ import annotations
 

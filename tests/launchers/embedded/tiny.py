@@ -1,5 +1,6 @@
-"""A tiny random Llama in the layout of the hub, and a plain forward pass over it: no cache, no
-batch, in float64.
+"""A tiny random Llama in the layout of the hub, and a plain forward pass.
+
+The pass has no cache and no batch, and calculates in float64.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ Tensors = Mapping[str, NDArray[np.float32]]
 
 
 def write(folder: Path, seed: int = 0) -> Path:
-    """config.json, model.safetensors, tokenizer.json (every byte a token) and
-    tokenizer_config.json.
+    """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json.
+
+    Every byte is a token.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = {
@@ -55,7 +57,7 @@ def write(folder: Path, seed: int = 0) -> Path:
 
 
 def tensors(seed: int) -> Tensors:
-    """Random weights, large enough that what comes out is spread."""
+    """Return random weights, large enough to spread the results."""
     rng = np.random.default_rng(seed)
 
     def random(*shape: int, scale: float) -> NDArray[np.float32]:
@@ -77,7 +79,7 @@ def tensors(seed: int) -> Tensors:
 
 
 def write_safetensors(path: Path, found: Tensors, dtype: str = "F32") -> None:
-    """The format of the hub: the length of a header, the header, the values."""
+    """Write the format of the hub: the length of a header, the header, the values."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     raw = b""
     for name, tensor in found.items():
@@ -97,7 +99,7 @@ def write_safetensors(path: Path, found: Tensors, dtype: str = "F32") -> None:
 
 
 def logits(found: Tensors, ids: Sequence[int]) -> NDArray[np.float64]:
-    """Those after each token (tokens x vocabulary)."""
+    """Return the logits after each token (tokens x vocabulary)."""
     weights = {name: tensor.astype(np.float64) for name, tensor in found.items()}
     embedding, size = weights["model.embed_tokens.weight"], WIDTH // HEADS
     x, count = embedding[list(ids)], len(ids)

@@ -1,1 +1,1 @@
-"""Made-up rows for tasks of lm-eval. Nothing here is taken from a data set."""
+"""Make rows for tasks of lm-eval; nothing here is taken from a data set."""

@@ -1,7 +1,7 @@
-"""The tasks of lm-eval that are compared, with their made-up rows.
+"""List the tasks of lm-eval that are compared, with their made-up rows.
 
-A row is drawn by a seed of its own, so that it does not depend on others. The right answer to a
-generated question goes to the server in a file of its own, under a code that the question holds.
+Each row has its own seed, so it does not depend on other rows. The right answer to a generated
+question goes to the server in its own file, under a code in the question.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.oracle.made.drawn import Drawn, Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A task, its rows by split, and how many worked examples it gets (None: its own number)."""
+    """A task, its rows by split, and its number of worked examples (None: the task's own)."""
 
     name: str
     splits: Mapping[str, int]
@@ -26,7 +26,7 @@ class Case:
     num_fewshot: int | None = None
 
     def write(self, folder: Path, place: int, golds: dict[str, str]) -> dict[str, str]:
-        """Write the rows, add what is right to `golds`, and return the file of each split."""
+        """Write the rows, add the right answers to `golds`, and return the file of each split."""
         files = {}
         for number, (split, count) in enumerate(self.splits.items()):
             file = folder / f"{self.name}.{split}.jsonl"
@@ -243,7 +243,7 @@ metric_list:
   - {metric: chrf}
   - {metric: ter}
 metadata: {version: 1}
-"""
+"""  # noqa: E501
     ),
     "made_every_choice_metric": (
         """
@@ -268,4 +268,5 @@ metadata: {version: 1}
     ),
 }
 """Tasks of our own, for filters and metrics that no task of lm-eval uses with one answer per
-document."""
+document.
+"""

@@ -1,4 +1,4 @@
-"""Rows for tasks that choose by likelihood."""
+"""Make rows for tasks that choose by likelihood."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random numbers, words and codes for made-up rows."""
+"""Draw random numbers, words and codes for made-up rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _ENDS = ("dan", "fel", "gor", "lin", "mar", "nor", "pet", "ros", "sim", "ten", "
 
 @dataclass(slots=True, kw_only=True)
 class Drawn:
-    """A row in the making: its code, its random numbers, and what is right, once that is said."""
+    """A row under construction: its code, random numbers, and right answer once set."""
 
     code: str
     rng: random.Random
     gold: str | None = None
 
     def right(self, text: str) -> None:
-        """Keep what a right answer says."""
+        """Keep the right answer."""
         self.gold = text
 
     def number(self, least: int, most: int) -> int:
@@ -48,7 +48,7 @@ class Drawn:
         return " ".join(self.word() for _ in range(self.rng.randint(2, 4)))
 
     def sentence(self) -> str:
-        """Return a sentence of seven words or so."""
+        """Return a sentence of about seven words."""
         return f"The {self.phrase()} was a {self.phrase()}."
 
     def question(self) -> str:

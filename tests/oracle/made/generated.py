@@ -1,5 +1,6 @@
-"""Rows for tasks whose answers are generated. Each says what a right answer is, in the form that
-its task reads.
+"""Make rows for tasks with generated answers.
+
+Each row has a right answer in the form that its task reads.
 """
 
 from __future__ import annotations

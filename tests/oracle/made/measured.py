@@ -1,4 +1,4 @@
-"""Rows for tasks that measure the likelihood of a text or of its end."""
+"""Make rows for tasks that measure the likelihood of a text or of its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows with columns in columns, for the tasks whose own code takes them apart."""
+"""Make rows with nested columns, for tasks whose own code unpacks them."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ _INSTRUCTIONS: tuple[tuple[str, dict[str, Any], str], ...] = (
 
 
 def ifeval(d: Drawn) -> dict[str, Any]:
-    """Return a row with one or two instructions. Those that ask a detector of languages are left
-    out, which draws.
+    """Return a row with one or two instructions.
+
+    Instructions that need language detection, which draws at random, are left out.
     """
     chosen = d.rng.sample(_INSTRUCTIONS, d.number(1, 2))
     d.right("\n".join(text for _, _, text in chosen))
@@ -78,7 +79,7 @@ def ifeval(d: Drawn) -> dict[str, Any]:
 
 
 def drop(d: Drawn) -> dict[str, Any]:
-    """Return a row whose answer is a number, a date or some spans, as others gave it too."""
+    """Return a row whose answer is a number, a date or some spans, with answers of others."""
     answers = [_drop_answer(d) for _ in range(3)]
     first = answers[0]
     d.right(first["number"] or " ".join(first["spans"]) or " ".join(first["date"].values()).strip())
@@ -109,7 +110,7 @@ def _drop_answer(d: Drawn) -> dict[str, Any]:
 
 
 def qasper(d: Drawn) -> dict[str, Any]:
-    """Return a paper with questions of every kind, of which the tasks keep theirs."""
+    """Return a paper with questions of every kind; the tasks keep those that they use."""
     said = d.phrase()
     d.right(f"{said} {d.word()}")
     blobs: list[dict[str, Any]] = [
@@ -135,8 +136,9 @@ def qasper(d: Drawn) -> dict[str, Any]:
 
 
 def prescription(d: Drawn) -> dict[str, Any]:
-    """Return a row whose one column is a literal; some have no diagnosis, which the task leaves
-    out.
+    """Return a row whose one column is a literal.
+
+    Some rows have no diagnosis; the task leaves them out.
     """
     medicines = [
         {
@@ -202,7 +204,7 @@ def metabench_mmlu(d: Drawn) -> dict[str, Any]:
 
 
 def bbq(d: Drawn) -> dict[str, Any]:
-    """Return a row of three categories, so that the figures of the others are no numbers."""
+    """Return a row of three categories, so that the figures of the others are not numbers."""
     one, two = d.name(), d.name()
     groups = d.rng.sample(["old", "nonOld"], 2)
     return {

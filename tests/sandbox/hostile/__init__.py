@@ -1,5 +1,6 @@
-"""Programs that try to get out of the sandbox, and what shows whether they did: a table of data,
-and what runs it.
+"""Try to escape from the sandbox with hostile programs, and detect whether one did.
 
-python -m tests.sandbox.hostile namespaces        # prints what stopped each, under one isolation
+A table holds them as data, and a module runs it.
+
+python -m tests.sandbox.hostile namespaces # prints what stopped each, under one isolation
 """

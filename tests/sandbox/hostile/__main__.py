@@ -1,5 +1,6 @@
-"""Prints what stopped each hostile program under the isolations named, or under all. Exits 1 where
-one got out.
+"""Print what stopped each hostile program under the named isolations (default: all).
+
+Exits with 1 if one got out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a hostile program is, and the lines that go before each of them."""
+"""Define a hostile program, and the lines that precede each one."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def attempt(action, *args):
         return action(*args)
     except BaseException as error:
         stopped(type(error).__name__, errno.errorcode.get(getattr(error, "errno", None), ""))
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """A program with what it tries and what has to stop it.
 
-    It prints `OUT:` with what it got, and `stopped:` with the error that it met. `SECRET` within it
-    is never a text that it may know: to print it is to have got out. `by` is a pattern that each of
-    its `stopped:` lines matches, or where it prints none, the way in which it ended. Its `checks`
-    are false, unless it has none: to pass is to have forged. `finds` are places of the host that
-    are put into it by their names in braces.
+    It prints `OUT:` with what it got, and `stopped:` with the error that it met. The `SECRET`
+    within it is never a text that it may know: printing it means that it got out. `by` is a pattern
+    that each of its `stopped:` lines matches, or, if it prints none, the way in which it ended. Its
+    `checks` are false, unless it has none: passing means that it forged the result. `finds` are
+    places of the host that replace their names in braces.
     """
 
     name: str

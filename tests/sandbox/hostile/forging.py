@@ -1,5 +1,6 @@
-"""Into a verdict that is not theirs: the checks of each are false, and ask for a word that it
-cannot know.
+"""Try to forge a verdict.
+
+The checks of each program are false, and ask for a word that it cannot know.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def pipes():
     return [fd for fd in open_here if fd > 2 and fcntl.fcntl(fd, fcntl.F_GETFL) & 3 == os.O_WRONLY]
 def send(message):
     for fd in pipes(): os.write(fd, struct.pack('<Q', len(message)) + message)
-"""
-"""What speaks to the checker past what answers for the program."""
+"""  # noqa: E501
+"""Code that sends messages to the checker, past the part that answers for the program."""
 FORGING = [
     _anything("equal-object", "", "Anything()", "str", by=REFUSED),
     _anything("equal-text", "str", "Anything('a')", "str"),

@@ -1,4 +1,4 @@
-"""Into memory that the looks at processes would not see, and into files that the checker reads."""
+"""Try to hide memory from the checks of processes, and in files that the checker reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fill(one, *where):
         for _ in range(20): held += one.send(bytes(65536)) if not where else one.sendto(bytes(150000), *where)
     except BlockingIOError: pass
     one.close()
-"""
+"""  # noqa: E501
 _SOURCE = """
 job = open('/proc/1/cmdline').read().split(chr(0))[-4]
 for name in 'checks', '<checks>', 'serve_eval.sandbox._checker', 'serve_eval.sandbox._talk':
@@ -37,8 +37,9 @@ def f(x):
     said = os.pread(2, 1 << 20, 0).decode(errors='replace')
     return (re.findall('[0-9a-f]{{24}}', said) or [0])[0]
 """
-"""What the checker shows as the source of a warning has to be UTF-8, so the length before it is
-made to be that."""
+"""Code that makes the length a valid UTF-8 prefix: the checker shows the source of a warning as
+UTF-8.
+"""
 HIDING = [
     Attempt(
         name="shared-pages",

@@ -1,4 +1,4 @@
-"""Out of the network, the files, the processes and the keyrings of a program."""
+"""Try to reach beyond the network, files, processes and keyrings of a program."""
 
 from __future__ import annotations
 

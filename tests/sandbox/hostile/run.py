@@ -1,4 +1,4 @@
-"""Runs hostile programs with something to find outside: secrets, servers, a process, a key."""
+"""Run hostile programs with something to find outside: secrets, servers, a process, a key."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SESSION, USER = -3, -4
 ADD_KEY, KEYCTL = CALLS["add_key"], CALLS["keyctl"]
 JOIN, SEARCH = 1, 10
 AT_ONCE = 4
-"""Some wait for their time to be over."""
+"""Number of programs at a time; some wait for their time limit."""
 _ERROR = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exit|Exception|Refused|Over))\b", re.MULTILINE)
-"""How the last line of a traceback begins."""
+"""Pattern of the last line of a traceback."""
 
 
 @dataclass(slots=True)
 class Outside:
-    """What there is to find outside, and what has been found by its own account."""
+    """The targets outside, and those that report being reached."""
 
     secret: str
     places: dict[str, object]
@@ -39,7 +39,7 @@ class Outside:
     listeners: list[socket.socket] = field(default_factory=list)
 
     def reached(self) -> list[str]:
-        """What has come out, seen from here."""
+        """Everything that got out, as seen from here."""
         found = []
         for listener in self.listeners:
             with contextlib.suppress(BlockingIOError):
@@ -70,8 +70,10 @@ class Outside:
 
 @contextlib.contextmanager
 def outside(uid: int) -> Iterator[Outside]:
-    """Something to find. The decoy is a process of the user as whom programs run. This thread gets
-    a session keyring of its own, with a key in it, where the kernel allows that.
+    """Provide targets to find.
+
+    The decoy is a process of the user that runs the programs. If the kernel allows it, this thread
+    gets its own session keyring with a key in it.
     """
     secret = secrets.token_hex(12)
     with contextlib.ExitStack() as stack:
@@ -135,8 +137,10 @@ def _syscall(number: int | None, *args: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of an attempt: `got_out` is the evidence (None: there is none), `stopped_by` what
-    it met, and `as_meant` whether that is what has to stop it.
+    """The outcome of an attempt.
+
+    `got_out` is the evidence (None: there is none), `stopped_by` is what it met, and `as_meant`
+    says whether that is what has to stop it.
     """
 
     attempt: Attempt
@@ -177,8 +181,9 @@ async def _one(sandbox: Sandbox, attempt: Attempt, found: Outside) -> Result:
 def run_all(
     sandbox: Sandbox, isolation: Isolation, attempts: Sequence[Attempt]
 ) -> tuple[list[Result], list[str]]:
-    """Runs all of them, and tells what of the outside was reached in the end. In a thread of its
-    own, whose keyring it may change.
+    """Run all attempts, and return also which targets were reached in the end.
+
+    They run in a separate thread, whose keyring may change.
     """
     told: list[tuple[list[Result], list[str]]] = []
 
@@ -197,7 +202,7 @@ def run_all(
 
 
 def table(results: Sequence[Result]) -> str:
-    """What stopped each, as lines."""
+    """Return what stopped each attempt, as lines."""
     lines = [f"{'program':<22} what it tries  ->  what stopped it"]
     for result in results:
         mark = "GOT OUT" if result.got_out else "stopped" if result.as_meant else "OTHERWISE"

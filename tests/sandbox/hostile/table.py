@@ -1,4 +1,4 @@
-"""All hostile programs of this machine."""
+"""List all hostile programs of this machine."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Out of the bounds of what a program may take, and into corners of the kernel."""
+"""Try to take more than a program may have, and to reach rarely used parts of the kernel."""
 
 from __future__ import annotations
 
 from tests.sandbox.hostile.attempt import Attempt
 
 MORE = "1200"
-"""MiB: more than all processes of a program may have together."""
+"""Memory in MiB, more than all processes of a program may have together."""
 MEMORY = [
     Attempt(
         name="allocation",

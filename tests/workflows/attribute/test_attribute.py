@@ -95,7 +95,7 @@ def asked(
 
 
 def accused(done: Attributed) -> dict[str, list[str]]:
-    """Who is accused of wrong answers, by the phase."""
+    """Return who is accused of wrong answers, by the phase."""
     parts = {"alone": done.alone, "in pairs": done.in_pairs}
     return {
         name: [row.worker for row in part.rows if row.accused]

@@ -34,7 +34,7 @@ ENVIRON = {"OPENAI_API_KEY": KEY, "TEAM_TOKEN": "team-secret-value"}
 
 
 def replayed(server: Server, folder: Path, environ: dict[str, str]) -> str:
-    """What curl prints when the capsule is sent to a server again."""
+    """Return what curl prints when the capsule is sent to a server again."""
     if shutil.which("curl") is None:
         pytest.skip("there is no curl on this machine")
 

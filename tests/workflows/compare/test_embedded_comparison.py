@@ -29,7 +29,7 @@ def _compared(
     rule: Spec,
     seed: int = 0,
 ) -> dict[str, tuple[ComparedTask, int]]:
-    """What the comparison with each form found, and its exit code."""
+    """Return what the comparison with each form found, and its exit code."""
     found: dict[str, tuple[ComparedTask, int]] = {}
 
     async def story() -> None:

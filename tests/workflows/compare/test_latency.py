@@ -1,4 +1,4 @@
-"""What is said of how two endpoints served the same prompts, beside what they answered."""
+"""Check the report on how two endpoints served the same prompts, apart from their answers."""
 
 from __future__ import annotations
 

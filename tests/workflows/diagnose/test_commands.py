@@ -1,4 +1,4 @@
-"""What a finding says to type, as a shell would read it, and what it must not quote."""
+"""Check what a finding says to type, as a shell would read it, and what it must not quote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation promises of the rules' levels is what the rules' constants add up to."""
+"""Check that the levels in the documentation equal those of the rules' constants."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def worse_from_60(asked: Asked) -> Said:
 
 
 def busy(target: str) -> bool:
-    """Whether a sample is among those that were asked when many others were in flight."""
+    """Return whether a sample is among those that were asked when many others were in flight."""
     return hashlib.sha256(target.encode()).digest()[0] < 96
 
 
@@ -190,26 +190,26 @@ class Case:
 
 
 def retries(scrape: int) -> str:
-    """What an orchestrator of 1.2 counts: five retries between the two looks at it."""
+    """Return what an orchestrator of 1.2 counts: five retries between the two looks at it."""
     return f"ctx_retry_requests_total 0\ngen_retry_requests_total {5 * scrape}\n"
 
 
 QUICK = Limits(concurrency=8, max_attempts=1, max_error_rate=1.0, order_seed=1)
 CASES = {
-    "cut": Case(act=cut, rule="truncated", told="exactly max_tokens=128", change="word_problems.max_tokens=256"),
+    "cut": Case(act=cut, rule="truncated", told="exactly max_tokens=128", change="word_problems.max_tokens=256"),  # noqa: E501
     "cut_by_the_server": Case(
-        act=cut_by_the_server, rule="truncated", told="limit of the server (at most 40 tokens)", change="--max_seq_len"
+        act=cut_by_the_server, rule="truncated", told="limit of the server (at most 40 tokens)", change="--max_seq_len"  # noqa: E501
     ),
-    "thinks_on": Case(act=thinks_on, rule="unclosed_reasoning", told="contain only reasoning", change="max_tokens=512"),
+    "thinks_on": Case(act=thinks_on, rule="unclosed_reasoning", told="contain only reasoning", change="max_tokens=512"),  # noqa: E501
     "stopped_thinking": Case(
-        act=stopped_thinking, rule="stopped_in_reasoning", told=r"'\n\n'", change="word_problems.stop=[]"
+        act=stopped_thinking, rule="stopped_in_reasoning", told=r"'\n\n'", change="word_problems.stop=[]"  # noqa: E501
     ),
-    "stopped": Case(act=stopped, rule="stop_string", told=r"'\n\n' ended", change="word_problems.stop=[]"),
-    "says_nothing": Case(act=says_nothing, rule="empty", told="stopped immediately", change="apply_chat_template=true"),
-    "swallowed": Case(act=swallowed, rule="empty", told="a median of 50 tokens", change="--reasoning_parser"),
-    "marked": Case(act=marked, rule="template_marks", told="<|im_end|>", change="apply_chat_template=true"),
+    "stopped": Case(act=stopped, rule="stop_string", told=r"'\n\n' ended", change="word_problems.stop=[]"),  # noqa: E501
+    "says_nothing": Case(act=says_nothing, rule="empty", told="stopped immediately", change="apply_chat_template=true"),  # noqa: E501
+    "swallowed": Case(act=swallowed, rule="empty", told="a median of 50 tokens", change="--reasoning_parser"),  # noqa: E501
+    "marked": Case(act=marked, rule="template_marks", told="<|im_end|>", change="apply_chat_template=true"),  # noqa: E501
     "plays_the_user": Case(
-        act=plays_the_user, rule="run_on", told="invented question or speaker", change="apply_chat_template=true"
+        act=plays_the_user, rule="run_on", told="invented question or speaker", change="apply_chat_template=true"  # noqa: E501
     ),
     "says_it_otherwise": Case(
         act=says_it_otherwise,
@@ -218,8 +218,8 @@ CASES = {
         change="serve-eval rescore",
         also=frozenset({"extractors"}),
     ),
-    "babbles": Case(act=babbles, rule="unreadable", told="the wrong one, or damaged", change="serve-eval capsule"),
-    "worse_from_60": Case(act=worse_from_60, rule="drift", told="degrading from request", change="restart"),
+    "babbles": Case(act=babbles, rule="unreadable", told="the wrong one, or damaged", change="serve-eval capsule"),  # noqa: E501
+    "worse_from_60": Case(act=worse_from_60, rule="drift", told="degrading from request", change="restart"),  # noqa: E501
     "wrong_under_load": Case(
         act=wrong_under_load,
         rule="concurrency",
@@ -238,10 +238,10 @@ CASES = {
         limits=replace(QUICK, stream=True, max_attempts=2),
     ),
     "hidden_retries": Case(
-        act=sound, rule="hidden_retries", told="generation 5", change="-r 7200", server={"metrics": retries}
+        act=sound, rule="hidden_retries", told="generation 5", change="-r 7200", server={"metrics": retries}  # noqa: E501
     ),
     "other_model": Case(
-        act=sound, rule="other_model", told="lists org/b", change="--model org/b", server={"models": ("org/b",)}
+        act=sound, rule="other_model", told="lists org/b", change="--model org/b", server={"models": ("org/b",)}  # noqa: E501
     ),
     "first_token_only": Case(
         act=lambda asked: Said(text=asked.target),
@@ -253,14 +253,14 @@ CASES = {
         judged=False,
     ),
     "refuses": Case(
-        act=refuses, rule="refused", told="rejects a field", change="temperature=null", also=frozenset({"missing"})
+        act=refuses, rule="refused", told="rejects a field", change="temperature=null", also=frozenset({"missing"})  # noqa: E501
     ),
     "refuses_behind": Case(
         act=refuses_behind, rule="wrapped_400", told="a worker's 400", change="serve-eval capsule",
         also=frozenset({"missing"}),
     ),
     "gives_up_after_a_second": Case(
-        act=gives_up_after_a_second, rule="time_limit", told="each failed after 1.0", change="-r 7200",
+        act=gives_up_after_a_second, rule="time_limit", told="each failed after 1.0", change="-r 7200",  # noqa: E501
         also=frozenset({"missing"}),
     ),
     "never_answers": Case(
@@ -451,7 +451,7 @@ def test_the_workers_that_a_report_accuses_are_named(tmp_path: Path) -> None:
     report = run(plan, server, tmp_path / "out")
     rows = [
         WorkerShare(
-            worker=f"gen_{i}", role="generation", measure="wrong answers", answers=50, bad=bad, others=50,
+            worker=f"gen_{i}", role="generation", measure="wrong answers", answers=50, bad=bad, others=50,  # noqa: E501
             others_bad=50 - bad, p=p, p_holm=p, accused=p < 0.01,
         )
         for i, (bad, p) in enumerate([(40, 1e-6), (10, 1.0)])
@@ -469,7 +469,7 @@ def test_a_worker_that_a_report_calls_slow_is_named(tmp_path: Path) -> None:
     report = run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     times = [
         WorkerTimes(
-            worker=f"gen_{i}", role="generation", taken_s=taken, others_s=0.5, longer=longer, answers=50, p=p, p_holm=p,
+            worker=f"gen_{i}", role="generation", taken_s=taken, others_s=0.5, longer=longer, answers=50, p=p, p_holm=p,  # noqa: E501
             slow=p < 0.01,
         )
         for i, (taken, longer, p) in enumerate([(2.5, 48, 1e-6), (0.5, 3, 1.0)])

@@ -69,7 +69,7 @@ def _check(
     chunk_tokens: Sequence[int] = (),
     instead: SimulatorConfig | None = None,
 ) -> tuple[Invariants, int]:
-    """What is found of an endpoint that answers some requests as another one does, or as one that
+    """Check an endpoint that answers some requests as another one does, or as one that
     lost most of what it knew.
     """
     good, bad = _Simulator(config), _Simulator(instead or replace(config, damage=0.8, varied=False))
@@ -103,9 +103,7 @@ def _check(
 
 
 class _InCompany:
-    """Whether any of the last requests had others beside it: a busy machine does not always keep
-    several in flight.
-    """
+    """Records whether recent requests overlapped: a busy machine may send one at a time."""
 
     def __init__(self) -> None:
         self.lately: deque[int] = deque(maxlen=10)
@@ -213,9 +211,7 @@ those in flight."""
 
 
 def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) -> Invariants:
-    """What is found of an endpoint with one answer to each prompt, in words that depend on the
-    request.
-    """
+    """Check an endpoint with one answer to each prompt, in words that depend on the request."""
     simulator = _Simulator(replace(sound, varied=False))
     seen: Counter[str] = Counter()
     flying: Counter[str] = Counter()

@@ -42,7 +42,7 @@ PLAN = Plan(model=MODEL, launcher=Spec(name="trtllm"), tasks=())
 def told(line: str) -> None: ...
 
 
-# ---------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------  # noqa: E501
 # the same servers
 
 
@@ -247,7 +247,7 @@ def test_only_what_starts_servers_can_be_held() -> None:
         )
 
 
-# -----------------------------------------------------------------------------------------------------
+# -----------------------------------------------------------------------------------------------------  # noqa: E501
 # real processes
 
 
@@ -379,7 +379,7 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
     assert serve._stop(entry.id) == 0
     wait_gone({entry.pid, *servers})
     assert held_servers.entries(registry) == []
-    with pytest.raises(PlanError, match=f"no servers {entry.id} are held"):
+    with pytest.raises(PlanError, match=f"no servers {entry.id} run on this machine"):
         serve._stop(entry.id)
 
 

@@ -43,7 +43,7 @@ plans:
 
 
 def _answers(file: Path, data_root: Path) -> Path:
-    """What a server knows that runs already: the right answer to every question of the suite."""
+    """Return the answers of a running server: the right one to every question of the suite."""
     task = build_task(Spec(name="gsm8k", options=CHAT))
     lines = []
     for sample in task.load(DataRoots(roots=(data_root,)), 30).samples:

@@ -52,7 +52,7 @@ defaults: {limits: {concurrency: 4, rate_limit: 9}, launcher: {name: simulated},
 plans:
   - {plan: plans/filed.yaml, name: one, limits: {max_attempts: 7}, attributes: {b: 2}}
   - {model: org/inline, tasks: [mmlu], accuracy_spec: {quant_algo: FP8}}
-""",
+""",  # noqa: E501
     )
     filed, inline = suite.runs
     assert (filed.name, inline.name) == ("one", "inline_FP8")

@@ -40,9 +40,7 @@ OUTCOMES = {"PASS": PASS, "SMALL_DROP": PASS, "FAIL": FAIL, "INCONCLUSIVE": INCO
 
 
 def _paired(p: float | None, excluded: bool, alpha: float = 0.05) -> PairedComparison:
-    """What a run alone says: the finding follows from p and from whether a drop of a point is
-    excluded.
-    """
+    """Judge one run: the finding follows from p and from the exclusion of a drop of a point."""
     lower = -0.5 if excluded else -1.5
     found = "INCONCLUSIVE" if p is None else finding(p, alpha, lower, 1.0).value
     counts = {"reference_runs": 1, "pairs": 1000, "missing": 0, "down": 1, "up": 1}

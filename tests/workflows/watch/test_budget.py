@@ -1,4 +1,4 @@
-"""How a round's tokens are spent."""
+"""Check how a round's tokens are spent."""
 
 from __future__ import annotations
 

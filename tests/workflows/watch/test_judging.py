@@ -1,4 +1,4 @@
-"""What rounds say, without any endpoint: made-up answers, one round after the other."""
+"""Check what rounds say, without any endpoint: made-up answers, one round after the other."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_few_rounds_that_are_wrong_as_a_whole_are_many_answers_and_few_means()
     assert found == {False: {ACCURACY}, True: set()}
 
 
-def test_a_fall_is_noticed_by_the_means_of_rounds_and_each_holds_the_pools_share_of_hard_prompts() -> (
+def test_a_fall_is_noticed_by_the_means_of_rounds_and_each_holds_the_pools_share_of_hard_prompts() -> (  # noqa: E501
     None
 ):
     state = _learnt(_half_right, MEANS)

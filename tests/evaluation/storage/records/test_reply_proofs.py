@@ -1,4 +1,4 @@
-"""What a withdrawn answer leaves behind: its two records, and nothing else anywhere."""
+"""Test that a withdrawn answer leaves two records and nothing else."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _journal(path: Path, *records: Record) -> list[Record]:
         return list(journal.records())
 
 
-# ----------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------  # noqa: E501
 # the journal
 
 
@@ -162,7 +162,7 @@ def test_old_journals_are_read_and_first_answers_are_written_as_before(tmp_path:
     assert b"turn" not in msgspec.json.encode(record)
 
 
-# ------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------  # noqa: E501
 # the accumulator
 
 
@@ -214,7 +214,7 @@ class _Lines:
         self._lines.append(encode(record))
 
 
-# -----------------------------------------------------------------------------------------------------
+# -----------------------------------------------------------------------------------------------------  # noqa: E501
 # early stop
 
 
@@ -245,12 +245,12 @@ def test_an_early_decision_on_withdrawn_answers_falls_with_them() -> None:
     assert prefix.result().estimate == 100.0
 
 
-# ---------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------  # noqa: E501
 # proofs
 
 
 def _doubts(proofs: Proofs, **open_now: Any) -> list[bool]:
-    """Of the turns 0 to 4 of connection 1."""
+    """Return the doubts about turns 0 to 4 of connection 1."""
     return [proofs.doubt(_response(turn=turn), **open_now) is not None for turn in range(5)]
 
 

@@ -1,5 +1,6 @@
-"""Scores come back out of their file as they were written, whatever a model said and however long
-the lines are.
+"""Test that scores are read back as they were written.
+
+Any text of a model and any length of line is allowed.
 """
 
 from __future__ import annotations

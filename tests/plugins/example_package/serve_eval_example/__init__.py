@@ -1,1 +1,1 @@
-"""An example of a package that extends serve-eval; its pyproject.toml says what it offers."""
+"""An example of a package that extends serve-eval; its pyproject.toml declares the extensions."""

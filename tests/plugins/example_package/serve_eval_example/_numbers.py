@@ -1,4 +1,4 @@
-"""What the task and the scorer share."""
+"""Number reading shared by the task and the scorer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import re
 
 
 def last_number(text: str) -> float | None:
-    """The last number of a text; None when there is none."""
+    """Return the last number of a text, or None if there is none."""
     found = re.findall(r"-?\d+(?:\.\d+)?", text)
     return float(found[-1]) if found else None

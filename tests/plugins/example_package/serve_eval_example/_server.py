@@ -42,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 128  # a run opens all of its connections at once
+    request_queue_size = 128  # a run opens all its connections at the same time
 
 
 def main(port_file: Path, wrong_by: int) -> None:

@@ -12,11 +12,11 @@ from serve_eval.errors import LaunchError
 from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 
 READY_S = 30.0
-"""How long the server may take to start."""
+"""Maximum seconds that the server may take to start."""
 
 
 def commands(context: LaunchContext, *, wrong_by: int = 0) -> list[list[str]]:
-    """The command line that `launch` starts; the dry run shows it."""
+    """Return the command lines that `launch` starts, for the dry run."""
     return [
         [
             sys.executable,
@@ -30,10 +30,9 @@ def commands(context: LaunchContext, *, wrong_by: int = 0) -> list[list[str]]:
 
 @asynccontextmanager
 async def launch(context: LaunchContext, *, wrong_by: int = 0) -> AsyncIterator[Endpoint]:
-    """Starts the server on a free port of 127.0.0.1, yields its endpoint and ends it, whatever
-    happens.
+    """Start the server on a free port of 127.0.0.1, yield its endpoint, and stop it in any case.
 
-    `wrong_by` is added to every sum. Raises LaunchError when the server does not start.
+    `wrong_by` is added to every sum. Raises LaunchError if the server does not start.
     """
     context.log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     ready = _port_file(context)

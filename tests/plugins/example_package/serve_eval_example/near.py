@@ -1,4 +1,4 @@
-"""Near: the last number of an answer, right when it is close enough to the expected one."""
+"""Near: the last number of an answer is right if it is close enough to the expected number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from serve_eval_example._numbers import last_number
 
 
 def scorer(*, tolerance: float = 0.0) -> Scorer:
-    """The scorer with its options."""
+    """Return the scorer with its options."""
 
     def score(expected: object, response: Response) -> Score:
         said, wanted = last_number(response.text), _wanted(expected)
@@ -35,6 +35,6 @@ def scorer(*, tolerance: float = 0.0) -> Scorer:
 
 
 def _wanted(expected: object) -> float | None:
-    """The number that a case expects, as a bare value or under `answer`; None for what is none."""
+    """Return the number that a case expects, bare or under `answer`; None if it is not a number."""
     value = expected.get("answer") if isinstance(expected, Mapping) else expected
     return float(value) if isinstance(value, int | float) else None

@@ -1,4 +1,4 @@
-"""Sums: additions of two numbers, made up on the spot, as an example of a task in a package."""
+"""Sums: generated additions of two numbers, as an example of a task in a package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from serve_eval_example._numbers import last_number
 
 
 def task(*, num_samples: int = 50) -> Task:
-    """The task with its options. Raises PlanError for fewer than one sample."""
+    """Return the task with its options; raise PlanError for fewer than one sample."""
     if num_samples < 1:
         raise PlanError("sums: num_samples must be 1 or more")
 

@@ -1,4 +1,4 @@
-"""Within: passes when the value is at most so many points below the reference."""
+"""Within: passes if the value is at most `points` below the reference."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def judge(
     *,
     points: float = 1.0,
 ) -> Verdict:
-    """Within: passes when the value is at most so many points below the reference.
+    """Pass if the value is at most `points` below the reference.
 
-    What is missing counts as wrong.
+    Missing answers count as wrong.
     """
     threshold = reference.value - points
     value = result.value if result.bounds is None else result.bounds[0]
