@@ -106,9 +106,9 @@ def _sentence(row: WorkerShare, workers: set[str]) -> str:
     )
     if row.role != "pair":
         name = "server" if row.role == "server" else f"{row.role} server"
-        return f"{name} {row.worker} gives {said}"
+        return f"{name} {row.worker}: {said}"
     context, _, generation = row.worker.partition(" + ")
-    pair = f"context server {context} with generation server {generation} gives {said}"
+    pair = f"context server {context} with generation server {generation}: {said}"
     if workers.isdisjoint((context, generation)):
         return (
             f"{pair}; they always work together, so only serve-eval attribute can find which of"

@@ -43,7 +43,7 @@ class LimitsOptions:
     max_error_rate: Annotated[
         float | None,
         Setting(
-            "Stop if a larger share of at least 50 samples failed (default .10).",
+            "Stop if more than this share of 50 or more samples failed (default .10).",
             metavar="SHARE",
             key="limits.max_error_rate",
         ),

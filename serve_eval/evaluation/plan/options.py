@@ -205,7 +205,7 @@ class JudgedOptions:
         float | None,
         Setting(
             "Tolerated probability that the whole run would give another verdict (default"
-            " .01). Rules that compare pairs: only because too many answers would be missing.",
+            " .01). For rules that compare pairs: tolerated risk of too many missing answers.",
             metavar="P",
             key="early_stop",
             in_file=None,

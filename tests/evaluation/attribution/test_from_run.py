@@ -231,12 +231,12 @@ def _row(worker: str, role: str, **more: Any) -> WorkerShare:
     [
         (
             [_row("h:8003", "generation")],
-            "generation server h:8003 gives 48 of 50 wrong, the others 12 of 150 (p = 1e-31)",
+            "generation server h:8003: 48 of 50 wrong, the others 12 of 150 (p = 1e-31)",
         ),
         (
             [_row("a + b", "pair")],
             (
-                "context server a with generation server b gives 48 of 50 wrong, the others 12 of"
+                "context server a with generation server b: 48 of 50 wrong, the others 12 of"
                 " 150 (p = 1e-31); they always work together, so only serve-eval attribute can find"
                 " which of them is the cause"
             ),
@@ -244,7 +244,7 @@ def _row(worker: str, role: str, **more: Any) -> WorkerShare:
         (
             [_row("a", "context", accused=False), _row("a + b", "pair")],
             (
-                "context server a with generation server b gives 48 of 50 wrong, the others 12 of"
+                "context server a with generation server b: 48 of 50 wrong, the others 12 of"
                 " 150 (p = 1e-31); neither is worse with other servers"
             ),
         ),

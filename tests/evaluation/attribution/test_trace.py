@@ -111,7 +111,7 @@ def test_a_corrupt_generation_server_is_named_by_the_run_itself(
     assert row.bad > 0.8 * row.answers
     assert all(one.kv_transfer_s for one in told.figures if one.role == "generation")
     text = shown(report)
-    assert f"generation server {guilty} gives {row.bad} of {row.answers} wrong, the others" in text
+    assert f"generation server {guilty}: {row.bad} of {row.answers} wrong, the others" in text
     assert "transfer of the KV cache to generation servers (medians)" in text
     again = judge_again(report.plan, tmp_path)
     assert again.tasks[0].attribution == told
@@ -288,7 +288,7 @@ def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_door_t
     console = Console(file=io.StringIO(), width=200)
     render_comparison(comparison, tmp_path, console)
     told = console.file.getvalue()  # type: ignore[attr-defined]
-    assert f"gsm8k: B: generation server {b.host('generation_1')} gives" in told
+    assert f"gsm8k: B: generation server {b.host('generation_1')}: " in told
 
 
 @pytest.mark.parametrize(
