@@ -253,7 +253,7 @@ def _refuse_taken(other: Held) -> LaunchError:
         f"process {other.pid} already {'holds' if other.state == 'ready' else 'starts'} the same"
         f" servers: {other.id}",
         hint=(
-            "Use them with serve-eval run --reuse, or end them with: serve-eval serve --stop"
+            "Use them with serve-eval run --reuse, or stop them with: serve-eval serve --stop"
             f" {other.id}"
         ),
     )

@@ -559,7 +559,7 @@ def test_kept_servers_stay_however_the_run_ends(
     shutil.rmtree(out)
     assert httpx.get(f"{entry.endpoint.base_url}/models").status_code == 200
     if how != signal.SIGKILL:
-        assert f"end them with: serve-eval serve --stop {entry.id}" in rest
+        assert f"Stop them with: serve-eval serve --stop {entry.id}" in rest
 
 
 @pytest.mark.slow
