@@ -7,13 +7,16 @@ extract a number.
 
 from __future__ import annotations
 
+import json
 import re
+import time
 
 CHUNKS = 200
 """Pieces of text in a streamed answer, without the chunks of the finish reason and the usage."""
 
 _ID = re.compile(rb"\[\[ID\]\]\d+")
 _STREAM = re.compile(rb'"stream":\s*true')
+_ECHO = re.compile(rb'"echo":\s*true')
 _LIMIT = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
 TOKENS = 202
 """Tokens of a whole answer.
@@ -28,6 +31,22 @@ STREAM_HEAD = (
 )
 
 
+_STAMP = b"6f1e2d3c4b5a"
+"""Part of every answer's id, which `stamp` replaces by a time of the same length."""
+_STAMP_MODULUS = 10**12
+
+
+def stamp(answer: bytes) -> bytes:
+    """Return an answer whose id holds the present time of the monotonic clock, in microseconds."""
+    now = time.monotonic_ns() // 1000 % _STAMP_MODULUS
+    return answer.replace(_STAMP, b"%012d" % now, 1)
+
+
+def wants_logprobs(body: bytes) -> bool:
+    """Return True if the request asks for the log-probabilities of its prompt."""
+    return _ECHO.search(body) is not None
+
+
 def wants_stream(body: bytes) -> bool:
     """Return True if the request asks for an event stream.
 
@@ -36,10 +55,10 @@ def wants_stream(body: bytes) -> bool:
     return _STREAM.search(body) is not None
 
 
-def tokens(body: bytes) -> int:
-    """Return the number of tokens of the answer: TOKENS, or fewer if the request allows fewer."""
+def tokens(body: bytes, whole: int = TOKENS) -> int:
+    """Return the number of tokens of the answer: `whole`, or fewer if the request allows fewer."""
     found = _LIMIT.search(body)
-    return min(TOKENS, int(found.group(1))) if found else TOKENS
+    return min(whole, int(found.group(1))) if found else whole
 
 
 def usage(completion_tokens: int) -> str:
@@ -62,9 +81,9 @@ def http(body: bytes) -> bytes:
 
 
 class Whole:
-    """Answers in one piece of about 1.05 KB."""
+    """Answers in one piece: of about 1.05 KB, or of a word for each of `whole` tokens."""
 
-    def __init__(self, *, chat: bool) -> None:
+    def __init__(self, *, chat: bool, whole: int = 0) -> None:
         self._closing = '","refusal":null}' if chat else '"'
         said = '"message":{"role":"assistant","content":"' if chat else '"text":"'
         kind = "chat.completion" if chat else "text_completion"
@@ -72,7 +91,9 @@ class Whole:
             f'{{"id":"cmpl-6f1e2d3c4b5a","object":"{kind}","created":1764000000,"model":"bench",'
             f'"choices":[{{"index":0,{said}'
         ).encode()
-        self._after = self._end(f"{_WORK}\\n#### 42", "stop", TOKENS)
+        self._whole = whole or TOKENS
+        work = " word" * (whole - 5) if whole else _WORK
+        self._after = self._end(f"{work}\\n#### 42", "stop", self._whole)
 
     def _end(self, text: str, finish: str, completion_tokens: int) -> bytes:
         rest = f'"logprobs":null,"finish_reason":"{finish}"}}],"usage":{usage(completion_tokens)}}}'
@@ -80,17 +101,55 @@ class Whole:
 
     def to(self, body: bytes) -> bytes:
         """Return the whole HTTP answer to a request's body."""
-        allowed = tokens(body)
-        after = (
-            self._after if allowed == TOKENS else self._end(" word" * allowed, "length", allowed)
-        )
+        allowed = tokens(body, self._whole)
+        cut = allowed < self._whole
+        after = self._end(" word" * allowed, "length", allowed) if cut else self._after
         return http(self._before + request_id(body) + after)
+
+
+class Likelihoods:
+    """Log-probabilities of prompts, in the form of `echo`.
+
+    A token is a word with the space before it. Prompts that differ only in the digits of their ids
+    share all but these, so that the server is quick.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, bytes] = {}
+
+    def to(self, body: bytes) -> bytes:
+        """Return the whole HTTP answer to a request's body."""
+        own = request_id(body)
+        blank = b"[[ID]]" + b"0" * (len(own) - 6) if own else b""
+        key = body.replace(own, blank, 1) if own else body
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._new(json.loads(key)["prompt"])
+        return http(known.replace(blank, own, 1) if own else known)
+
+    def _new(self, prompt: str) -> bytes:
+        words = re.findall(r"^\S+|\s+\S*", prompt)
+        offsets = [0]
+        for word in words[:-1]:
+            offsets.append(offsets[-1] + len(word))
+        values = [None, *(-0.25 - (i % 7) / 8 for i in range(1, len(words)))]
+        listed = {
+            "tokens": words,
+            "token_logprobs": values,
+            "text_offset": offsets,
+            "top_logprobs": [None, *({w: v} for w, v in zip(words[1:], values[1:], strict=True))],
+        }
+        choice = {"index": 0, "text": "", "logprobs": listed, "finish_reason": "length"}
+        counts = {"prompt_tokens": len(words), "completion_tokens": 0, "total_tokens": len(words)}
+        return json.dumps(
+            {"id": "cmpl-6f1e2d3c4b5a", "choices": [choice], "usage": counts}, separators=(",", ":")
+        ).encode()
 
 
 class Streamed:
     """Answers as server-sent events, each in its own HTTP chunk."""
 
-    def __init__(self, *, chat: bool) -> None:
+    def __init__(self, *, chat: bool, whole: int = 0) -> None:
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._head = (
             "data:"
@@ -98,8 +157,9 @@ class Streamed:
             '"choices":['
         )
         self._chat = chat
+        self._whole, self._pieces = whole or TOKENS, whole or CHUNKS
         self.piece = _chunk(self._event(" word").encode())
-        self._end = self._closing("stop", TOKENS)
+        self._end = self._closing("stop", self._whole)
 
     def _closing(self, finish: str, completion_tokens: int) -> bytes:
         finished = self._event("", f'"{finish}"').encode()
@@ -113,12 +173,12 @@ class Streamed:
 
     def length(self, body: bytes) -> int:
         """Return the number of text pieces in the answer to a request."""
-        return min(CHUNKS, tokens(body))
+        return min(self._pieces, tokens(body, self._whole))
 
     def end(self, body: bytes) -> bytes:
         """Return the events after the last piece."""
-        allowed = tokens(body)
-        return self._end if allowed == TOKENS else self._closing("length", allowed)
+        allowed = tokens(body, self._whole)
+        return self._end if allowed == self._whole else self._closing("length", allowed)
 
     def first(self, body: bytes) -> bytes:
         """Return the first piece, which carries the id."""

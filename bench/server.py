@@ -11,17 +11,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import os
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import cast
 
 import uvloop
-from answers import STREAM_HEAD, Streamed, Whole, http, wants_stream
+from answers import (
+    STREAM_HEAD,
+    Likelihoods,
+    Streamed,
+    Whole,
+    http,
+    stamp,
+    wants_logprobs,
+    wants_stream,
+)
 from cores import SERVER, pin, raise_open_files
+from counts import Counts
+from release import Release
 
 _LENGTH = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
 _EXPECTS = re.compile(rb"\r\nexpect:\s*100-continue", re.IGNORECASE)
@@ -29,51 +38,6 @@ _GETS = {
     b"/v1/models": b'{"object":"list","data":[{"id":"m","object":"model"}]}',
     b"/version": b'{"version":"0"}',
 }
-
-
-class Counts:
-    """Counts of the clients' requests since the last reset."""
-
-    def __init__(self) -> None:
-        self.requests = self.in_progress = self.max_in_progress = self.connections = 0
-        self.watched: int | None = None
-        self.cpu_s_at_first: float | None = None
-
-    def received(self) -> None:
-        """Count a request for a completion that has arrived whole."""
-        self.requests += 1
-        self.in_progress += 1
-        if self.in_progress > self.max_in_progress:
-            self.max_in_progress = self.in_progress
-        if self.watched is not None:
-            self.cpu_s_at_first, self.watched = _cpu_s(self.watched), None
-
-    def answered(self) -> None:
-        """Count an answer that was passed to the system, or whose client is gone."""
-        self.in_progress -= 1
-
-    def reset(self) -> None:
-        """Forget everything except the requests in progress."""
-        self.requests = self.connections = 0
-        self.max_in_progress = self.in_progress
-        self.watched = self.cpu_s_at_first = None
-
-    def told(self) -> bytes:
-        """Return the counts as JSON."""
-        names = ("requests", "max_in_progress", "connections", "cpu_s_at_first")
-        return json.dumps({name: getattr(self, name) for name in names}).encode()
-
-
-def _cpu_s(pid: int) -> float | None:
-    """Return user and system time of all threads of a process so far.
-
-    None where the system does not report it (no Linux).
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Ticker:
@@ -134,20 +98,27 @@ class Stream:
 
 
 class Service:
-    """The state shared by all connections: the counts, the prepared answers, the latency."""
+    """The state shared by all connections: the counts, the prepared answers, the delays.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, latency_ms: float, chunk_ms: int) -> None:
-        self.loop, self.latency_s = loop, latency_ms / 1000
+    `stamped`: the id of each answer in one piece holds the time at which it is sent.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        release: Release,
+        *,
+        chunk_ms: int = 0,
+        whole: int = 0,
+        stamped: bool = False,
+    ) -> None:
+        self.loop, self.release, self.stamped = loop, release, stamped
         self.counts = Counts()
         self.ticker = Ticker(loop, chunk_ms) if chunk_ms else None
-        self.whole = {
-            b"/v1/completions": Whole(chat=False),
-            b"/v1/chat/completions": Whole(chat=True),
-        }
-        self.streamed = {
-            b"/v1/completions": Streamed(chat=False),
-            b"/v1/chat/completions": Streamed(chat=True),
-        }
+        routes = {b"/v1/completions": False, b"/v1/chat/completions": True}
+        self.whole = {path: Whole(chat=chat, whole=whole) for path, chat in routes.items()}
+        self.streamed = {path: Streamed(chat=chat, whole=whole) for path, chat in routes.items()}
+        self.likelihoods = Likelihoods()
 
     def other(self, path: bytes, body: bytes) -> bytes:
         """Return the answer to a request that is not for a completion."""
@@ -181,9 +152,11 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send data unless the client is gone."""
         if not self.closed:
+            self._service.counts.bytes_out += len(data)
             self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
+        self._service.counts.bytes_in += len(data)
         self._buffer = self._buffer + data if self._buffer else data
         if not self._busy:
             self._next()
@@ -215,18 +188,21 @@ class Connection(asyncio.Protocol):
         self._busy = True
         service.counts.received()
         reply: Callable[[], None]
-        if wants_stream(body):
+        if wants_logprobs(body):
+            likelihoods = service.likelihoods.to(body)
+            reply = lambda: self._send(likelihoods)  # noqa: E731
+        elif wants_stream(body):
             reply = lambda: self._stream(service.streamed[path], body)  # noqa: E731
         else:
             answer = service.whole[path].to(body)
             reply = lambda: self._send(answer)  # noqa: E731
-        if service.latency_s:
-            service.loop.call_later(service.latency_s, reply)
+        if service.release.latency_s:
+            service.loop.call_later(service.release.after(service.loop.time()), reply)
         else:
             reply()
 
     def _send(self, answer: bytes) -> None:
-        self.write(answer)
+        self.write(stamp(answer) if self._service.stamped else answer)
         self.finish()
 
     def _stream(self, answer: Streamed, body: bytes) -> None:
@@ -244,10 +220,13 @@ class Connection(asyncio.Protocol):
             self._next()
 
 
-async def serve(latency_ms: float, chunk_ms: int) -> None:
+async def serve(given: argparse.Namespace) -> None:
     """Print a free port of the loopback and serve on it until standard input ends."""
     loop = asyncio.get_running_loop()
-    service = Service(loop, latency_ms, chunk_ms)
+    release = Release(given.latency_ms / 1000, spread=given.spread, step_s=given.step_ms / 1000)
+    service = Service(
+        loop, release, chunk_ms=given.chunk_ms, whole=given.tokens, stamped=given.stamped
+    )
     server = await loop.create_server(lambda: Connection(service), "127.0.0.1", 0, backlog=8192)
     print(server.sockets[0].getsockname()[1], flush=True)
     ended = asyncio.Event()
@@ -262,11 +241,15 @@ def main() -> None:
     parser.add_argument(
         "--chunk-ms", type=int, default=0, help="between the chunks of a stream; 0: all at once"
     )
+    parser.add_argument("--tokens", type=int, default=0, help="of an answer; 0: as always")
+    parser.add_argument("--spread", action="store_true", help="exponential latencies")
+    parser.add_argument("--step-ms", type=float, default=0, help="answers leave at multiples of it")
+    parser.add_argument("--stamped", action="store_true", help="put the time into each answer's id")
     given = parser.parse_args()
     pin(SERVER)
     raise_open_files()
     gc.disable()  # nothing here makes reference cycles that grow
-    uvloop.run(serve(given.latency_ms, given.chunk_ms))
+    uvloop.run(serve(given))
 
 
 if __name__ == "__main__":

@@ -14,10 +14,23 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """The delays of the server: latency of an answer, and pause between two chunks of a stream."""
+    """The delays of the server: latency of an answer, and pause between two chunks of a stream.
 
-    latency_ms: int = 0
+    `tokens`, `spread`, `step_ms` and `stamped` are the server's options of these names.
+    """
+
+    latency_ms: float = 0
     chunk_ms: int = 0
+    tokens: int = 0
+    spread: bool = False
+    step_ms: float = 0
+    stamped: bool = False
+
+    def arguments(self) -> list[str]:
+        """Return the options of the server."""
+        told = ["--latency-ms", str(self.latency_ms), "--chunk-ms", str(self.chunk_ms)]
+        told += ["--tokens", str(self.tokens), "--step-ms", str(self.step_ms)]
+        return told + ["--spread"] * self.spread + ["--stamped"] * self.stamped
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +44,8 @@ class Seen:
     max_in_progress: int
     connections: int
     cpu_s_at_first: float | None
+    bytes_in: int
+    bytes_out: int
 
 
 class Server:
@@ -41,14 +56,8 @@ class Server:
 
     def __enter__(self) -> Self:
         script = str(Path(__file__).with_name("server.py"))
-        arguments = [
-            "--latency-ms",
-            str(self._mode.latency_ms),
-            "--chunk-ms",
-            str(self._mode.chunk_ms),
-        ]
         self._process = subprocess.Popen(
-            [sys.executable, script, *arguments],
+            [sys.executable, script, *self._mode.arguments()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
