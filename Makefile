@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm test-mpi test-etcd lint calibrate detectors oracle attack bench bench-launch bench-embedded fuzz golden-prompts mutants clean
+.PHONY: demo test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm test-mpi test-etcd lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -155,6 +155,10 @@ bench-launch: $(VENV)/.dev
 # Ready time and answers per second of the embedded model; ARGS=100 sets the number of problems.
 bench-embedded: $(VENV)/.runtime
 	@$(BIN)/python bench/embedded.py $(ARGS)
+
+# Cost of one client process, and its queue before 100 and 1,000 GPUs, in a quarter of an hour: docs/scale.md.
+bench-scale: $(VENV)/.runtime
+	@$(BIN)/python bench/scale.py $(ARGS)
 
 $(VENV)/.peers: $(VENV)/.runtime bench/peers.txt
 	@echo '*' > $(VENV)/.gitignore

@@ -88,7 +88,9 @@ def mean_wait(rate: float, mean: float, second: float) -> float:
     return rate * second / (2 * (1 - rate * mean))
 
 
-def mean_wait_after_idle(rate: float, busy: tuple[float, float], idle: tuple[float, float]) -> float:
+def mean_wait_after_idle(
+    rate: float, busy: tuple[float, float], idle: tuple[float, float]
+) -> float:
     """Return the mean wait in M/G/1 with another service time after an idle phase (Welch 1964).
 
     `busy` and `idle` are mean and second moment.

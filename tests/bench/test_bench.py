@@ -19,6 +19,7 @@ TINY = {
     "million.py": ("60", "4"),
     "launch.py": ("1",),
     "embedded.py": ("4", "1"),
+    "scale.py": ("--quick",),
 }
 """Parts of all benchmarks of the Makefile except the table, with their smallest size."""
 SLOW = ("transports.py", "launch.py", "embedded.py")

@@ -31,9 +31,7 @@ def rng() -> np.random.Generator:
 
 
 @pytest.mark.parametrize("load", [0.2, 0.5, 0.8])
-def test_exponential_services_have_the_delays_of_mm1(
-    load: float, rng: np.random.Generator
-) -> None:
+def test_exponential_services_have_the_delays_of_mm1(load: float, rng: np.random.Generator) -> None:
     arrivals = queueing.draw_poisson(load, COUNT, rng)
     services = rng.exponential(1.0, COUNT)
     delays = queueing.find_ends(arrivals, services) - arrivals

@@ -1,7 +1,7 @@
 """Requests of one kind, generated on access, for the benchmark of one client process.
 
 If the environment names a file in BENCH_RECORD, the task writes there what the process had spent
-when each answer was scored.
+when each answer was scored. BENCH_FIRST is the number of answers after which the figures begin.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ _STOP = ("Question:", "</s>", "<|im_end|>")
 class Recorder:
     """Notes of each scored answer: the CPU time of the process, the time, the server's stamp."""
 
-    def __init__(self, count: int, path: str | None) -> None:
-        self._count, self._path = count, path
+    def __init__(self, count: int, path: str | None, first: int) -> None:
+        self._count, self._path, self._first = count, path, first
         self._cpu_ns, self._at_us, self._sent_us = array("q"), array("q"), array("q")
-        self._marks: list[tuple[int, float, float, float]] = []
-        self._marked_at = max(1, count // 10)
+        self._marks: list[tuple[int, float, float, float, float, float]] = []
 
     def note(self, response: Response) -> None:
         """Note an answer, and write the file behind the last one."""
@@ -60,9 +59,10 @@ class Recorder:
         digits = (response.answer_id or "").removeprefix("cmpl-")
         self._sent_us.append(int(digits) if digits.isdigit() else 0)
         done = len(self._at_us)
-        if done % self._marked_at == 0 or done == self._count:
+        if done in (self._first, self._count):
             usage = resource.getrusage(resource.RUSAGE_SELF)
-            self._marks.append((done, usage.ru_utime, usage.ru_stime, _rss_mb()))
+            spent = usage.ru_utime, usage.ru_stime
+            self._marks.append((done, *spent, _rss_mb(), _waited_s(), time.monotonic()))
         if done == self._count:
             told = {"marks": self._marks, "cpu_ns": self._cpu_ns.tolist()}
             told |= {"at_us": self._at_us.tolist(), "sent_us": self._sent_us.tolist()}
@@ -75,6 +75,14 @@ def _rss_mb() -> float:
     except OSError:
         return 0.0
     return pages * resource.getpagesize() / 2**20
+
+
+def _waited_s() -> float:
+    """Return the seconds in which the event loop was ready and waited for a core."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 class Generated(Sequence[Sample]):
@@ -113,7 +121,9 @@ def task(*, num_samples: int = 1000, kind: str = "short") -> Task:
     """Return a task whose answers are all right. Raises PlanError for an unknown kind."""
     if kind not in KINDS:
         raise PlanError(f"answers_of_kind: kind must be one of {', '.join(KINDS)}")
-    recorder = Recorder(num_samples, os.environ.get("BENCH_RECORD"))
+    recorder = Recorder(
+        num_samples, os.environ.get("BENCH_RECORD"), int(os.environ.get("BENCH_FIRST", 1))
+    )
 
     def score(sample: Sample, response: Response) -> Score:
         right = _right(response, kind)
