@@ -22,10 +22,14 @@ from serve_eval.plugins.setting import Setting
 
 EXAMPLES = (
     (
-        "Ask in four parts, anywhere and at any time, and judge the whole:",
+        "Ask the first of four parts; the others likewise, anywhere and at any time:",
         "serve-eval run PLAN.yaml --shard 1/4 -o shards/1",
     ),
-    ("... --shard 2/4 to 4/4 likewise, then:", "serve-eval merge shards/* -o whole"),
+    ("Judge all parts as one run:", "serve-eval merge shards/1 shards/2 shards/3 shards/4"),
+    (
+        "Merge where the data is in another folder:",
+        "serve-eval merge shards/1 shards/2 --dataset-root DIR -o whole",
+    ),
 )
 
 
@@ -82,11 +86,11 @@ def merge(
     from serve_eval.report.page import write_page
     from serve_eval.report.terminal import render
     from serve_eval.workflows.merge.merge import merge as merged
-    from serve_eval.workflows.merge.merge import merged_plan
+    from serve_eval.workflows.merge.merge import plan_of_whole
     from serve_eval.workflows.merge.shards import read_shards
 
     found = read_shards(shards)
-    plan = adopt_code(merged_plan(found), folders_of(output.include_path))
+    plan = adopt_code(plan_of_whole(found), folders_of(output.include_path))
     replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
     inherited = {name: value for name, value in os.environ.items() if name not in replaced}
     plan = resolve(to_file(plan), settings_of(here), inherited).plan

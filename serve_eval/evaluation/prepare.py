@@ -20,7 +20,7 @@ from serve_eval.errors import (
     SandboxError,
 )
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.plan.shard import Part, list_places, shard_fingerprint
+from serve_eval.evaluation.plan.shard import ShardPart, list_places, shard_fingerprint
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import fingerprint, protocol_differences
 from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task, usual_task
@@ -308,7 +308,7 @@ def _take_part(shard: Shard, whole: PreparedTask) -> PreparedTask:
             f"shard: {task.name} has {len(samples)} samples, fewer than the {shard.count} shards",
             hint=f"Use at most {len(samples)} shards.",
         )
-    part = Part(list_places(samples, shard), len(samples))
+    part = ShardPart(list_places(samples, shard), len(samples))
     dataset = replace(whole.dataset, samples=[samples[i] for i in part.places])
     prints = shard_fingerprint(shard, whole.fingerprint, fingerprint(task, dataset))
     note = f"shard {shard}: {len(part.places)} of {part.total} samples"

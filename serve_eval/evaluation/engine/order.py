@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from serve_eval.evaluation.plan.shard import Part
+from serve_eval.evaluation.plan.shard import ShardPart
 from serve_eval.schema import Order, Prompt, Sample
 
 
@@ -21,7 +21,7 @@ def arrange(
     positions: Iterable[int],
     order: Order,
     seed: str,
-    part: Part | None = None,
+    part: ShardPart | None = None,
 ) -> array[int]:
     """Return the positions in the order in which their samples start.
 
@@ -62,7 +62,7 @@ def _shuffle(count: int, seed: str) -> array[int]:
     return places
 
 
-def _shuffle_part(part: Part, count: int, seed: str) -> array[int]:
+def _shuffle_part(part: ShardPart, count: int, seed: str) -> array[int]:
     """Return all `count` positions of a part in the random order of the whole run."""
     size, repeats = len(part.places), count // len(part.places)
     here = array("q", [-1]) * (repeats * part.total)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from serve_eval.evaluation.plan.shard import Part
+from serve_eval.evaluation.plan.shard import ShardPart
 from serve_eval.schema import Dataset, Hypothesis, Need, Reference, Sample, Spec, Task
 from serve_eval.verdicts.below_reference import Expected, of_reference
 from serve_eval.verdicts.references import AcceptanceLength
@@ -39,7 +39,7 @@ class PreparedTask:
     acceptance: AcceptanceLength | None = None
     earlier: Expected | None = None
     wanted: int = 0
-    part: Part | None = None
+    part: ShardPart | None = None
 
     @property
     def expected(self) -> Expected | None:

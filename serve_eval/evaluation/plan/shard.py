@@ -25,7 +25,7 @@ _GIVEN = re.compile(r"([0-9]{1,9}|auto)/([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShardPart:
     """The samples of a shard: their `places` among all `total` planned samples, ascending."""
 
     places: Sequence[int]
@@ -113,7 +113,7 @@ def whole_fingerprint(of_shard: Mapping[str, str]) -> dict[str, str]:
     return {**left, "samples": of_shard[WHOLE]}
 
 
-def shared_seed(plan: Plan, environ: Mapping[str, str]) -> int | None:
+def seed_of_group(plan: Plan, environ: Mapping[str, str]) -> int | None:
     """Return the seed of the random order that all shards of a run have in common.
 
     None for a run that is no shard, and for shards without a common name. The order of such a shard

@@ -17,7 +17,7 @@ from serve_eval.schema import Sample, Shard
 from serve_eval.workflows.merge.shards import ShardFolder
 
 
-def repeated(prepared: PreparedTask, times: int) -> Sequence[Sample]:
+def with_repeats(prepared: PreparedTask, times: int) -> Sequence[Sample]:
     """Return the samples of a task as they are asked, with their repeats."""
     samples = prepared.dataset.samples
     return samples if times == 1 else Repeated(samples, times)

@@ -18,7 +18,7 @@ from serve_eval.evaluation.storage.records.merged import merge_journals, merge_o
 from serve_eval.evaluation.storage.reports.report_file import write_report
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Plan, Report, Sample
-from serve_eval.workflows.merge.coverage import check_coverage, repeated
+from serve_eval.workflows.merge.coverage import check_coverage, with_repeats
 from serve_eval.workflows.merge.shards import ShardFolder
 
 NO_EARLY_STOP = "no early stop: shards ask all of their samples"
@@ -29,7 +29,7 @@ NO_COMMON_ORDER = (
 )
 
 
-def merged_plan(shards: Sequence[ShardFolder]) -> Plan:
+def plan_of_whole(shards: Sequence[ShardFolder]) -> Plan:
     """Return the plan of the run that these shards are parts of.
 
     Where their plans may differ, it is that of the first shard.
@@ -43,7 +43,7 @@ def merge(
 ) -> Report:
     """Write a run folder with the answers of all shards, judge it, and return its report.
 
-    `plan` is that of `merged_plan`, perhaps with other folders of data and references. The result
+    `plan` is that of `plan_of_whole`, perhaps with other folders of data and references. The result
     does not depend on the order of the shards or on the times at which they ran. Raises
     RunFolderError if samples are missing or in two shards, or if `out_dir` is not empty, and
     DatasetError if the data is not that of the shards. Nothing is written then.
@@ -54,7 +54,7 @@ def merge(
         )
     prepared = prepare(plan)
     _check_data(shards[0], prepared)
-    samples = {p.task.name: repeated(p, plan.times(p.task.name)) for p in prepared}
+    samples = {p.task.name: with_repeats(p, plan.times(p.task.name)) for p in prepared}
     for p in prepared:
         places = {sample.id: place for place, sample in enumerate(samples[p.task.name])}
         check_coverage(shards, p, places)

@@ -98,7 +98,7 @@ def _check_complete(found: Sequence[ShardFolder]) -> None:
 
 def _check_alike(a: ShardFolder, b: ShardFolder) -> None:
     """Raise RunFolderError, with what differs, if two shards are parts of different runs."""
-    differing = list_differing(_compared(a), _compared(b))
+    differing = list_differing(_extract_common(a), _extract_common(b))
     if not differing:
         return
     lines = [f"  {_describe(path)}: {in_a} and {in_b}" for path, in_a, in_b in differing]
@@ -110,7 +110,7 @@ def _check_alike(a: ShardFolder, b: ShardFolder) -> None:
     )
 
 
-def _compared(one: ShardFolder) -> Any:
+def _extract_common(one: ShardFolder) -> Any:
     """Return what the shards of a run have in common, as JSON values."""
     content = msgspec.json.decode(
         msgspec.json.encode({"plan": one.plan, "fingerprints": one.fingerprints})

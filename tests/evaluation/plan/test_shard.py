@@ -14,7 +14,7 @@ from serve_eval.errors import PlanError
 from serve_eval.evaluation.engine.order import arrange
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.evaluation.plan.serialise import to_file
-from serve_eval.evaluation.plan.shard import Part, list_places, parse_shard, shared_seed
+from serve_eval.evaluation.plan.shard import ShardPart, list_places, parse_shard, seed_of_group
 from serve_eval.evaluation.results.repeats import Repeated
 from serve_eval.schema import Limits, Plan, Sample, Shard, Spec
 
@@ -58,7 +58,7 @@ def test_shards_start_their_samples_in_the_order_of_the_whole_run(
     for k in range(1, count + 1):
         places = list_places(samples, Shard(k, count))
         mine = Repeated([samples[i] for i in places], repeats)
-        order = arrange(mine, range(len(mine)), "random", str(seed), Part(places, n))
+        order = arrange(mine, range(len(mine)), "random", str(seed), ShardPart(places, n))
         own = {sample.id for sample in mine}
         assert [mine[i].id for i in order] == [one for one in ids if one in own]
 
@@ -121,12 +121,12 @@ def test_a_saved_plan_keeps_its_number() -> None:
 def test_shards_of_one_array_have_one_order() -> None:
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), shard=Shard(1, 4))
     array = {"SLURM_ARRAY_JOB_ID": "77"}
-    seeds = {shared_seed(replace(plan, shard=Shard(k, 4)), array) for k in range(1, 5)}
+    seeds = {seed_of_group(replace(plan, shard=Shard(k, 4)), array) for k in range(1, 5)}
     assert len(seeds) == 1
     assert None not in seeds
-    assert shared_seed(plan, {"SLURM_ARRAY_JOB_ID": "78"}) not in seeds
-    assert shared_seed(plan, {**array, "SERVE_EVAL_SHARD_GROUP": "x"}) not in seeds
-    assert shared_seed(plan, {}) is None
-    assert shared_seed(replace(plan, shard=None), array) is None
+    assert seed_of_group(plan, {"SLURM_ARRAY_JOB_ID": "78"}) not in seeds
+    assert seed_of_group(plan, {**array, "SERVE_EVAL_SHARD_GROUP": "x"}) not in seeds
+    assert seed_of_group(plan, {}) is None
+    assert seed_of_group(replace(plan, shard=None), array) is None
     given = replace(plan, limits=Limits(order_seed=5))
-    assert shared_seed(given, array) == 5
+    assert seed_of_group(given, array) == 5
