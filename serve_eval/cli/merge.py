@@ -22,14 +22,14 @@ from serve_eval.plugins.setting import Setting
 
 EXAMPLES = (
     (
-        "Ask the first of four parts; the others likewise, anywhere and at any time:",
-        "serve-eval run PLAN.yaml --shard 1/4 -o shards/1",
+        "Join four parts, each asked with serve-eval run PLAN.yaml --shard K/4 -o shards/K:",
+        "serve-eval merge shards/1 shards/2 shards/3 shards/4",
     ),
-    ("Judge all parts as one run:", "serve-eval merge shards/1 shards/2 shards/3 shards/4"),
     (
-        "Merge where the data is in another folder:",
+        "Join them where the data is in another folder:",
         "serve-eval merge shards/1 shards/2 --dataset-root DIR -o whole",
     ),
+    ("Print the report of the whole as JSON:", "serve-eval merge shards/1 shards/2 --json"),
 )
 
 

@@ -37,7 +37,7 @@ def check_coverage(
     lines: list[str] = []
     for shard in shards:
         lines += _foreign(shard, prepared.task.name, places, owners, seen)
-    if not lines and not _unsupported(shards, prepared.task.name):
+    if not lines and not _all_lack_ability(shards, prepared.task.name):
         lines += _missing(shards, prepared.task.name, owners, seen)
     if lines:
         raise RunFolderError(
@@ -104,6 +104,6 @@ def _missing(
             )
 
 
-def _unsupported(shards: Sequence[ShardFolder], task: str) -> bool:
+def _all_lack_ability(shards: Sequence[ShardFolder], task: str) -> bool:
     """Return True if the endpoints of all shards lack an ability that the task needs."""
     return all(task in sessions.read_unsupported(shard.path) for shard in shards)
