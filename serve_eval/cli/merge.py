@@ -22,7 +22,7 @@ from serve_eval.plugins.setting import Setting
 
 EXAMPLES = (
     (
-        "Join four parts, each asked with serve-eval run PLAN.yaml --shard K/4 -o shards/K:",
+        "Join what serve-eval run PLAN.yaml --shard K/4 -o shards/K asked:",
         "serve-eval merge shards/1 shards/2 shards/3 shards/4",
     ),
     (
