@@ -18,7 +18,7 @@ LIMIT_S = 3600.0
 _MAIN = "from serve_eval.cli import main; main()"
 _WITHOUT_ALARM = (
     "import serve_eval.evaluation.steps.ask_tasks as asking; asking.DegradationAlarm = lambda"
-    " *given: None; "
+    " *given, **more: None; "
 )
 _OVER_AIOHTTP = (
     "from serve_eval.client.client import Client; "

@@ -18,7 +18,9 @@ from serve_eval.plugins.setting import Setting
 Engine = Literal["docker", "podman"]
 HOST = "host"
 ULIMITS: dict[str, int | str] = {"memlock": -1, "stack": 67108864}
-"""Limits that NVIDIA's quick start of TensorRT-LLM sets for its containers."""
+"""Limits that NVIDIA's quick start of TensorRT-LLM sets for its containers, for Docker, whose daemon
+may raise them. Podman without root may not: its runtime refuses memlock=-1 above the user's own
+limit. So Podman's containers get the limits of the user who starts them."""
 OURS = (
     *(
         "--name",
@@ -70,8 +72,12 @@ class Image:
         str | None, Setting("Value of the engine's --shm-size. It needs an ipc other than host.")
     ] = None
     ulimits: Annotated[
-        dict[str, int | str], Setting("Values of the engine's --ulimit, by name.")
-    ] = field(default_factory=ULIMITS.copy)
+        dict[str, int | str] | None,
+        Setting(
+            "Values of the engine's --ulimit, by name. Not set: memlock -1 and stack 67108864 with"
+            " docker, your own limits with podman, which cannot raise them without root."
+        ),
+    ] = None
     user: Annotated[str | None, Setting("User in the container. Not set: the image's.")] = None
     pass_env: Annotated[
         list[str],
@@ -217,13 +223,17 @@ def _list_shared(container: Container) -> tuple[str, ...]:
     found = ["--network", container.network]
     found += ["--ipc", container.ipc] if container.ipc is not None else []
     found += ["--shm-size", container.shm_size] if container.shm_size is not None else []
-    found += [
-        word
-        for name, value in container.ulimits.items()
-        for word in ("--ulimit", f"{name}={value}")
-    ]
+    found += [word for limit in _list_ulimits(container) for word in ("--ulimit", limit)]
     found += ["--user", container.user] if container.user is not None else []
     return (*found, *(word for mount in container.mounts for word in ("-v", mount)))
+
+
+def _list_ulimits(container: Container) -> list[str]:
+    """Return the values of --ulimit."""
+    if container.ulimits is None and container.engine == "podman":
+        return [HOST]  # the limits of the user who starts the container
+    limits = ULIMITS if container.ulimits is None else container.ulimits
+    return [f"{name}={value}" for name, value in limits.items()]
 
 
 def _environment_words(

@@ -29,6 +29,7 @@ COMMANDS = {
     "serve": ("serve.serve", "Start servers and keep them up for other clients."),
     "verdict": ("verdict.verdict", "Judge a finished run by another rule."),
     "rescore": ("rescore.rescore", "Score the answers of a run again."),
+    "merge": ("merge.merge", "Join the shards of a run and judge them as one."),
     "export": ("export.export", "Write a run in the file format of lm-eval."),
     "drift": ("drift.drift", "Chart the runs of many days to find a slow decline."),
     "power": ("power.power", "Compute the drop that n samples can detect."),

@@ -103,12 +103,14 @@ async def evaluate(
 
 
 @with_scope
-def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
+def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False, asked: bool = False) -> Report:
     """Report on a run folder under another verdict rule or other references, without asking.
 
     Samples without an answer count as failed, and so do answers that were not judged. The folder
     keeps its plan and its report; results of running answers that had not been run yet are added to
-    it. Raises ServeEvalError if `plan` would not ask what the folder holds.
+    it. `asked`: the folder was just asked, by the shards of a run, so that the report has the
+    remarks of a session that asks. Raises ServeEvalError if `plan` would not ask what the folder
+    holds.
     """
     clock = Stopwatch()
     saved = run_folder.read_plan(out_dir)
@@ -123,7 +125,7 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
         session.seeds = order_seed.read_seeds(session.folder, saved)
         stop_early(session, asking=False)
         session.endpoint = last_endpoint(saved, session.folder)
-        return report_run(session, strict=strict)
+        return report_run(session, strict=strict, asked=asked)
 
 
 async def _prepare(

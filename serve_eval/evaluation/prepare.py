@@ -20,10 +20,11 @@ from serve_eval.errors import (
     SandboxError,
 )
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.plan.shard import ShardPart, list_places, shard_fingerprint
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import fingerprint, protocol_differences
 from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task, usual_task
-from serve_eval.schema import DataRoots, Dataset, Hypothesis, Plan, Reference, Spec, Task
+from serve_eval.schema import DataRoots, Dataset, Hypothesis, Plan, Reference, Shard, Spec, Task
 from serve_eval.stats.classic import num_samples_for
 from serve_eval.verdicts import pairing
 from serve_eval.verdicts.references import (
@@ -74,7 +75,8 @@ def prepare(plan: Plan) -> list[PreparedTask]:
     prepared, lacking = [], []
     for (spec, task), (found, why) in zip(built, references, strict=True):
         try:
-            prepared.append(_prepare(plan, spec, task, found, why))
+            whole = _prepare(plan, spec, task, found, why)
+            prepared.append(whole if plan.shard is None else _take_part(plan.shard, whole))
         except DatasetError as error:
             lacking.append(error)
     if len(lacking) > 1:
@@ -296,3 +298,20 @@ def _subset(
     note = f"a random subset of {limit} of {planned} samples (seed {plan.seed}), {judged}"
     samples = [dataset.samples[i] for i in chosen]
     return replace(dataset, samples=samples), replace(hypothesis, num_samples=limit), (note,)
+
+
+def _take_part(shard: Shard, whole: PreparedTask) -> PreparedTask:
+    """Return a task with the samples of a shard. Raises PlanError if some shards have none."""
+    task, samples = whole.task, whole.dataset.samples
+    if len(samples) < shard.count:
+        raise PlanError(
+            f"shard: {task.name} has {len(samples)} samples, fewer than the {shard.count} shards",
+            hint=f"Use at most {len(samples)} shards.",
+        )
+    part = ShardPart(list_places(samples, shard), len(samples))
+    dataset = replace(whole.dataset, samples=[samples[i] for i in part.places])
+    prints = shard_fingerprint(shard, whole.fingerprint, fingerprint(task, dataset))
+    note = f"shard {shard}: {len(part.places)} of {part.total} samples"
+    return replace(
+        whole, dataset=dataset, fingerprint=prints, part=part, notes=(*whole.notes, note)
+    )

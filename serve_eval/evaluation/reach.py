@@ -139,6 +139,7 @@ HARMLESS_FIELDS = (
         "dataset_roots",
         "references_dir",
         "limit",
+        "shard",
         "repeats",
     ),
     *(

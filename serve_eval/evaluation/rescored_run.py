@@ -11,6 +11,7 @@ import serve_eval
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.plan.shard import shard_fields
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.reports.report_file import write_report
@@ -94,4 +95,7 @@ def write_rescored_run(
 
 
 def _fingerprints(prepared: Sequence[PreparedTask]) -> dict[str, dict[str, str]]:
-    return {p.task.name: fingerprint(p.task, p.dataset) for p in prepared}
+    return {
+        p.task.name: {**fingerprint(p.task, p.dataset), **shard_fields(p.fingerprint)}
+        for p in prepared
+    }

@@ -10,7 +10,7 @@ from serve_eval.errors import DatasetError, PlanError
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.evaluation.plan.serialise import to_file
-from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.differences import differences
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.protocol.shared import TASKS, build_task
@@ -73,7 +73,7 @@ def task_to_rescore(
                 )
             ),
         )
-    differing = run_folder.differences(dict(stored), prepared.fingerprint)
+    differing = differences(dict(stored), prepared.fingerprint)
     notes = (f"the task has changed since the run: {'; '.join(differing)}",) if differing else ()
     options = _compare_options(prepared.spec, spec)
     if not options:

@@ -112,6 +112,13 @@ def _verdict(
     p = task_run.prepared
     if lacks is not None:
         return _build_unjudged(p, result, VerdictOutcome.UNSUPPORTED, reason(lacks))
+    if run.plan.shard is not None:
+        return _build_unjudged(
+            p,
+            result,
+            VerdictOutcome.SHARD,
+            "a shard is not judged: serve-eval merge judges all shards together",
+        )
     if run.plan.integration_test:
         return _build_unjudged(
             p, result, VerdictOutcome.NOT_JUDGED, "INTEGRATION TEST: one sample, no verdict"
@@ -174,6 +181,7 @@ def _degradations(task_run: TaskRun, run: RunFacts) -> tuple[Degradation, ...]:
         task_run.prepared.task.metric,
         len(task_run.accumulator.samples),
         task_run.prepared.expected,
+        shards=1 if run.plan.shard is None else run.plan.shard.count,
     )
 
 

@@ -103,11 +103,11 @@ def random_order(
 ) -> Sequence[int] | None:
     """Return all samples of a task in the random order of their starts, across sessions.
 
-    None if one of the `sessions` had another order.
+    None if one of the `sessions` had another order, or if shards had different ones.
     """
     if task_run.early is not None:
         return task_run.early.order
-    if any(limits.order != "random" for limits in sessions):
+    if seeds.several or any(limits.order != "random" for limits in sessions):
         return None
     samples = task_run.accumulator.samples
     return arrange(
@@ -115,4 +115,5 @@ def random_order(
         range(len(samples)),
         "random",
         task_seed(seeds.samples, task_run.prepared.task.name),
+        task_run.prepared.part,
     )

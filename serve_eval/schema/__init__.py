@@ -36,7 +36,7 @@ from serve_eval.schema.exchange import (
 from serve_eval.schema.execution import ExecutionResult, ExitReason, Isolation, Program
 from serve_eval.schema.invariants import Invariant, Invariants
 from serve_eval.schema.judge import Judge, Judgement, JudgeReport, Question
-from serve_eval.schema.plan import AccuracySpec, Connection, Limits, Order, Plan, Spec
+from serve_eval.schema.plan import AccuracySpec, Connection, Limits, Order, Plan, Shard, Spec
 from serve_eval.schema.progress import Progress
 from serve_eval.schema.reference import Reference, ReferenceRuns
 from serve_eval.schema.report import Report, TaskReport
@@ -183,6 +183,7 @@ __all__ = [
     "SelfFlips",
     "ServerInfo",
     "ServerTiming",
+    "Shard",
     "SourceFile",
     "Spec",
     "Stability",

@@ -92,13 +92,26 @@ class Limits:
     scorer_timeout_s: float = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of `count` parts of the samples of a run, numbered from 1."""
+
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Everything that decides what a run asks and how it is judged. Pure data; saved with the run.
 
     `model` is the name that is sent and under which references are looked up; `reference_model`
     overrides the second. `limit` is the size of a seeded random subset per task (None: all planned
-    samples). Each sample is asked `repeats` times, or as often as `repeats_of` says for its task.
+    samples). `shard` is the part of these that is asked (None: all), and is judged only with the
+    other parts. Each sample is asked `repeats` times, or as often as `repeats_of` says for its
+    task.
     `early_stop` is the probability with which the classic verdict of a task that stops early may
     differ from that of the whole (None: no early stop); under a paired rule, it is the probability
     that too many missing answers go unnoticed. `no_reference`: no reference is used, and values are
@@ -117,6 +130,7 @@ class Plan:
     allow_hub: bool = False
     references_dir: str | None = None
     limit: int | None = None
+    shard: Shard | None = None
     repeats: int = 1
     repeats_of: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0

@@ -18,6 +18,7 @@ MODULES = (
     "paired",
     "early",
     "onset",
+    "shards",
     "drift",
     "watch",
     "workers",

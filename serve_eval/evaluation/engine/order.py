@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
+from serve_eval.evaluation.plan.shard import ShardPart
 from serve_eval.schema import Order, Prompt, Sample
 
 
@@ -16,18 +17,27 @@ def task_seed(seed: int, task: str) -> str:
 
 
 def arrange(
-    samples: Sequence[Sample], positions: Iterable[int], order: Order, seed: str
+    samples: Sequence[Sample],
+    positions: Iterable[int],
+    order: Order,
+    seed: str,
+    part: ShardPart | None = None,
 ) -> array[int]:
     """Return the positions in the order in which their samples start.
 
     Ties keep the order of the protocol. `longest` sorts by the length of the target: for targets
     that are worked solutions, as in GSM8K, long targets mean long answers. `random` gives the same
     order for the same seed. For some of the positions, it is the order of all positions without the
-    others.
+    others. If the samples are a `part` of those of a run, repeated as a whole any number of times,
+    it is the order of the whole run without the others.
     """
     chosen = array("q", positions)
     if order == "random":
-        places = _shuffle(len(samples), seed)
+        places = (
+            _shuffle(len(samples), seed)
+            if part is None
+            else _shuffle_part(part, len(samples), seed)
+        )
         if len(chosen) == len(samples):
             return places[:]
         wanted = bytearray(len(samples))
@@ -50,6 +60,15 @@ def _shuffle(count: int, seed: str) -> array[int]:
     places = array("q", range(count))
     random.Random(seed).shuffle(places)
     return places
+
+
+def _shuffle_part(part: ShardPart, count: int, seed: str) -> array[int]:
+    """Return all `count` positions of a part in the random order of the whole run."""
+    size, repeats = len(part.places), count // len(part.places)
+    here = array("q", [-1]) * (repeats * part.total)
+    for i in range(count):
+        here[part.places[i % size] + i // size * part.total] = i
+    return array("q", (here[place] for place in _shuffle(len(here), seed) if here[place] >= 0))
 
 
 def _text(prompt: Prompt) -> str:

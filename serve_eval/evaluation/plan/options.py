@@ -56,6 +56,14 @@ class AskedOptions:
     allow_code_execution: AllowCodeExecution = None
     include_path: IncludePath = None
     limit: Limit = None
+    shard: Annotated[
+        str | None,
+        Setting(
+            "Ask part K of N of the samples, chosen by their ids; serve-eval merge joins the"
+            " parts. auto/N takes K from SLURM_ARRAY_TASK_ID (1 to N) or JOB_COMPLETION_INDEX.",
+            metavar="K/N",
+        ),
+    ] = None
     repeats: Annotated[
         int | None,
         Setting(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from serve_eval.evaluation.plan.shard import ShardPart
 from serve_eval.schema import Dataset, Hypothesis, Need, Reference, Sample, Spec, Task
 from serve_eval.verdicts.below_reference import Expected, of_reference
 from serve_eval.verdicts.references import AcceptanceLength
@@ -23,6 +24,7 @@ class PreparedTask:
     * `earlier` holds the scores expected from a finished run that this run is compared with. It
       replaces the scores of the reference.
     * `wanted` is the number of samples that the task's `load` was asked for.
+    * `part` is set for a shard, whose samples are all that `dataset` holds.
     """
 
     spec: Spec
@@ -37,6 +39,7 @@ class PreparedTask:
     acceptance: AcceptanceLength | None = None
     earlier: Expected | None = None
     wanted: int = 0
+    part: ShardPart | None = None
 
     @property
     def expected(self) -> Expected | None:

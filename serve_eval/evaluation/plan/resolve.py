@@ -41,9 +41,10 @@ from serve_eval.evaluation.plan.parse import (
     tasks_of,
 )
 from serve_eval.evaluation.plan.set_options import apply_setting
+from serve_eval.evaluation.plan.shard import parse_shard
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import scope
-from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, is_mutable
+from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Shard, Spec, is_mutable
 
 EPS = 0.01
 """Default probability that an early stop gives another verdict than the whole run."""
@@ -110,6 +111,7 @@ def resolve(
     check_repeats(values.get("repeats"), file, tasks, problems)
     for path, message in connection.problems(sections["connection"], environ):
         problems.add(("connection", *path), message)
+    shard = _shard(values.get("shard"), environ, problems)
     if problems.found:
         raise PlanError(problems.found)
     plan = Plan(
@@ -123,6 +125,7 @@ def resolve(
         allow_hub=values.get("allow_hub", False),
         references_dir=absolute(values.get("references_dir")),
         limit=values.get("limit"),
+        shard=shard,
         **_repeats(values.get("repeats"), with_cases),
         seed=values.get("seed", 0),
         no_reference=values.get("no_reference", False),
@@ -268,6 +271,16 @@ def _include(values: Mapping[str, Any], problems: Problems) -> tuple[str, ...]:
         for problem in error.problems:
             problems.add(("include_path",), problem.removeprefix("include_path: "))
     return found
+
+
+def _shard(given: str | None, environ: Mapping[str, str], problems: Problems) -> Shard | None:
+    if given is None:
+        return None
+    try:
+        return parse_shard(given, environ)
+    except PlanError as error:
+        problems.add(("shard",), str(error))
+        return None
 
 
 def _early_stop(given: bool | float | None) -> float | None:

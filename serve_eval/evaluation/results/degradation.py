@@ -113,14 +113,20 @@ class _Rule:
 
 
 def degradations(
-    course: Course, metric: Metric, planned: int, expected: Expected | None = None
+    course: Course,
+    metric: Metric,
+    planned: int,
+    expected: Expected | None = None,
+    *,
+    shards: int = 1,
 ) -> tuple[Degradation, ...]:
     """Return the measures that got worse in a course of `planned` samples, each with its onset.
 
     The probability of a false alarm is at most .01 over the random order of the samples. It covers
     all looks together: at the whole course and at any of its beginnings of at least FIRST requests.
     With `expected`, each score is compared with the reference's scores of the same prompt. The
-    samples that the reference allows to compare are in random order too.
+    samples that the reference allows to compare are in random order too. Each of several `shards`
+    of a run uses an equal part of this probability, so that it covers all of them together.
     """
     n = len(course.values)
     if n < LEAST:
@@ -128,7 +134,9 @@ def degradations(
     found = []
     rule = _Rule(course, metric, planned, expected)
     for look in rule.looks(course):
-        if (one := onset(look.bad, ALPHA[look.measure], rule.planned[look.measure])) is not None:
+        if (
+            one := onset(look.bad, ALPHA[look.measure] / shards, rule.planned[look.measure])
+        ) is not None:
             since = int(look.numbers[one.since - 1])
             found.append(
                 Degradation(
@@ -155,8 +163,11 @@ class Lookout:
     measure.
     """
 
-    def __init__(self, metric: Metric, planned: int, expected: Expected | None = None) -> None:
+    def __init__(
+        self, metric: Metric, planned: int, expected: Expected | None = None, *, shards: int = 1
+    ) -> None:
         self._metric, self._planned, self._expected = metric, planned, expected
+        self._shards = shards
         self._rule: _Rule | None = None
         self._bad = {measure: bytearray() for measure in ALPHA}
         self._searched = dict.fromkeys(ALPHA, 0)
@@ -181,7 +192,11 @@ class Lookout:
             if len(row) < LEAST:
                 continue
             if (
-                passes(row, limit(self._rule.planned[name], ALPHA[name]), self._searched[name])
+                passes(
+                    row,
+                    limit(self._rule.planned[name], ALPHA[name] / self._shards),
+                    self._searched[name],
+                )
                 is not None
             ):
                 found.add(name)

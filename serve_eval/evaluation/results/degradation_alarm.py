@@ -26,7 +26,7 @@ class DegradationAlarm:
     """Watch a task whose samples start in the random order `planned`, over one or several sessions.
 
     `notify` receives one line for each measure that gets worse. `expected` defines bad scores. It
-    is None without a reference.
+    is None without a reference. All `shards` of a run share the probability of a false alarm.
     """
 
     def __init__(
@@ -35,7 +35,10 @@ class DegradationAlarm:
         planned: Sequence[int],
         notify: Callable[[str], None],
         expected: Expected | None = None,
+        *,
+        shards: int = 1,
     ) -> None:
+        self._shards = shards
         self._accumulator, self._planned, self._notify, self._expected = (
             accumulator,
             planned,
@@ -47,7 +50,7 @@ class DegradationAlarm:
 
     def restart(self) -> None:
         """Start again from the first sample, because answers were withdrawn."""
-        self._search = _Search(self._accumulator, self._planned, self._expected)
+        self._search = _Search(self._accumulator, self._planned, self._expected, self._shards)
         self._came = 0
 
     async def look(self) -> None:
@@ -76,10 +79,17 @@ class _Search:
     """One search through a task, from its first sample."""
 
     def __init__(
-        self, accumulator: ScoreAccumulator, planned: Sequence[int], expected: Expected | None
+        self,
+        accumulator: ScoreAccumulator,
+        planned: Sequence[int],
+        expected: Expected | None,
+        shards: int,
     ) -> None:
         self._accumulator, self._planned, self._expected = accumulator, planned, expected
-        self._lookout = Lookout(accumulator.task.metric, len(accumulator.samples), expected)
+        self._shards = shards
+        self._lookout = Lookout(
+            accumulator.task.metric, len(accumulator.samples), expected, shards=shards
+        )
         self._finished = self._looked_at = self._taken = 0
 
     def go_on(self, known: Set[str]) -> tuple[Degradation, ...]:
@@ -101,5 +111,9 @@ class _Search:
         if not self._lookout.extend(part, known):
             return ()
         return degradations(
-            accumulator.course(self._planned[:end]), metric, planned, self._expected
+            accumulator.course(self._planned[:end]),
+            metric,
+            planned,
+            self._expected,
+            shards=self._shards,
         )

@@ -136,7 +136,11 @@ def _lane(
         None
         if planned is None
         else DegradationAlarm(
-            task_run.accumulator, planned, session.notify, task_run.prepared.expected
+            task_run.accumulator,
+            planned,
+            session.notify,
+            task_run.prepared.expected,
+            shards=1 if session.plan.shard is None else session.plan.shard.count,
         )
     )
     return Lane(
@@ -161,6 +165,7 @@ def _positions(session: RunSession, task_run: TaskRun) -> Sequence[int]:
             task_run.list_pending_samples(),
             session.plan.limits.order,
             seed,
+            task_run.prepared.part,
         )
     return array("q", (i for i in task_run.early.order if task_run.accumulator.score(i) is None))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from serve_eval.evaluation.endpoint.launch import last_endpoint
 from serve_eval.evaluation.judges import check_judges
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.plan.shard import seed_of_group
 from serve_eval.evaluation.rerun import Rerun, set_aside
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.replay import replay, take
@@ -43,7 +44,7 @@ async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> Non
     session.sandbox = await find_sandbox(session)
     await check_judges(plan, list_pending_judges(session.tasks), session.environ)
     session.seeds = order_seed.settle_seeds(
-        folder, plan, plan.limits.order_seed if seed is None else seed
+        folder, plan, seed_of_group(plan, session.environ) if seed is None else seed
     )
     if seed is None and (line := order_seed.not_followed(plan, session.seeds.samples)) is not None:
         session.warnings.append(line)
@@ -136,6 +137,12 @@ def stop_early(session: RunSession, *, asking: bool) -> None:
     from serve_eval.evaluation.early_stop import watch
 
     for w in session.tasks:
+        if plan.shard is not None:
+            w.note = (
+                "no early stop: a shard cannot know the verdict of all shards, and asks all of its"
+                " samples"
+            )
+            continue
         if w.executions is not None or w.judgements is not None:
             how = "run" if w.judgements is None else "judged"
             w.note = f"no early stop: answers are {how} and scored only after the last one arrived"

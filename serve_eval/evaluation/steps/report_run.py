@@ -14,14 +14,18 @@ from serve_eval.evaluation.storage.reports.report_file import write_report
 from serve_eval.schema import Report
 
 
-def report_run(session: RunSession, *, strict: bool) -> Report:
-    """Return the report of the folder's content, without writing anything."""
-    return report_on(session, _remarks(session), strict=strict)
+def report_run(session: RunSession, *, strict: bool, asked: bool = False) -> Report:
+    """Return the report of the folder's content, without writing anything.
+
+    `asked`: with the remarks about a run that was just asked.
+    """
+    more = _about_streams(session) if asked else ()
+    return report_on(session, [*_remarks(session), *more], strict=strict)
 
 
 def save_report(session: RunSession, *, strict: bool) -> Report:
     """Return the report of a run that was asked, and write it to the folder."""
-    report = report_on(session, [*_remarks(session), *_about_streams(session)], strict=strict)
+    report = report_run(session, strict=strict, asked=True)
     write_report(session.folder, report)
     return report
 

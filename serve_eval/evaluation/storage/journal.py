@@ -58,6 +58,18 @@ def read(path: Path) -> Iterator[Record]:
             yield record
 
 
+def index_lines(path: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield the sample id, the offset and the length in bytes of each record in a file.
+
+    Includes withdrawals and what they take back. Skips an incomplete last line. Raises
+    RunFolderError for a damaged line.
+    """
+    offset = 0
+    for number, line in _lines(path):
+        yield _decode(path, number, line).id, offset, len(line)
+        offset += len(line)
+
+
 def withdrawals(path: Path) -> dict[str, int]:
     """Return the samples with withdrawn responses, and the line of the last withdrawal of each."""
     lines = (

@@ -24,6 +24,7 @@ from serve_eval.evaluation.storage.run_folder import has_answers
 from serve_eval.schema import Plan
 
 _SEED, _OLD_EARLY_SEED = "order_seed", "early_stop_seed"
+_SEVERAL = "shards_without_common_order"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +32,19 @@ class OrderSeeds:
     """The seed for the order of a run's samples, and the seed for tasks that may stop early.
 
     They differ only in folders of older versions. `early_stop` is None if none was drawn.
+    `several`: the answers come from shards whose seeds differed, so that they have no common order.
     """
 
     samples: int
     early_stop: int | None
+    several: bool = False
 
 
 def read_seeds(folder: Path, plan: Plan) -> OrderSeeds:
     """Read the seeds of a run folder. Raises RunFolderError for a damaged file."""
     stored = _read_stored(folder / ORDER_FILE)
     if (seed := stored.get(_SEED)) is not None:
-        return OrderSeeds(samples=seed, early_stop=seed)
+        return OrderSeeds(samples=seed, early_stop=seed, several=_SEVERAL in stored)
     return OrderSeeds(samples=plan.seed, early_stop=stored.get(_OLD_EARLY_SEED))
 
 
@@ -79,6 +82,14 @@ def settle_shared(folder: Path, plan: Plan, runs: Iterable[Path]) -> int:
         seed = _draw() if plan.limits.order_seed is None else plan.limits.order_seed
     _write(folder, {_SEED: seed})
     return seed
+
+
+def note_merged(folder: Path, seeds: Iterable[int]) -> bool:
+    """Store the seed of merged shards. Return True if all shards had the same."""
+    found = sorted(set(seeds))
+    several = {} if len(found) == 1 else {_SEVERAL: len(found)}
+    _write(folder, {_SEED: found[0], **several})
+    return not several
 
 
 def not_followed(plan: Plan, seed: int) -> str | None:

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import ownership
 from serve_eval.evaluation.storage._mutable_parts import drop_mutable_parts
+from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.file_names import (
     LOCK_FILE,
     LOGS,
@@ -204,6 +204,24 @@ def hold(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
         os.close(lock)
 
 
+def check_unused(path: Path) -> None:
+    """Raise RunFolderError if a run goes on in a folder that is only read."""
+    import fcntl
+
+    try:
+        lock = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RunFolderError(
+            f"{path} is in use by another run", hint="Wait until it ends."
+        ) from error
+    finally:
+        os.close(lock)
+
+
 def _bind(
     path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool, own: bool
 ) -> None:
@@ -257,25 +275,3 @@ def copy_answers(source: Path, target: Path, tasks: Iterable[str]) -> None:
             (target / place).parent.mkdir(mode=0o700, exist_ok=True)
             with (source / place).open("rb") as old, private_file(target / place) as new:
                 shutil.copyfileobj(old, new)
-
-
-def differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """Return the differences between two JSON values as lines `path: was X, now Y`."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = [*old, *(k for k in new if k not in old)]
-        return [
-            line
-            for key in keys
-            for line in differences(
-                old.get(key), new.get(key), f"{where}.{key}" if where else str(key)
-            )
-        ]
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        pairs = enumerate(zip(old, new, strict=True))
-        return [line for i, (a, b) in pairs for line in differences(a, b, f"{where}[{i}]")]
-    return [] if old == new else [f"{where}: was {_brief(old)}, now {_brief(new)}"]
-
-
-def _brief(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -61,6 +61,20 @@ def note_session(run: Path, session: Mapping[str, object]) -> None:
     _write(run, [*_read_stored(run), _with_signature(session, run)])
 
 
+def copy_sessions(sources: Mapping[str, Path], run: Path) -> None:
+    """Copy the sessions of shards to the run that joins them, in the order of their starts.
+
+    Each is noted with its shard, the key in `sources`. It is signed again if this user recorded it.
+    """
+    found = [(shard, one) for shard, source in sources.items() for one in read_sessions(source)]
+    entries = []
+    for shard, one in sorted(found, key=lambda item: item[1].started_at):
+        entry = {k: v for k, v in one.stored.items() if k != ownership.SIGNATURE}
+        entry["shard"] = shard
+        entries.append(_with_signature(entry, run) if one.own else entry)
+    _write(run, entries)
+
+
 def note_endpoint(run: Path, endpoint: Endpoint) -> None:
     """Replace the endpoint of the last session, since more is known at its end."""
     entries = _read_stored(run)

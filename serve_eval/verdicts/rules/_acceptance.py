@@ -34,7 +34,12 @@ def judge(
         test=test, reference=entry.ref_al, least=entry.min_al, length=length, passed=passed
     )
     verdict = replace(verdict, acceptance=check)
-    unjudged = (VerdictOutcome.NOT_JUDGED, VerdictOutcome.UNSUPPORTED, VerdictOutcome.ERROR)
+    unjudged = (
+        VerdictOutcome.NOT_JUDGED,
+        VerdictOutcome.SHARD,
+        VerdictOutcome.UNSUPPORTED,
+        VerdictOutcome.ERROR,
+    )
     if passed or verdict.outcome in unjudged:
         return verdict
     if length is None:

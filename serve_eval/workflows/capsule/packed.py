@@ -12,7 +12,8 @@ from typing import Any
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.repeats import Repeated
-from serve_eval.evaluation.storage import journal, run_folder
+from serve_eval.evaluation.storage import journal
+from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.journal import Record
 from serve_eval.evaluation.storage.sessions import SessionRecord
@@ -58,9 +59,7 @@ def check_unchanged(
     prepared: PreparedTask, prints: Mapping[str, Mapping[str, str]], run: Path
 ) -> PreparedTask:
     """Return the task if it asks what the run asked. Raises DatasetError otherwise."""
-    differing = run_folder.differences(
-        dict(prints.get(prepared.task.name, {})), prepared.fingerprint
-    )
+    differing = differences(dict(prints.get(prepared.task.name, {})), prepared.fingerprint)
     if differing:
         raise DatasetError(
             f"{prepared.task.name} differs from the task that {run} asked: {'; '.join(differing)}",

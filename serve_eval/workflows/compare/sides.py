@@ -18,6 +18,7 @@ from serve_eval.evaluation.endpoint.launch import check_launcher, with_model
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import order_seed, run_folder
+from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.reports.comparison_files import (
     read_comparison_plan,
     write_comparison_plan,
@@ -172,7 +173,7 @@ def bind_folder(out_dir: Path, a: CompareSide, b: CompareSide, rules: CompareRul
         )
     wanted = msgspec.json.decode(msgspec.json.encode(content))
     found = read_comparison_plan(out_dir)
-    if found is not None and (differing := run_folder.differences(found, wanted)):
+    if found is not None and (differing := differences(found, wanted)):
         raise RunFolderError(
             f"{out_dir} holds another comparison:\n" + "\n".join(f"  {line}" for line in differing),
             hint="Use another folder with -o.",

@@ -160,6 +160,8 @@ def _unfit(report: Report, task: TaskReport) -> str | None:
     result = task.result
     if report.plan.integration_test:
         return "an integration test of one sample"
+    if report.plan.shard is not None:
+        return "a shard, which serve-eval merge joins with the others"
     if result.value is None or not math.isfinite(result.value):
         return "no value"
     if result.spared:

@@ -11,6 +11,7 @@ import msgspec
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.deployment import chunk_sizes
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.reports.invariants_files import (
     find_chunks,
     read_invariants_plan,
@@ -31,7 +32,7 @@ def bind_folder(out_dir: Path, plan: Plan) -> None:
     """
     saved = read_invariants_plan(out_dir) if run_folder.has_answers_below(out_dir) else None
     if saved is not None and (
-        differing := run_folder.differences(_extract_binding(saved), _extract_binding(plan))
+        differing := differences(_extract_binding(saved), _extract_binding(plan))
     ):
         raise RunFolderError(
             f"{out_dir} holds checks of something else:\n"

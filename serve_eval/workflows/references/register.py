@@ -17,6 +17,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.replay import take
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.records.executions import Executions
@@ -119,6 +120,11 @@ def _check_alike(
             "a run is named twice", hint="Name different runs, each with its own answers."
         )
     for run, plan, found in zip(runs, plans, prints, strict=True):
+        if plan.shard is not None:
+            raise RunFolderError(
+                f"{run} is shard {plan.shard} of a run",
+                hint="Join all shards with serve-eval merge, and register the result.",
+            )
         if plan.limit is not None or plan.integration_test:
             raise RunFolderError(
                 f"{run} asked a subset",
@@ -129,7 +135,7 @@ def _check_alike(
         for name in ("model", "reference_model", "accuracy_spec"):
             if getattr(plan, name) != getattr(plans[0], name):
                 raise RunFolderError(f"{run} has another {name} than {runs[0]}")
-        if differing := run_folder.differences(prints[0], found):
+        if differing := differences(prints[0], found):
             raise RunFolderError(
                 f"{run} asked something else than {runs[0]}: {'; '.join(differing)}"
             )

@@ -20,6 +20,7 @@ from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_FILE, SUITE_RUNS
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.storage.reports.suite_files import (
@@ -28,7 +29,7 @@ from serve_eval.evaluation.storage.reports.suite_files import (
     read_suite,
     write_suite,
 )
-from serve_eval.evaluation.storage.run_folder import FREE_FIELDS, differences
+from serve_eval.evaluation.storage.run_folder import FREE_FIELDS
 from serve_eval.schema import Plan, Report, Suite, SuiteRun, TaskReport, is_mutable
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import JournalError, RunFolderError
-from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 
@@ -175,7 +175,7 @@ def load(folder: Path, bound: Mapping[str, Any]) -> State | None:
             f"{file} was written by another version of serve-eval",
             hint="Use that version, or start again in another folder with -o.",
         )
-    if differing := run_folder.differences(state.bound, plain(bound)):
+    if differing := differences(state.bound, plain(bound)):
         raise RunFolderError(
             f"{folder} holds another watch:\n" + "\n".join(f"  {line}" for line in differing),
             hint="These settings must not change. Start again in another folder with -o.",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import random
 from array import array
 from dataclasses import replace
@@ -26,6 +27,7 @@ from serve_eval.evaluation.results.degradation import (
     describe,
     describe_so_far,
 )
+from serve_eval.evaluation.results.degradation_alarm import DegradationAlarm
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Attempt, Failure, FailureKind, Metric, Response, Sample, Spec, Usage
 from serve_eval.verdicts.below_reference import RIGHT, Expected, estimate_expected
@@ -185,6 +187,33 @@ def test_what_is_found_part_by_part_is_what_is_found_in_the_whole_so_far(
         assert found == {
             one.measure for one in degradations(_beginning(course, end), Metric(), n, known)
         }
+
+
+@pytest.mark.parametrize(("wrong", "alarms_of_one", "alarms_of_sixteen"), [(3, 1, 0), (8, 1, 1)])
+def test_shards_share_the_probability_of_a_false_alarm(
+    wrong: int, alarms_of_one: int, alarms_of_sixteen: int
+) -> None:
+    n = 200
+    course = _course(n, values=[1.0] * 150 + [0.0] * wrong + [1.0] * (50 - wrong))
+    for shards, expected in ((1, alarms_of_one), (16, alarms_of_sixteen)):
+        lookout = Lookout(Metric(), n, shards=shards)
+        assert len(degradations(course, Metric(), n, shards=shards)) == expected, shards
+        assert len(lookout.extend(course)) == expected
+        tally, lines = _answered(course), list[str]()
+        asyncio.run(DegradationAlarm(tally, range(n), lines.append, shards=shards).look())
+        assert len(lines) == expected
+
+
+def _answered(course: Course) -> ScoreAccumulator:
+    """Return the tally of a task whose answers have the scores of a course."""
+    samples = [Sample(id=str(i), prompt="?", target="1") for i in course.places]
+    tally = ScoreAccumulator(build_task(Spec(name="gsm8k")), samples)
+    for i, value in enumerate(course.values):
+        attempt = Attempt(start_s=i, end_s=i + 1, failure=None, status=200, request_id="r")
+        text = f"#### {1 if value else 2}"
+        usage = Usage(completion_tokens=course.lengths[i])
+        tally.add(i, Response(text=text, finish_reason="stop", attempts=(attempt,), usage=usage))
+    return tally
 
 
 def test_each_beginning_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -353,8 +353,8 @@ def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
     looking = DegradationAlarm(bad, range(300), lines.append)
     found, withdrawn = threading.Event(), threading.Event()
 
-    def slow(*given: Any) -> Any:
-        worse = degradations(*given)
+    def slow(*given: Any, **more: Any) -> Any:
+        worse = degradations(*given, **more)
         found.set()
         withdrawn.wait(10)
         return worse

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.private_files import write_private
-from serve_eval.evaluation.storage.run_folder import differences, open_folder, read_plan
+from serve_eval.evaluation.storage.run_folder import open_folder, read_plan
 from serve_eval.schema import Connection, Limits, Plan, Spec
 
 PLAN = Plan(

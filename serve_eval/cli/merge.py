@@ -1,0 +1,105 @@
+"""Run `serve-eval merge`: join the shards of a run, and judge them as one run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import typer
+
+from serve_eval.cli._common_options import ReportAsJson, Strict
+from serve_eval.cli._include import folders_of
+from serve_eval.cli._options import command, settings_of
+from serve_eval.evaluation.plan.shared_options import (
+    AllowCodeExecution,
+    DatasetRoot,
+    IncludePath,
+    ReferencesDir,
+)
+from serve_eval.plugins.setting import Setting
+
+EXAMPLES = (
+    (
+        "Join what serve-eval run PLAN.yaml --shard K/4 -o shards/K asked:",
+        "serve-eval merge shards/1 shards/2 shards/3 shards/4",
+    ),
+    (
+        "Join them where the data is in another folder:",
+        "serve-eval merge shards/1 shards/2 --dataset-root DIR -o whole",
+    ),
+    ("Print the report of the whole as JSON:", "serve-eval merge shards/1 shards/2 --json"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HereOptions:
+    """Say where data and references are, if they were elsewhere for the shards."""
+
+    title: ClassVar[str] = "Data and references"
+    dataset_root: DatasetRoot = None
+    references_dir: ReferencesDir = None
+    allow_code_execution: AllowCodeExecution = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergedOptions:
+    """Choose the code to load and the output."""
+
+    title: ClassVar[str] = "Code and output"
+    output_dir: Annotated[
+        Path | None,
+        Setting(
+            "New run folder for the whole (default outputs/<time>_<model>).",
+            flags=("--output-dir", "-o"),
+            metavar="DIR",
+        ),
+    ] = None
+    include_path: IncludePath = None
+    strict: Strict = False
+    as_json: ReportAsJson = False
+
+
+@command(examples=EXAMPLES)
+def merge(
+    shards: Annotated[
+        list[Path],
+        typer.Argument(metavar="SHARD...", help="The run folders of all shards, in any order."),
+    ],
+    here: HereOptions,
+    output: MergedOptions,
+) -> None:
+    """Join the shards of a run in a new run folder, and judge them as one run.
+
+    Every sample must be there once. Shards that are missing, given twice, or of other data or
+    another protocol are refused, with what differs. The result is that of one run over all samples.
+
+    Exit codes: the same as for `serve-eval run`.
+    """
+    from serve_eval.cli._run_plan import new_folder
+    from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.evaluation.plan.resolve import resolve
+    from serve_eval.evaluation.plan.serialise import to_file
+    from serve_eval.evaluation.storage.reports.report_file import report_text
+    from serve_eval.evaluation.trust import adopt_code
+    from serve_eval.report.page import write_page
+    from serve_eval.report.terminal import render
+    from serve_eval.workflows.merge.merge import merge as merged
+    from serve_eval.workflows.merge.merge import plan_of_whole
+    from serve_eval.workflows.merge.shards import read_shards
+
+    found = read_shards(shards)
+    plan = adopt_code(plan_of_whole(found), folders_of(output.include_path))
+    replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
+    inherited = {name: value for name, value in os.environ.items() if name not in replaced}
+    plan = resolve(to_file(plan), settings_of(here), inherited).plan
+    out_dir = output.output_dir or new_folder(plan)
+    say(f"serve-eval: {len(found)} shards, run folder {out_dir}")
+    report = merged(found, plan, out_dir, strict=output.strict)
+    write_page(report, out_dir)
+    if output.as_json:
+        emit(report_text(out_dir))
+    else:
+        draw(lambda console: render(report, out_dir, console))
+    raise typer.Exit(report.exit_code)

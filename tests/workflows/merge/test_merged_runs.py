@@ -1,0 +1,266 @@
+"""Run shards through the command line, merge them, and compare the result with one run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launchers._simulated.simulator import SimulatorConfig, create_app
+from serve_eval.evaluation.endpoint.launch import _write_answers
+from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.evaluation.prepare import prepare
+from tests.cli.command import serve_eval
+from tests.scripted_server import serve_in_thread
+
+TIMES = {"started_at", "wall_s", "loads"}
+"""Fields of a report that are times, or that describe each session."""
+
+
+@pytest.fixture(scope="module")
+def url(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve answers that are right, wrong, empty, cut off or missing, by the prompt alone."""
+    answers = tmp_path_factory.mktemp("answers") / "answers.jsonl"
+    asked = {"tasks": ["gsm8k", "mmlu"], "dataset_root": str(data_root), "no_reference": True}
+    _write_answers(answers, prepare(resolve(asked, {}, {}).plan), lambda task, sample: 0.7)
+    config = SimulatorConfig(
+        answers=answers,
+        failure_rate=0.04,
+        empty_rate=0.05,
+        truncate_rate=0.05,
+    )
+    with serve_in_thread(create_app(config)) as at:
+        yield at
+
+
+@pytest.fixture(scope="module")
+def plan(url: str, data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the flags of a run of two tasks against references of our own."""
+    refs = tmp_path_factory.mktemp("refs")
+    for task in ("gsm8k", "mmlu"):
+        (refs / f"{task}.yaml").write_text("simulated:\n  - accuracy: 62.0\n    source: ours\n")
+    flags = ["run", "--base-url", url, "--model", "simulated", "--tasks", "gsm8k,mmlu"]
+    return [
+        *flags,
+        *("--dataset-root", str(data_root), "--references-dir", str(refs)),
+        *("--limit", "150", "--order-seed", "7", "--concurrency", "8", "--max-attempts", "1"),
+    ]
+
+
+Sharding = Callable[..., list[Path]]
+
+
+@pytest.fixture
+def shards(plan: list[str], tmp_path: Path) -> Sharding:
+    """Return a function that runs shards, here or with other flags, and returns their folders."""
+
+    def run(count: int, *more: str, only: Sequence[int] = ()) -> list[Path]:
+        folders = []
+        for k in only or range(1, count + 1):
+            folder = tmp_path / "_".join(["shard", str(k), *(m.strip("-") for m in more[:2])])
+            done = serve_eval(*plan, "--shard", f"{k}/{count}", "-o", folder, *more)
+            assert done.returncode == 0, done.stderr  # a shard is not judged
+            folders.append(folder)
+        return folders
+
+    return run
+
+
+def _report(folder: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+def _without_times(report: dict[str, Any]) -> bytes:
+    """Return the report as it is written, without times."""
+    kept = {name: value for name, value in report.items() if name not in TIMES}
+    for task in kept["tasks"]:
+        task["traffic"] = {k: v for k, v in task["traffic"].items() if not k.endswith("_s")}
+    return json.dumps(kept, indent=2).encode()
+
+
+def _scores(folder: Path, task: str) -> list[bytes]:
+    return (folder / f"scores/{task}.jsonl").read_bytes().splitlines()
+
+
+def _answered(folder: Path, task: str) -> list[str]:
+    """Return the ids of the answered samples in the order of the journal."""
+    lines = (folder / f"samples/{task}.jsonl").read_text().splitlines()
+    return [record["id"] for record in map(json.loads, lines) if "response" in record]
+
+
+@pytest.mark.parametrize("more", [(), ("--repeats", "2")], ids=["once", "twice"])
+def test_merged_shards_are_one_run_but_for_times(
+    plan: list[str], shards: Sharding, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    one, whole = tmp_path / "one", tmp_path / "whole"
+    alone = serve_eval(*plan, "-o", one, *more)
+    folders = shards(4, *more)
+    merged = serve_eval("merge", *reversed(folders), "-o", whole)
+    assert (alone.returncode, merged.returncode) == (3, 3), merged.stderr  # 4 % are missing
+    assert _without_times(_report(whole)) == _without_times(_report(one))
+    assert [task["result"]["failed"] for task in _report(whole)["tasks"]] > [0, 0]
+    for task in ("gsm8k", "mmlu"):
+        assert sorted(_scores(whole, task)) == sorted(_scores(one, task))
+    again = tmp_path / "again"
+    assert serve_eval("merge", *folders, "-o", again).returncode == 3
+    for file in ("scores/gsm8k.jsonl", "samples/mmlu.jsonl", "order.json", "plan.json"):
+        if file != "plan.json":  # signed for its folder
+            assert (again / file).read_bytes() == (whole / file).read_bytes()
+
+
+def test_one_request_at_a_time_gives_the_same_files(
+    plan: list[str], shards: Sharding, tmp_path: Path
+) -> None:
+    one, whole = tmp_path / "one", tmp_path / "whole"
+    serve_eval(*plan, "--concurrency", "1", "-o", one)
+    serve_eval("merge", *shards(3, "--concurrency", "1"), "-o", whole)
+    for task in ("gsm8k", "mmlu"):
+        assert _scores(whole, task) == _scores(one, task)
+        assert _answered(whole, task) == _answered(one, task)
+
+
+def test_a_merged_run_is_a_run(shards: Sharding, plan: list[str], tmp_path: Path) -> None:
+    whole, refs = tmp_path / "whole", tmp_path / "own"
+    serve_eval("merge", *shards(2), "-o", whole)
+    before = _report(whole)["tasks"][0]["verdict"]
+    judged = serve_eval("verdict", whole, "--json")
+    assert json.loads(judged.stdout)["tasks"][0]["verdict"] == before
+    assert serve_eval("compare", whole, whole, "-o", tmp_path / "c").returncode in (0, 2, 3)
+    resumed = serve_eval("run", "--resume", whole)
+    assert resumed.returncode == 3, resumed.stderr  # asks the failed samples once more
+    assert len(_report(whole)["loads"]) == 3
+    assert "was not saved there by you" not in resumed.stderr
+    refused = serve_eval("references", "register", tmp_path / "shard_1", "--references-dir", refs)
+    assert refused.returncode == 2
+    assert "is shard 1/2 of a run" in refused.stderr
+
+
+def test_a_shard_is_not_judged(shards: Sharding, tmp_path: Path) -> None:
+    [folder] = shards(4, "--early-stop", only=[2])
+    report = _report(folder)
+    assert report["plan"]["shard"] == {"number": 2, "count": 4}
+    for task in report["tasks"]:
+        assert task["verdict"]["outcome"] == "SHARD"
+        assert "no early stop: a shard cannot know" in " ".join(task["verdict"]["warnings"])
+        assert task["result"]["planned"] in (37, 38)
+        assert task["fingerprint"]["shard"] == "2/4"
+        assert task["fingerprint"]["samples_of_all_shards"].startswith("150 ")
+    assert "serve-eval merge judges all shards together" in str(report)
+
+
+def test_a_merged_run_says_that_it_did_not_stop_early(shards: Sharding, tmp_path: Path) -> None:
+    serve_eval("merge", *shards(2, "--early-stop"), "-o", tmp_path / "whole")
+    report = _report(tmp_path / "whole")
+    assert "no early stop: shards ask all of their samples" in report["warnings"]
+    assert report["plan"]["early_stop"] is None
+    assert all(task["verdict"]["early"] is None for task in report["tasks"])
+
+
+def _refused(folders: Sequence[Path], tmp_path: Path) -> str:
+    """Return the message of a merge that is refused, which writes nothing."""
+    done = serve_eval("merge", *folders, "-o", tmp_path / "refused")
+    assert done.returncode == 2, done.stdout
+    assert not (tmp_path / "refused").exists()
+    return done.stderr
+
+
+def test_what_is_missing_or_doubled_is_refused(shards: Sharding, tmp_path: Path) -> None:
+    a, b, c = shards(3)
+    assert "shard 2 of 3 is missing" in _refused([a, c], tmp_path)
+    assert "shard 2/3 is given twice" in _refused([a, b, c, b], tmp_path)
+    [fewer] = shards(2, "--retry-budget", "9", only=[1])
+    assert "are of different counts" in _refused([a, b, c, fewer], tmp_path)
+    journal = b / "samples/gsm8k.jsonl"
+    whole = journal.read_bytes()
+    lines = [line for line in whole.splitlines(keepends=True) if b'"response":{' in line]
+    journal.write_bytes(whole.replace(lines[0], b"").replace(lines[1], b"") + lines[1][:-3])
+    said = _refused([a, b, c], tmp_path)
+    assert "gsm8k: 2 of 50 samples are missing" in said
+    assert f"serve-eval run --resume {b}" in said
+    foreign = (a / "samples/gsm8k.jsonl").read_bytes().splitlines(keepends=True)[0]
+    journal.write_bytes(whole + foreign)
+    said = _refused([a, b, c], tmp_path)
+    assert (
+        f"1 samples belong to other shards, such as {json.loads(foreign)['id']} to shard 1/3"
+        in said
+    )
+    journal.write_bytes(whole + foreign.replace(json.loads(foreign)["id"].encode(), b"no-such"))
+    assert "1 samples are not in the data, such as no-such" in _refused([a, b, c], tmp_path)
+    journal.write_bytes(whole)
+    assert serve_eval("merge", a, b, c, "-o", tmp_path / "whole").returncode == 3
+
+
+def test_a_run_that_is_no_shard_is_refused(
+    plan: list[str], shards: Sharding, tmp_path: Path
+) -> None:
+    serve_eval(*plan, "-o", tmp_path / "one")
+    assert "is not a shard" in _refused([tmp_path / "one"], tmp_path)
+    assert "holds no run" in _refused([tmp_path], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "named"),
+    [
+        ("--limit", "140", "plan.limit: 150 and 140"),
+        ("--temperature", "0.5", "gsm8k.temperature"),
+        ("--repeats", "2", "plan.repeats: 1 and 2"),
+        ("--seed", "4", "the samples of gsm8k: "),
+    ],
+)
+def test_shards_of_other_runs_are_refused_with_what_differs(
+    shards: Sharding, tmp_path: Path, flag: str, value: str, named: str
+) -> None:
+    [a] = shards(2, "--no-reference", only=[1])
+    [b] = shards(2, flag, value, "--no-reference", only=[2])
+    said = _refused([a, b], tmp_path)
+    assert "are parts of different runs" in said
+    assert named in said
+
+
+def test_shards_of_other_data_are_refused_with_the_data_named(
+    plan: list[str], shards: Sharding, data_root: Path, tmp_path: Path
+) -> None:
+    [a] = shards(2, only=[1])
+    other = tmp_path / "data"
+    shutil.copytree(data_root, other)
+    file = other / "gsm8k/test.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[3]["question"] += " Think twice."
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    changed = ["--dataset-root", str(other), "--limit", "1319", "--allow-mismatch", "dataset"]
+    same = [*changed[:1], str(data_root), *changed[2:]]
+    [a] = shards(2, *same, only=[1])
+    [b] = shards(2, *changed, only=[2])
+    said = _refused([a, b], tmp_path)
+    assert "the samples of gsm8k: " in said
+    assert "the samples of mmlu" not in said
+    [c] = shards(2, *same, only=[2])
+    done = serve_eval("merge", a, c, "-o", tmp_path / "refused", "--dataset-root", other)
+    assert done.returncode == 2
+    assert "gsm8k: the shards and the data here differ: samples: " in done.stderr
+    assert not (tmp_path / "refused").exists()
+
+
+def test_shards_with_other_orders_have_no_alarm_together(
+    plan: list[str], shards: Sharding, tmp_path: Path
+) -> None:
+    folders = [*shards(2, only=[1]), *shards(2, "--order-seed", "8", only=[2])]
+    serve_eval("merge", *folders, "-o", tmp_path / "whole")
+    report = _report(tmp_path / "whole")
+    assert any("asked in different random orders" in line for line in report["warnings"])
+    assert json.loads((tmp_path / "whole/order.json").read_text()) == {
+        "order_seed": 7,
+        "shards_without_common_order": 2,
+    }
+
+
+def test_fewer_samples_than_shards_are_refused(plan: list[str], tmp_path: Path) -> None:
+    done = serve_eval(*plan, "--limit", "3", "--shard", "1/4", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "gsm8k has 3 samples, fewer than the 4 shards" in done.stderr
+    assert not (tmp_path / "out").exists()
