@@ -21,7 +21,7 @@ IDLE_LOAD, IDLE_IN_FLIGHT = 0.2, 32
 LEVELS = (16, 64, 512, 4096)
 MANY = 100_000
 """Samples for the growth of memory."""
-OTHERS = ("growth_bytes", "backlog_s", "around_s")
+OTHERS = ("growth_bytes", "around_s")
 FIELDS = ("cpu_s", "user_s", "system_s", "wall_s")
 
 
@@ -31,6 +31,7 @@ class Cost:
 
     `busy` are CPU seconds of an answer (an event, if streamed) that finds the process busy, with
     the mean of IN_FLIGHT requests in flight. `idle` are those of one that finds it idle.
+    `backlog_s` are those of a streamed answer whose tokens all arrive at once (0: not streamed).
     """
 
     kind: Kind
@@ -40,6 +41,7 @@ class Cost:
     disk_bytes: float
     busy: NDArray[np.float64]
     idle: NDArray[np.float64]
+    backlog_s: float = 0.0
 
     def at(self, name: str, percent: float) -> float:
         """Return a percentile of the rounds."""
@@ -59,8 +61,6 @@ class Costs:
     levels: list[tuple[int, float, float]] = field(default_factory=list)
     """Requests in flight, CPU seconds of a medium answer, peak memory in MB."""
     growth_bytes: float = 0.0
-    backlog_s: float = 0.0
-    """CPU seconds of a streamed answer whose tokens all arrive at once."""
     around_s: float = 0.0
     """CPU seconds of a run of short answers that do not depend on their number."""
 
@@ -77,6 +77,7 @@ class Costs:
                 "bytes": [cost.sent_bytes, cost.received_bytes, cost.disk_bytes],
                 "busy": cost.busy.tolist(),
                 "idle": cost.idle.tolist(),
+                "backlog_s": cost.backlog_s,
             }
             for cost in self.kinds
         ]
@@ -95,6 +96,7 @@ class Costs:
                 *one["bytes"],
                 np.array(one["busy"]),
                 np.array(one["idle"]),
+                one["backlog_s"],
             )
             for one in told["kinds"]
         ]
@@ -120,13 +122,12 @@ def measure_costs(rounds: int, tell: Callable[[str], None]) -> Costs:
     tell(f"{MANY} samples")
     many = measure(KINDS[0], in_flight=IN_FLIGHT, n=MANY, first=MANY // 5)
     return Costs(
-        [_cost(kind, flows[kind.name]) for kind in KINDS],
+        [_cost(kind, flows[kind.name], backlogs) for kind in KINDS],
         [
             (level, percentile([f.cpu_s for f in of], 50), percentile([f.peak_mb for f in of], 50))
             for level, of in levels.items()
         ],
         many.growth_bytes,
-        percentile(backlogs, 50),
         percentile([one[0].around_s for one in flows[KINDS[0].name]], 50),
     )
 
@@ -134,8 +135,8 @@ def measure_costs(rounds: int, tell: Callable[[str], None]) -> Costs:
 def measure_little() -> Costs:
     """Measure one kind with few samples once, to see that it works."""
     flow = measure(KINDS[0], in_flight=8, n=60)
-    cost = _cost(KINDS[0], [(flow, flow, flow)])
-    return Costs([cost], [(8, flow.cpu_s, flow.peak_mb)], flow.growth_bytes, 0.0, flow.around_s)
+    cost = _cost(KINDS[0], [(flow, flow, flow)], [])
+    return Costs([cost], [(8, flow.cpu_s, flow.peak_mb)], flow.growth_bytes, flow.around_s)
 
 
 def _measure_backlog() -> float:
@@ -155,7 +156,9 @@ def _measure(kind: Kind) -> tuple[Flow, Flow | None, Flow | None]:
     return many, few, measure(kind, in_flight=IDLE_IN_FLIGHT, n=kind.n // 5, mode=mode)
 
 
-def _cost(kind: Kind, flows: Sequence[tuple[Flow, Flow | None, Flow | None]]) -> Cost:
+def _cost(
+    kind: Kind, flows: Sequence[tuple[Flow, Flow | None, Flow | None]], backlogs: Sequence[float]
+) -> Cost:
     many = [flow for flow, _, _ in flows]
     rounds = {name: [getattr(flow, name) for flow in many] for name in FIELDS}
     mean = percentile(rounds["cpu_s"], 50) / kind.events
@@ -169,6 +172,7 @@ def _cost(kind: Kind, flows: Sequence[tuple[Flow, Flow | None, Flow | None]]) ->
         percentile([flow.disk_bytes for flow in many], 50),
         busy if len(busy) else np.full(1, mean),
         idle if len(idle) else np.full(1, mean),
+        percentile(backlogs, 50) if kind.streamed else 0.0,
     )
 
 

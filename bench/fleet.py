@@ -131,12 +131,16 @@ def _delays(cost: Cost, arrivals: Times, rng: np.random.Generator) -> tuple[floa
 
 
 def simulate_length(
-    cost: Cost, rate: float, samples: int, shards: int, around_s: float, seed: int
+    cost: Cost, rate: float, samples: int, shards: int, before_s: float, seed: int
 ) -> float:
-    """Return the seconds of an evaluation: its flow of answers, and `around_s` for all before it.
+    """Return the seconds of an evaluation: those before its first answer, and its flow of answers.
 
-    Each event of a stream is handled with the answer that it belongs to.
+    No shards: those of the endpoint alone, with clients that need no time. Tokens of a stream that wait arrive together, so that an answer takes only the time of one that
+    comes at once.
     """
     rng = np.random.default_rng(seed)
-    observed = cost.busy * cost.kind.events
-    return around_s + find_length(draw_poisson(rate, samples, rng), observed, shards, rng)
+    observed = np.full(1, cost.backlog_s) if cost.backlog_s else cost.busy
+    arrivals = draw_poisson(rate, samples, rng)
+    if not shards:
+        return before_s + float(arrivals[-1])
+    return before_s + find_length(arrivals, observed, shards, rng)

@@ -46,7 +46,7 @@ def format_costs(costs: Costs) -> str:
         f"|at {100 * MOST:.0f} %",
         "KB|sent",
         "KB|received",
-        "MB per|100k",
+        "disk MB|of 100k",
     ]
     title = f"One process: per answer, {IN_FLIGHT} in flight ({STREAMS} streams)"
     return format_table(title, head, rows)
@@ -62,13 +62,13 @@ def format_levels(costs: Costs) -> str:
         f"growth of memory per 100,000 samples: {costs.growth_bytes / 10:.0f} MB",
         f"start and end of a run: {costs.around_s:.1f} s of CPU",
     ]
-    if costs.backlog_s:
-        streamed = next(cost for cost in costs.kinds if cost.kind.streamed)
-        apart, at_once = streamed.cpu_s / streamed.kind.events, costs.backlog_s
-        lines.append(
-            f"a token of a stream: {1e6 * apart:.1f} us if it comes alone, "
-            f"{1e6 * at_once / streamed.kind.events:.1f} us in a stream that comes at once"
-        )
+    for cost in costs.kinds:
+        if cost.kind.streamed:
+            lines.append(
+                f"a token of a stream: {1e6 * cost.cpu_s / cost.kind.events:.1f} us if it comes "
+                f"alone, {1e6 * cost.backlog_s / cost.kind.events:.1f} us in a stream that comes "
+                "at once"
+            )
     return "\n".join(lines)
 
 
@@ -141,11 +141,9 @@ def format_lengths(costs: Costs, assumed: Assumptions, model: Model, most: int) 
             latency_s = assumed.latency_s(cost.kind)
             for samples in SAMPLES:
                 count = min(samples, most)
-                cells.append(digits(latency_s + count / rate))
-                for shards in SHARDS:
-                    took_s = simulate_length(
-                        cost, rate, count, shards, latency_s + costs.around_s, assumed.seed
-                    )
+                for shards in (0, *SHARDS):
+                    before_s = latency_s + (costs.around_s if shards else 0.0)
+                    took_s = simulate_length(cost, rate, count, shards, before_s, assumed.seed)
                     cells.append(digits(took_s))
             rows.append(cells)
     head = [""]

@@ -38,9 +38,10 @@ def costs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rounds = {"cpu_s": [cpu_s], "user_s": [cpu_s], "system_s": [0.0], "wall_s": [cpu_s]}
         event_s = 1e-5 if name == "long, streamed" else 1e-4
         one = {"name": name, "rounds": rounds, "bytes": [4800.0, 900.0, 1200.0]}
-        kinds.append({**one, "busy": [event_s], "idle": [event_s]})
+        backlog_s = 0.005 if name == "long, streamed" else 0.0
+        kinds.append({**one, "busy": [event_s], "idle": [event_s], "backlog_s": backlog_s})
     told = {"kinds": kinds, "levels": [[16, 1e-4, 70.0]], "growth_bytes": 64.0}
-    path.write_text(json.dumps({**told, "backlog_s": 0.005, "around_s": 1.5}))
+    path.write_text(json.dumps({**told, "around_s": 1.5}))
     return path
 
 
@@ -98,6 +99,11 @@ def test_the_slower_side_sets_the_length(printed: str) -> None:
     assert endpoint == pytest.approx(latency_s + 20_000 / 50_000, abs=0.01)
     assert one == pytest.approx(latency_s + start_s + 20_000 * 1e-4, rel=0.02)
     assert four == pytest.approx(latency_s + start_s + 20_000 * 1e-4 / 4, rel=0.02)
+
+
+def test_late_tokens_of_a_stream_come_at_once(printed: str) -> None:
+    row = _rows(printed, "Llama 3.3 70B: seconds")["1,000 GPUs: long, streamed"]
+    assert float(row[5]) == pytest.approx(0.2 + 2000 * 0.03 + 1.5 + 20_000 * 0.005, rel=0.02)
 
 
 def test_nothing_printed_names_a_place(printed: str) -> None:
