@@ -117,7 +117,7 @@ def measure_costs(rounds: int, tell: Callable[[str], None]) -> Costs:
         backlogs.append(_measure_backlog())
         for level in LEVELS:
             tell(f"round {number + 1} of {rounds}: {level} in flight")
-            n = max(MEDIUM.n, 4 * level)
+            n = max(MEDIUM.n, 12 * level)  # the last `level` answers make no request
             levels[level].append(measure(MEDIUM, in_flight=level, n=n))
     tell(f"{MANY} samples")
     many = measure(KINDS[0], in_flight=IN_FLIGHT, n=MANY, first=MANY // 5)

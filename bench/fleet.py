@@ -135,8 +135,8 @@ def simulate_length(
 ) -> float:
     """Return the seconds of an evaluation: those before its first answer, and its flow of answers.
 
-    No shards: those of the endpoint alone, with clients that need no time. Tokens of a stream that wait arrive together, so that an answer takes only the time of one that
-    comes at once.
+    No shards: those of the endpoint alone, with clients that need no time. Tokens of a stream that
+    wait arrive together, so that an answer takes only the time of one that comes at once.
     """
     rng = np.random.default_rng(seed)
     observed = np.full(1, cost.backlog_s) if cost.backlog_s else cost.busy

@@ -36,7 +36,7 @@ def format_costs(costs: Costs) -> str:
             f"{MOST / cost.cpu_s:,.0f}",
             digits(cost.sent_bytes / 1000),
             digits(cost.received_bytes / 1000),
-            f"{cost.disk_bytes / 10:.0f}",
+            f"{cost.disk_bytes / 10:,.0f}",
         ]
         for cost in costs.kinds
     ]
