@@ -19,7 +19,11 @@ QUIET = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A load in reality and as simulated; delays in seconds: median, 90th and 99th percentile."""
+    """A load in reality and as simulated; delays in seconds: median, 90th and 99th percentile.
+
+    `as_busy` is simulated with times that are longer or shorter by one factor, so that the
+    simulated process is as busy as the real one: the queue alone, without changes of the cost.
+    """
 
     offered: float
     step_s: float
@@ -29,6 +33,7 @@ class Compared:
     kept_waiting: float
     measured: tuple[float, float, float]
     simulated: tuple[float, float, float]
+    as_busy: tuple[float, float, float]
 
 
 def compare(
@@ -58,7 +63,8 @@ def compare(
             break
     assert best is not None
     rate = 1 / best.wall_s
-    delays, busy = _simulate(cost, best.sent_s)
+    delays, busy = _simulate(cost, best.sent_s, 1.0)
+    as_busy, _ = _simulate(cost, best.sent_s, best.cpu_s * rate / busy)
     return Compared(
         offered=offered,
         step_s=step_s,
@@ -68,17 +74,18 @@ def compare(
         kept_waiting=best.kept_waiting,
         measured=_three(best.delays_s),
         simulated=_three(delays),
+        as_busy=_three(as_busy),
     )
 
 
-def _simulate(cost: Cost, sent_s: Times) -> tuple[Times, float]:
+def _simulate(cost: Cost, sent_s: Times, factor: float) -> tuple[Times, float]:
     """Return the delays of answers that arrive when the real server sent its answers.
 
     The second result is the share of the time in which the simulated process is busy.
     """
     rng, count = np.random.default_rng(2), len(sent_s)
     arrivals = np.sort(sent_s)
-    busy, idle = rng.choice(cost.busy, count), rng.choice(cost.idle, count)
+    busy, idle = factor * rng.choice(cost.busy, count), factor * rng.choice(cost.idle, count)
     delays = find_delays(arrivals, busy, idle)
     queued = np.append(False, (arrivals + delays)[:-1] > arrivals[1:])
     spent = float(np.where(queued, busy, idle).sum())

@@ -165,6 +165,7 @@ def format_checks(compared: Sequence[Compared]) -> str:
         simulated = ["simulated", f"{100 * one.simulated_busy:.0f}", *map(ms, one.simulated)]
         rows.append([*first, *measured, f"{100 * one.kept_waiting:.1f}"])
         rows.append(["", "", *simulated, ""])
+        rows.append(["", "", "as busy", f"{100 * one.busy:.0f}", *map(ms, one.as_busy), ""])
     head = ["offered load", "answers/s", "", "busy %", "p50 ms", "p90 ms", "p99 ms", "core lost %"]
     return format_table("Delay of medium answers: measured and simulated", head, rows)
 

@@ -148,3 +148,18 @@ def test_every_kind_is_answered_and_measured() -> None:
     received = {name: int(number) for name, *_, number in told}
     assert received["short"] < received["medium"] < received["long"] < received["log-probs"]
     assert stamped == "True"
+
+
+TABLES = ("One process", "Medium answers", "Assumed rates", "Delay of medium answers by load")
+
+
+def test_the_page_has_the_tables_of_the_script(printed: str) -> None:
+    page = (ROOT / "docs/scale.md").read_text()
+    for title in (*TABLES, "Llama 3.3 70B: one", "GPT-OSS 20B: seconds"):
+        line = next(line for line in printed.splitlines() if line.startswith(title))
+        assert line in page
+        assert list(_rows(page, title)) == list(_rows(printed, title)) or title == TABLES[1]
+    for kind, row in _rows(printed, "Assumed rates").items():
+        rates = _rows(page, "Assumed rates")[kind][2:4]
+        assert rates[1:] == row[3:4]
+        assert rates[0] == row[2] or kind == "medium"
