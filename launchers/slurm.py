@@ -112,8 +112,8 @@ async def launch(context: LaunchContext, options: SlurmOptions) -> AsyncIterator
             f"not inside a SLURM allocation, and this plan needs {count}; a job"
             f" script:\n{_script(plan)}",
             hint=(
-                "Write a job that you can submit with serve-eval run PLAN.yaml --write-job DIR, or"
-                " give the same command inside salloc or with SLURM_JOB_ID set."
+                "Write a job for sbatch with serve-eval run PLAN.yaml --write-job DIR, or give the"
+                " same command inside salloc or with SLURM_JOB_ID set."
             ),
         )
     tag, first_port = (

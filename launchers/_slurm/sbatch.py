@@ -27,11 +27,11 @@ def try_out(script: Path) -> str:
     if reached is None:
         return "SLURM's commands are not here, so the script was not checked"
     if reached.returncode:
-        return f"SLURM does not answer, so the script was not checked: {_said(reached)}"
+        return f"SLURM does not answer, so the script was not checked: {_words_of(reached)}"
     done = _ask("sbatch", "--test-only", str(script))
     if done is None:
         return "sbatch is not here, or does not answer, so the script was not checked"
-    said = _said(done)
+    said = _words_of(done)
     if done.returncode:
         raise PlanError(
             f"sbatch --test-only refuses {script}: {said}",
@@ -43,7 +43,7 @@ def try_out(script: Path) -> str:
     return said
 
 
-def _said(done: subprocess.CompletedProcess[str]) -> str:
+def _words_of(done: subprocess.CompletedProcess[str]) -> str:
     return " ".join((done.stderr + done.stdout).split())
 
 
