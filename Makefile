@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm test-mpi test-etcd lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
+.PHONY: demo test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm test-mpi test-podman test-etcd lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -56,6 +56,10 @@ MPIS = .venv-mpi
 test-mpi: $(VENV)/.dev
 	@sh tests/mpi/build.sh $(MPIS)
 	MPIS=$(abspath $(MPIS)) $(BIN)/python -m pytest -q -n 2 --dist worksteal -m mpi tests/mpi
+
+# As root on Debian or Ubuntu: run the container launcher's command line by a real Podman of an ordinary user.
+test-podman: $(VENV)/.dev
+	sh tests/launchers/rootless_podman.sh $(BIN)/python
 
 # Service discovery with a real etcd, from PyPI in a separate environment.
 test-etcd: $(VENV)/.dev .venv-etcd/.etcd

@@ -14,7 +14,7 @@ from launchers._options import EngineOptions, ReadyTimeout
 from launchers._trtllm.command_line import Server, words
 from serve_eval.errors import PlanError
 from serve_eval.plugins.setting import Setting
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
 NAME = "llama_cpp"
 COMMANDS = {"llama-server": "llama-server", "python": "python3 -m llama_cpp.server"}
@@ -66,6 +66,11 @@ class LlamaCppOptions(EngineOptions):
 def commands(context: LaunchContext, options: LlamaCppOptions) -> list[list[str]]:
     """Return the command line, with its environment, that `launch` would start."""
     return [_server(context, options).line()]
+
+
+def job_size(context: LaunchContext, options: LlamaCppOptions) -> JobSize:
+    """Return the GPUs that a job of one node needs for the server."""
+    return other_engine.job_size(options)
 
 
 @asynccontextmanager

@@ -24,6 +24,7 @@ from launchers._options import TimeLimits
 from launchers._process.environment import for_helpers
 from launchers._slurm import node_placement, rank_tasks, running_steps, srun, step_container
 from launchers._slurm.allocation import Allocation, around_us, find_running
+from launchers._slurm.job_script import job_script
 from launchers._slurm.srun import SlurmSteps
 from launchers._trtllm import deployments, kv_transfer
 from launchers._trtllm.command_line import Server
@@ -33,7 +34,7 @@ from launchers._trtllm.parts import list_parts, summarise_transfer
 from launchers._trtllm.servers import build_servers
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.plugins.setting import Setting
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
 PORTS = range(11000, 30000)
 """Range of the first port: below the ports of outgoing connections, above those of rank
@@ -82,7 +83,16 @@ def files(context: LaunchContext, options: SlurmOptions) -> Mapping[Path, str]:
     """
     plan = _preview(context, options)
     written = {path: text for server in plan.servers for path, text in server.files.items()}
-    return {**written, context.log_dir / SCRIPT: plan.script}
+    return {**written, context.log_dir / SCRIPT: _script(plan)}
+
+
+def job_size(context: LaunchContext, options: SlurmOptions) -> JobSize:
+    """Return the nodes and GPUs that a job needs for these servers."""
+    return _preview(context, options).size
+
+
+def _script(plan: PlannedJob) -> str:
+    return job_script(plan.size, "serve-eval run plan.yaml", sbatch_args=plan.size.sbatch_args)
 
 
 @asynccontextmanager
@@ -100,10 +110,10 @@ async def launch(context: LaunchContext, options: SlurmOptions) -> AsyncIterator
         count = f"{len(plan.nodes)} node{'s' * (len(plan.nodes) > 1)}"
         raise LaunchError(
             f"not inside a SLURM allocation, and this plan needs {count}; a job"
-            f" script:\n{plan.script}",
+            f" script:\n{_script(plan)}",
             hint=(
-                "Submit the script with sbatch, or give the same command inside salloc"
-                " or with SLURM_JOB_ID set."
+                "Write a job for sbatch with serve-eval run PLAN.yaml --write-job DIR, or give the"
+                " same command inside salloc or with SLURM_JOB_ID set."
             ),
         )
     tag, first_port = (
@@ -112,7 +122,7 @@ async def launch(context: LaunchContext, options: SlurmOptions) -> AsyncIterator
     )
     plan = _plan_job(context, options, allocation, first_port=first_port, tag=tag)
     context.notify(f"job {allocation.job}, steps named *-{tag}")
-    for line in plan.placement:
+    for line in plan.size.notes:
         context.notify(line)
     with lock_files.lock_names(f"node-{node} of job {allocation.job}" for node in plan.nodes):
         try:
@@ -143,8 +153,7 @@ class PlannedJob:
     servers: list[Server]
     nodes: tuple[str, ...]
     ways: Ways | None
-    placement: list[str]
-    script: str
+    size: JobSize
 
 
 def _preview(context: LaunchContext, options: SlurmOptions) -> PlannedJob:
@@ -220,8 +229,14 @@ def _plan_job(
         ],
         nodes=nodes[:count],
         ways=_ways(deployment) if count == 1 else None,
-        placement=placement,
-        script=srun.script(count, allocation.gpus_per_node, options.sbatch_args, placement),
+        size=JobSize(
+            nodes=count,
+            gpus_per_node=allocation.gpus_per_node,
+            tasks_per_node=allocation.gpus_per_node,
+            whole_nodes=True,
+            sbatch_args=tuple(options.sbatch_args),
+            notes=tuple(placement),
+        ),
     )
 
 

@@ -14,9 +14,9 @@ from launchers._options import FrontDoor, GpuChoice, TimeLimits
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.deployments import Aggregated
 from launchers._trtllm.flavour import adapt_shown
-from launchers._trtllm.parts import list_parts
+from launchers._trtllm.parts import list_parts, size_on_one_node
 from launchers._trtllm.servers import build_servers
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,11 @@ def files(context: LaunchContext, options: TrtllmOptions) -> Mapping[Path, str]:
     """Return the config files that `launch` would write, by path."""
     [server] = _servers(context, options)
     return server.files
+
+
+def job_size(context: LaunchContext, options: TrtllmOptions) -> JobSize:
+    """Return the GPUs that a job of one node needs for these servers."""
+    return size_on_one_node(list_parts(options, context))
 
 
 @asynccontextmanager

@@ -22,9 +22,9 @@ from launchers._trtllm.command_line import Server
 from launchers._trtllm.deployments import Disaggregated
 from launchers._trtllm.flavour import adapt_shown
 from launchers._trtllm.kv_transfer import Ways
-from launchers._trtllm.parts import list_parts, summarise_transfer
+from launchers._trtllm.parts import list_parts, size_on_one_node, summarise_transfer
 from launchers._trtllm.servers import build_servers
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,11 @@ def files(context: LaunchContext, options: DisaggregatedOptions) -> Mapping[Path
         for server in adapt_shown(_servers(context, options))
         for path, text in server.files.items()
     }
+
+
+def job_size(context: LaunchContext, options: DisaggregatedOptions) -> JobSize:
+    """Return the GPUs that a job of one node needs for these servers."""
+    return size_on_one_node(list_parts(options, context))
 
 
 @asynccontextmanager

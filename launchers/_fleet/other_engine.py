@@ -16,7 +16,7 @@ from launchers._options import EngineOptions
 from launchers._process import environment
 from launchers._trtllm.command_line import Place, Server
 from serve_eval.errors import PlanError
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
 Options = TypeVar("Options", bound=EngineOptions)
 MODEL_HINT = "Set launcher.model, or name the model with --model."
@@ -49,6 +49,14 @@ async def launch_engine(
         ) as endpoint,
     ):
         yield endpoint
+
+
+def job_size(options: EngineOptions) -> JobSize:
+    """Return the size of a job of one node for the server: with the GPUs that the options name."""
+    if options.gpus is None:
+        return JobSize(notes=("The plan names no GPUs (launcher.gpus), so the job has none.",))
+    count = 1 if options.gpus == "auto" else len(options.gpus)
+    return JobSize(gpus_per_node=count, whole_nodes=True)
 
 
 def choose_model(context: LaunchContext, model: str | None, what: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launchers._process.environment import for_helpers
+from launchers._slurm.job_script import NO_HETEROGENEOUS
 from launchers._slurm.running_steps import ASK_S
 from serve_eval.errors import LaunchError, PlanError
 
@@ -70,6 +71,7 @@ def find_running(
         raise LaunchError(
             f"job {job} is {state.lower() or 'not known'}", hint="squeue shows the running jobs."
         )
+    _check_one_part(environ)
     _check_whole(environ)
     gpus = (
         gpus_per_node
@@ -89,6 +91,16 @@ def _gpus_listed(nodes: str) -> int | None:
     lines = _ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%G").splitlines()
     counts = [sum(map(int, GPUS.findall(line))) for line in lines]
     return min(counts, default=0) or None
+
+
+def _check_one_part(environ: Mapping[str, str]) -> None:
+    """Raise LaunchError in a heterogeneous job, whose parts have nodes of their own."""
+    for name in ("SLURM_HET_SIZE", "SLURM_PACK_SIZE"):
+        if environ.get(name, "1") != "1":
+            raise LaunchError(
+                f"the job is heterogeneous, with {environ[name]} parts: {NO_HETEROGENEOUS}",
+                hint="Submit a job of one kind of node, with sbatch --nodes=N.",
+            )
 
 
 def _check_whole(environ: Mapping[str, str]) -> None:

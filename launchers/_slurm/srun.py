@@ -1,4 +1,4 @@
-"""Run servers as steps of a SLURM allocation: srun lines and the job script. Pure."""
+"""Run servers as steps of a SLURM allocation: srun lines. Pure."""
 
 from __future__ import annotations
 
@@ -219,31 +219,4 @@ def _build_ending(
 ) -> tuple[str, ...]:
     return (
         (sys.executable, "-I", str(ENDER), job, name, signal, f"{grace_s:g}", *then) if job else ()
-    )
-
-
-def script(
-    nodes: int, gpus_per_node: int, sbatch_args: Sequence[str], placement: Sequence[str]
-) -> str:
-    """Return a job script for this plan, for sbatch."""
-    options = [
-        f"--nodes={nodes}",
-        f"--ntasks-per-node={gpus_per_node}",
-        "--exclusive",
-        f"--gpus-per-node={gpus_per_node}",
-        *sbatch_args,
-    ]
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            *(f"#SBATCH {option}" for option in options),
-            *(f"# {line}" for line in placement),
-            (
-                "# Leave out --gpus-per-node if SLURM manages no GPUs; account,"
-                " partition, time: launcher.sbatch_args."
-            ),
-            "# After a time limit or scancel, submit it again: finished answers are kept.",
-            "exec serve-eval run plan.yaml",
-            "",
-        ]
     )

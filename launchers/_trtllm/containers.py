@@ -18,9 +18,10 @@ from serve_eval.plugins.setting import Setting
 Engine = Literal["docker", "podman"]
 HOST = "host"
 ULIMITS: dict[str, int | str] = {"memlock": -1, "stack": 67108864}
-"""Limits that NVIDIA's quick start of TensorRT-LLM sets for its containers, for Docker, whose daemon
-may raise them. Podman without root may not: its runtime refuses memlock=-1 above the user's own
-limit. So Podman's containers get the limits of the user who starts them."""
+"""Limits that NVIDIA's quick start of TensorRT-LLM sets for its containers.
+
+For Docker, whose daemon may raise them. Podman without root may not: its runtime refuses memlock=-1
+above the user's own limit. So Podman's containers get the limits of the user who starts them."""
 OURS = (
     *(
         "--name",

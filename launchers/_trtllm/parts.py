@@ -5,7 +5,7 @@ Pure, except for config files that a plan names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from launchers._trtllm import command_line, disaggregated, kv_transfer, metrics
 from launchers._trtllm.deployments import Aggregated, Deployment, ServerSide, name_model, role
 from launchers._trtllm.kv_transfer import Ways
 from serve_eval.errors import PlanError
-from serve_eval.schema import KvTransfer, LaunchContext
+from serve_eval.schema import JobSize, KvTransfer, LaunchContext
 
 ORCHESTRATOR = "orchestrator"
 
@@ -105,3 +105,8 @@ def _part(
     }
     width = command_line.width(command_line.once(given, content, where), where)
     return Part(name=name, kind=kind, width=width, given=given, content=content)
+
+
+def size_on_one_node(parts: Sequence[Part]) -> JobSize:
+    """Return the size of a job that runs these servers on one node, which it has for itself."""
+    return JobSize(gpus_per_node=sum(part.width for part in parts), whole_nodes=True)

@@ -21,6 +21,7 @@ from serve_eval.cli._common_options import (
 from serve_eval.cli._include import permissions
 from serve_eval.cli._options import command, list_given_flags
 from serve_eval.cli._run_plan import name_model, new_folder, read_settings, resolve_plan
+from serve_eval.cli._write_job import JobOptions, check_job, write_run
 from serve_eval.evaluation.plan.limits_options import LimitsOptions
 from serve_eval.evaluation.plan.options import (
     AddressOptions,
@@ -126,6 +127,7 @@ def run(
     limits: LimitsOptions,
     folder: FolderOptions,
     ending: EndingOptions,
+    job: JobOptions,
     plan: Annotated[
         Path | None,
         typer.Argument(metavar="PLAN", help="Plan file (YAML); its keys correspond to the flags."),
@@ -143,7 +145,8 @@ def run(
     settings = read_settings(
         sections, protocol, flags=list_given_flags(ctx), resuming=ending.resume is not None
     )
-    only_shown = ending.dry_run or ending.dump_prompts is not None
+    check_job(job, resuming=ending.resume is not None)
+    only_shown = ending.dry_run or ending.dump_prompts is not None or job.write_job is not None
     resolved = resolve_plan(
         plan, ending.resume, settings, follow=not only_shown, trust_plan=ending.trust_plan
     )
@@ -152,6 +155,9 @@ def run(
         from serve_eval.cli._streams import say
 
         say(*resolved.notes)
+    if job.write_job is not None:
+        write_run(resolved.plan, job)
+        return
     if only_shown:
         _show(resolved.plan, ending)
         return

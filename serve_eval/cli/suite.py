@@ -21,6 +21,7 @@ from serve_eval.cli._common_options import (
 )
 from serve_eval.cli._include import permissions
 from serve_eval.cli._options import command
+from serve_eval.cli._write_job import JobOptions, check_job, write_suite
 from serve_eval.evaluation.plan.flag_values import absolute_all
 from serve_eval.evaluation.plan.shared_options import AllowCodeExecution, IncludePath
 from serve_eval.plugins.setting import Setting
@@ -80,6 +81,7 @@ class SuiteResultOptions:
 def suite(
     asked: SuiteOptions,
     result: SuiteResultOptions,
+    job: JobOptions,
     file: Annotated[Path | None, typer.Argument(metavar="SUITE.yaml", help="A suite file.")] = None,
 ) -> None:
     """Run a list or a matrix of plans in one folder, for one verdict.
@@ -95,14 +97,18 @@ def suite(
         raise PlanError("give a suite file, or --resume with the folder of a suite")
     if asked.resume is not None and result.output_dir is not None:
         raise PlanError("--resume uses the folder of the suite: do not give -o")
+    check_job(job, resuming=asked.resume is not None)
     known = _suite(
         file,
         asked.resume,
         allow_code_execution=bool(asked.allow_code_execution),
         include_path=absolute_all(asked.include_path or ()),
-        follow=not result.dry_run,
+        follow=not result.dry_run and job.write_job is None,
         trust_plan=asked.trust_plan,
     )
+    if job.write_job is not None:
+        write_suite(known, job)
+        return
     if result.dry_run:
         from serve_eval.cli._suite_dry_run import show
 

@@ -21,7 +21,7 @@ from serve_eval.plugins import nested_options, registry
 from serve_eval.plugins.declarations import Option, find_structure
 
 if TYPE_CHECKING:
-    from serve_eval.schema import Endpoint, LaunchContext, Verdict
+    from serve_eval.schema import Endpoint, JobSize, LaunchContext, Verdict
 
 LAUNCHERS = "launchers"
 VERDICTS = "serve_eval.verdicts.rules"
@@ -35,8 +35,9 @@ class Launcher:
 
     `launch(context, **options)` yields the endpoint. `commands(context, **options)` returns the
     command lines that it would start, and `files` the text of their files by path.
-    `beginning(**options)` returns the token before a text on a server that does not run yet. All
-    four take checked options by keyword, even if the launcher's file takes them as one structure.
+    `beginning(**options)` returns the token before a text on a server that does not run yet.
+    `job_size(context, **options)` returns the size of a batch job that runs the servers. All five
+    take checked options by keyword, even if the launcher's file takes them as one structure.
     `meanings` holds a line for each option, by dotted path or name.
     """
 
@@ -45,6 +46,7 @@ class Launcher:
     commands: Callable[..., list[list[str]]]
     files: Callable[..., Mapping[Path, str]] | None = None
     beginning: Callable[..., str | bool | None] | None = None
+    job_size: Callable[..., JobSize] | None = None
     meanings: Mapping[str, str]
 
     @property
@@ -107,6 +109,7 @@ def load_launcher(name: str) -> Launcher:
     commands = _function(module, "commands")
     assert commands is not None  # the registry refuses a file without it
     files, beginning = _function(module, "files"), _function(module, "beginning")
+    job_size = _function(module, "job_size")
     described = {
         option.path: option.meaning for option in nested_options.options(launch) if option.meaning
     }
@@ -117,6 +120,7 @@ def load_launcher(name: str) -> Launcher:
         commands=_take_keywords(commands, structure),
         files=files and _take_keywords(files, structure),
         beginning=beginning and _take_keywords(beginning, structure),
+        job_size=job_size and _take_keywords(job_size, structure),
         meanings={**meanings, **described},
     )
 

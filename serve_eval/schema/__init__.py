@@ -35,6 +35,7 @@ from serve_eval.schema.exchange import (
 )
 from serve_eval.schema.execution import ExecutionResult, ExitReason, Isolation, Program
 from serve_eval.schema.invariants import Invariant, Invariants
+from serve_eval.schema.job_size import JobSize
 from serve_eval.schema.judge import Judge, Judgement, JudgeReport, Question
 from serve_eval.schema.plan import AccuracySpec, Connection, Limits, Order, Plan, Shard, Spec
 from serve_eval.schema.progress import Progress
@@ -142,6 +143,7 @@ __all__ = [
     "Invariant",
     "Invariants",
     "Isolation",
+    "JobSize",
     "Judge",
     "JudgeReport",
     "Judgement",

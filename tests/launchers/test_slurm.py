@@ -86,11 +86,13 @@ def test_the_files_name_the_nodes_and_the_script_asks_for_as_many() -> None:
     assert (front["hostname"], front["port"]) == ("gpu07", 8000)
     assert front["context_servers"]["urls"] == ["gpu07:8001", "gpu07:8002"]
     assert front["generation_servers"]["urls"] == ["gpu09:8003"]
-    assert files["slurm.sbatch"].splitlines()[:9] == [
+    assert files["slurm.sbatch"].splitlines()[:11] == [
         "#!/bin/bash",
+        "#SBATCH --job-name=serve-eval",
         "#SBATCH --nodes=2",
         "#SBATCH --ntasks-per-node=8",
         "#SBATCH --exclusive",
+        "#SBATCH --mem=0",
         "#SBATCH --gpus-per-node=8",
         "#SBATCH --partition=big",
         "#SBATCH --time=2:00:00",

@@ -23,7 +23,7 @@ from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.private_files import private_file
 from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.plugins.values import load_launcher
-from serve_eval.schema import Endpoint, LaunchContext, Plan, Prompt, Sample, Task
+from serve_eval.schema import Endpoint, JobSize, LaunchContext, Plan, Prompt, Sample, Task
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.schema.prompt_hash import prompt_sha256
 
@@ -109,6 +109,21 @@ def check_launcher(plan: Plan) -> None:
         model=plan.model, log_dir=Path(), patience_s=plan.limits.sample_timeout_s
     )
     launcher.commands(context, **options)
+
+
+def job_size(plan: Plan) -> JobSize:
+    """Return the size of a batch job that runs the plan with its servers.
+
+    It is one task on one node without GPUs if the launcher starts no servers of that kind. Raises
+    PlanError for options that cannot be launched.
+    """
+    launcher = load_launcher(plan.launcher.name)
+    options = launcher.check_options(plan.launcher.options)
+    context = LaunchContext(
+        model=plan.model, log_dir=Path(LOGS).absolute(), patience_s=plan.limits.sample_timeout_s
+    )
+    launcher.commands(context, **options)
+    return JobSize() if launcher.job_size is None else launcher.job_size(context, **options)
 
 
 def about_endpoint(

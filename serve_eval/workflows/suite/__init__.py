@@ -12,6 +12,7 @@ __all__ = [
     "layers",
     "match",
     "matrix",
+    "serialise",
     "shared_server",
     "table",
 ]

@@ -1,0 +1,165 @@
+"""Write SLURM jobs of runs and suites, with imitations of SLURM's commands; tests/slurm has a real
+one.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.schema import Shard
+from serve_eval.workflows.suite.file import read as read_suite
+from serve_eval.yaml_source import read
+from tests.cli.command import serve_eval
+
+
+@pytest.fixture
+def flags(data_root: Path) -> list[str]:
+    flags = ["run", "--base-url", "host:8000", "--model", "m", "--tasks", "gsm8k"]
+    return [*flags, "--dataset-root", str(data_root), "--limit", "20", "--no-reference"]
+
+
+@pytest.fixture(autouse=True)
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put sinfo and sbatch on the PATH: of a cluster with GPUs, which refuses the partition no."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    refuses = "echo 'sbatch: error: invalid partition' >&2; exit 1"
+    scripts = {
+        "sinfo": "echo gpu:h100:8",
+        "sbatch": 'echo "$@" >> $0.asked\n'
+        f'if grep -q partition=no "$2"; then {refuses}; fi\necho "sbatch: Job 1 to start" >&2',
+    }
+    for name, text in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def _last(folder: Path) -> list[str]:
+    """Return the words of the last line of a job script."""
+    return shlex.split((folder / "job.sbatch").read_text().splitlines()[-1])
+
+
+def test_a_job_runs_the_plan_that_was_given(flags: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "my job"
+    done = serve_eval(*flags, "--write-job", folder, "--sbatch-arg=-p", "--sbatch-arg=big")
+    assert done.returncode == 0, done.stderr
+    assert f"sbatch '{folder}/job.sbatch'" in done.stdout
+    asked = resolve(read(folder / "plan.yaml", ValueError).value, {}, {}).plan
+    options = {"tasks": ["gsm8k"], "base_url": "host:8000", "model": "m", "limit": 20}
+    given = resolve({**options, "no_reference": True, "dataset_root": flags[8]}, {}, {}).plan
+    assert asked == given
+    words = ["exec", sys.executable, "-m", "serve_eval", "run"]
+    assert _last(folder) == [*words, f"{folder}/plan.yaml", "-o", f"{folder}/run"]
+    script = (folder / "job.sbatch").read_text()
+    assert "#SBATCH -p big\n" in script
+    assert f"#SBATCH --chdir={Path.cwd()}\n" in script
+    assert not (folder / "run").exists()
+
+
+def test_an_array_asks_a_shard_in_each_task(flags: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    done = serve_eval(*flags, "--write-job", folder, "--job-array", "4", "--allow-code-execution")
+    assert done.returncode == 0, done.stderr
+    assert f"merge {folder}/shards/* -o {folder}/run" in done.stdout
+    assert "#SBATCH --array=1-4\n" in (folder / "job.sbatch").read_text()
+    shard = ["--shard", "auto/4", "-o", f"{folder}/shards/$SLURM_ARRAY_TASK_ID"]
+    assert _last(folder)[6:] == [*shard, "--allow-code-execution"]
+    content = read(folder / "plan.yaml", ValueError).value
+    plan = resolve(content, {"shard": "auto/4"}, {"SLURM_ARRAY_TASK_ID": "4"}).plan
+    assert plan.shard == Shard(4, 4)
+
+
+def test_sbatch_checks_the_script(flags: list[str], slurm: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    (slurm / "sinfo").write_text("#!/bin/sh\necho '(null)'\n")
+    gpus = ["--launcher", "trtllm", "--set", "launcher.tp=2"]
+    asked = [word for word in flags if word not in ("--base-url", "host:8000")]
+    done = serve_eval(*asked, *gpus, "--write-job", folder)
+    assert done.returncode == 0, done.stderr
+    assert "sbatch: Job 1 to start" in done.stdout
+    assert (slurm / "sbatch.asked").read_text() == f"--test-only {folder}/job.sbatch\n"
+    script = (folder / "job.sbatch").read_text()
+    assert "--exclusive" in script
+    assert "gpus" not in script  # this cluster knows none
+    refused = serve_eval(*flags, "--write-job", folder, "--sbatch-arg=--partition=no")
+    assert refused.returncode == 2
+    assert "refuses" in refused.stderr
+    assert "invalid partition" in refused.stderr
+
+
+def test_without_sbatch_the_script_is_not_checked(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = serve_eval(*flags, "--write-job", tmp_path / "job")
+    assert "SLURM's commands are not here, so the script was not checked" in done.stdout
+
+
+def test_a_cluster_that_does_not_answer_refuses_nothing(
+    flags: list[str], slurm: Path, tmp_path: Path
+) -> None:
+    (slurm / "sinfo").write_text("#!/bin/sh\necho 'cannot contact controller' >&2; exit 1\n")
+    done = serve_eval(*flags, "--write-job", tmp_path / "job")
+    assert done.returncode == 0
+    assert "so the script was not checked: cannot contact controller" in done.stdout
+    assert not (slurm / "sbatch.asked").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--job-array", "4"], "need --write-job DIR"),
+        (["--sbatch-arg=-p"], "need --write-job DIR"),
+        (["--write-job", "job", "--job-array", "0"], "must be 1 or more"),
+        (["--write-job", "job", "--job-array", "21"], "fewer than the 21 shards"),
+        (["--write-job", "job", "--job-array", "2", "--shard", "1/2"], "is a shard already"),
+        (["--write-job", "job", "--sbatch-arg=:"], "heterogeneous jobs are not supported"),
+        (["--write-job", "job", "--tasks", "aime", "--dataset-root", "/no"], "aime"),
+    ],
+)
+def test_what_a_run_would_refuse_is_refused_before_a_job_is_written(
+    flags: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    more: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = serve_eval(*flags, *more)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_suite_is_a_job_too(data_root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "nightly.yaml"
+    file.write_text(
+        f"""
+defaults: {{dataset_root: {data_root}, no_reference: true, limit: 5}}
+matrix:
+  model: [org/a, {{model: org/b, attributes: {{size: 8B}}}}]
+  endpoint: ["h:1", {{name: trtllm, tp: 4}}]
+  tasks: [gsm8k, mmlu]
+waivers: [{{match: {{model: org/a}}, reason: issue 12, until: 2031-01-31}}]
+"""
+    )
+    folder = tmp_path / "job"
+    done = serve_eval("suite", file, "--write-job", folder)
+    assert done.returncode == 0, done.stderr
+    assert _last(folder)[4:] == ["suite", f"{folder}/plan.yaml", "-o", f"{folder}/run"]
+    assert read_suite(folder / "plan.yaml", {}) == read_suite(file, {})
+    assert read_suite(file, {}).waivers[0].until == date(2031, 1, 31)
+    assert "#SBATCH --gpus-per-node=4\n" in (folder / "job.sbatch").read_text()
+    refused = serve_eval("suite", file, "--write-job", folder, "--job-array", "2")
+    assert "a suite has no shards" in refused.stderr
+    with_folder = serve_eval("suite", "--resume", folder, "--write-job", folder)
+    assert "leave out --resume" in with_folder.stderr

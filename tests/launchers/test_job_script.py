@@ -1,0 +1,150 @@
+"""Test the text of job scripts; tests/slurm submits them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launchers._slurm import allocation
+from launchers._slurm.job_script import job_script, sbatch_lines
+from serve_eval.errors import LaunchError, PlanError
+from serve_eval.evaluation.endpoint.launch import job_size
+from serve_eval.schema import JobSize, Plan, Spec
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        ([], []),
+        (["--partition=big", "--time=2:00:00"], ["--partition=big", "--time=2:00:00"]),
+        (["-p", "big", "--exclusive"], ["-p big", "--exclusive"]),
+        (["--comment=two words"], ['"--comment=two words"']),
+        (["--comment", "two words", "-A", "me"], ['--comment "two words"', "-A me"]),
+        (['--comment="a" \\b'], ['"--comment=\\"a\\" \\\\b"']),
+        (["--comment=# no comment"], ['"--comment=# no comment"']),
+        (["--licenses=a:2,b:1"], ["--licenses=a:2,b:1"]),
+    ],
+)
+def test_each_option_has_a_line(arguments: Sequence[str], lines: Sequence[str]) -> None:
+    assert sbatch_lines(arguments) == lines
+
+
+@given(st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"]), min_size=1))
+def test_any_value_is_quoted_as_a_shell_reads_double_quotes(value: str) -> None:
+    word = f"--comment={value}"
+    if word.isprintable():
+        assert [shlex.split(line) for line in sbatch_lines([word])] == [[word]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nodes=1", ":", "--nodes=2"], "':': heterogeneous jobs are not supported"),
+        (["hetjob"], "'hetjob': heterogeneous"),
+        (["packjob"], "'packjob': heterogeneous"),
+        (["--het-group=1"], "'--het-group=1': heterogeneous"),
+        (["batch"], "'batch' is no option"),
+        (["--comment=a\nb"], "characters that a script cannot have"),
+        (["--comment=a\x00b"], "characters that a script cannot have"),
+        ([""], "is empty"),
+    ],
+)
+def test_what_a_script_cannot_have_is_refused(arguments: Sequence[str], message: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        sbatch_lines(arguments)
+    assert message in str(caught.value)
+
+
+def test_a_script_asks_for_what_the_servers_need() -> None:
+    size = JobSize(nodes=2, gpus_per_node=4, tasks_per_node=4, whole_nodes=True, notes=("here",))
+    assert job_script(size, "serve-eval run plan.yaml", sbatch_args=["--time=9"]).splitlines() == [
+        "#!/bin/bash",
+        "#SBATCH --job-name=serve-eval",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=4",
+        "#SBATCH --exclusive",
+        "#SBATCH --mem=0",
+        "#SBATCH --gpus-per-node=4",
+        "#SBATCH --time=9",
+        "# here",
+        "# Leave out --gpus-per-node if SLURM manages no GPUs; account, partition, time:"
+        " launcher.sbatch_args.",
+        "# After a time limit or scancel, submit it again: finished answers are kept.",
+        "exec serve-eval run plan.yaml",
+    ]
+    without = job_script(size, "x", manages_gpus=False)
+    assert "gpus-per-node" not in without
+    known = job_script(size, "x", manages_gpus=True)
+    assert "#SBATCH --gpus-per-node=4" in known
+    assert "Leave out" not in known
+
+
+def test_an_array_has_a_log_of_each_task_in_a_folder_of_any_name() -> None:
+    text = job_script(JobSize(), "x", array=4, log_dir=Path("/a b/50%"), work_dir=Path("/w"))
+    assert "#SBATCH --array=1-4\n#SBATCH --chdir=/w\n" in text
+    assert '#SBATCH "--output=/a b/50%%/%x-%A_%a.log"' in text
+    assert "%x-%j.log" in job_script(JobSize(), "x", log_dir=Path("/l"))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "size"),
+    [
+        (Spec(name="external", options={"base_url": "http://h:1/v1"}), JobSize()),
+        (Spec(name="simulated"), JobSize()),
+        (
+            Spec(name="trtllm", options={"tp": 2, "pp": 2}),
+            JobSize(gpus_per_node=4, whole_nodes=True),
+        ),
+        (
+            Spec(
+                name="trtllm_disaggregated",
+                options={"context_servers": {"num_instances": 2}, "generation_servers": {"tp": 4}},
+            ),
+            JobSize(gpus_per_node=6, whole_nodes=True),
+        ),
+        (
+            Spec(name="container", options={"image": "i:1", "trtllm": {"tp": 8}}),
+            JobSize(gpus_per_node=8, whole_nodes=True),
+        ),
+        (
+            Spec(name="transformers_serve", options={"gpus": [0, 1]}),
+            JobSize(gpus_per_node=2, whole_nodes=True),
+        ),
+        (
+            Spec(name="transformers_serve"),
+            JobSize(notes=("The plan names no GPUs (launcher.gpus), so the job has none.",)),
+        ),
+    ],
+)
+def test_a_job_is_as_large_as_its_servers(launcher: Spec, size: JobSize) -> None:
+    assert job_size(Plan(model="org/m", launcher=launcher, tasks=())) == size
+
+
+def test_a_job_of_the_launcher_slurm_has_its_nodes() -> None:
+    options = {"trtllm": {"tp": 16}, "gpus_per_node": 4, "sbatch_args": ["-p", "big"]}
+    size = job_size(Plan(model="m", launcher=Spec(name="slurm", options=options), tasks=()))
+    assert (size.nodes, size.gpus_per_node, size.tasks_per_node) == (4, 4, 4)
+    assert size.sbatch_args == ("-p", "big")
+    assert size.notes[0].startswith("node1: trtllm GPU 0,1,2,3")
+
+
+@pytest.mark.parametrize(
+    ("environ", "refused"),
+    [
+        ({"SLURM_HET_SIZE": "2"}, True),
+        ({"SLURM_PACK_SIZE": "3"}, True),
+        ({"SLURM_HET_SIZE": "1"}, False),
+        ({}, False),
+    ],
+)
+def test_a_heterogeneous_job_is_named(environ: Mapping[str, str], refused: bool) -> None:
+    if not refused:
+        allocation._check_one_part(environ)
+        return
+    with pytest.raises(LaunchError, match="parts: heterogeneous jobs are not supported"):
+        allocation._check_one_part(environ)
