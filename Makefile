@@ -160,7 +160,7 @@ bench-launch: $(VENV)/.dev
 bench-embedded: $(VENV)/.runtime
 	@$(BIN)/python bench/embedded.py $(ARGS)
 
-# Cost of one client process, and its queue before 100 and 1,000 GPUs, in a quarter of an hour: docs/scale.md.
+# Cost of one client process, and its queue before 100 and 1,000 GPUs, in ten minutes: docs/scale.md.
 bench-scale: $(VENV)/.runtime
 	@$(BIN)/python bench/scale.py $(ARGS)
 
