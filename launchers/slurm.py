@@ -244,13 +244,13 @@ def _plan_job(
             gpus_per_node=allocation.gpus_per_node,
             tasks_per_node=allocation.gpus_per_node,
             whole_nodes=True,
-            sbatch_args=(*_named(options.nodes, count), *options.sbatch_args),
+            sbatch_args=(*_name_nodes(options.nodes, count), *options.sbatch_args),
             notes=tuple(placement),
         ),
     )
 
 
-def _named(nodes: Sequence[str] | None, count: int) -> tuple[str, ...]:
+def _name_nodes(nodes: Sequence[str] | None, count: int) -> tuple[str, ...]:
     """Return the option of sbatch for a job that has the named nodes; none if none are named."""
     return (f"--nodelist={','.join(nodes[:count])}",) if nodes else ()
 

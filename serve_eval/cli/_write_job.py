@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from serve_eval.evaluation.plan.flag_values import absolute
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -84,10 +85,10 @@ def list_kept_flags(*, strict: bool, as_json: bool, rerun: Rerun) -> list[str]:
     ]
 
 
-def write_run(plan: Plan, job: JobOptions, *, out_dir: Path | None, flags: list[str]) -> None:
+def write_run(plan: Plan, job: JobOptions, *, out_dir: str | None, flags: list[str]) -> None:
     """Write the job of a plan, and print how to submit it.
 
-    `out_dir` is the run folder (None: one in the folder of the job), `flags` are more words for the
+    `out_dir` is the run folder (None: one below that of the job), `flags` are more words for the
     job's command line. Raises ServeEvalError for a plan that would be refused, before anything is
     written, and PlanError if sbatch refuses the script.
     """
@@ -98,10 +99,10 @@ def write_run(plan: Plan, job: JobOptions, *, out_dir: Path | None, flags: list[
     size = job_size(plan)
     _check(plan, job.job_array)
     folder = _folder(job)
-    out_dir = out_dir.absolute() if out_dir else folder / RUN
+    run = absolute(out_dir) or str(folder / RUN)
     words = ["run", str(folder / PLAN_FILE), *flags]
     if job.job_array is None:
-        command = _command([*words, "-o", str(out_dir)]) + permissions([plan])
+        command = _command([*words, "-o", run]) + permissions([plan])
     else:
         words += ["--shard", f"auto/{job.job_array}"]
         out = f"{shlex.quote(str(folder / SHARDS))}/$SLURM_ARRAY_TASK_ID"
@@ -110,7 +111,7 @@ def write_run(plan: Plan, job: JobOptions, *, out_dir: Path | None, flags: list[
     if job.job_array is not None:
         shards = f"{shlex.quote(str(folder / SHARDS))}/*"
         asked = [flag for flag in flags if flag in ("--strict", "--json")]
-        merge = f"{_command(['merge', *asked])} {shards} -o {shlex.quote(str(out_dir))}"
+        merge = f"{_command(['merge', *asked])} {shards} -o {shlex.quote(run)}"
         merge += permissions([plan])
         given = (*size.sbatch_args, *(job.sbatch_arg or ()))
         arguments = shlex.join(word for word in given if not word.startswith("--array="))
@@ -123,7 +124,7 @@ def write_run(plan: Plan, job: JobOptions, *, out_dir: Path | None, flags: list[
     _tell(lines)
 
 
-def write_suite(suite: Suite, job: JobOptions, *, out_dir: Path | None, flags: list[str]) -> None:
+def write_suite(suite: Suite, job: JobOptions, *, out_dir: str | None, flags: list[str]) -> None:
     """Write the job of a suite, and print how to submit it. Raises as `write_run` does."""
     from serve_eval.cli._include import permissions
     from serve_eval.errors import PlanError
@@ -136,8 +137,8 @@ def write_suite(suite: Suite, job: JobOptions, *, out_dir: Path | None, flags: l
         _check(run.plan, None)
     size = _largest(job_size(run.plan) for run in suite.runs)
     folder = _folder(job)
-    out_dir = out_dir.expanduser().absolute() if out_dir else folder / RUN
-    words = ["suite", str(folder / PLAN_FILE), *flags, "-o", str(out_dir)]
+    out_dir = absolute(out_dir) or str(folder / RUN)
+    words = ["suite", str(folder / PLAN_FILE), *flags, "-o", out_dir]
     command = _command(words) + permissions([run.plan for run in suite.runs])
     _tell(_write(folder, suite_to_file(suite), size, command, job))
 

@@ -145,7 +145,7 @@ def run(
     settings = read_settings(
         sections, protocol, flags=list_given_flags(ctx), resuming=ending.resume is not None
     )
-    check_job(job, resuming=ending.resume is not None, others=_given(held, ending))
+    check_job(job, resuming=ending.resume is not None, others=_list_refused(held, ending))
     only_shown = ending.dry_run or ending.dump_prompts is not None or job.write_job is not None
     resolved = resolve_plan(
         plan, ending.resume, settings, follow=not only_shown, trust_plan=ending.trust_plan
@@ -157,7 +157,7 @@ def run(
         say(*resolved.notes)
     if job.write_job is not None:
         flags = list_kept_flags(strict=ending.strict, as_json=ending.as_json, rerun=what)
-        write_run(resolved.plan, job, out_dir=resolved.out_dir, flags=flags)
+        write_run(resolved.plan, job, out_dir=folder.output_dir, flags=flags)
         return
     if only_shown:
         _show(resolved.plan, ending)
@@ -166,7 +166,7 @@ def run(
     raise typer.Exit(_evaluate(resolved, held, ending, moved=moved, rerun=what))
 
 
-def _given(held: HeldServerOptions, ending: EndingOptions) -> dict[str, bool]:
+def _list_refused(held: HeldServerOptions, ending: EndingOptions) -> dict[str, bool]:
     """Return, by flag, whether an option is given that a job cannot have."""
     return {
         "--dry-run": ending.dry_run,

@@ -110,7 +110,7 @@ def suite(
     what = rerun_of(asked.rerun, run_all=asked.run_all)
     if job.write_job is not None:
         flags = list_kept_flags(strict=result.strict, as_json=result.as_json, rerun=what)
-        write_suite(known, job, out_dir=result.output_dir, flags=flags)
+        write_suite(known, job, out_dir=str(result.output_dir or ""), flags=flags)
         return
     if result.dry_run:
         from serve_eval.cli._suite_dry_run import show
