@@ -13,6 +13,7 @@ from tests.slurm.cluster import NODES, missing
 if reason := missing():
     pytest.skip(reason, allow_module_level=True)
 
+from launchers._slurm.allocation import find_running
 from serve_eval.errors import LaunchError
 from tests.slurm.conftest import Site, until
 
@@ -38,11 +39,28 @@ def wait(site: Site, job: str) -> None:
     until(lambda: not site.run("squeue", "-h", f"--jobs={job}").stdout.strip(), 240)
 
 
-def test_each_task_of_an_array_uses_its_own_nodes(site: Site) -> None:
-    """One task has the id of the array, with which squeue lists the nodes of all of them.
+def test_a_task_with_the_id_of_its_array_has_its_own_nodes(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With that id, squeue lists the nodes of all tasks."""
+    script = site.script("sleep 60", nodes=1)
+    done = site.run("sbatch", "--parsable", "--array=1-2", str(script))
+    array = done.stdout.strip()
+    listed = ("squeue", "-h", f"--jobs={array}", "--states=RUNNING", "--format=%A %N")
+    until(lambda: len(site.run(*listed).stdout.split()) == 4)
+    words = site.run(*listed).stdout.split()
+    places = dict(zip(words[::2], words[1::2], strict=True))
+    monkeypatch.setenv("SLURM_CONF", site.environ["SLURM_CONF"])
+    for job, node in places.items():
+        found = find_running(None, 4, {"SLURM_JOB_ID": job})
+        assert found is not None
+        assert found.nodes == (node,)
+    site.run("scancel", array)
+    assert array in places
 
-    The tasks run side by side, and one waits meanwhile. The GPUs of a node are as sinfo tells.
-    """
+
+def test_the_tasks_of_an_array_run_side_by_side_and_are_merged_by_a_job(site: Site) -> None:
+    """One task waits meanwhile. The GPUs of a node are as sinfo tells."""
     folder = site.folder / "50% of it's job"
     printed = write(site, folder, site.plan({"wrapper": ""}), "--job-array", "3")
     assert "#SBATCH --gpus-per-node=4\n" in (folder / "job.sbatch").read_text()
