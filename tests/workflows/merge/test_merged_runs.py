@@ -14,6 +14,7 @@ from launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.storage.run_folder import hold
 from tests.cli.command import serve_eval
 from tests.scripted_server import serve_in_thread
 
@@ -264,3 +265,38 @@ def test_fewer_samples_than_shards_are_refused(plan: list[str], tmp_path: Path) 
     assert done.returncode == 2
     assert "gsm8k has 3 samples, fewer than the 4 shards" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_shard_that_still_runs_is_refused(shards: Sharding, tmp_path: Path) -> None:
+    a, b = shards(2)
+    with hold(b, "plan.json"):
+        assert f"{b} is in use by another run" in _refused([a, b], tmp_path)
+    assert serve_eval("merge", a, b, "-o", tmp_path / "whole").returncode == 3
+
+
+def test_servers_of_two_versions_are_named(shards: Sharding, tmp_path: Path) -> None:
+    a, b = shards(2)
+    sessions = b / "environment.json"
+    sessions.write_text(sessions.read_text().replace('"version": "simulator"', '"version": "9.9"'))
+    serve_eval("merge", a, b, "-o", tmp_path / "whole")
+    [line] = [line for line in _report(tmp_path / "whole")["warnings"] if "versions" in line]
+    assert line == "servers of several versions answered the shards: 9.9, simulator"
+
+
+def test_a_task_that_no_endpoint_can_do_is_unsupported_in_the_whole(
+    plan: list[str], tmp_path: Path
+) -> None:
+    chat = [*plan, "--apply-chat-template", "--no-reference"]
+    parts, whole = [tmp_path / "1", tmp_path / "2"], tmp_path / "whole"
+    with serve_in_thread(create_app(SimulatorConfig(no_chat=True, any_model=True))) as url:
+        at = [url if word == plan[2] else word for word in chat]
+        for k in (1, 2):
+            assert serve_eval(*at, "--shard", f"{k}/2", "-o", parts[k - 1]).returncode == 3
+    merged = serve_eval("merge", *parts, "-o", whole)
+    assert merged.returncode == 3, merged.stderr
+    outcomes = [task["verdict"]["outcome"] for task in _report(whole)["tasks"]]
+    assert outcomes == ["UNSUPPORTED", "UNSUPPORTED"]
+    able = tmp_path / "able"
+    assert serve_eval(*chat, "--shard", "2/2", "-o", able).returncode == 0
+    said = _refused([parts[0], able], tmp_path)
+    assert "75 of 75 samples are missing (its endpoint lacks chat, the others' do not)" in said
