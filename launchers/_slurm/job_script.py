@@ -94,12 +94,8 @@ def sbatch_lines(arguments: Sequence[str]) -> list[str]:
     """
     environment.check_words(arguments, "sbatch_args")
     found: list[list[str]] = []
+    check_one_part(arguments, "sbatch_args")
     for word in arguments:
-        if HETEROGENEOUS.fullmatch(word.strip()):
-            raise PlanError(
-                f"sbatch_args: {word.strip()!r}: {NO_HETEROGENEOUS}",
-                hint="Ask for one kind of node: all servers of a plan run on nodes of one job.",
-            )
         if not word or not word.isprintable():
             raise PlanError(
                 f"sbatch_args: {word!r} is empty, or has characters that a script cannot have"
@@ -116,6 +112,16 @@ def sbatch_lines(arguments: Sequence[str]) -> list[str]:
                 hint="Begin with an option, such as --partition=NAME.",
             )
     return [" ".join(words) for words in found]
+
+
+def check_one_part(words: Sequence[str], where: str) -> None:
+    """Raise PlanError for a word that begins another part of a heterogeneous job."""
+    for word in words:
+        if HETEROGENEOUS.fullmatch(word.strip()):
+            raise PlanError(
+                f"{where}: {word.strip()!r}: {NO_HETEROGENEOUS}",
+                hint="Ask for one kind of node: all servers of a plan run on nodes of one job.",
+            )
 
 
 def _quote(word: str) -> str:

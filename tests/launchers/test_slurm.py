@@ -126,6 +126,10 @@ def test_discovery_names_one_cluster_on_every_node() -> None:
             "16 ranks on 2 nodes, which only a wrapper can start",
         ),
         ({"trtllm": {"tp": 16}, "nodes": ["gpu07"]}, "2 nodes are needed, and there are 1: gpu07"),
+        (
+            {"srun_args": ["--het-group=1"]},
+            "srun_args: '--het-group=1': heterogeneous jobs are not",
+        ),
         ({"srun_args": ["--nodes=3"]}, "srun_args: --nodes is set by the launcher"),
         (
             {"srun_args": ["--export=ALL,HF_TOKEN=abc"]},
