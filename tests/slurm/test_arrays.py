@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import NODES, missing
+from tests.slurm.cluster import CPUS, MEMORY_MB, NODES, cluster, missing
 
 if reason := missing():
     pytest.skip(reason, allow_module_level=True)
@@ -124,6 +124,28 @@ def test_sbatch_reads_the_value_that_was_given(site: Site, words: list[str], com
     assert line.strip().removeprefix("Comment=") == comment
     out = next(line for line in shown.splitlines() if "StdOut=" in line)
     assert out.strip() == f"StdOut={str(folder).replace('%', '%%')}/{name}-{job}.log"
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "trtllm"])
+def test_a_slurm_without_gpus_gives_whole_nodes_with_their_memory(
+    site: Site, launcher: str
+) -> None:
+    """It refuses to be asked for GPUs, and without --mem=0 gives a job half of the memory."""
+    folder = site.folder / "job"
+    options: dict[str, object] = {"name": launcher}
+    if launcher == "slurm":
+        options |= {"wrapper": "", "gpus_per_node": 4}
+    with cluster(plain=True) as environ:
+        plain = Site(site.folder, {**site.environ, "SLURM_CONF": environ["SLURM_CONF"]})
+        write(plain, folder, plain.plan(options))
+        asked = plain.run("sbatch", "--test-only", "--gpus-per-node=1", str(folder / "job.sbatch"))
+        assert "Invalid generic resource" in asked.stderr
+        job = plain.submit(folder / "job.sbatch")
+        assert plain.ended(job) == ("COMPLETED", 0), log(folder)
+        shown = plain.run("scontrol", "show", "job", job).stdout
+    assert f"TRES=cpu={CPUS},mem={2 * CPUS * MEMORY_MB}M," in shown
+    report = json.loads((folder / "run/report.json").read_text())
+    assert (report["tasks"][0]["result"]["value"], report["exit_code"]) == (75.0, 0)
 
 
 def test_the_memory_of_the_user_replaces_ours(site: Site) -> None:
