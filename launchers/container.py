@@ -19,7 +19,12 @@ from launchers._trtllm.containers import Container
 from launchers._trtllm.deployments import DeploymentChoice, Disaggregated
 from launchers._trtllm.flavour import adapt_shown
 from launchers._trtllm.kv_transfer import Ways
-from launchers._trtllm.parts import list_parts, size_on_one_node, summarise_transfer
+from launchers._trtllm.parts import (
+    gpus_of_a_job,
+    list_parts,
+    size_on_one_node,
+    summarise_transfer,
+)
 from launchers._trtllm.servers import build_servers
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
@@ -47,8 +52,13 @@ def files(context: LaunchContext, options: ContainerOptions) -> Mapping[Path, st
 
 
 def job_size(context: LaunchContext, options: ContainerOptions) -> JobSize:
-    """Return the GPUs that a job of one node needs for these servers."""
-    return size_on_one_node(list_parts(deployments.choose_deployment(options), context))
+    """Return the GPUs that a job of one node needs for these servers.
+
+    Raises PlanError as `commands` does.
+    """
+    parts = list_parts(deployments.choose_deployment(options), context)
+    _servers(context, replace(options, gpus=gpus_of_a_job(parts, options.gpus)))
+    return size_on_one_node(parts)
 
 
 @asynccontextmanager

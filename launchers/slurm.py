@@ -11,7 +11,7 @@ import random
 import subprocess
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,8 +22,15 @@ from launchers._fleet.session import session
 from launchers._machine import lock_files
 from launchers._options import TimeLimits
 from launchers._process.environment import for_helpers
-from launchers._slurm import node_placement, rank_tasks, running_steps, srun, step_container
-from launchers._slurm.allocation import Allocation, around_us, find_running
+from launchers._slurm import (
+    node_placement,
+    rank_tasks,
+    running_steps,
+    sbatch,
+    srun,
+    step_container,
+)
+from launchers._slurm.allocation import USUAL_GPUS, Allocation, around_us, find_running
 from launchers._slurm.job_script import job_script
 from launchers._slurm.srun import SlurmSteps
 from launchers._trtllm import deployments, kv_transfer
@@ -87,8 +94,11 @@ def files(context: LaunchContext, options: SlurmOptions) -> Mapping[Path, str]:
 
 
 def job_size(context: LaunchContext, options: SlurmOptions) -> JobSize:
-    """Return the nodes and GPUs that a job needs for these servers."""
-    return _preview(context, options).size
+    """Return the nodes and GPUs that a new job needs for these servers, wherever we are now."""
+    gpus = options.gpus_per_node
+    if gpus is None:
+        gpus = min(sbatch.list_gpus() or [USUAL_GPUS])
+    return _plan_job(context, options, Allocation(gpus_per_node=gpus)).size
 
 
 def _script(plan: PlannedJob) -> str:
@@ -234,10 +244,15 @@ def _plan_job(
             gpus_per_node=allocation.gpus_per_node,
             tasks_per_node=allocation.gpus_per_node,
             whole_nodes=True,
-            sbatch_args=tuple(options.sbatch_args),
+            sbatch_args=(*_name_nodes(options.nodes, count), *options.sbatch_args),
             notes=tuple(placement),
         ),
     )
+
+
+def _name_nodes(nodes: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    """Return the option of sbatch for a job that has the named nodes; none if none are named."""
+    return (f"--nodelist={','.join(nodes[:count])}",) if nodes else ()
 
 
 def _ways(deployment: Deployment) -> Ways:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -55,7 +55,11 @@ def commands(context: LaunchContext, options: TransformersOptions) -> list[list[
 
 
 def job_size(context: LaunchContext, options: TransformersOptions) -> JobSize:
-    """Return the GPUs that a job of one node needs for the server."""
+    """Return the GPUs that a job of one node needs for the server.
+
+    Raises PlanError as `commands` does.
+    """
+    _server(context, replace(options, gpus=other_engine.gpus_of_a_job(options)))
     return other_engine.job_size(options)
 
 

@@ -14,7 +14,7 @@ from launchers._options import FrontDoor, GpuChoice, TimeLimits
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.deployments import Aggregated
 from launchers._trtllm.flavour import adapt_shown
-from launchers._trtllm.parts import list_parts, size_on_one_node
+from launchers._trtllm.parts import gpus_of_a_job, list_parts, size_on_one_node
 from launchers._trtllm.servers import build_servers
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
@@ -36,8 +36,13 @@ def files(context: LaunchContext, options: TrtllmOptions) -> Mapping[Path, str]:
 
 
 def job_size(context: LaunchContext, options: TrtllmOptions) -> JobSize:
-    """Return the GPUs that a job of one node needs for these servers."""
-    return size_on_one_node(list_parts(options, context))
+    """Return the GPUs that a job of one node needs for these servers.
+
+    Raises PlanError as `commands` does.
+    """
+    parts = list_parts(options, context)
+    _servers(context, replace(options, gpus=gpus_of_a_job(parts, options.gpus)))
+    return size_on_one_node(parts)
 
 
 @asynccontextmanager

@@ -51,11 +51,16 @@ async def launch_engine(
         yield endpoint
 
 
+def gpus_of_a_job(options: EngineOptions) -> local_gpus.Named:
+    """Return the GPUs that the server has in a job to come, whatever this machine shows."""
+    return [0] if options.gpus == local_gpus.AUTO else options.gpus
+
+
 def job_size(options: EngineOptions) -> JobSize:
     """Return the size of a job of one node for the server: with the GPUs that the options name."""
     if options.gpus is None:
         return JobSize(notes=("The plan names no GPUs (launcher.gpus), so the job has none.",))
-    count = 1 if options.gpus == "auto" else len(options.gpus)
+    count = 1 if options.gpus == local_gpus.AUTO else len(options.gpus)
     return JobSize(gpus_per_node=count, whole_nodes=True)
 
 

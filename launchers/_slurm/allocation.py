@@ -18,6 +18,7 @@ USUAL_GPUS = 8
 """GPUs per node if SLURM does not report a number."""
 GPUS = re.compile(r"\bgpu:(?:[\w.-]+:)?(\d+)")
 """Matches the GPUs in SLURM's list of a node's resources, such as `gpu:h200:8(S:0-1)`."""
+ONE_KIND = "Submit a job of one kind of node, with sbatch --nodes=N."
 COMMANDS = ("srun", "squeue", "scancel", "scontrol", "sinfo")
 
 
@@ -64,14 +65,12 @@ def find_running(
             f"{', '.join(lacking)}: not on PATH",
             hint="Start it on a machine with SLURM's commands.",
         )
-    state, _, listed = (
-        _ask("squeue", "--noheader", f"--jobs={job}", "--format=%T %N").strip().partition(" ")
-    )
+    _check_one_part(environ)
+    state, listed = _find_job(job)
     if state != "RUNNING":
         raise LaunchError(
             f"job {job} is {state.lower() or 'not known'}", hint="squeue shows the running jobs."
         )
-    _check_one_part(environ)
     _check_whole(environ)
     gpus = (
         gpus_per_node
@@ -79,6 +78,21 @@ def find_running(
         else _gpus_told(environ) or _gpus_listed(listed) or USUAL_GPUS
     )
     return Allocation(job=job, nodes=_choose(_expand(listed), nodes), gpus_per_node=gpus)
+
+
+def _find_job(job: str) -> tuple[str, str]:
+    """Return the state and the nodes of a job, empty if it is not known.
+
+    The id of one task of an array is that of the whole array. With it, squeue lists all tasks, but
+    their raw ids (%A) differ. Raises LaunchError for a heterogeneous job.
+    """
+    listed = _ask("squeue", "--noheader", f"--jobs={job}", "--format=%A %i %T %N")
+    for number, shown, state, *nodes in (line.split() for line in listed.splitlines()):
+        if "+" in shown:
+            raise LaunchError(f"job {job} is heterogeneous: {NO_HETEROGENEOUS}", hint=ONE_KIND)
+        if number == job:
+            return state, "".join(nodes)
+    return "", ""
 
 
 def _gpus_told(environ: Mapping[str, str]) -> int | None:
@@ -89,8 +103,12 @@ def _gpus_told(environ: Mapping[str, str]) -> int | None:
 def _gpus_listed(nodes: str) -> int | None:
     """Return the smallest number of GPUs of a node, if SLURM manages GPUs."""
     lines = _ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%G").splitlines()
-    counts = [sum(map(int, GPUS.findall(line))) for line in lines]
-    return min(counts, default=0) or None
+    return min(map(count_gpus, lines), default=0) or None
+
+
+def count_gpus(listed: str) -> int:
+    """Return the number of GPUs in SLURM's list of a node's resources."""
+    return sum(map(int, GPUS.findall(listed)))
 
 
 def _check_one_part(environ: Mapping[str, str]) -> None:
@@ -99,7 +117,7 @@ def _check_one_part(environ: Mapping[str, str]) -> None:
         if environ.get(name, "1") != "1":
             raise LaunchError(
                 f"the job is heterogeneous, with {environ[name]} parts: {NO_HETEROGENEOUS}",
-                hint="Submit a job of one kind of node, with sbatch --nodes=N.",
+                hint=ONE_KIND,
             )
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from launchers._process.environment import for_helpers
-from launchers._slurm.allocation import GPUS
+from launchers._slurm.allocation import count_gpus
 from launchers._slurm.running_steps import ASK_S
 from serve_eval.errors import PlanError
 
 
-def finds_gpus() -> bool | None:
-    """Return whether this cluster manages GPUs as resources, or None if that is not known."""
+def list_gpus() -> list[int] | None:
+    """Return the numbers of GPUs that this cluster manages on a node, by kind of node, ascending.
+
+    None if that is not known. Nodes without GPUs do not count.
+    """
     done = _ask("sinfo", "--noheader", "--format=%G")
-    return None if done is None or done.returncode else GPUS.search(done.stdout) is not None
+    if done is None or done.returncode:
+        return None
+    return sorted({count for line in done.stdout.splitlines() if (count := count_gpus(line))})
 
 
 def try_out(script: Path) -> str:
@@ -28,7 +36,8 @@ def try_out(script: Path) -> str:
         return "SLURM's commands are not here, so the script was not checked"
     if reached.returncode:
         return f"SLURM does not answer, so the script was not checked: {_words_of(reached)}"
-    done = _ask("sbatch", "--test-only", str(script))
+    defaults = {name: value for name, value in os.environ.items() if name.startswith("SBATCH_")}
+    done = _ask("sbatch", "--test-only", str(script), more=defaults)
     if done is None:
         return "sbatch is not here, or does not answer, so the script was not checked"
     said = _words_of(done)
@@ -47,8 +56,13 @@ def _words_of(done: subprocess.CompletedProcess[str]) -> str:
     return " ".join((done.stderr + done.stdout).split())
 
 
-def _ask(*words: str) -> subprocess.CompletedProcess[str] | None:
-    """Return the result of a SLURM command, or None if it is missing or does not answer."""
+def _ask(
+    *words: str, more: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str] | None:
+    """Return the result of a SLURM command, or None if it is missing or does not answer.
+
+    `more` are further variables for it.
+    """
     if shutil.which(words[0]) is None:
         return None
     try:
@@ -59,7 +73,7 @@ def _ask(*words: str) -> subprocess.CompletedProcess[str] | None:
             text=True,
             timeout=ASK_S,
             check=False,
-            env=for_helpers(),
+            env={**for_helpers(), **more},
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from launchers._process import environment
 from launchers._slurm import rank_tasks, step_container
+from launchers._slurm.job_script import check_one_part
 from launchers._slurm.step_container import OURS, SlurmContainer
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.parts import ORCHESTRATOR
@@ -134,6 +135,7 @@ def step(
 
 def _check(server: Server, wrapper: str, ranks: int, nodes: int, steps: SlurmSteps) -> None:
     environment.check_words(steps.srun_args, "launcher.srun_args")
+    check_one_part(steps.srun_args, "launcher.srun_args")
     for argument in steps.srun_args:
         if argument.partition("=")[0] in OURS:
             raise PlanError(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from launchers._machine.local_gpus import AUTO, Named
 from launchers._process import environment
 from launchers._trtllm import command_line, disaggregated, kv_transfer, metrics
 from launchers._trtllm.deployments import Aggregated, Deployment, ServerSide, name_model, role
@@ -105,6 +106,16 @@ def _part(
     }
     width = command_line.width(command_line.once(given, content, where), where)
     return Part(name=name, kind=kind, width=width, given=given, content=content)
+
+
+def gpus_of_a_job(parts: Sequence[Part], gpus: Named) -> Named:
+    """Return the GPUs that servers have in a job to come: those named, else counted from 0.
+
+    The GPUs that this machine or the job around us shows are not those of that job.
+    """
+    if gpus is None or gpus == AUTO:
+        return list(range(sum(part.width for part in parts)))
+    return gpus
 
 
 def size_on_one_node(parts: Sequence[Part]) -> JobSize:

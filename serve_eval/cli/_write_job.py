@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from serve_eval.evaluation.plan.flag_values import absolute
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
+    from serve_eval.evaluation.rerun import Rerun
     from serve_eval.schema import JobSize, Plan, Suite
 
 PLAN_FILE, SCRIPT = "plan.yaml", "job.sbatch"
@@ -46,8 +48,21 @@ class JobOptions:
     ] = None
 
 
-def check_job(job: JobOptions, *, resuming: bool) -> None:
-    """Raise PlanError for options that say nothing without --write-job, or against it."""
+KEPT = ("PASS_ENV", "LOCK_DIR", "HOLDOUT_KEY", "SHARD_GROUP", "READING_TIMEOUT", "TRACEBACK")
+"""Ends of the names of SERVE_EVAL_* variables that are no options."""
+FORGET = (
+    f"for name in ${{!SERVE_EVAL_@}}; do case ${{name#SERVE_EVAL_}} in {'|'.join(KEPT)}) ;;"
+    ' *) unset "$name" ;; esac; done'
+)
+"""Removes, in bash, the variables that are options. The plan has those of the time of writing; with
+those of the time of submission, the job would run another plan."""
+
+
+def check_job(job: JobOptions, *, resuming: bool, others: Mapping[str, bool]) -> None:
+    """Raise PlanError for options that say nothing without --write-job, or against it.
+
+    `others` has, by flag, whether an option that does not go with --write-job is given.
+    """
     from serve_eval.errors import PlanError
 
     if job.write_job is None and (job.job_array is not None or job.sbatch_arg):
@@ -57,13 +72,25 @@ def check_job(job: JobOptions, *, resuming: bool) -> None:
             "--write-job takes a plan: leave out --resume",
             hint="A job that is submitted again resumes its run.",
         )
+    for flag in (flag for flag, given in others.items() if given and job.write_job is not None):
+        raise PlanError(f"{flag} and --write-job contradict each other: give one of them")
 
 
-def write_run(plan: Plan, job: JobOptions) -> None:
+def list_kept_flags(*, strict: bool, as_json: bool, rerun: Rerun) -> list[str]:
+    """Return the flags of this command that are not part of a plan, for the command of the job."""
+    return [
+        *(["--strict"] if strict else []),
+        *(["--json"] if as_json else []),
+        *(["--rerun", rerun] if rerun != "failed" else []),
+    ]
+
+
+def write_run(plan: Plan, job: JobOptions, *, out_dir: str | None, flags: list[str]) -> None:
     """Write the job of a plan, and print how to submit it.
 
-    Raises ServeEvalError for a plan that would be refused, before anything is written, and
-    PlanError if sbatch refuses the script.
+    `out_dir` is the run folder (None: one below that of the job), `flags` are more words for the
+    job's command line. Raises ServeEvalError for a plan that would be refused, before anything is
+    written, and PlanError if sbatch refuses the script.
     """
     from serve_eval.cli._include import permissions
     from serve_eval.evaluation.endpoint.launch import job_size
@@ -72,25 +99,32 @@ def write_run(plan: Plan, job: JobOptions) -> None:
     size = job_size(plan)
     _check(plan, job.job_array)
     folder = _folder(job)
-    words = ["run", str(folder / PLAN_FILE)]
+    run = absolute(out_dir) or str(folder / RUN)
+    words = ["run", str(folder / PLAN_FILE), *flags]
     if job.job_array is None:
-        command = _command([*words, "-o", str(folder / RUN)]) + permissions([plan])
+        command = _command([*words, "-o", run]) + permissions([plan])
     else:
         words += ["--shard", f"auto/{job.job_array}"]
         out = f"{shlex.quote(str(folder / SHARDS))}/$SLURM_ARRAY_TASK_ID"
         command = f"{_command(words)} -o {out}{permissions([plan])}"
     lines = _write(folder, to_file(plan), size, command, job)
     if job.job_array is not None:
-        merge = _command(["merge"])
         shards = f"{shlex.quote(str(folder / SHARDS))}/*"
+        asked = [flag for flag in flags if flag in ("--strict", "--json")]
+        merge = f"{_command(['merge', *asked])} {shards} -o {shlex.quote(run)}"
+        merge += permissions([plan])
+        given = (*size.sbatch_args, *(job.sbatch_arg or ()))
+        arguments = shlex.join(word for word in given if not word.startswith("--array="))
         lines += [
             "When all its tasks have ended, judge them together with:",
-            f"  {merge} {shards} -o {shlex.quote(str(folder / RUN))}{permissions([plan])}",
+            f"  {merge}",
+            "or in a job that waits for them, where JOB is the number that sbatch prints:",
+            f"  sbatch --dependency=afterany:JOB {arguments} --wrap {shlex.quote(merge)}",
         ]
     _tell(lines)
 
 
-def write_suite(suite: Suite, job: JobOptions) -> None:
+def write_suite(suite: Suite, job: JobOptions, *, out_dir: str | None, flags: list[str]) -> None:
     """Write the job of a suite, and print how to submit it. Raises as `write_run` does."""
     from serve_eval.cli._include import permissions
     from serve_eval.errors import PlanError
@@ -103,7 +137,8 @@ def write_suite(suite: Suite, job: JobOptions) -> None:
         _check(run.plan, None)
     size = _largest(job_size(run.plan) for run in suite.runs)
     folder = _folder(job)
-    words = ["suite", str(folder / PLAN_FILE), "-o", str(folder / RUN)]
+    out_dir = absolute(out_dir) or str(folder / RUN)
+    words = ["suite", str(folder / PLAN_FILE), *flags, "-o", out_dir]
     command = _command(words) + permissions([run.plan for run in suite.runs])
     _tell(_write(folder, suite_to_file(suite), size, command, job))
 
@@ -128,8 +163,13 @@ def _check(plan: Plan, array: int | None) -> None:
 
 
 def _folder(job: JobOptions) -> Path:
+    from serve_eval.errors import PlanError
+
     assert job.write_job is not None
-    return job.write_job.expanduser().absolute()
+    folder = job.write_job.expanduser().absolute()
+    if not (str(folder) + str(Path.cwd())).isprintable():
+        raise PlanError(f"--write-job: {str(folder)!r} cannot be written into a job script")
+    return folder
 
 
 def _command(words: list[str]) -> str:
@@ -159,19 +199,21 @@ def _write(
     import msgspec
 
     from launchers._slurm.job_script import job_script
-    from launchers._slurm.sbatch import finds_gpus, try_out
+    from launchers._slurm.sbatch import list_gpus, try_out
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.storage.private_files import write_private
     from serve_eval.yaml_source import dump
 
+    found = list_gpus()
     text = job_script(
         size,
         command,
         sbatch_args=(*size.sbatch_args, *(job.sbatch_arg or ())),
-        manages_gpus=finds_gpus(),
+        manages_gpus=None if found is None else bool(found),
         array=job.job_array,
         work_dir=Path.cwd(),
         log_dir=folder,
+        before=[FORGET],
     )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

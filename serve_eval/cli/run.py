@@ -21,7 +21,7 @@ from serve_eval.cli._common_options import (
 from serve_eval.cli._include import permissions
 from serve_eval.cli._options import command, list_given_flags
 from serve_eval.cli._run_plan import name_model, new_folder, read_settings, resolve_plan
-from serve_eval.cli._write_job import JobOptions, check_job, write_run
+from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_run
 from serve_eval.evaluation.plan.limits_options import LimitsOptions
 from serve_eval.evaluation.plan.options import (
     AddressOptions,
@@ -145,7 +145,7 @@ def run(
     settings = read_settings(
         sections, protocol, flags=list_given_flags(ctx), resuming=ending.resume is not None
     )
-    check_job(job, resuming=ending.resume is not None)
+    check_job(job, resuming=ending.resume is not None, others=_list_refused(held, ending))
     only_shown = ending.dry_run or ending.dump_prompts is not None or job.write_job is not None
     resolved = resolve_plan(
         plan, ending.resume, settings, follow=not only_shown, trust_plan=ending.trust_plan
@@ -156,13 +156,24 @@ def run(
 
         say(*resolved.notes)
     if job.write_job is not None:
-        write_run(resolved.plan, job)
+        flags = list_kept_flags(strict=ending.strict, as_json=ending.as_json, rerun=what)
+        write_run(resolved.plan, job, out_dir=folder.output_dir, flags=flags)
         return
     if only_shown:
         _show(resolved.plan, ending)
         return
     moved = ending.resume is not None and "base_url" in list_given_flags(ctx)
     raise typer.Exit(_evaluate(resolved, held, ending, moved=moved, rerun=what))
+
+
+def _list_refused(held: HeldServerOptions, ending: EndingOptions) -> dict[str, bool]:
+    """Return, by flag, whether an option is given that a job cannot have."""
+    return {
+        "--dry-run": ending.dry_run,
+        "--dump-prompts": ending.dump_prompts is not None,
+        "--keep-servers": held.keep_servers,
+        "--reuse": held.reuse,
+    }
 
 
 def _show(plan: Plan, ending: EndingOptions) -> None:

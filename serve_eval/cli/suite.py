@@ -21,7 +21,7 @@ from serve_eval.cli._common_options import (
 )
 from serve_eval.cli._include import permissions
 from serve_eval.cli._options import command
-from serve_eval.cli._write_job import JobOptions, check_job, write_suite
+from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_suite
 from serve_eval.evaluation.plan.flag_values import absolute_all
 from serve_eval.evaluation.plan.shared_options import AllowCodeExecution, IncludePath
 from serve_eval.plugins.setting import Setting
@@ -97,7 +97,8 @@ def suite(
         raise PlanError("give a suite file, or --resume with the folder of a suite")
     if asked.resume is not None and result.output_dir is not None:
         raise PlanError("--resume uses the folder of the suite: do not give -o")
-    check_job(job, resuming=asked.resume is not None)
+    others = {"--dry-run": result.dry_run, "--reuse": asked.reuse}
+    check_job(job, resuming=asked.resume is not None, others=others)
     known = _suite(
         file,
         asked.resume,
@@ -106,15 +107,16 @@ def suite(
         follow=not result.dry_run and job.write_job is None,
         trust_plan=asked.trust_plan,
     )
+    what = rerun_of(asked.rerun, run_all=asked.run_all)
     if job.write_job is not None:
-        write_suite(known, job)
+        flags = list_kept_flags(strict=result.strict, as_json=result.as_json, rerun=what)
+        write_suite(known, job, out_dir=str(result.output_dir or ""), flags=flags)
         return
     if result.dry_run:
         from serve_eval.cli._suite_dry_run import show
 
         raise typer.Exit(show(known, as_json=result.as_json))
     out_dir = asked.resume or result.output_dir or _new_folder(known.name)
-    what = rerun_of(asked.rerun, run_all=asked.run_all)
     code = execute(
         known, out_dir, as_json=result.as_json, strict=result.strict, reuse=asked.reuse, rerun=what
     )

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 from datetime import date
 from pathlib import Path
 
 import pytest
 
+from serve_eval.cli._write_job import KEPT
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.schema import Shard
 from serve_eval.workflows.suite.file import read as read_suite
@@ -78,6 +80,45 @@ def test_an_array_asks_a_shard_in_each_task(flags: list[str], tmp_path: Path) ->
     assert plan.shard == Shard(4, 4)
 
 
+def test_the_job_has_the_folder_and_the_flags_that_were_given(
+    flags: list[str], tmp_path: Path
+) -> None:
+    more = ["-o", tmp_path / "out", "--strict", "--rerun", "never"]
+    done = serve_eval(*flags, *more, "--write-job", tmp_path / "job")
+    assert done.returncode == 0, done.stderr
+    words = _last(tmp_path / "job")[6:]
+    assert words == ["--strict", "--rerun", "never", "-o", f"{tmp_path}/out"]
+    array = serve_eval(*flags, *more, "--write-job", tmp_path / "job", "--job-array", "2")
+    assert f"merge --strict {tmp_path}/job/shards/* -o {tmp_path}/out" in array.stdout
+    assert "sbatch --dependency=afterany:JOB" in array.stdout
+
+
+def test_variables_of_the_time_of_submission_do_not_change_the_plan(
+    flags: list[str], tmp_path: Path
+) -> None:
+    """Keys, and variables that are no options, reach the job."""
+    done = serve_eval(*flags, "--write-job", tmp_path / "job")
+    assert done.returncode == 0, done.stderr
+    *_, forget, _ = (tmp_path / "job/job.sbatch").read_text().splitlines()
+    environ = {"SERVE_EVAL_TASKS": "mmlu", "SERVE_EVAL_OUTPUT_DIR": "a b", "OPENAI_API_KEY": "k"}
+    kept = {"SERVE_EVAL_PASS_ENV": "A", "SERVE_EVAL_LOCK_DIR": "/l", "PATH": "/usr/bin:/bin"}
+    shown = subprocess.run(
+        ["bash", "-euc", f"{forget}; env"], env={**environ, **kept}, capture_output=True, text=True
+    )
+    found = dict(line.split("=", 1) for line in shown.stdout.splitlines())
+    assert {name for name in found if name.startswith("SERVE_EVAL_")} == {
+        "SERVE_EVAL_PASS_ENV",
+        "SERVE_EVAL_LOCK_DIR",
+    }
+    assert found["OPENAI_API_KEY"] == "k"
+
+
+def test_no_variable_of_an_option_is_kept() -> None:
+    told = serve_eval("run", "--help-all").stdout
+    flags = {f"--{name.lower().replace('_', '-')}" for name in ("TASKS", *KEPT)}
+    assert {flag for flag in flags if f"{flag} " in told} == {"--tasks"}
+
+
 def test_sbatch_checks_the_script(flags: list[str], slurm: Path, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     (slurm / "sinfo").write_text("#!/bin/sh\necho '(null)'\n")
@@ -122,6 +163,10 @@ def test_a_cluster_that_does_not_answer_refuses_nothing(
         (["--write-job", "job", "--job-array", "0"], "must be 1 or more"),
         (["--write-job", "job", "--job-array", "21"], "fewer than the 21 shards"),
         (["--write-job", "job", "--job-array", "2", "--shard", "1/2"], "is a shard already"),
+        (["--write-job", "job", "--dry-run"], "--dry-run and --write-job contradict"),
+        (["--write-job", "job", "--reuse"], "--reuse and --write-job contradict"),
+        (["--write-job", "a\nb"], "cannot be written into a job script"),
+        (["--write-job", "job", "--sbatch-arg=--export=API_KEY=x"], "must not contain a secret"),
         (["--write-job", "job", "--sbatch-arg=:"], "heterogeneous jobs are not supported"),
         (["--write-job", "job", "--tasks", "aime", "--dataset-root", "/no"], "aime"),
     ],

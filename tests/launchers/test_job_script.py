@@ -16,6 +16,9 @@ from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation.endpoint.launch import job_size
 from serve_eval.schema import JobSize, Plan, Spec
 
+WIDE = {"trtllm": {"tp": 16}}
+"""A server that is wider than a node."""
+
 
 @pytest.mark.parametrize(
     ("arguments", "lines"),
@@ -28,6 +31,9 @@ from serve_eval.schema import JobSize, Plan, Spec
         (['--comment="a" \\b'], ['"--comment=\\"a\\" \\\\b"']),
         (["--comment=# no comment"], ['"--comment=# no comment"']),
         (["--licenses=a:2,b:1"], ["--licenses=a:2,b:1"]),
+        (["-p big", "--time 2:00:00"], ["-p big", "--time 2:00:00"]),
+        (["--comment two words"], ['--comment "two words"']),
+        (["-Jtwo words"], ['"-Jtwo words"']),
     ],
 )
 def test_each_option_has_a_line(arguments: Sequence[str], lines: Sequence[str]) -> None:
@@ -52,6 +58,7 @@ def test_any_value_is_quoted_as_a_shell_reads_double_quotes(value: str) -> None:
         (["--comment=a\nb"], "characters that a script cannot have"),
         (["--comment=a\x00b"], "characters that a script cannot have"),
         ([""], "is empty"),
+        (["--export=ALL,HF_TOKEN=abc"], "HF_TOKEN: a plan must not contain a secret"),
     ],
 )
 def test_what_a_script_cannot_have_is_refused(arguments: Sequence[str], message: str) -> None:
@@ -82,6 +89,27 @@ def test_a_script_asks_for_what_the_servers_need() -> None:
     known = job_script(size, "x", manages_gpus=True)
     assert "#SBATCH --gpus-per-node=4" in known
     assert "Leave out" not in known
+
+
+@pytest.mark.parametrize("given", ["--mem=9G", "--mem-per-gpu=9G", "--mem-per-cpu 9G", "--mem"])
+def test_memory_is_asked_for_once(given: str) -> None:
+    """Sbatch refuses --mem with --mem-per-gpu."""
+    text = job_script(JobSize(whole_nodes=True), "x", sbatch_args=[given])
+    assert "--mem=0" not in text
+    assert "--mem=0" in job_script(JobSize(whole_nodes=True), "x", sbatch_args=["--comment=--mem"])
+
+
+@pytest.mark.parametrize("given", [["--array=1-4"], ["-a", "1-4"], ["-a1-4"], ["--array", "1"]])
+def test_an_array_that_would_run_one_plan_many_times_is_refused(given: list[str]) -> None:
+    with pytest.raises(PlanError, match="every task would run the whole plan"):
+        job_script(JobSize(), "x", sbatch_args=given)
+    assert "--array=1-4%2" in job_script(JobSize(), "x", sbatch_args=["--array=1-4%2"], array=4)
+
+
+def test_a_note_is_one_comment() -> None:
+    text = job_script(JobSize(notes=("n1: a\necho b",)), "x", before=["first"])
+    assert "# n1: a echo b\n" in text
+    assert text.endswith("first\nexec x\n")
 
 
 def test_an_array_has_a_log_of_each_task_in_a_folder_of_any_name() -> None:
@@ -123,6 +151,44 @@ def test_an_array_has_a_log_of_each_task_in_a_folder_of_any_name() -> None:
 )
 def test_a_job_is_as_large_as_its_servers(launcher: Spec, size: JobSize) -> None:
     assert job_size(Plan(model="org/m", launcher=launcher, tasks=())) == size
+
+
+@pytest.mark.parametrize(
+    ("listed", "nodes", "gpus"),
+    [
+        ("gpu:h100:4(S:0-1)\n(null)\ngpu:8", 4, 4),
+        ("gpu:a:2,gpu:b:6\n", 2, 8),
+        ("(null)", 2, 8),
+        (None, 2, 8),
+    ],
+)
+def test_a_new_job_has_as_many_gpus_as_this_cluster_has_on_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str | None, nodes: int, gpus: int
+) -> None:
+    """The job and the GPUs around us do not matter."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "elsewhere")
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    if listed is not None:
+        (tmp_path / "sinfo").write_text(f"#!/bin/sh\necho '{listed}'\n")
+        (tmp_path / "sinfo").chmod(0o755)
+    size = job_size(Plan(model="m", launcher=Spec(name="slurm", options=WIDE), tasks=()))
+    assert (size.nodes, size.gpus_per_node) == (nodes, gpus)
+    local = job_size(Plan(model="m", launcher=Spec(name="trtllm", options={"tp": 2}), tasks=()))
+    assert local.gpus_per_node == 2
+
+
+def test_the_options_of_a_launcher_are_checked() -> None:
+    wrong = Spec(name="container", options={"image": "i", "run_args": ["-d"]})
+    with pytest.raises(PlanError, match="takes the container away"):
+        job_size(Plan(model="m", launcher=wrong, tasks=()))
+    few = Spec(name="trtllm", options={"tp": 2, "gpus": [0]})
+    with pytest.raises(PlanError, match="2 GPUs are needed"):
+        job_size(Plan(model="m", launcher=few, tasks=()))
+    nowhere = Spec(name="transformers_serve", options={"port": 70000})
+    with pytest.raises(PlanError, match="70000 is out of range"):
+        job_size(Plan(model="m", launcher=nowhere, tasks=()))
 
 
 def test_a_job_of_the_launcher_slurm_has_its_nodes() -> None:

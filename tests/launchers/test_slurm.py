@@ -27,7 +27,7 @@ from launchers import slurm
 from launchers._logs.causes import cause
 from launchers._machine import lock_files
 from launchers._process import environment
-from launchers._slurm import running_steps, srun, step_container
+from launchers._slurm import allocation, running_steps, srun, step_container
 from launchers._slurm.allocation import around_us, find_running
 from launchers._slurm.node_placement import node_count, spots
 from launchers._slurm.srun import SlurmSteps, step
@@ -86,7 +86,7 @@ def test_the_files_name_the_nodes_and_the_script_asks_for_as_many() -> None:
     assert (front["hostname"], front["port"]) == ("gpu07", 8000)
     assert front["context_servers"]["urls"] == ["gpu07:8001", "gpu07:8002"]
     assert front["generation_servers"]["urls"] == ["gpu09:8003"]
-    assert files["slurm.sbatch"].splitlines()[:11] == [
+    assert files["slurm.sbatch"].splitlines()[:12] == [
         "#!/bin/bash",
         "#SBATCH --job-name=serve-eval",
         "#SBATCH --nodes=2",
@@ -94,6 +94,7 @@ def test_the_files_name_the_nodes_and_the_script_asks_for_as_many() -> None:
         "#SBATCH --exclusive",
         "#SBATCH --mem=0",
         "#SBATCH --gpus-per-node=8",
+        "#SBATCH --nodelist=gpu07,gpu09",
         "#SBATCH --partition=big",
         "#SBATCH --time=2:00:00",
         (
@@ -125,6 +126,10 @@ def test_discovery_names_one_cluster_on_every_node() -> None:
             "16 ranks on 2 nodes, which only a wrapper can start",
         ),
         ({"trtllm": {"tp": 16}, "nodes": ["gpu07"]}, "2 nodes are needed, and there are 1: gpu07"),
+        (
+            {"srun_args": ["--het-group=1"]},
+            "srun_args: '--het-group=1': heterogeneous jobs are not",
+        ),
         ({"srun_args": ["--nodes=3"]}, "srun_args: --nodes is set by the launcher"),
         (
             {"srun_args": ["--export=ALL,HF_TOKEN=abc"]},
@@ -262,7 +267,8 @@ def test_what_slurm_writes_into_a_log_is_understood(log: str, told: str) -> None
 STANDINS = {
     "squeue": (
         """if [[ $* == *--steps* ]]; then cat "$STANDIN_AT/steps"
-else echo "${STANDIN_JOB:-RUNNING} gpu[1-2]"; fi"""
+elif [[ $STANDIN_SQUEUE ]]; then echo "$STANDIN_SQUEUE"
+else echo "7 7 ${STANDIN_JOB:-RUNNING} gpu[1-2]"; fi"""
     ),
     "scontrol": 'echo "${STANDIN_HOSTS:-gpu1 gpu2}" | tr " " "\\n"',
     "sinfo": "printf 'gpu:h200:4(S:0-1)\\ngpu:6,nic:2\\n'",
@@ -319,6 +325,29 @@ def test_an_allocation_is_what_slurm_says(commands_of_slurm: Path) -> None:
     assert around_us(None, None, INSIDE).nodes == ("gpu1", "gpu2")
     assert around_us(None, None, {}).nodes == ()
     assert find_running(None, None, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("listed", "found"),
+    [
+        ("8 7_1 RUNNING gpu9\n7 7_3 RUNNING gpu[1-2]\n9 7_2 RUNNING gpu8", "gpu[1-2]"),
+        ("7 7_[3-4%2] PENDING\n8 7_1 RUNNING gpu9", "PENDING"),
+        ("8 7_1 RUNNING gpu9", ""),
+        ("7 7+0 RUNNING gpu1\n8 7+1 RUNNING gpu2", "heterogeneous"),
+    ],
+)
+def test_a_task_of_an_array_has_its_own_nodes(
+    commands_of_slurm: Path, monkeypatch: pytest.MonkeyPatch, listed: str, found: str
+) -> None:
+    """One task has the id of its array, with which SLURM lists all of them."""
+    monkeypatch.setenv("STANDIN_SQUEUE", listed)
+    if found.startswith("gpu"):
+        assert allocation._find_job("7") == ("RUNNING", found)
+        assert find_running(None, None, INSIDE) is not None
+        return
+    told = {"PENDING": "job 7 is pending", "": "job 7 is not known"}.get(found, found)
+    with pytest.raises(LaunchError, match=told):
+        find_running(None, None, INSIDE)
 
 
 def test_an_allocation_that_cannot_be_used_is_refused(

@@ -33,6 +33,8 @@ START_S = 60.0
 CPUS = 16
 """More than the machine has, because each step on a shared node takes some."""
 KILL_WAIT_S = 5
+MEMORY_MB = 50
+"""Memory for each core by default; nodes have twice as much."""
 
 
 def missing() -> str | None:
@@ -47,8 +49,10 @@ def missing() -> str | None:
 
 
 @contextmanager
-def cluster() -> Iterator[dict[str, str]]:
+def cluster(*, plain: bool = False) -> Iterator[dict[str, str]]:
     """Run munged, slurmctld and two slurmd for the block.
+
+    A `plain` SLURM manages no GPUs, but memory: a job gets MEMORY_MB for each core by default.
 
     Yields the environment in which srun finds them. Raises RuntimeError with the logs if the nodes
     are not up in time. Jobs that are left are cancelled at the end.
@@ -58,7 +62,7 @@ def cluster() -> Iterator[dict[str, str]]:
     folder.chmod(0o755)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     environ["SLURM_CONF"] = str(folder / "slurm.conf")
-    _configure(folder)
+    _configure(folder, plain=plain)
     try:
         with ExitStack() as stack:
             stack.enter_context(
@@ -88,7 +92,7 @@ def cluster() -> Iterator[dict[str, str]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _configure(folder: Path) -> None:
+def _configure(folder: Path, *, plain: bool) -> None:
     for name in (
         "state",
         "log",
@@ -100,6 +104,7 @@ def _configure(folder: Path) -> None:
     key.write_bytes(os.urandom(1024))
     ports = iter(_free_ports(3))
     host = socket.gethostname().partition(".")[0]
+    of_node = f"RealMemory={2 * CPUS * MEMORY_MB}" if plain else f"Gres=gpu:{len(GPUS)}"
     lines = [
         "ClusterName=serve-eval-test",
         f"SlurmctldHost={host}(127.0.0.1)",
@@ -110,13 +115,13 @@ def _configure(folder: Path) -> None:
         "ProctrackType=proctrack/linuxproc",
         "TaskPlugin=task/none",
         "SelectType=select/cons_tres",
-        "SelectTypeParameters=CR_Core",
+        f"SelectTypeParameters=CR_Core{'_Memory' * plain}",
         "MpiDefault=none",
         "JobAcctGatherType=jobacct_gather/none",
         "ReturnToService=2",
         "SlurmdParameters=config_overrides",
         f"KillWait={KILL_WAIT_S}",
-        "GresTypes=gpu",
+        f"DefMemPerCPU={MEMORY_MB}" if plain else "GresTypes=gpu",
         f"TmpFS={folder}/tmp/%n",  # PMIx has its folders there, by step; nodes cannot share it
         f"StateSaveLocation={folder}/state",
         f"SlurmdSpoolDir={folder}/spool/%n",
@@ -125,13 +130,15 @@ def _configure(folder: Path) -> None:
         f"SlurmctldLogFile={folder}/log/slurmctld.log",
         f"SlurmdLogFile={folder}/log/slurmd-%n.log",
         *(
-            f"NodeName={node} NodeAddr={node} Port={next(ports)} CPUs={CPUS} Gres=gpu:{len(GPUS)}"
+            f"NodeName={node} NodeAddr={node} Port={next(ports)} CPUs={CPUS} {of_node}"
             for node in NODES
         ),
         f"PartitionName=all Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE State=UP",
     ]
     (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
-    (folder / "gres.conf").write_text("".join(f"Name=gpu File={device}\n" for device in GPUS))
+    if not plain:
+        gpus = "".join(f"Name=gpu File={device}\n" for device in GPUS)
+        (folder / "gres.conf").write_text(gpus)
 
 
 def _munge(folder: Path) -> list[str]:

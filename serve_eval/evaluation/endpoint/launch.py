@@ -122,8 +122,10 @@ def job_size(plan: Plan) -> JobSize:
     context = LaunchContext(
         model=plan.model, log_dir=Path(LOGS).absolute(), patience_s=plan.limits.sample_timeout_s
     )
+    if launcher.job_size is not None:
+        return launcher.job_size(context, **options)
     launcher.commands(context, **options)
-    return JobSize() if launcher.job_size is None else launcher.job_size(context, **options)
+    return JobSize()
 
 
 def about_endpoint(
