@@ -53,7 +53,7 @@ def sentences(told: Attribution) -> Iterator[str]:
 
 def _accusations(told: Attribution) -> Iterator[str]:
     """Yield a sentence for each accused worker, then the condition; else that none is accused."""
-    workers = {row.worker for row in told.rows if row.role != "pair"}
+    workers = {row.worker for row in told.rows if row.role not in ("pair", "transfer")}
     for row in told.rows:
         if row.accused:
             yield _sentence(row, workers)
@@ -63,7 +63,9 @@ def _accusations(told: Attribution) -> Iterator[str]:
             f"this holds at level {told.alpha:g} if the router's choice of a server does not"
             " depend on how hard a prompt is"
         )
-    if told.rows and not accused:
+    if told.rows and not accused and all(row.role == "transfer" for row in told.rows):
+        yield f"no pair is significantly worse than its servers alone (level {told.alpha:g})"
+    elif told.rows and not accused:
         yield (
             f"no server is significantly worse than the others (level {told.alpha:g} over all rows)"
         )
@@ -100,6 +102,13 @@ def _sentence(row: WorkerShare, workers: set[str]) -> str:
     bad = {"wrong answers": "wrong", "empty answers": "empty", "failures": "failed"}.get(
         row.measure, row.measure
     )
+    if row.role == "transfer":
+        context, _, generation = row.worker.partition(" + ")
+        return (
+            f"context server {context} with generation server {generation}: {row.bad} of"
+            f" {row.answers} {bad}, a server of them alone at most {row.others_bad} (p ="
+            f" {_p(row.p_holm)}): the transfer between them, or how they fit together"
+        )
     said = (
         f"{row.bad} of {row.answers} {bad}, the others {row.others_bad} of {row.others} (p ="
         f" {_p(row.p_holm)})"

@@ -1,3 +1,13 @@
 """Ask each worker behind a shared endpoint separately."""
 
-__all__ = ["answers", "asking", "attribute", "attributed", "legs", "text", "workers"]
+__all__ = [
+    "answers",
+    "asking",
+    "attribute",
+    "attributed",
+    "kv_moved",
+    "legs",
+    "text",
+    "transfer",
+    "workers",
+]

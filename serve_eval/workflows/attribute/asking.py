@@ -37,8 +37,13 @@ class Asking:
     tasks: tuple[PreparedTask, ...] = ()
 
     @property
+    def one_each(self) -> bool:
+        """True for one context and one generation server."""
+        return sorted(one.role for one in self.workers) == [CONTEXT, GENERATION]
+
+    @property
     def requests(self) -> int:
-        """The most requests, without retries."""
+        """The most requests, without retries and the two to each context server for its way."""
         return len(self.prompts) * (len(self.workers) + 2 * len(self.pairs))
 
     def cost(self) -> str:
@@ -75,7 +80,7 @@ async def prepare_asking(
     extensions.include(plan.include_path)
     endpoint = last_endpoint(plan, run)
     workers = list(dict.fromkeys(given)) or await list_workers(run, plan, endpoint, environ)
-    _check_workers(workers)
+    _check_workers(workers, with_pairs=with_pairs)
     tasks = await asyncio.to_thread(prepare, replace(plan, no_reference=True))
     _check_same(run, tasks)
     able = [p for p in tasks if _is_scored_by_itself(p)]
@@ -104,15 +109,16 @@ async def prepare_asking(
     )
 
 
-def _check_workers(workers: Sequence[Worker]) -> None:
-    """Raise PlanError if no two workers can be compared."""
+def _check_workers(workers: Sequence[Worker], *, with_pairs: bool) -> None:
+    """Raise PlanError if no two workers, and no pair with its two workers, can be compared."""
     counts = {role: sum(one.role == role for one in workers) for role in ROLES}
     if counts[SERVER] and counts[SERVER] < len(workers):
         raise PlanError(
             "--worker: give servers that answer on their own, or context and generation servers,"
             " not both"
         )
-    if not any(count > 1 for count in counts.values()):
+    pair = with_pairs and counts[CONTEXT] and counts[GENERATION]
+    if not pair and not any(count > 1 for count in counts.values()):
         known = ", ".join(f"{one.role} {one.url}" for one in workers) or "none"
         raise PlanError(
             f"no role has two known workers (known: {known})",

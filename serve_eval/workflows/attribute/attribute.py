@@ -31,11 +31,13 @@ from serve_eval.evaluation.storage.reports.attribution_file import (
 from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.schema import Attribution, Failure, Sample, Task
 from serve_eval.stats.contingency import CONTEXT
-from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
+from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, NOTHING_SCORED, PASS
 from serve_eval.workflows.attribute.answers import PhaseAnswers, add_times, judge_phase
 from serve_eval.workflows.attribute.asking import SAMPLES, Asking, prepare_asking
 from serve_eval.workflows.attribute.attributed import Attributed
-from serve_eval.workflows.attribute.legs import ask_pair
+from serve_eval.workflows.attribute.kv_moved import KvCounts, count_moved
+from serve_eval.workflows.attribute.legs import Handover, ask_pair, find_handover
+from serve_eval.workflows.attribute.transfer import judge_transfer
 from serve_eval.workflows.attribute.workers import SERVER, Worker, worker
 
 __all__ = ["AT_A_TIME", "SAMPLES", "Asking", "Worker", "attribute", "prepare_asking", "worker"]
@@ -59,12 +61,16 @@ async def attribute(
     """
     clock = Stopwatch()
     check_attribution(run)
-    alone, in_pairs = await _ask(asking, at_a_time, environ, notify)
-    warnings = (*asking.warnings, *_remarks(asking, alone, in_pairs))
-    of_alone, of_pairs, slow = _judge(asking, alone, in_pairs, at_a_time)
-    accused = any(
-        row.accused for row in (*of_alone.rows, *(() if of_pairs is None else of_pairs.rows))
-    )
+    asked = await _ask(asking, at_a_time, environ, notify)
+    alone, in_pairs = asked.alone, asked.in_pairs
+    warnings = (*asking.warnings, *_remarks(alone, in_pairs))
+    lost = asked.without_pairs if asking.pairs else None
+    if asking.pairs and lost is None and in_pairs.failed and not in_pairs.times:
+        lost = f"no pair of workers answered: {in_pairs.messages[0]}"
+    of_alone, of_pairs, of_transfer, slow = _judge(asking, alone, in_pairs, at_a_time)
+    parts = (of_alone, *(part for part in (of_pairs, of_transfer) if part is not None))
+    accused = any(row.accused for part in parts for row in part.rows)
+    code = INFRASTRUCTURE if lost else PASS if alone.scores else NOTHING_SCORED
     result = Attributed(
         schema_version=ATTRIBUTION_SCHEMA,
         run=str(run),
@@ -74,10 +80,11 @@ async def attribute(
         requests=asking.requests,
         alone=of_alone,
         in_pairs=of_pairs,
-        exit_code=FAIL if accused else PASS if alone.scores else NOTHING_SCORED,
+        transfer=of_transfer,
+        exit_code=FAIL if accused else code,
         started_at=clock.started_at,
         wall_s=clock.wall_s,
-        warnings=(*warnings, *slow),
+        warnings=(*((lost,) if lost else ()), *warnings, *slow),
     )
     write_attribution(run, result)
     return result
@@ -87,15 +94,53 @@ async def attribute(
 # Requests
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _WorkerSession:
-    """A session that asks each worker with a separate client, and collects the answers."""
+    """A session that asks each worker with a separate client, and collects the answers.
+
+    `ways` has the way in which each context server hands over; `without_pairs` says why pairs were
+    not asked, or did not work as pairs.
+    """
 
     asking: Asking
     clients: Mapping[Worker, Client]
     scoring: ScoringProcesses
     alone: PhaseAnswers = field(default_factory=PhaseAnswers)
     in_pairs: PhaseAnswers = field(default_factory=PhaseAnswers)
+    ways: dict[Worker, Handover] = field(default_factory=dict)
+    without_pairs: str | None = None
+
+    async def find_ways(self) -> None:
+        """Find out how each context server hands over, with the first prompt."""
+        task, sample = self.asking.prompts[0]
+        request = request_of(task, sample)
+        for one in dict.fromkeys(context for context, _ in self.asking.pairs):
+            way = await find_handover(self.clients[one], request)
+            if isinstance(way, Handover):
+                self.ways[one] = way
+            else:
+                self.without_pairs = (
+                    f"context server {one.url} hands nothing over, so no pair was asked: {way}"
+                )
+                return
+
+    async def count_moved(self) -> KvCounts:
+        """Return how many prompt tokens came to each generation server as KV, so far."""
+        ones = dict.fromkeys(generation for _, generation in self.asking.pairs)
+        return {one.url: await count_moved(self.clients[one]) for one in ones}
+
+    def check_moved(self, before: KvCounts, after: KvCounts) -> None:
+        """Note generation servers that computed all prompts again, by their own count."""
+        idle = [
+            url
+            for url, count in after.items()
+            if count is not None and count == before[url] and Handover.VLLM in self.ways.values()
+        ]
+        if idle and self.in_pairs.times:
+            self.without_pairs = (
+                f"generation server {', '.join(idle)} took over no KV cache: it computed the"
+                " prompts again, so its pairs show nothing"
+            )
 
     async def ask_each(self, task: Task, sample: Sample) -> None:
         """Ask each worker separately."""
@@ -104,13 +149,14 @@ class _WorkerSession:
             *(self.clients[one].send(request) for one in self.asking.workers)
         )
         for one, result in zip(self.asking.workers, results, strict=True):
-            await self.alone.take(_place(one), task, sample, result, self.scoring.of(task.name))
+            place = _place(one, self.asking)
+            await self.alone.take(place, task, sample, result, self.scoring.of(task.name))
 
     async def ask_pairs(self, task: Task, sample: Sample) -> None:
         """Ask each pair of a context and a generation server."""
         request, clients = request_of(task, sample), self.clients
         both = await asyncio.gather(
-            *(ask_pair(clients[c], clients[g], request) for c, g in self.asking.pairs)
+            *(ask_pair(clients[c], clients[g], request, self.ways[c]) for c, g in self.asking.pairs)
         )
         for (c, g), joined in zip(self.asking.pairs, both, strict=True):
             await self.in_pairs.take(
@@ -120,8 +166,8 @@ class _WorkerSession:
 
 async def _ask(
     asking: Asking, at_a_time: int, environ: Mapping[str, str], notify: Callable[[str], None]
-) -> tuple[PhaseAnswers, PhaseAnswers]:
-    """Return the answers of each worker alone, and those of pairs.
+) -> _WorkerSession:
+    """Return the session with the answers of each worker alone, and those of pairs.
 
     The two phases run one after the other: the times of workers are compared, and pairs load
     context and generation servers differently.
@@ -136,8 +182,12 @@ async def _ask(
         session = _WorkerSession(asking=asking, clients=clients, scoring=scoring)
         await _PromptGate(asking, at_a_time, "server", notify).ask_all(session.ask_each)
         if asking.pairs:
+            await session.find_ways()
+        if asking.pairs and session.without_pairs is None:
+            before = await session.count_moved()
             await _PromptGate(asking, at_a_time, "pair", notify).ask_all(session.ask_pairs)
-    return session.alone, session.in_pairs
+            session.check_moved(before, await session.count_moved())
+    return session
 
 
 class _PromptGate:
@@ -200,9 +250,13 @@ async def _reachable(clients: Mapping[Worker, Client]) -> None:
         )
 
 
-def _place(one: Worker) -> tuple[str | None, str | None]:
-    """Return a worker as a pair of context and generation server, one of which is None."""
-    return (one.url, None) if one.role == CONTEXT else (None, one.url)
+def _place(one: Worker, asking: Asking) -> tuple[str | None, str | None]:
+    """Return a worker as a pair of context and generation server, one of which is None.
+
+    If each role has one server, the two are compared with each other, as if they had one role.
+    """
+    alone = one.role == CONTEXT and not asking.one_each
+    return (one.url, None) if alone else (None, one.url)
 
 
 # -----------------------------------------------------------------------------------------------
@@ -211,22 +265,25 @@ def _place(one: Worker) -> tuple[str | None, str | None]:
 
 def _judge(
     asking: Asking, alone: PhaseAnswers, in_pairs: PhaseAnswers, at_a_time: int
-) -> tuple[Attribution, Attribution | None, list[str]]:
-    """Judge the workers alone and in pairs, and describe the slow ones."""
-    alpha = ALPHA / 2 if asking.pairs else ALPHA
+) -> tuple[Attribution, Attribution | None, Attribution | None, list[str]]:
+    """Judge the workers alone, the pairs, and the pairs against them; describe the slow ones."""
+    alpha = ALPHA / 3 if asking.pairs else ALPHA
     tasks = {task.name: task for task, _ in asking.prompts}
     of_alone = judge_phase(
-        alone, tasks, alpha, servers=any(one.role == SERVER for one in asking.workers)
+        alone,
+        tasks,
+        alpha,
+        servers=asking.one_each or any(one.role == SERVER for one in asking.workers),
     )
     of_pairs = judge_phase(in_pairs, tasks, alpha) if asking.pairs else None
-    return add_times(of_alone, of_pairs, asking, alone, in_pairs, at_a_time)
+    of_transfer = judge_transfer(alone, in_pairs, tasks, alpha) if asking.pairs else None
+    of_alone, of_pairs, slow = add_times(of_alone, of_pairs, asking, alone, in_pairs, at_a_time)
+    return of_alone, of_pairs, of_transfer, slow
 
 
-def _remarks(asking: Asking, alone: PhaseAnswers, in_pairs: PhaseAnswers) -> list[str]:
-    """Return warnings about pairs that do not answer, and about answers without a score."""
-    found = []
-    if asking.pairs and in_pairs.failed and all(failed for _, _, failed in in_pairs.failed):
-        found.append(f"no pair of workers answered: {in_pairs.messages[0]}")
-    if unscored := [*alone.unscored, *in_pairs.unscored]:
-        found.append(f"the scorer could not judge {len(unscored)} answers, such as {unscored[0]}")
-    return found
+def _remarks(alone: PhaseAnswers, in_pairs: PhaseAnswers) -> list[str]:
+    """Return warnings about answers without a score."""
+    unscored = [*alone.unscored, *in_pairs.unscored]
+    if not unscored:
+        return []
+    return [f"the scorer could not judge {len(unscored)} answers, such as {unscored[0]}"]

@@ -12,8 +12,9 @@ class Attributed:
     """The content of attribution.json: the result of asking each worker separately.
 
     `alone` covers each worker answering on its own, `in_pairs` every context server with every
-    generation server (None: not asked). If both were asked, each uses half of the significance
-    level. `asked` is the number of prompts, `requests` that of all requests.
+    generation server (None: not asked), and `transfer` the pairs against their servers alone. If
+    pairs were asked, each of the three uses a third of the significance level. `asked` is the
+    number of prompts, `requests` that of all requests.
     """
 
     schema_version: int
@@ -24,6 +25,7 @@ class Attributed:
     requests: int
     alone: Attribution
     in_pairs: Attribution | None
+    transfer: Attribution | None
     exit_code: int
     started_at: str
     wall_s: float

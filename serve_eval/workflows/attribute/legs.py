@@ -1,10 +1,16 @@
-"""Ask a pair of servers as an orchestrator does: the context leg, then the generation leg."""
+"""Ask a pair of servers as an orchestrator does: the context leg, then the generation leg.
+
+Two engines hand over differently. trtllm-serve takes `disaggregated_params` and returns the token
+ids of the prompt. vLLM takes `kv_transfer_params`, and its second request has the prompt itself.
+"""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,61 +22,100 @@ from serve_eval.schema import Failure, FailureKind, Request, Response
 
 GOES_ON = ("length", "not_finished")
 """Finish reasons of a context server whose answer a generation server has to continue."""
+VLLM_FIRST = {"do_remote_decode": True, "do_remote_prefill": False}
+"""What vLLM's prefill server is asked to do with the KV cache of a prompt."""
+
+
+class Handover(StrEnum):
+    """The way in which a context server hands a prompt over."""
+
+    TRTLLM = "disaggregated_params"
+    VLLM = "kv_transfer_params"
+
+
+async def find_handover(context: Client, request: Request) -> Handover | str:
+    """Return the way in which a context server hands over, or why it does not.
+
+    Sends a request for each way. A server that knows neither field answers both as usual.
+    """
+    seen: list[str] = []
+    for way, params in ((Handover.TRTLLM, _trtllm_params()), (Handover.VLLM, VLLM_FIRST)):
+        reply = await _first_leg(context, request, way, params)
+        if isinstance(reply, Failure):
+            seen.append(reply.message)
+        elif _handed(reply, way) is not None:
+            return way
+        else:
+            seen.append(f"no {way} in its answer")
+    return "; ".join(dict.fromkeys(seen))
 
 
 async def ask_pair(
-    context: Client, generation: Client, request: Request
+    context: Client, generation: Client, request: Request, way: Handover
 ) -> Response | Failure | None:
     """Ask a pair as an orchestrator does.
 
     The latency covers both legs. Returns None if the context server finished the answer.
     """
-    # Above 2 ** 40, like the ids of an orchestrator.
-    number = (1 << 61) + secrets.randbits(60)
-    first = {"disaggregated_params": {"request_type": "context_only", "disagg_request_id": number}}
     began = time.monotonic()
-    handed_over = await _context_leg(context, _with(request, first))
+    first = await _first_leg(
+        context, request, way, _trtllm_params() if way is Handover.TRTLLM else VLLM_FIRST
+    )
     first_s = time.monotonic() - began
-    if handed_over is None or isinstance(handed_over, Failure):
-        return handed_over
-    params, ids = handed_over
-    prompt = "prompt" if isinstance(request.prompt, str) else "prompt_token_ids"
-    handed = {prompt: ids, "disaggregated_params": {**params, "request_type": "generation_only"}}
-    answer = await generation.send(_with(request, handed), once=True)
+    if isinstance(first, Failure):
+        return first
+    if first["choices"][0]["finish_reason"] not in GOES_ON:
+        return None
+    handed = _handed(first, way)
+    if handed is None:
+        message = f"context server: no {way} in its answer"
+        return Failure(kind=FailureKind.INVALID_RESPONSE, message=message, status=200)
+    if way is Handover.TRTLLM:
+        prompt = "prompt" if isinstance(request.prompt, str) else "prompt_token_ids"
+        more: dict[str, object] = {
+            prompt: handed["prompt_token_ids"],
+            way: {**handed["params"], "request_type": "generation_only"},
+        }
+    else:
+        more = {way: handed["params"]}
+    answer = await generation.send(_with(request, more), once=True)
     if isinstance(answer, Failure):
         return answer
     return msgspec.structs.replace(answer, latency_s=first_s + answer.latency_s)
+
+
+def _trtllm_params() -> dict[str, object]:
+    # Above 2 ** 40, like the ids of an orchestrator.
+    number = (1 << 61) + secrets.randbits(60)
+    return {"request_type": "context_only", "disagg_request_id": number}
 
 
 def _with(request: Request, more: Mapping[str, object]) -> Request:
     return msgspec.structs.replace(request, extra={**request.extra, **more})
 
 
-async def _context_leg(
-    client: Client, request: Request
-) -> tuple[dict[str, Any], list[int]] | Failure | None:
-    """Return the parameters for the generation server, and the token ids of the prompt."""
-    body = wire.encode(
-        request, client.endpoint.model or "", max_tokens_field=client.max_tokens_field
-    )
+async def _first_leg(
+    client: Client, request: Request, way: Handover, params: Mapping[str, object]
+) -> dict[str, Any] | Failure:
+    """Return the whole answer of a context server."""
+    asked = _with(request, {way: params})
+    if way is Handover.VLLM:  # trtllm-serve stops after the first token by itself
+        one = replace(request.sampling, max_tokens=1)
+        asked = msgspec.structs.replace(asked, sampling=one)
+    body = wire.encode(asked, client.endpoint.model or "", max_tokens_field=client.max_tokens_field)
     path = urlsplit(client.endpoint.base_url).path + wire.route(request.prompt)
     reply = await client.exchange("POST", path, body, timeout_s=client.limits.stall_timeout_s)
     if isinstance(reply, Failure):
         return reply
+    told = wire.describe(reply.content, client.masking.message)
     if reply.error is not None or reply.status != 200:
-        why = (
-            str(reply.error)
-            if reply.error is not None
-            else wire.describe(reply.content, client.masking.message)
-        )
+        why = str(reply.error) if reply.error is not None else told
         message = f"context server: HTTP {reply.status}: {why}"
         return Failure(kind=FailureKind.HTTP_ERROR, message=message, status=reply.status)
     try:
         answer = msgspec.json.decode(reply.content)
-        choice = answer["choices"][0]
-        if choice["finish_reason"] not in GOES_ON:
-            return None
-        return dict(choice["disaggregated_params"]), list(answer["prompt_token_ids"])
+        if isinstance(answer["choices"][0]["finish_reason"], str):
+            return dict(answer)
     except (
         msgspec.DecodeError,
         UnicodeDecodeError,
@@ -80,7 +125,17 @@ async def _context_leg(
         TypeError,
         ValueError,
     ):
-        message = (
-            f"context server: no handover: {wire.describe(reply.content, client.masking.message)}"
-        )
-        return Failure(kind=FailureKind.INVALID_RESPONSE, message=message, status=reply.status)
+        pass
+    message = f"context server: no answer: {told}"
+    return Failure(kind=FailureKind.INVALID_RESPONSE, message=message, status=reply.status)
+
+
+def _handed(answer: Mapping[str, Any], way: Handover) -> dict[str, Any] | None:
+    """Return what a context server hands over, or None if its answer has nothing of this way."""
+    if way is Handover.VLLM:
+        params = answer.get(way)
+        return {"params": params} if isinstance(params, dict) and params else None
+    params, ids = answer["choices"][0].get(way), answer.get("prompt_token_ids")
+    if not isinstance(params, dict) or not isinstance(ids, list):
+        return None
+    return {"params": params, "prompt_token_ids": ids}

@@ -19,6 +19,8 @@ def render(done: Attributed, run: Path, console: Console) -> None:
         if part is not None:
             say(console, f"{name}: {part.joined} of {part.planned} requests were answered")
             attribution(part, name, console)
+    if done.transfer is not None and done.transfer.rows:
+        attribution(done.transfer, "transfer", console)
     for warning in done.warnings:
         say(console, f"warning: {warning}")
     say(console, f"attribution: {run / ATTRIBUTION_FILE}")

@@ -266,7 +266,12 @@ def test_pairs_that_cannot_be_asked_are_told(plan: Plan, answers: Path, tmp_path
     done, _ = asked(plan, tmp_path, 2, 2, answers=answers, faults=faults, door="generation_0")
     assert accused(done) == {"alone": [], "in pairs": []}
     [warning] = done.warnings
-    assert warning.startswith("no pair of workers answered: context server: HTTP 400")
+    assert re.match(
+        r"context server http://\S+ hands nothing over, so no pair was asked: context server: HTTP"
+        " 400",
+        warning,
+    )
+    assert done.exit_code == 4
 
 
 def test_chats_are_handed_over_too(plan: Plan, tmp_path: Path) -> None:

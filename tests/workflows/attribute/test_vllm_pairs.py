@@ -1,0 +1,174 @@
+"""Ask pairs of servers that hand over as vLLM does, with imitations of its prefill and decode.
+
+tests/vllm asks real ones. The fields and the counter are those that vLLM 0.32 sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from serve_eval.evaluation.endpoint.launch import _write_answers
+from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.schema import Limits, Plan, Spec
+from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.workflows.attribute.attribute import attribute, prepare_asking, worker
+from serve_eval.workflows.attribute.attributed import Attributed
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, raw
+
+N = 16
+
+
+@pytest.fixture(scope="module")
+def plan(data_root: Path) -> Plan:
+    return Plan(
+        model="m",
+        launcher=Spec(name="external"),
+        tasks=(Spec(name="gsm8k", options={"max_tokens": 64}),),
+        dataset_roots=(str(data_root),),
+        limit=N,
+        no_reference=True,
+        limits=Limits(concurrency=4),
+    )
+
+
+@pytest.fixture(scope="module")
+def right(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the right answer to each prompt, by its hash; every eighth is wrong."""
+    file = tmp_path_factory.mktemp("answers") / "answers.jsonl"
+    _write_answers(file, prepare(plan), lambda task, sample: 1.0)
+    lines = [msgspec.json.decode(line) for line in file.read_bytes().splitlines()]
+    return {one["sha256"]: one["wrong" if i % 8 == 0 else "right"] for i, one in enumerate(lines)}
+
+
+@dataclass
+class Servers:
+    """One prefill and some decode servers; `corrupt` decodes what was handed over wrongly."""
+
+    right: dict[str, str]
+    hands_over: bool = True
+    takes_over: bool = True
+    counts: bool = True
+    corrupt: bool = False
+    bad_alone: bool = False
+    moved: dict[int, int] = field(default_factory=dict)
+
+    def _text(self, body: dict[str, Any]) -> str:
+        return self.right.get(prompt_sha256(body["prompt"]), "#### 0")
+
+    def prefill(self, request: HttpRequest) -> Reply:
+        body = request.body
+        asked = body.get("kv_transfer_params")
+        if not asked:
+            return answer(self._text(body))
+        assert (body["max_tokens"], asked["do_remote_decode"]) == (1, True)
+        handed = {"do_remote_prefill": True, "remote_block_ids": [[1]], "remote_port": 1}
+        more = {"kv_transfer_params": handed if self.hands_over else None}
+        return answer(" ", finish="length", body=more)
+
+    def decode(self, number: int) -> Callable[[HttpRequest], Reply]:
+        def reply(request: HttpRequest) -> Reply:
+            body = request.body
+            handed = bool(body.get("kv_transfer_params")) and self.takes_over
+            self.moved[number] = self.moved.get(number, 0) + 60 * handed
+            wrong = self.bad_alone or (handed and self.corrupt)
+            return answer("#### 12345" if wrong else self._text(body))
+
+        return reply
+
+    def metrics(self, number: int) -> Reply:
+        name = "vllm:prompt_tokens_by_source_total"
+        lines = [f'{name}{{engine="0",source="local_compute"}} 9.0']
+        lines += [f'{name}{{engine="0",source="external_kv_transfer"}} {self.moved[number]}.0']
+        return raw("\n".join(lines).encode() + b"\n" if self.counts else b"# nothing\n")
+
+
+def asked(plan: Plan, out: Path, servers: Servers, decodes: int = 1) -> Attributed:
+    async def story() -> Attributed:
+        async with AsyncExitStack() as stack:
+            first = ScriptedServer(servers.prefill)
+            urls = [f"context={await stack.enter_async_context(first.serve())}"]
+            for number in range(decodes):
+                routes = {"/metrics": lambda request, n=number: servers.metrics(n)}
+                one = ScriptedServer(servers.decode(number), routes=routes)
+                servers.moved[number] = 0
+                urls.append(f"generation={await stack.enter_async_context(one.serve())}")
+            here = replace(
+                plan,
+                launcher=Spec(name="external", options={"base_url": urls[0].partition("=")[2]}),
+            )
+            await evaluate(here, out, environ={})
+            given = [worker(url) for url in urls]
+            asking = await prepare_asking(out, here, given=given, samples=N, environ={})
+            return await attribute(out, asking, environ={})
+
+    return asyncio.run(story())
+
+
+def _accused(done: Attributed) -> list[tuple[str, int, int]]:
+    parts = [done.alone, done.in_pairs, done.transfer]
+    rows = [row for part in parts if part is not None for row in part.rows if row.accused]
+    return [(row.role, row.bad, row.others_bad) for row in rows]
+
+
+def test_a_sound_pair_is_not_accused(plan: Plan, right: dict[str, str], tmp_path: Path) -> None:
+    done = asked(plan, tmp_path, Servers(right))
+    assert (_accused(done), done.exit_code, done.warnings) == ([], 0, ())
+    assert done.transfer is not None
+    assert [(row.bad, row.others_bad, row.answers) for row in done.transfer.rows] == [(2, 2, N)]
+
+
+def test_a_corrupt_transfer_of_one_pair_is_named(
+    plan: Plan, right: dict[str, str], tmp_path: Path
+) -> None:
+    done = asked(plan, tmp_path, Servers(right, corrupt=True))
+    assert _accused(done) == [("transfer", N, 2)]
+    assert done.exit_code == 1
+
+
+def test_a_bad_server_is_not_taken_for_a_bad_transfer(
+    plan: Plan, right: dict[str, str], tmp_path: Path
+) -> None:
+    done = asked(plan, tmp_path, Servers(right, bad_alone=True))
+    assert _accused(done) == [("server", N, 2)]
+
+
+def test_all_pairs_of_a_bad_transfer_are_named(
+    plan: Plan, right: dict[str, str], tmp_path: Path
+) -> None:
+    done = asked(plan, tmp_path, Servers(right, corrupt=True), decodes=2)
+    assert _accused(done) == [("transfer", N, 2)] * 2
+
+
+@pytest.mark.parametrize(
+    ("servers", "message"),
+    [
+        (
+            {"hands_over": False},
+            "hands nothing over, so no pair was asked: no disaggregated_params",
+        ),
+        ({"takes_over": False}, "took over no KV cache: it computed the prompts again"),
+    ],
+)
+def test_servers_that_do_not_take_the_hand_over_are_an_error(
+    plan: Plan, right: dict[str, str], tmp_path: Path, servers: dict[str, bool], message: str
+) -> None:
+    done = asked(plan, tmp_path, Servers(right, **servers))
+    assert done.exit_code == 4
+    assert message in done.warnings[0]
+    assert _accused(done) == []
+
+
+def test_a_server_that_counts_nothing_is_believed(
+    plan: Plan, right: dict[str, str], tmp_path: Path
+) -> None:
+    done = asked(plan, tmp_path, Servers(right, takes_over=False, counts=False))
+    assert done.exit_code == 0
