@@ -18,7 +18,8 @@ def render(done: Attributed, run: Path, console: Console) -> None:
     for name, part in (("alone", done.alone), ("in pairs", done.in_pairs)):
         if part is not None:
             say(console, f"{name}: {part.joined} of {part.planned} requests were answered")
-            attribution(part, name, console)
+            if part.rows or part is done.alone:  # one pair alone is compared with no other
+                attribution(part, name, console)
     if done.transfer is not None and done.transfer.rows:
         attribution(done.transfer, "transfer", console)
     for warning in done.warnings:
