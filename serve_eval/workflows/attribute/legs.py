@@ -43,7 +43,7 @@ async def find_handover(context: Client, request: Request) -> Handover | str:
         reply = await _first_leg(context, request, way, params)
         if isinstance(reply, Failure):
             seen.append(reply.message)
-        elif _handed(reply, way) is not None:
+        elif _read_handover(reply, way) is not None:
             return way
         else:
             seen.append(f"no {way} in its answer")
@@ -66,7 +66,7 @@ async def ask_pair(
         return first
     if first["choices"][0]["finish_reason"] not in GOES_ON:
         return None
-    handed = _handed(first, way)
+    handed = _read_handover(first, way)
     if handed is None:
         message = f"context server: no {way} in its answer"
         return Failure(kind=FailureKind.INVALID_RESPONSE, message=message, status=200)
@@ -130,7 +130,7 @@ async def _first_leg(
     return Failure(kind=FailureKind.INVALID_RESPONSE, message=message, status=reply.status)
 
 
-def _handed(answer: Mapping[str, Any], way: Handover) -> dict[str, Any] | None:
+def _read_handover(answer: Mapping[str, Any], way: Handover) -> dict[str, Any] | None:
     """Return what a context server hands over, or None if its answer has nothing of this way."""
     if way is Handover.VLLM:
         params = answer.get(way)
