@@ -75,6 +75,8 @@ from serve_eval.schema.server_info import (
     HeldServers,
     KvTransfer,
     PerfMetricsFolders,
+    PodContainer,
+    ServedPod,
     ServerInfo,
 )
 from serve_eval.schema.suite import (
@@ -159,6 +161,7 @@ __all__ = [
     "PairedComparison",
     "PerfMetricsFolders",
     "Plan",
+    "PodContainer",
     "Program",
     "Progress",
     "Prompt",
@@ -181,6 +184,7 @@ __all__ = [
     "Scoring",
     "Secondary",
     "SelfFlips",
+    "ServedPod",
     "ServerInfo",
     "ServerTiming",
     "SourceFile",
