@@ -68,7 +68,7 @@ class Cluster:
 
         Requests under way keep their connections.
         """
-        verify = await self._auth.ssl_context()
+        verify = await self._auth.ssl_context()  # type: ignore[no-untyped-call]
         await asyncio.to_thread(_remove_written, self._auth)
         token = self._auth.token
         self._client = await self._closing.enter_async_context(

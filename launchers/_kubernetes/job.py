@@ -12,6 +12,7 @@ LONGEST_NAME = 50
 """Characters of a name: the cluster adds to it, and labels have at most 63."""
 RUNS, DATA, PLAN = "/runs", "/data", "/etc/serve-eval"
 GROUP_LABEL = "batch.kubernetes.io/controller-uid"
+LABELS = {"app.kubernetes.io/name": "serve-eval"}
 LOCAL_PATHS = ("dataset_root", "references_dir", "include_path")
 """Keys of a plan that name folders of this machine."""
 NOT_IN_CLUSTER = ("kubeconfig", "context", "address")
@@ -79,7 +80,7 @@ def _head(settings: JobSettings, notes: list[str]) -> Iterator[str]:
     else:
         yield f"The run folder is in the volume of the claim {settings.claim}."
     if settings.shards > 1:
-        yield f"{settings.shards} pods share the samples; the flag --shard must be known to the image."
+        yield f"{settings.shards} pods share the samples; the image must know the flag --shard."
     yield from notes
 
 
@@ -101,14 +102,13 @@ def _plan_for_cluster(
             f"The claim {settings.data_claim} must hold the data sets of {plan['dataset_root']}."
         )
         plan["dataset_root"] = [DATA]
-    for key in LOCAL_PATHS:
-        if plan.get(key) and plan[key] != [DATA]:
+    for path in LOCAL_PATHS:
+        if plan.get(path) and plan[path] != [DATA]:
             notes.append(
-                f"{key}: {plan[key]} is of this machine: put it into the image at the same path"
-                + (", or set launcher.job_data_claim." if key == "dataset_root" else ".")
+                f"{path}: {plan[path]} is of this machine: put it into the image at the same path"
+                + (", or set launcher.job_data_claim." if path == "dataset_root" else ".")
             )
-    connection = plan.get("connection")
-    key = connection.get("api_key_env") if isinstance(connection, Mapping) else None
+    key = _key_variable(plan)
     if settings.secret is None and key:
         notes.append(f"{key} is not set in the Job: launcher.job_secret names a Secret with it.")
     return plan, notes
@@ -150,7 +150,7 @@ def _object(
     meta: dict[str, Any] = {"name": name}
     if settings.namespace:
         meta["namespace"] = settings.namespace
-    meta["labels"] = {"app.kubernetes.io/name": "serve-eval", "app.kubernetes.io/instance": name}
+    meta["labels"] = {**LABELS, "app.kubernetes.io/instance": name}
     return {"apiVersion": version, "kind": kind, "metadata": meta, **content}
 
 
@@ -174,7 +174,7 @@ def _job(settings: JobSettings, plan: Mapping[str, object]) -> dict[str, Any]:
         "backoffLimit": 0,
         **(indexed if shards > 1 else {}),
         "template": {
-            "metadata": {"labels": {"app.kubernetes.io/name": "serve-eval"}},
+            "metadata": {"labels": LABELS},
             "spec": spec,
         },
     }
@@ -182,6 +182,13 @@ def _job(settings: JobSettings, plan: Mapping[str, object]) -> dict[str, Any]:
 
 def _volume(claim: str | None) -> dict[str, Any]:
     return {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
+
+
+def _key_variable(plan: Mapping[str, object]) -> str | None:
+    """Return the name of the variable with the API key; None if no key is sent."""
+    connection = plan.get("connection")
+    key = connection.get("api_key_env") if isinstance(connection, Mapping) else None
+    return str(key) if key else None
 
 
 def _container(settings: JobSettings, plan: Mapping[str, object]) -> dict[str, Any]:
@@ -198,11 +205,10 @@ def _container(settings: JobSettings, plan: Mapping[str, object]) -> dict[str, A
         env.append({"name": "SERVE_EVAL_SHARD_GROUP", "valueFrom": {"fieldRef": label}})
     else:
         args += ["-o", f"{RUNS}/{_name(settings)}"]
-    connection = plan.get("connection")
-    key = connection.get("api_key_env") if isinstance(connection, Mapping) else None
+    key = _key_variable(plan)
     if settings.secret and key:
-        found = {"name": settings.secret, "key": str(key)}
-        env.append({"name": str(key), "valueFrom": {"secretKeyRef": found}})
+        found = {"name": settings.secret, "key": key}
+        env.append({"name": key, "valueFrom": {"secretKeyRef": found}})
     mounts = [
         {"name": "plan", "mountPath": PLAN, "readOnly": True},
         {"name": "runs", "mountPath": RUNS},

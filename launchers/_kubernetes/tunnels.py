@@ -57,14 +57,11 @@ class Tunnels:
     async def listen(self, targets: Sequence[PodPort]) -> AsyncIterator[int]:
         """Listen on a free port of 127.0.0.1, and spread its connections over the targets."""
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
+        def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            # asyncio reports the cancellation of a task of its own as an error.
+            task = asyncio.create_task(self._carry(self._choose(targets), reader, writer))
             self._tasks.add(task)
-            try:
-                await self._carry(self._choose(targets), reader, writer)
-            finally:
-                self._tasks.discard(task)
+            task.add_done_callback(self._tasks.discard)
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=PIECE_BYTES)
         try:

@@ -64,7 +64,7 @@ async def wait_until_ready(
         if now - began >= timeout_s:
             raise LaunchError(
                 f"not ready after {timeout_s:g} s: {told}",
-                hint="kubectl describe pod shows the events; launcher.ready_timeout_s is the limit.",
+                hint="kubectl describe pod shows why; launcher.ready_timeout_s is the limit.",
             )
         if first or now - said >= TELL_S:
             said = now

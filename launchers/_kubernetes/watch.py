@@ -109,13 +109,9 @@ class PodWatch:
                 self._cluster, pod, container.name, previous=previous is not None
             )
             path = logs.log_path(self._log_dir, pod, container.name)
-            hint = (
-                f"Its log is {path}."
-                if previous is None
-                else (
-                    f"Its log is {path}, and that of the container before the restart is {previous}."
-                )
-            )
+            hint = f"Its log is {path}."
+            if previous is not None:
+                hint = f"{hint} The log from before the restart is {previous}."
         else:
             names = [one.name for one in self._before[pod].containers]
             paths = [str(logs.log_path(self._log_dir, pod, one)) for one in names]

@@ -115,10 +115,10 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `launcher`, its name; the `commands` that it started; the addresses of its `servers` and their
     `logs`, both by name, in the folder `log_dir`; and for a server of ours its `pid`, its one
     `log_file`, its `damage` and that of `also`, further names of the model. For servers in a
-    cluster it reports the `service` that was asked and its `pods`. The endpoint reports the `models`
-    that it lists, the `server` that it is, and its `version`. The run adds
-    `deployment` and `hidden_retries`, how often an orchestrator asked its servers again during the
-    session, by their kind. `extra` has everything else that a user's launcher reports.
+    cluster it reports the `service` that is asked and its `pods`. The endpoint reports the `models`
+    that it lists, the `server` that it is, and its `version`. The run adds `deployment` and
+    `hidden_retries`, how often an orchestrator asked its servers again during the session, by their
+    kind. `extra` has everything else that a user's launcher reports.
     """
 
     launcher: str | None = None
