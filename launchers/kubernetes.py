@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,13 +12,17 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from launchers._kubernetes.job import JobSettings, write_manifest
-from serve_eval.errors import LaunchError, PlanError, install_hint
+from serve_eval.errors import PlanError, install_hint
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, LaunchContext
 
 IN_A_POD = "KUBERNETES_SERVICE_HOST"
 """Variable that the cluster sets in every container."""
 MANIFEST = "job.yaml"
+NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+NAMES = ("service", "namespace", "job_claim", "job_data_claim", "job_secret")
+"""Options that name an object of the cluster."""
+PACKAGES = ("kr8s", "httpx_ws")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +87,19 @@ class KubernetesOptions(JobOptions):
 
 
 def commands(context: LaunchContext, options: KubernetesOptions) -> list[list[str]]:
-    """Return no command line, as nothing is started. Raise PlanError for an impossible option."""
-    if not options.service.strip():
-        raise PlanError("launcher.service: name the Service of the servers")
+    """Return no command line, as nothing is started.
+
+    Raises PlanError for an impossible option, and if the packages of the extra are missing.
+    """
+    for package in PACKAGES:
+        if importlib.util.find_spec(package) is None:
+            raise PlanError(
+                f"the launcher kubernetes needs the package {package}",
+                hint=install_hint("kubernetes"),
+            )
+    for name in NAMES:
+        if (value := getattr(options, name)) is not None and not NAME.fullmatch(value):
+            raise PlanError(f"launcher.{name}: {value!r} is not a name of Kubernetes")
     if options.job_shards < 1:
         raise PlanError(f"launcher.job_shards: {options.job_shards} is not 1 or more")
     return []
@@ -112,17 +128,12 @@ def files(context: LaunchContext, options: KubernetesOptions) -> Mapping[Path, s
 async def launch(context: LaunchContext, options: KubernetesOptions) -> AsyncIterator[Endpoint]:
     """Wait until the pods are Ready and answer, watch them, and yield their endpoint.
 
-    Raises PlanError for an impossible option. Raises LaunchError if the Service, its pods or the
-    cluster are not there in time, and if a pod ends, restarts or is replaced during the block.
+    Raises PlanError as `commands` does. Raises LaunchError if the Service, its pods or the cluster
+    are not there in time, and if a pod ends, restarts or is replaced during the block.
     """
     commands(context, options)
-    try:
-        from launchers._kubernetes.attach import Wanted, attach
-    except ImportError as error:
-        raise LaunchError(
-            f"the launcher kubernetes needs the package {error.name}",
-            hint=install_hint("kubernetes"),
-        ) from error
+    from launchers._kubernetes.attach import Wanted, attach
+
     wanted = Wanted(
         kubeconfig=options.kubeconfig,
         context=options.context,

@@ -8,10 +8,12 @@ of ours on loopback.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,6 +22,10 @@ import aiohttp
 import kmock
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from launchers._simulated.simulator import SimulatorConfig, serve
 
@@ -122,6 +128,7 @@ class MockCluster:
         self._ports: dict[str, int] = {}
         self._stops: dict[str, AsyncExitStack] = {}
         self._sockets: set[web.WebSocketResponse] = set()
+        self._followed: list[web.BaseRequest] = []
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -165,15 +172,16 @@ class MockCluster:
     # ---------------------------------------------------------------------------------------------
     # what a test does
 
-    def kubeconfig(self, folder: Path) -> Path:
+    def kubeconfig(self, folder: Path, *, with_certificate: bool = False) -> Path:
         """Write a kubeconfig with the contexts `mock` and `other`, and return its path."""
+        issued = {"certificate-authority-data": _certificate()} if with_certificate else {}
         context = {"cluster": "mock", "user": "tester", "namespace": NAMESPACE}
         path = folder / "kubeconfig"
         content = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "mock",
-            "clusters": [{"name": "mock", "cluster": {"server": self.url}}],
+            "clusters": [{"name": "mock", "cluster": {"server": self.url, **issued}}],
             "users": [{"name": "tester", "user": {"token": TOKEN}}],
             "contexts": [
                 {"name": "mock", "context": context},
@@ -220,6 +228,16 @@ class MockCluster:
         thread.start()
         return thread
 
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Call `act` in a thread after some seconds."""
+        timer = threading.Timer(seconds, act)
+        timer.daemon = True
+        timer.start()
+
+    def port_of(self, name: str) -> int:
+        """Return the port of a pod's server."""
+        return self._ports[name]
+
     def break_tunnels(self) -> None:
         """Break all open tunnels without a farewell."""
 
@@ -235,11 +253,21 @@ class MockCluster:
         """Return the paths, with their parameters, that were asked of kmock."""
         return [str(one.url.relative()) for one in self.objects.requests]
 
+    def break_streams(self) -> None:
+        """Break all logs that are followed."""
+
+        async def cut() -> None:
+            for request in self._followed:
+                if request.transport is not None:
+                    request.transport.abort()
+
+        self._run(cut())
+
     # ---------------------------------------------------------------------------------------------
     # what the API server does
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        if self.away:
+        if self.away:  # only open tunnels go on
             assert request.transport is not None
             request.transport.abort()
             return web.Response(status=503)
@@ -269,6 +297,7 @@ class MockCluster:
             return web.Response(text="".join(f"{line}\n" for line in lines))
         reply = web.StreamResponse()
         await reply.prepare(request)
+        self._followed.append(request)
         sent = 0
         while True:
             for line in lines[sent:]:
@@ -317,11 +346,25 @@ class MockCluster:
             writer.close()
 
 
+def _certificate() -> str:
+    """Return a certificate that any TLS library accepts as an authority, as a kubeconfig has it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mock")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return base64.b64encode(made.public_bytes(serialization.Encoding.PEM)).decode()
+
+
 def _status(code: int, message: str) -> web.Response:
     content = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message}
     return web.json_response({**content, "code": code}, status=code)
-
-
-async def lines_of(pieces: AsyncIterator[bytes]) -> list[bytes]:
-    """Return the lines of a stream that ends."""
-    return b"".join([piece async for piece in pieces]).splitlines()
