@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
-from launchers._kubernetes.cluster import Cluster, connect
+from launchers._kubernetes.cluster import NEEDED, Cluster, connect
 from launchers._kubernetes.logs import follow_logs, log_path
 from launchers._kubernetes.pods import PodState
 from launchers._kubernetes.records import record_pods
 from launchers._kubernetes.services import FoundService, find_service
-from launchers._kubernetes.tunnels import open_tunnels
+from launchers._kubernetes.tunnels import PodPort, open_tunnels
 from launchers._kubernetes.waiting import wait_for_completion, wait_until_ready
 from launchers._kubernetes.watch import PodWatch, watch_pods
 from launchers._process.server_process import while_alive
@@ -39,10 +40,18 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Addresses:
-    """Base URLs of the whole Service and of each pod."""
+    """Base URLs of the whole Service and of each pod, and the tunnels of the latter."""
 
     front: str
     pods: Mapping[str, str]
+    tunnels: Mapping[str, PodPort] = field(default_factory=dict)
+
+    def check_tunnel(self, pod: str) -> str:
+        """Return why the last tunnel to a pod broke. Raise LaunchError if none is allowed."""
+        tunnel = self.tunnels[pod]
+        if tunnel.refused:
+            raise LaunchError(f"pod {pod}: {tunnel.trouble}", hint=NEEDED)
+        return tunnel.trouble
 
 
 @asynccontextmanager
@@ -109,7 +118,8 @@ async def _reach(
         ):
             yield _Addresses(
                 front=f"http://127.0.0.1:{front}/v1",
-                pods={name: f"http://127.0.0.1:{port}/v1" for name, port in own.items()},
+                pods={one.pod: f"http://127.0.0.1:{port}/v1" for port, one in own.items()},
+                tunnels={one.pod: one for one in own.values()},
             )
         return
     own_ips = {one.name: (one.raw.get("status") or {}).get("podIP") for one in pods}
@@ -131,14 +141,19 @@ async def _ask_first(
     context: LaunchContext,
 ) -> None:
     """Ask for one completion: of each pod through its tunnel, or of the Service in the cluster."""
-    asked = (
-        {f"pod {name}": url for name, url in reached.pods.items()}
-        if wanted.tunnels
-        else {f"service {service.name}": reached.front}
-    )
-    for name, url in asked.items():
+    limit_s, notify = wanted.answer_timeout_s, context.notify
+    if not wanted.tunnels:
+        name = f"service {service.name}"
+        await wait_for_completion(reached.front, model, name=name, timeout_s=limit_s, notify=notify)
+        return
+    for pod, url in reached.pods.items():
         await wait_for_completion(
-            url, model, name=name, timeout_s=wanted.answer_timeout_s, notify=context.notify
+            url,
+            model,
+            name=f"pod {pod}",
+            timeout_s=limit_s,
+            notify=notify,
+            trouble=partial(reached.check_tunnel, pod),
         )
 
 

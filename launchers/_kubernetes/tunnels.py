@@ -18,26 +18,36 @@ from dataclasses import dataclass, field
 
 import httpx_ws
 import wsproto.events
+import wsproto.utilities
 
-from launchers._kubernetes.cluster import Cluster
+from launchers._kubernetes.cluster import FORBIDDEN, Cluster
 
 PIECE_BYTES = 65536
 DATA, ERROR = 0, 1
 PREFIX_BYTES = 2
 """Bytes at the beginning of each channel that are no data."""
+UNEQUAL = 4
+"""Ratio of the numbers of requests of two pods above which a run warns."""
+LOST = "the connection to the API server ended"
 NORMAL = 1000
 """Code of a WebSocket that was closed in good order: the server closed its connection."""
 
 
 @dataclass(slots=True)
 class PodPort:
-    """A port of a pod, with the number of its connections: open ones, all, and broken ones."""
+    """A port of a pod, with the number of its open and broken connections, and of its requests.
+
+    A request begins when the client writes after the server: HTTP/1.1 takes turns. `trouble` is
+    why the last connection broke. `refused`: the API server does not allow it.
+    """
 
     pod: str
     port: int
     open: int = 0
-    total: int = 0
+    requests: int = 0
     broken: int = 0
+    trouble: str = ""
+    refused: bool = False
 
 
 class BrokenTunnelError(Exception):
@@ -78,13 +88,12 @@ class Tunnels:
     def _choose(self, targets: Sequence[PodPort]) -> PodPort:
         usable = self.usable()
         ready = [one for one in targets if one.pod in usable] or targets
-        return min(ready, key=lambda one: (one.open, one.total))
+        return min(ready, key=lambda one: (one.open, one.requests))
 
     async def _carry(
         self, target: PodPort, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         target.open += 1
-        target.total += 1
         try:
             await self._exchange(target, reader, writer)
             with suppress(OSError):
@@ -92,8 +101,9 @@ class Tunnels:
                 await writer.wait_closed()
         except Exception as error:  # several at once come as a group
             target.broken += 1
+            target.trouble, target.refused = _describe(error)
             if target.broken == 1:
-                self.notify(f"warning: a connection to pod {target.pod} broke: {_describe(error)}")
+                self.notify(f"warning: a connection to pod {target.pod} broke: {target.trouble}")
         finally:
             target.open -= 1
             writer.transport.abort()
@@ -105,34 +115,52 @@ class Tunnels:
         finished = False
         try:
             async with self.cluster.tunnel(target.pod, target.port) as socket:
-                await _pass_on(socket, reader, writer)
+                await _pass_on(target, socket, reader, writer)
                 finished = True
         except Exception:
             if not finished:  # else only the farewell failed
                 raise
 
 
+@dataclass(slots=True)
+class _Turns:
+    """Tells the requests of a connection apart. `answered`: the server wrote last, or nobody."""
+
+    target: PodPort
+    answered: bool = True
+
+    def ask(self) -> None:
+        self.target.requests += self.answered
+        self.answered = False
+
+
 async def _pass_on(
+    target: PodPort,
     socket: httpx_ws.AsyncWebSocketSession,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
+    turns = _Turns(target)
     ways = [
-        asyncio.create_task(_send(reader, socket)),
-        asyncio.create_task(_receive(socket, writer)),
+        asyncio.create_task(_send(reader, socket, turns)),
+        asyncio.create_task(_receive(socket, writer, turns)),
     ]
+    sending, receiving = ways
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        failed = [error for way in ways if way.done() and (error := way.exception())]
+        # A server that has closed its connection may leave nothing to send to.
+        error = (receiving if receiving.done() else sending).exception()
     finally:
         for way in ways:
             way.cancel()
         await asyncio.gather(*ways, return_exceptions=True)
-    if failed:
-        raise failed[0]
+    if error is not None:
+        raise error
 
 
-async def _send(reader: asyncio.StreamReader, socket: httpx_ws.AsyncWebSocketSession) -> None:
+async def _send(
+    reader: asyncio.StreamReader, socket: httpx_ws.AsyncWebSocketSession, turns: _Turns
+) -> None:
     """Send what the client writes, until it closes its side."""
     while True:
         try:
@@ -141,10 +169,16 @@ async def _send(reader: asyncio.StreamReader, socket: httpx_ws.AsyncWebSocketSes
             return
         if not piece:
             return
-        await socket.send_bytes(bytes([DATA]) + piece)
+        turns.ask()
+        try:
+            await socket.send_bytes(bytes([DATA]) + piece)
+        except (httpx_ws.HTTPXWSException, wsproto.utilities.LocalProtocolError) as error:
+            raise BrokenTunnelError(LOST) from error
 
 
-async def _receive(socket: httpx_ws.AsyncWebSocketSession, writer: asyncio.StreamWriter) -> None:
+async def _receive(
+    socket: httpx_ws.AsyncWebSocketSession, writer: asyncio.StreamWriter, turns: _Turns
+) -> None:
     """Write what the server sends, until it closes its connection."""
     skipped = {DATA: 0, ERROR: 0}
     while True:
@@ -155,11 +189,12 @@ async def _receive(socket: httpx_ws.AsyncWebSocketSession, writer: asyncio.Strea
                 return
             raise BrokenTunnelError(f"closed with code {end.code} {end.reason}".strip()) from end
         except httpx_ws.HTTPXWSException as error:
-            raise BrokenTunnelError("the connection to the API server ended") from error
+            raise BrokenTunnelError(LOST) from error
         channel, data = _read_message(event, skipped)
         if channel == ERROR and data:
             raise BrokenTunnelError(data.decode(errors="replace").strip())
         if channel == DATA and data:
+            turns.answered = True
             try:
                 writer.write(data)
                 await writer.drain()
@@ -179,13 +214,14 @@ def _read_message(event: object, skipped: dict[int, int]) -> tuple[int, bytes]:
     return channel, data[left:]
 
 
-def _describe(error: BaseException) -> str:
+def _describe(error: BaseException) -> tuple[str, bool]:
+    """Return the reason in words, and True if the API server does not allow the tunnel."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, httpx_ws.WebSocketUpgradeError):
-        reply = error.response
-        return f"the API server refuses the tunnel with HTTP {reply.status_code}"
-    return str(error) or type(error).__name__
+        status = error.response.status_code
+        return f"the API server refuses the tunnel with HTTP {status}", status == FORBIDDEN
+    return str(error) or type(error).__name__, False
 
 
 @asynccontextmanager
@@ -194,20 +230,20 @@ async def open_tunnels(
     ports: Mapping[str, int],
     usable: Callable[[], frozenset[str]],
     notify: Callable[[str], None],
-) -> AsyncIterator[tuple[int, dict[str, int]]]:
-    """Yield a local port that reaches all pods, and one for each pod by its name.
+) -> AsyncIterator[tuple[int, dict[int, PodPort]]]:
+    """Yield a local port that reaches all pods, and one for each pod, by number.
 
-    `ports` has the port of each pod. When the block ends, say how many connections each pod got.
+    `ports` has the port of each pod. When the block ends, say how many requests each pod got.
     """
     targets = {pod: PodPort(pod, port) for pod, port in ports.items()}
     tunnels = Tunnels(cluster, notify, usable)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(tunnels.close)
         front = await stack.enter_async_context(tunnels.listen(list(targets.values())))
-        own = {
-            pod: await stack.enter_async_context(tunnels.listen([PodPort(pod, port)]))
-            for pod, port in ports.items()
-        }
+        own = {}
+        for pod, port in ports.items():
+            one = PodPort(pod, port)
+            own[await stack.enter_async_context(tunnels.listen([one]))] = one
         try:
             yield front, own
         finally:
@@ -215,14 +251,15 @@ async def open_tunnels(
 
 
 def _tell_spread(targets: Sequence[PodPort], notify: Callable[[str], None]) -> None:
+    """Say how many requests each pod got; warn of a pod that had little part in the result."""
     if len(targets) < 2:
         return
-    told = ", ".join(f"{one.pod} {one.total}" for one in targets)
-    unasked = [one.pod for one in targets if not one.total]
-    if unasked:
+    told = ", ".join(f"{one.pod} {one.requests}" for one in targets)
+    counts = [one.requests for one in targets]
+    if UNEQUAL * min(counts) < max(counts):
         notify(
-            f"warning: no connection went to {', '.join(unasked)}: a pod gets requests only"
-            f" with enough of them in flight (connections: {told})"
+            f"warning: the pods got unequal shares of the requests: {told}; more requests in flight"
+            " spread better"
         )
     else:
-        notify(f"connections per pod: {told}")
+        notify(f"requests per pod: {told}")

@@ -98,10 +98,12 @@ async def wait_for_completion(
     name: str,
     timeout_s: float,
     notify: Callable[[str], None],
+    trouble: Callable[[], str] = lambda: "",
 ) -> None:
     """Return once the servers at an address have answered one completion.
 
-    An answer that asks for an API key is enough: the run has the key. Raises LaunchError.
+    An answer that asks for an API key is enough: the run has the key. `trouble` returns what the
+    way to the address is known to suffer from, and may raise. Raises LaunchError.
     """
     began, last, refusals = time.monotonic(), "no answer", Refusals()
     async with httpx.AsyncClient(trust_env=False, base_url=base_url) as client:
@@ -109,7 +111,7 @@ async def wait_for_completion(
             try:
                 reply = await _ask(client, model, left)
             except httpx.HTTPError as error:
-                last = f"{type(error).__name__} {error}".strip()
+                last = trouble() or f"{type(error).__name__} {error}".strip()
             else:
                 if reply.status_code in NEEDS_KEY:
                     notify(f"{name}: it answers, and asks for an API key")

@@ -89,7 +89,7 @@ def test_a_restart_midway_ends_the_run_which_can_be_resumed(
     cluster.add(service())
     cluster.add(pod("llama-0"), any_model=True, latency_s=0.02)
     cluster.previous["llama-0"] = "CUDA went away\n"
-    thread = cluster.after(15, lambda: cluster.add(pod("llama-0", status=RESTARTED)))
+    thread = cluster.after(45, lambda: cluster.add(pod("llama-0", status=RESTARTED)))
     done = run(tmp_path / "run", data_root, limit=100)
     thread.join()
     assert done.returncode == 4
@@ -130,19 +130,19 @@ def test_all_pods_get_requests_through_tunnels_of_their_own(
     assert done.returncode == 0, done.stderr
     assert set(cluster.answered) == {"llama-0", "llama-1", "llama-2"}
     assert min(cluster.answered.values()) >= 15, cluster.answered
-    assert "connections per pod: llama-0 2, llama-1 2, llama-2 2" in done.stderr
+    assert "\nrequests per pod: llama-0 " in done.stderr
     assert set(info_of(tmp_path / "run")["servers"]) == set(cluster.answered)
 
 
-def test_a_pod_without_requests_is_warned_about(
+def test_a_pod_with_few_requests_is_warned_about(
     cluster: MockCluster, tmp_path: Path, data_root: Path
 ) -> None:
     cluster.add(service())
     for name in ("llama-0", "llama-1"):
         cluster.add(pod(name), any_model=True)
-    done = run(tmp_path / "run", data_root, limit=5, concurrency=1)
+    done = run(tmp_path / "run", data_root, limit=60, concurrency=1)
     assert done.returncode == 0, done.stderr
-    assert "warning: no connection went to llama-1" in done.stderr
+    assert "warning: the pods got unequal shares of the requests: llama-0 " in done.stderr
 
 
 def test_an_api_server_that_is_away_for_a_while_raises_no_alarm(
@@ -163,7 +163,7 @@ def test_an_api_server_that_is_away_for_a_while_raises_no_alarm(
     done = run(tmp_path / "run", data_root, limit=150)
     thread.join()
     assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr
+    assert "150/150 done, 0 failed" in done.stderr
     log = tmp_path / "run/logs/llama-0-server.log"
     assert [line.split()[1] for line in log.read_text().splitlines()] == ["first", "second"]
 
