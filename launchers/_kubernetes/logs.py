@@ -17,6 +17,7 @@ EARLIER_LINES = 1000
 """Lines of a log from before the run that are kept."""
 MOST_BYTES = 256 * 1024 * 1024
 """Size at which a log is no longer followed."""
+TOO_LARGE = b"(serve-eval: the log is too large to follow it any further)\n"
 AGAIN_S = 1.0
 """Seconds until a log that broke off is followed again."""
 SETTLE_S = 1.0
@@ -44,7 +45,7 @@ class FollowedLog:
         told = False
         with _open_private(self.path) as descriptor:
             params = self._first_lines(os.fstat(descriptor).st_size)
-            while self._written < MOST_BYTES:
+            while True:
                 try:
                     await self._read(descriptor, params)
                 except RefusedError as error:
@@ -53,12 +54,14 @@ class FollowedLog:
                     if not told:
                         notify(f"warning: the log of {self._pod} cannot be read: {error}")
                         told = True
-                except (UnreachableError, OSError):
+                except UnreachableError:
                     pass
+                if self._written >= MOST_BYTES:
+                    os.write(descriptor, TOO_LARGE)
+                    return
                 if self._last:
                     params = {"sinceTime": self._last.decode("ascii", "replace")}
                 await asyncio.sleep(AGAIN_S)
-            os.write(descriptor, b"(serve-eval: the log is too large to follow it any further)\n")
 
     def _first_lines(self, size: int) -> dict[str, str]:
         """Return what to ask first: lines from before, unless the file has some already."""

@@ -12,6 +12,8 @@ never looks complete.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -100,6 +102,7 @@ class Tunnels:
                 writer.close()
                 await writer.wait_closed()
         except Exception as error:  # several at once come as a group
+            _reset(writer)
             target.broken += 1
             target.trouble, target.refused = _describe(error)
             if target.broken == 1:
@@ -114,12 +117,20 @@ class Tunnels:
         """Carry bytes both ways until one side closes. Raise BrokenTunnelError or a group."""
         finished = False
         try:
-            async with self.cluster.tunnel(target.pod, target.port) as socket:
-                await _pass_on(target, socket, reader, writer)
+            async with self.cluster.tunnel(target.pod, target.port) as web_socket:
+                await _pass_on(target, web_socket, reader, writer)
                 finished = True
         except Exception:
             if not finished:  # else only the farewell failed
                 raise
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection with a reset: closing it alone would end it in good order."""
+    with suppress(OSError):
+        link: socket.socket = writer.get_extra_info("socket")
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 @dataclass(slots=True)
@@ -136,14 +147,14 @@ class _Turns:
 
 async def _pass_on(
     target: PodPort,
-    socket: httpx_ws.AsyncWebSocketSession,
+    web_socket: httpx_ws.AsyncWebSocketSession,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
     turns = _Turns(target)
     ways = [
-        asyncio.create_task(_send(reader, socket, turns)),
-        asyncio.create_task(_receive(socket, writer, turns)),
+        asyncio.create_task(_send(reader, web_socket, turns)),
+        asyncio.create_task(_receive(web_socket, writer, turns)),
     ]
     sending, receiving = ways
     try:
@@ -159,7 +170,7 @@ async def _pass_on(
 
 
 async def _send(
-    reader: asyncio.StreamReader, socket: httpx_ws.AsyncWebSocketSession, turns: _Turns
+    reader: asyncio.StreamReader, web_socket: httpx_ws.AsyncWebSocketSession, turns: _Turns
 ) -> None:
     """Send what the client writes, until it closes its side."""
     while True:
@@ -171,19 +182,19 @@ async def _send(
             return
         turns.ask()
         try:
-            await socket.send_bytes(bytes([DATA]) + piece)
+            await web_socket.send_bytes(bytes([DATA]) + piece)
         except (httpx_ws.HTTPXWSException, wsproto.utilities.LocalProtocolError) as error:
             raise BrokenTunnelError(LOST) from error
 
 
 async def _receive(
-    socket: httpx_ws.AsyncWebSocketSession, writer: asyncio.StreamWriter, turns: _Turns
+    web_socket: httpx_ws.AsyncWebSocketSession, writer: asyncio.StreamWriter, turns: _Turns
 ) -> None:
     """Write what the server sends, until it closes its connection."""
     skipped = {DATA: 0, ERROR: 0}
     while True:
         try:
-            event = await socket.receive()
+            event = await web_socket.receive()
         except httpx_ws.WebSocketDisconnect as end:
             if end.code == NORMAL:
                 return

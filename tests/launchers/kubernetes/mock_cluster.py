@@ -11,7 +11,7 @@ import asyncio
 import base64
 import json
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,6 +34,7 @@ PODS = kmock.resource("", "v1", "pods")
 SERVICES = kmock.resource("", "v1", "services")
 DIGEST = "registry.example/llm@sha256:" + "0123456789abcdef" * 4
 T = TypeVar("T")
+Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def container_status(
@@ -205,6 +206,36 @@ class MockCluster:
                 serve(SimulatorConfig(model="org/model", **config))
             )
             self._ports[name] = int(url.split(":")[2].partition("/")[0])
+
+    def serve_raw(self, name: str, serving: Serving) -> None:
+        """Let a pod's server be a function of a connection."""
+
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await serving(reader, writer)
+            finally:
+                if not writer.is_closing():
+                    writer.transport.abort()
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            tasks.add(asyncio.create_task(serve(reader, writer)))
+
+        async def stop() -> None:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)
+
+        async def start() -> None:
+            server = await asyncio.start_server(accept, "127.0.0.1", 0)
+            self._ports[name] = server.sockets[0].getsockname()[1]
+            stack = self._stops[name] = AsyncExitStack()
+            stack.push_async_callback(stop)
+            stack.callback(server.close)
+
+        self._run(start())
 
     def remove(self, name: str) -> None:
         """Remove a pod."""
