@@ -132,9 +132,9 @@ async def launch(context: LaunchContext, options: KubernetesOptions) -> AsyncIte
     are not there in time, and if a pod ends, restarts or is replaced during the block.
     """
     commands(context, options)
-    from launchers._kubernetes.attach import Wanted, attach
+    from launchers._kubernetes.attach import ChosenService, attach
 
-    wanted = Wanted(
+    wanted = ChosenService(
         kubeconfig=options.kubeconfig,
         context=options.context,
         namespace=options.namespace,

@@ -21,7 +21,7 @@ from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ChosenService:
     """The servers to attach to, and the way to reach them: through `tunnels`, or in the cluster.
 
     `also_watch` is a label selector of further pods, which work for those of the Service.
@@ -55,7 +55,7 @@ class _Addresses:
 
 
 @asynccontextmanager
-async def attach(context: LaunchContext, wanted: Wanted) -> AsyncIterator[Endpoint]:
+async def attach(context: LaunchContext, wanted: ChosenService) -> AsyncIterator[Endpoint]:
     """Wait for the servers, watch them, follow their logs, and yield their endpoint.
 
     Raises LaunchError, also during the block if a pod ends, restarts or is replaced.
@@ -137,7 +137,7 @@ async def _ask_first(
     reached: _Addresses,
     service: FoundService,
     model: str,
-    wanted: Wanted,
+    wanted: ChosenService,
     context: LaunchContext,
 ) -> None:
     """Ask for one completion: of each pod through its tunnel, or of the Service in the cluster."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -93,19 +93,16 @@ class FollowedLog:
             self._written += os.write(descriptor, line + b"\n")
 
 
-class _open_private:  # noqa: N801 - used as a function
-    """Open a file to append to, readable by its user only, for the length of a block."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        self._descriptor = os.open(path, flags, 0o600)
-
-    def __enter__(self) -> int:
-        return self._descriptor
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+@contextmanager
+def _open_private(path: Path) -> Iterator[int]:
+    """Open a file to append to, which only its user can read. Follow no link."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @asynccontextmanager

@@ -63,7 +63,7 @@ class PodState:
         """True if a Service sends requests to it."""
         return self.ready and not self.leaving and not self.ended
 
-    def given_up(self) -> ContainerState | None:
+    def find_stuck(self) -> ContainerState | None:
         """Return a container that does not start without help."""
         return next((one for one in self.containers if one.waiting in GIVEN_UP), None)
 

@@ -20,7 +20,7 @@ from serve_eval.errors import LaunchError
 POLL_S = 1.0
 """Seconds between two looks at the pods."""
 TELL_S = 10.0
-"""Seconds between two messages about what is waited for."""
+"""Seconds between two messages about what the launch waits for."""
 ASK_AGAIN_S = 0.5
 NEEDS_KEY = (401, 403)
 
@@ -35,7 +35,7 @@ async def wait_until_ready(
 ) -> list[list[PodState]]:
     """Return the pods of each label selector once all of them are Ready.
 
-    Pods that ended or are being deleted are not waited for. Raises LaunchError after `timeout_s`
+    Pods that ended or are being deleted do not count. Raises LaunchError after `timeout_s`
     seconds, and immediately if a container does not start without help.
     """
     began = said = time.monotonic()
@@ -75,7 +75,7 @@ async def wait_until_ready(
 
 async def _check_start(cluster: Cluster, pods: Sequence[PodState]) -> None:
     for pod in pods:
-        if (stuck := pod.given_up()) is None:
+        if (stuck := pod.find_stuck()) is None:
             continue
         crashed = stuck.restarts > 0
         lines = await read_last_lines(cluster, pod.name, stuck.name, previous=crashed)
