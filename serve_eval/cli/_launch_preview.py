@@ -6,6 +6,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
+from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import LaunchContext, Plan
 
@@ -18,7 +21,10 @@ def preview(plan: Plan, log_dir: Path) -> tuple[list[list[str]], dict[str, str]]
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options, "launcher")
     context = LaunchContext(
-        model=plan.model, log_dir=log_dir, patience_s=plan.limits.sample_timeout_s
+        model=plan.model,
+        log_dir=log_dir,
+        patience_s=plan.limits.sample_timeout_s,
+        plan_file=msgspec.to_builtins(to_file(plan)),
     )
     files = {} if launcher.files is None else launcher.files(context, **options)
     return launcher.commands(context, **options), {str(path): text for path, text in files.items()}

@@ -62,6 +62,9 @@ HARMLESS: Mapping[str, frozenset[str]] = {
     "trtllm_disaggregated": _TIMES | {"gpus", "auth_key", "perf_metrics", "request_timeout_s"},
     "container": _TIMES | {"gpus", "engine", "shm_size", "ulimits"},
     "slurm": _TIMES | {"gpus_per_node"},
+    "kubernetes": frozenset(
+        {"port", "address", "ready_timeout_s", "answer_timeout_s", "job_shards"}
+    ),
     "llama_cpp": (
         _TIMES
         | {
@@ -107,6 +110,15 @@ OPTIONS: Mapping[str, str] = {
     "ipc": "share",
     "user": "run as",
     "run_args": "hand to the container engine",
+    "kubeconfig": "run the credential plugins, and use the clusters, of",
+    "context": "use the cluster of the context",
+    "namespace": "use the namespace",
+    "service": "send the prompts, and the key in {key}, to the service",
+    "also_watch": "read the logs of the pods with the labels",
+    "job_image": "write into the manifest of a job the image",
+    "job_claim": "write into the manifest of a job the volume claim",
+    "job_data_claim": "write into the manifest of a job the volume claim",
+    "job_secret": "write into the manifest of a job the secret",
     "nodes": "use the nodes",
     "mpi": "hand to srun as --mpi",
     "wrapper": "run",
@@ -116,6 +128,8 @@ OPTIONS: Mapping[str, str] = {
 """Actions of the other options of our launchers."""
 QUIET = ("external", "simulated", "embedded")
 """Launchers that start nothing, or only our own server on the loopback interface."""
+ATTACHING = "kubernetes"
+"""Launcher that uses servers which run already, with the user's credentials."""
 CONNECTION: Mapping[str, str] = {
     "api_key_env": "read the variable and send it as the key:",
     "headers": "send{variables}",
@@ -213,7 +227,8 @@ def _by_launcher(plan: Plan) -> Iterator[Reached]:
     name, options = plan.launcher.name, plan.launcher.options
     ours = name in registry.list_shipped(LAUNCHERS)
     if name not in QUIET or not ours:
-        yield Reached(field="launcher", does="start servers with the launcher", value=name)
+        does = "reach a cluster" if name == ATTACHING and ours else "start servers"
+        yield Reached(field="launcher", does=f"{does} with the launcher", value=name)
     if name == "external":
         options = {"base_url": DEFAULT_BASE_URL, **options}
     for option, value in options.items():

@@ -76,6 +76,8 @@ from serve_eval.schema.server_info import (
     HeldServers,
     KvTransfer,
     PerfMetricsFolders,
+    PodContainer,
+    ServedPod,
     ServerInfo,
 )
 from serve_eval.schema.suite import (
@@ -161,6 +163,7 @@ __all__ = [
     "PairedComparison",
     "PerfMetricsFolders",
     "Plan",
+    "PodContainer",
     "Program",
     "Progress",
     "Prompt",
@@ -183,6 +186,7 @@ __all__ = [
     "Scoring",
     "Secondary",
     "SelfFlips",
+    "ServedPod",
     "ServerInfo",
     "ServerTiming",
     "Shard",

@@ -49,7 +49,8 @@ class LaunchContext:
 
     That function is for launchers that simulate a model: it writes the right and a wrong answer to
     every prompt. `patience_s` is the longest time that the client waits for a sample. `notify`
-    receives a line about what the launch waits for.
+    receives a line about what the launch waits for. `plan_file` is the plan in the form of its
+    file, for `files` of launchers that show how to run serve-eval elsewhere; None if not known.
     """
 
     model: str | None
@@ -57,3 +58,4 @@ class LaunchContext:
     write_answer_file: AnswerFileWriter | None = None
     patience_s: float = 3600.0
     notify: Callable[[str], None] = lambda line: None
+    plan_file: Mapping[str, object] | None = None

@@ -83,16 +83,42 @@ class HeldServers(msgspec.Struct, frozen=True, kw_only=True):
     since: str
 
 
+class PodContainer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A container of a pod, as the cluster reports it when a session begins.
+
+    `digest` names the image that runs (its imageID). `command` and `args` are those of the pod's
+    manifest, without secrets; None means those of the image. `restarts` counts earlier restarts.
+    """
+
+    name: str
+    image: str
+    digest: str | None = None
+    command: tuple[str, ...] | None = None
+    args: tuple[str, ...] | None = None
+    restarts: int = 0
+
+
+class ServedPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A pod that answers the requests of a run, or works for one that does."""
+
+    name: str
+    namespace: str
+    uid: str
+    node: str | None = None
+    containers: tuple[PodContainer, ...] = ()
+
+
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The known facts about the servers behind an endpoint.
 
     They are recorded, shown and used for warnings, but never relied on. A launcher reports
     `launcher`, its name; the `commands` that it started; the addresses of its `servers` and their
     `logs`, both by name, in the folder `log_dir`; and for a server of ours its `pid`, its one
-    `log_file`, its `damage` and that of `also`, further names of the model. The endpoint reports
-    the `models` that it lists, the `server` that it is, and its `version`. The run adds
-    `deployment` and `hidden_retries`, how often an orchestrator asked its servers again during the
-    session, by their kind. `extra` has everything else that a user's launcher reports.
+    `log_file`, its `damage` and that of `also`, further names of the model. For servers in a
+    cluster it reports the `service` that is asked and its `pods`. The endpoint reports the `models`
+    that it lists, the `server` that it is, and its `version`. The run adds `deployment` and
+    `hidden_retries`, how often an orchestrator asked its servers again during the session, by their
+    kind. `extra` has everything else that a user's launcher reports.
     """
 
     launcher: str | None = None
@@ -107,6 +133,8 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_transfer: KvTransfer | None = None
     perf_metrics: PerfMetricsFolders | None = None
     attached: HeldServers | None = None
+    service: str | None = None
+    pods: tuple[ServedPod, ...] | None = None
     models: tuple[str, ...] | None = None
     server: str | None = None
     version: str | None = None

@@ -34,6 +34,20 @@ def test_servers_of_ours_name_their_extra(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry"])
+def test_a_cluster_names_its_extra(
+    more: list[str], data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "kr8s", None)
+    given = ["--model", "m", "--tasks", "gsm8k", f"--dataset-root={data_root}", "--no-reference"]
+    given += ["--set", "launcher.service=llama", "-o", str(tmp_path / "run")]
+    said = serve_eval("run", "--launcher", "kubernetes", *given, *more)
+    assert said.returncode == 2
+    assert "the launcher kubernetes needs the package kr8s" in said.stderr
+    assert "pip install 'serve-eval[kubernetes]'" in said.stderr
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("name", ["simulated", "embedded"])
 def test_their_options_are_listed_all_the_same(name: str) -> None:
     script = "import sys; sys.modules['aiohttp'] = None; from serve_eval.cli import main; main()"

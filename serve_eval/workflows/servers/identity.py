@@ -23,6 +23,7 @@ from serve_eval.schema import Plan
 
 UNHELD = {
     "external": "it starts no server",
+    "kubernetes": "it starts no server",
     "simulated": "its server only knows the answers to the questions of one run",
 }
 """Launchers whose endpoints cannot be held, and why."""

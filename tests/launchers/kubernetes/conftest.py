@@ -1,0 +1,19 @@
+"""Fixtures for the tests of the launcher kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launchers.kubernetes.mock_cluster import MockCluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MockCluster]:
+    """Yield a mock cluster, with its kubeconfig as that of the user."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with MockCluster() as mock:
+        monkeypatch.setenv("KUBECONFIG", str(mock.kubeconfig(tmp_path)))
+        yield mock

@@ -1,0 +1,171 @@
+"""Test what is read from pods and Services, by tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launchers._kubernetes.pods import find_end, read_pod
+from launchers._kubernetes.records import mask_words
+from launchers._kubernetes.services import read_service
+from serve_eval.errors import LaunchError
+from tests.launchers.kubernetes.mock_cluster import NAMESPACE, container_status, pod, service
+
+KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+CRASHED = {"terminated": {"reason": "Error", "exitCode": 1}}
+
+
+def _gone(name: str) -> dict[str, Any]:
+    raw = pod(name)
+    raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (pod("a"), None),
+        (pod("a", ready=False), None),  # a probe that fails is no end
+        (
+            pod("a", status={"restarts": 1, "lastState": KILLED}),
+            "pod a: container server restarted: OOMKilled, exit code 137",
+        ),
+        (
+            pod("a", status={"restarts": 3, "lastState": CRASHED}),
+            "pod a: container server restarted: Error, exit code 1",
+        ),
+        (
+            pod("a", status={"restarts": 1, "lastState": {"terminated": {"exitCode": 137}}}),
+            "pod a: container server restarted: exit code 137, SIGKILL",
+        ),
+        (
+            pod("a", status={"restarts": 1}),
+            "pod a: container server restarted: its cause is not reported",
+        ),
+        (
+            pod("a", ready=False, status={"state": CRASHED}),
+            "pod a: container server ended: Error, exit code 1",
+        ),
+        (None, "pod a is gone"),
+        (pod("a", uid="another"), "pod a was replaced by another of the same name"),
+        (_gone("a"), "pod a is being deleted"),
+        (
+            {**pod("a"), "status": {"phase": "Failed", "reason": "Evicted"}},
+            "pod a ended: Evicted",
+        ),
+    ],
+)
+def test_an_end_is_told_from_a_pod_that_runs_on(now: dict[str, Any] | None, told: str) -> None:
+    ended = find_end(read_pod(pod("a")), None if now is None else read_pod(now))
+    assert (ended and ended[0]) == told
+
+
+def test_restarts_from_before_the_run_are_no_end() -> None:
+    before = pod("a", status={"restarts": 4, "lastState": CRASHED})
+    assert find_end(read_pod(before), read_pod(before)) is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (pod("a", ready=False), "a is Running (server: not ready)"),
+        (
+            pod(
+                "a",
+                ready=False,
+                phase="Pending",
+                status={"state": {"waiting": {"reason": "ErrImagePull"}}},
+            ),
+            "a is Pending (server: ErrImagePull)",
+        ),
+        (_gone("a"), "a is being deleted"),
+        (
+            {
+                "metadata": {"name": "a"},
+                "status": {
+                    "phase": "Pending",
+                    "conditions": [
+                        {"type": "PodScheduled", "status": "False", "message": "0/3 nodes: no GPU"}
+                    ],
+                },
+            },
+            "a is not scheduled: 0/3 nodes: no GPU",
+        ),
+    ],
+)
+def test_what_is_waited_for_is_told(raw: dict[str, Any], told: str) -> None:
+    assert read_pod(raw).describe() == told
+
+
+def test_sidecars_count_and_finished_init_containers_do_not() -> None:
+    raw = pod("a")
+    raw["spec"]["initContainers"] = [{"name": "fetch"}, {"name": "mesh", "restartPolicy": "Always"}]
+    raw["status"]["initContainerStatuses"] = [
+        container_status("fetch", state=CRASHED),
+        container_status("mesh"),
+    ]
+    assert [one.name for one in read_pod(raw).containers] == ["mesh", "server"]
+
+
+PORTS = [{"name": "http", "port": 80, "targetPort": 8000}, {"name": "metrics", "port": 9000}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "port", "found"),
+    [
+        ({}, None, (80, "http")),
+        ({"ports": PORTS}, 80, (80, 8000)),
+        ({"ports": PORTS}, "80", (80, 8000)),
+        ({"ports": PORTS}, "metrics", (9000, 9000)),
+        ({"ports": PORTS, "clusterIP": "None"}, "http", (8000, 8000)),
+    ],
+)
+def test_the_port_is_chosen_by_number_or_name(
+    spec: dict[str, Any], port: int | str | None, found: tuple[int, int | str]
+) -> None:
+    one = read_service(service(**spec), port, NAMESPACE)
+    assert (one.port, one.target) == found
+    assert one.selector == "app=llama"
+    assert one.address() == f"http://llama.serving.svc:{found[0]}/v1"
+
+
+@pytest.mark.parametrize(
+    ("spec", "port", "told"),
+    [
+        ({"ports": PORTS}, None, r"llama has 2 ports; choose one of 80 \(http\), 9000 \(metrics\)"),
+        ({"ports": PORTS}, 8000, r"has no port 8000; it has 80 \(http\), 9000 \(metrics\)"),
+        ({"selector": None}, None, "llama selects no pods itself"),
+        ({"selector": None, "type": "ExternalName"}, None, "type ExternalName"),
+    ],
+)
+def test_a_service_that_cannot_be_used_says_so(
+    spec: dict[str, Any], port: int | str | None, told: str
+) -> None:
+    with pytest.raises(LaunchError, match=told):
+        read_service(service(**spec), port, NAMESPACE)
+
+
+def test_a_named_port_that_the_pod_lacks_is_named() -> None:
+    found = read_service(service(ports=[{"port": 80, "targetPort": "grpc"}]), None, NAMESPACE)
+    with pytest.raises(LaunchError, match="pod a has no port named grpc"):
+        found.target_port(read_pod(pod("a")))
+
+
+@pytest.mark.parametrize(
+    ("words", "masked"),
+    [
+        (["serve", "--tp_size", "2"], ["serve", "--tp_size", "2"]),
+        (["--api-key", "abc", "--port", "1"], ["--api-key", "***", "--port", "1"]),
+        (["--api-key=abc", "HF_TOKEN=x"], ["--api-key=***", "HF_TOKEN=***"]),
+        (["--api-key", "--port"], ["--api-key", "--port"]),
+        (["--max-num-batched-tokens", "8192"], ["--max-num-batched-tokens", "8192"]),
+        (["hf_0123456789abcdef0123"], ["***"]),
+        (["--url=http://me:pass@host/"], ["--url=***"]),
+        (["-c", "export HF_TOKEN=x;\n exec serve --api-key  y"],
+         ["-c", "export HF_TOKEN=***\n exec serve --api-key  ***"]),
+        (['{"api_key": "abc", "model": "m"}'], ['{"api_key": "***", "model": "m"}']),
+    ],
+)  # fmt: skip
+def test_words_that_look_like_a_secret_are_masked(words: list[str], masked: list[str]) -> None:
+    assert mask_words(words) == masked
