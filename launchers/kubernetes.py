@@ -26,7 +26,7 @@ PACKAGES = ("kr8s", "httpx_ws")
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobOptions:
+class ManifestOptions:
     """Choose what the Job needs that a dry run prints."""
 
     job_image: Annotated[
@@ -48,7 +48,7 @@ class JobOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KubernetesOptions(JobOptions):
+class KubernetesOptions(ManifestOptions):
     """Choose the Service, and the way to reach the pods behind it."""
 
     service: Annotated[str, Setting("Name of the Service that selects the pods of the servers.")]
@@ -76,8 +76,8 @@ class KubernetesOptions(JobOptions):
     also_watch: Annotated[
         str | None,
         Setting(
-            "Label selector of further pods that work for the Service's, as in app=worker: they"
-            " are waited for, watched, logged and recorded too."
+            "Label selector of further pods that work for the Service's, as in app=worker: the"
+            " launcher waits for them, watches, logs and records them too."
         ),
     ] = None
     ready_timeout_s: Annotated[float, Setting("Seconds until all pods must be Ready.")] = 600.0

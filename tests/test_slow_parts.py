@@ -68,6 +68,8 @@ def ran(folder: Path, part: str) -> set[str]:
         "no:cacheprovider",
         "-p",
         "tests.slow_parts",
+        "-p",
+        "no:kmock",  # the configuration of this repository does the same
         "-m",
         "slow",
     ]
