@@ -102,6 +102,12 @@ def commands(context: LaunchContext, options: KubernetesOptions) -> list[list[st
             raise PlanError(f"launcher.{name}: {value!r} is not a name of Kubernetes")
     if options.job_shards < 1:
         raise PlanError(f"launcher.job_shards: {options.job_shards} is not 1 or more")
+    if options.job_shards > 1 and options.job_claim is None:
+        raise PlanError(
+            "launcher.job_shards: without launcher.job_claim the folders of the shards go with"
+            " their pods, and cannot be merged",
+            hint="Name a PersistentVolumeClaim that several nodes can write.",
+        )
     return []
 
 
