@@ -55,7 +55,8 @@ def write_manifest(settings: JobSettings, plan_file: Mapping[str, object]) -> st
     """
     plan, notes = _plan_for_cluster(settings, plan_file)
     objects = list_objects(settings, plan)
-    comments = "".join(f"# {line}\n" for line in _head(settings, notes))
+    # A path may hold a line break, which would end the comment.
+    comments = "".join(f"# {' '.join(line.split())}\n" for line in _head(settings, notes))
     texts = [yaml.dump(one, Dumper=_Dumper, sort_keys=False, width=100) for one in objects]
     return comments + "---\n" + "---\n".join(texts)
 
@@ -80,7 +81,10 @@ def _head(settings: JobSettings, notes: list[str]) -> Iterator[str]:
     else:
         yield f"The run folder is in the volume of the claim {settings.claim}."
     if settings.shards > 1:
-        yield f"{settings.shards} pods share the samples; the image must know the flag --shard."
+        yield (
+            f"{settings.shards} pods share the samples and write one folder each."
+            + (" Set launcher.job_claim to keep the folders." if settings.claim is None else "")
+        )
     yield from notes
 
 
@@ -99,19 +103,26 @@ def _plan_for_cluster(
     plan["launcher"] = {**kept, "address": "cluster"}
     if plan.get("dataset_root") and settings.data_claim:
         notes.append(
-            f"The claim {settings.data_claim} must hold the data sets of {plan['dataset_root']}."
+            f"The claim {settings.data_claim} must hold the data sets of"
+            f" {_join(plan['dataset_root'])}."
         )
         plan["dataset_root"] = [DATA]
     for path in LOCAL_PATHS:
         if plan.get(path) and plan[path] != [DATA]:
             notes.append(
-                f"{path}: {plan[path]} is of this machine: put it into the image at the same path"
-                + (", or set launcher.job_data_claim." if path == "dataset_root" else ".")
+                f"{path}: {_join(plan[path])} is of this machine: put it into the image at the same"
+                " path" + (", or set launcher.job_data_claim." if path == "dataset_root" else ".")
             )
     key = _key_variable(plan)
     if settings.secret is None and key:
-        notes.append(f"{key} is not set in the Job: launcher.job_secret names a Secret with it.")
+        notes.append(
+            f"The Job has no API key: launcher.job_secret can name a Secret that holds {key}."
+        )
     return plan, notes
+
+
+def _join(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def list_objects(settings: JobSettings, plan: Mapping[str, object]) -> list[dict[str, Any]]:

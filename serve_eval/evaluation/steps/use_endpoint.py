@@ -53,6 +53,8 @@ async def open_endpoint(
                 session, rerun, server=ServerInfo.read(await client.describe()).version
             )
         if client.masking:
+            if pods := session.endpoint.info.pods:  # A manifest may hold the key under any name.
+                session.endpoint = session.endpoint.with_info(pods=client.masking.value(pods))
             session.open_files.callback(
                 _hide_in_logs, folder, session.endpoint, client.masking, notify
             )

@@ -83,6 +83,24 @@ def test_the_report_of_a_run_has_digests_and_arguments(
     assert any("labelSelector=app%3Dllama" in path for path in cluster.asked())
 
 
+def test_the_key_of_the_endpoint_does_not_stay_in_the_logs(
+    cluster: MockCluster, tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "a-key-of-the-endpoint"
+    cluster.add(service())
+    cluster.add(pod("llama-0", args=("serve", "--x", key)), any_model=True)
+    cluster.logs["llama-0"] = [f"2026-11-25T18:00:00.000000000Z got {key}"]
+    monkeypatch.setenv("MOCK_ENDPOINT", key)
+    done = run(tmp_path / "run", data_root, "--api-key-env", "MOCK_ENDPOINT", limit=4)
+    assert done.returncode == 0, done.stderr
+    log = (tmp_path / "run/logs/llama-0-server.log").read_text()
+    assert log == f"2026-11-25T18:00:00.000000000Z got {'*' * len(key)}\n"
+    holding = [
+        p for p in (tmp_path / "run").rglob("*") if p.is_file() and key in p.read_text("latin-1")
+    ]
+    assert holding == []
+
+
 def test_a_restart_midway_ends_the_run_which_can_be_resumed(
     cluster: MockCluster, tmp_path: Path, data_root: Path
 ) -> None:

@@ -54,7 +54,7 @@ def test_the_job_runs_the_plan_at_the_address_in_the_cluster(data_root: Path) ->
     plan = yaml.safe_load(found["ConfigMap"]["data"]["plan.yaml"])
     assert plan["launcher"] == {"name": "kubernetes", "service": "llama", "address": "cluster"}
     assert plan["dataset_root"] == [str(data_root)]
-    assert f"# dataset_root: ['{data_root}'] is of this machine" in text
+    assert f"# dataset_root: {data_root} is of this machine" in text
     assert "# The run folder goes with the pod" in text
     [container] = found["Job"]["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "reg/serve-eval:1"
