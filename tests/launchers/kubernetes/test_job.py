@@ -109,6 +109,7 @@ def test_the_plan_of_the_manifest_is_read_back(data_root: Path, tmp_path: Path) 
     ("option", "told"),
     [
         ("job_shards=0", "launcher.job_shards: 0 is not 1 or more"),
+        ("job_shards=4", "without launcher.job_claim the folders of the shards go with their pods"),
         ("service=../x", "launcher.service: '../x' is not a name of Kubernetes"),
         ("address=nodeport", "address"),
     ],
