@@ -79,8 +79,9 @@ def judge(
     errors = {one.run.name: one.error.exit_code for one in ended if one.error is not None}
     codes = [PASS if row.waiver else errors.get(row.run, code_of(row.outcome)) for row in found]
     code = worst(codes, strict=strict)
-    unjudged = all(row.outcome is VerdictOutcome.NOT_JUDGED for row in found)
-    word = VerdictOutcome.NOT_JUDGED.value if unjudged else _WORDS.get(code, "ERROR")
+    outcomes = {row.outcome for row in found}
+    unjudged = outcomes <= {VerdictOutcome.NOT_JUDGED, VerdictOutcome.SHARD}
+    word = max(outcomes).value if unjudged and outcomes else _WORDS.get(code, "ERROR")
     return SuiteJudgement(rows=tuple(found), waivers=tuple(uses), exit_code=code, verdict=word)
 
 

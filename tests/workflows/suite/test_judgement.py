@@ -276,6 +276,7 @@ def test_a_stricter_alpha_of_a_reference_stays() -> None:
         ([_ended("a", _verdict("mmlu")), _stopped("b", 3, "mmlu")], 3, 1, "INCONCLUSIVE"),
         ([_ended("a", _verdict("mmlu", NO_REFERENCE))], 3, 1, "INCONCLUSIVE"),
         ([_ended("a", _verdict("mmlu", VerdictOutcome.NOT_JUDGED))], 0, 0, "INTEGRATION TEST"),
+        ([_ended("a", _verdict("mmlu", VerdictOutcome.SHARD))], 0, 0, "SHARD"),
     ],
 )
 def test_the_worst_of_all_runs_is_the_suites(
