@@ -77,7 +77,7 @@ class KubernetesOptions(JobOptions):
         str | None,
         Setting(
             "Label selector of further pods that work for the Service's, as in app=worker: they"
-            " are waited for, watched, logged and recorded too."
+            " must be Ready, and are watched, logged and recorded too."
         ),
     ] = None
     ready_timeout_s: Annotated[float, Setting("Seconds until all pods must be Ready.")] = 600.0
