@@ -53,15 +53,17 @@ class PodWatch:
         """Look until a pod ends, and set `end`. Run until cancelled if none does."""
         while self.end is None:
             await asyncio.sleep(POLL_S)
-            try:
-                found = [
-                    pod for one in self._selectors for pod in await list_pods(self._cluster, one)
-                ]
-            except (RefusedError, UnreachableError) as error:
-                self._tell_away(error)
-                continue
-            self._answered_at, self._told_away = time.monotonic(), False
-            self.end = await self._look({one.name: one for one in found})
+            await self.look()
+
+    async def look(self) -> None:
+        """List the pods once, and set `end` if one ended."""
+        try:
+            found = [pod for one in self._selectors for pod in await list_pods(self._cluster, one)]
+        except (RefusedError, UnreachableError) as error:
+            self._tell_away(error)
+            return
+        self._answered_at, self._told_away = time.monotonic(), False
+        self.end = await self._compare({one.name: one for one in found})
 
     def _tell_away(self, error: Exception) -> None:
         """Say once that the pods are not watched. An API server that is away ends no run."""
@@ -70,7 +72,7 @@ class PodWatch:
             self._told_away = True
             self._notify(f"warning: the pods were not watched for {silent_s:.0f} s: {error}")
 
-    async def _look(self, now: dict[str, PodState]) -> LaunchError | None:
+    async def _compare(self, now: dict[str, PodState]) -> LaunchError | None:
         for name, before in self._before.items():
             if (ended := find_end(before, now.get(name))) is not None:
                 return await self._describe(name, *ended)
@@ -123,7 +125,10 @@ class PodWatch:
 
 @asynccontextmanager
 async def watch_pods(watch: PodWatch) -> AsyncIterator[None]:
-    """Run a watch for the length of a block."""
+    """Run a watch for the length of a block, and look once more at its end.
+
+    Raises LaunchError if a pod ended since the last look.
+    """
     task = asyncio.create_task(watch.run())
     task.add_done_callback(lambda done: _set_end(watch, done))
     try:
@@ -131,6 +136,10 @@ async def watch_pods(watch: PodWatch) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+    if watch.end is None:
+        await watch.look()
+        if watch.end is not None:
+            raise watch.end
 
 
 def _set_end(watch: PodWatch, done: asyncio.Task[None]) -> None:

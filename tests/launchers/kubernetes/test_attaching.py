@@ -185,6 +185,21 @@ def test_a_worker_behind_the_service_is_watched_too(cluster: MockCluster, tmp_pa
     assert any("labelSelector=app%3Dworker" in path for path in cluster.asked())
 
 
+def test_a_pod_that_ends_with_the_run_is_noticed(
+    cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "POLL_S", 60.0)
+    cluster.add(service())
+    for name in ("llama-0", "llama-1"):
+        cluster.add(pod(name), any_model=True)
+
+    async def lose_a_pod(endpoint: Endpoint) -> None:
+        cluster.remove("llama-1")
+
+    with pytest.raises(LaunchError, match="pod llama-1 is gone"):
+        attach(tmp_path, lose_a_pod)
+
+
 def test_a_pod_that_joins_gets_no_requests(cluster: MockCluster, tmp_path: Path) -> None:
     cluster.add(service())
     cluster.add(pod("llama-0"), any_model=True)
