@@ -40,11 +40,22 @@ async def _nothing(endpoint: Endpoint) -> None:
 def attach(
     folder: Path,
     during: Callable[[Endpoint], Awaitable[None]] = _nothing,
+    *,
+    at_first: Callable[[], None] = lambda: None,
     **options: Any,
 ) -> list[str]:
-    """Attach to the Service for the length of a story, and return what was said."""
+    """Attach to the Service for the length of a story, and return what was said.
+
+    `at_first` is called once, after the first line.
+    """
     said: list[str] = []
-    context = LaunchContext(model="org/model", log_dir=folder / "logs", notify=said.append)
+
+    def take(line: str) -> None:
+        said.append(line)
+        if len(said) == 1:
+            at_first()
+
+    context = LaunchContext(model="org/model", log_dir=folder / "logs", notify=take)
     chosen = kubernetes.KubernetesOptions(**{"service": SERVICE, **options})
 
     async def story() -> None:
@@ -58,8 +69,7 @@ def attach(
 def test_pods_are_waited_for(cluster: MockCluster, tmp_path: Path) -> None:
     cluster.add(service())
     cluster.add(pod("llama-0", ready=False), any_model=True)
-    cluster.later(0.3, lambda: cluster.add(pod("llama-0")))
-    said = attach(tmp_path)
+    said = attach(tmp_path, at_first=lambda: cluster.add(pod("llama-0")))
     assert said[0] == "waiting for pods: llama-0 is Running (server: not ready)"
     assert said[-2:][0].startswith("service serving/llama: Ready: llama-0; asked through the API")
     assert said[-1].startswith("pod llama-0: the first completion took ")
