@@ -166,7 +166,7 @@ def test_an_error_of_the_cluster_is_passed_on(cluster: MockCluster, tmp_path: Pa
     cluster.add(pod("llama-0"), any_model=True)
     cluster.error_of["llama-0"] = "dial tcp 127.0.0.1:8000: connection refused"
     with pytest.raises(LaunchError, match="8000: connection refused"):
-        attach(tmp_path, answer_timeout_s=0.6)
+        attach(tmp_path, answer_timeout_s=3.0)
 
 
 def test_a_cluster_that_is_not_there_is_an_error(
