@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -51,16 +51,19 @@ async def launch_engine(
         yield endpoint
 
 
-def gpus_of_a_job(options: EngineOptions) -> local_gpus.Named:
-    """Return the GPUs that the server has in a job to come, whatever this machine shows."""
-    return [0] if options.gpus == local_gpus.AUTO else options.gpus
+def gpus_of_a_job(options: EngineOptions, width: int = 1) -> local_gpus.Named:
+    """Return the GPUs that the server has in a job to come, whatever this machine shows.
+
+    `width` is the number of GPUs that auto means.
+    """
+    return list(range(width)) if options.gpus == local_gpus.AUTO else options.gpus
 
 
-def job_size(options: EngineOptions) -> JobSize:
+def job_size(options: EngineOptions, width: int = 1) -> JobSize:
     """Return the size of a job of one node for the server: with the GPUs that the options name."""
     if options.gpus is None:
         return JobSize(notes=("The plan names no GPUs (launcher.gpus), so the job has none.",))
-    count = 1 if options.gpus == local_gpus.AUTO else len(options.gpus)
+    count = width if options.gpus == local_gpus.AUTO else len(options.gpus)
     return JobSize(gpus_per_node=count, whole_nodes=True)
 
 
@@ -71,17 +74,28 @@ def choose_model(context: LaunchContext, model: str | None, what: str) -> str:
     return found
 
 
-def place(options: EngineOptions, ports: Sequence[int] | None = None) -> Place:
+def place(options: EngineOptions, ports: Sequence[int] | None = None, *, width: int = 1) -> Place:
     """Return the address and the GPUs of the server.
 
-    It has no GPUs of its own if none are named, and one for auto. `ports` are those that a launch
-    takes (None: those that a dry run shows). Raises PlanError.
+    It has no GPUs of its own if none are named, and `width` for auto. `ports` are those that a
+    launch takes (None: those that a dry run shows). Raises PlanError, also for fewer than `width`.
     """
     port = places.check_shown_port(options.port)
     named = options.gpus or []
-    count, environ = (1, os.environ) if named == local_gpus.AUTO else (len(named), {})
+    auto = named == local_gpus.AUTO
+    count, environ = (width, os.environ) if auto else (max(width, len(named)) if named else 0, {})
     [gpus] = local_gpus.blocks([("the server", count)], named, environ)
     return Place(host=hosts.check(options.host), port=ports[0] if ports else port, gpus=gpus)
+
+
+def list_words(flags: Mapping[str, object]) -> Iterator[str]:
+    """Yield the words of flags: those that are None or False have none, True has no value."""
+    for flag, value in flags.items():
+        if value is None or value is False:
+            continue
+        yield flag
+        if value is not True:
+            yield str(value)
 
 
 def server(
@@ -110,19 +124,10 @@ def server(
                 f"launcher.extra_args: {flag} is set by the launcher: use the"
                 " launcher's option for it"
             )
-    argv = list(command)
-    for flag, value in flags.items():
-        argv += (
-            []
-            if value is None or value is False
-            else [flag]
-            if value is True
-            else [flag, str(value)]
-        )
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(where.gpus)} if where.gpus else {}
     return Server(
         name=name,
-        argv=(*argv, *extra),
+        argv=(*command, *list_words(flags), *extra),
         probe=(),
         place=where,
         env={**visible, **(env or {}), **options.env},

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from launchers._http.arrival import Arrival
 from launchers._http.errors import encode, trtllm_error
+from launchers._machine import hosts
 
 KEEPALIVE_S = 5.0
 """Idle seconds after which a connection is closed, as trtllm-serve does."""
@@ -25,8 +26,10 @@ sees the answer."""
 
 
 @asynccontextmanager
-async def serve_app(app: web.Application, *, port: int = 0) -> AsyncIterator[str]:
-    """Serve on 127.0.0.1 and yield the base URL `http://127.0.0.1:PORT/v1`.
+async def serve_app(
+    app: web.Application, *, host: str = "127.0.0.1", port: int = 0
+) -> AsyncIterator[str]:
+    """Serve on `host` and yield the base URL, such as `http://127.0.0.1:PORT/v1`.
 
     `port` 0 means any free one. A request that does not arrive in time is answered with 408, and
     its connection closed. Raises OSError if the port is taken.
@@ -46,10 +49,11 @@ async def serve_app(app: web.Application, *, port: int = 0) -> AsyncIterator[str
         assert runner.server is not None
         connect = arrival.guard(runner.server)
         listening = await asyncio.get_running_loop().create_server(
-            connect, "127.0.0.1", port, backlog=1024
+            connect, host, port, backlog=1024
         )
         try:
-            yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
+            found = listening.sockets[0].getsockname()[1]
+            yield f"http://{hosts.authority(host, found)}/v1"
         finally:
             listening.close()
     finally:

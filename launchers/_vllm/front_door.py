@@ -1,0 +1,197 @@
+"""Answer requests by a context server and a generation server of vLLM, and name both.
+
+Each request goes to the next context server for its prompt, and then to the next generation server.
+The names of the servers are in the header fields CONTEXT and GENERATION of the answer, also of a
+failed one. Nothing is retried and nothing is computed again: a server that fails, or does not hand
+over, fails the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from launchers._http.errors import encode, trtllm_error
+from launchers._http.server import json_response
+from launchers._vllm.handover import build_first, build_second, find_obstacle, read_params
+
+CONTEXT, GENERATION = "X-Context-Server", "X-Generation-Server"
+MAX_BODY_BYTES = 16 * 1024 * 1024
+CONNECT_S, HEALTH_S = 10.0, 5.0
+KEEPALIVE_S = 2.0
+"""Idle seconds after which a connection to a server is not used again. vLLM closes it after 5."""
+PASSED_ON = ("authorization", "x-request-id")
+"""Header fields of a request that the servers get."""
+GENERATED = ("/v1/completions", "/v1/chat/completions")
+ASKED_OF_ONE = {"GET": ("/v1/models", "/version", "/tokenizer_info"), "POST": ("/tokenize",)}
+"""Further routes, which the first context server answers."""
+
+
+class VllmServer(NamedTuple):
+    """A server by its name in the header fields, and its address without a path."""
+
+    name: str
+    url: str
+
+
+class _Unanswered(Exception):
+    """A server gave no usable answer: `status` and `message` are those for the client."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status, self.message = status, message
+
+
+def create_app(
+    context: Sequence[VllmServer], generation: Sequence[VllmServer], *, by_params: bool
+) -> web.Application:
+    """Return the front door as an aiohttp application.
+
+    `by_params`: the servers hand over by `kv_transfer_params`, and a context server whose answer
+    has none fails the request.
+    """
+    door = _FrontDoor(context, generation, by_params)
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    for path in GENERATED:
+        app.router.add_post(path, door.generate)
+    for method, paths in ASKED_OF_ONE.items():
+        for path in paths:
+            app.router.add_route(method, path, door.pass_on)
+    app.router.add_get("/health", door.health)
+    app.cleanup_ctx.append(door.open)
+    return app
+
+
+class _FrontDoor:
+    def __init__(
+        self, context: Sequence[VllmServer], generation: Sequence[VllmServer], by_params: bool
+    ) -> None:
+        self._servers = (*context, *generation)
+        self._context, self._generation = itertools.cycle(context), itertools.cycle(generation)
+        self._by_params = by_params
+
+    async def open(self, app: web.Application) -> AsyncIterator[None]:
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
+        async with aiohttp.ClientSession(
+            timeout=limits, connector=connector, auto_decompress=False
+        ) as self._session:
+            yield
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request by two servers, or by a generation server if it cannot be handed over.
+
+        A body that is no JSON object goes to a generation server too, whose error is the answer.
+        """
+        raw, named = await request.read(), dict[str, str]()
+        try:
+            body = _read_object(raw)
+            generation = next(self._generation)
+            if body is not None and find_obstacle(body) is None:
+                context = next(self._context)
+                named[CONTEXT] = context.name
+                first = build_first(body, with_params=self._by_params)
+                refused, told = await self._ask_context(context, request, first)
+                if refused is not None:
+                    return json_response(*refused, headers=named)
+                raw = encode(build_second(body, told))
+            named[GENERATION] = generation.name
+            return await self._relay(request, generation, raw, named)
+        except _Unanswered as error:
+            return _fail(error, named)
+
+    async def _ask_context(
+        self, server: VllmServer, request: web.Request, body: Mapping[str, Any]
+    ) -> tuple[tuple[int, bytes] | None, Mapping[str, Any] | None]:
+        """Return the context server's refusal, if any, and what it hands over."""
+        try:
+            async with self._session.post(
+                server.url + request.path, data=encode(body), headers=_headers(request)
+            ) as reply:
+                status, content = reply.status, await reply.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _Unanswered(502, f"{server.name}: {_describe(error)}") from error
+        if status != 200:
+            return (status, content), None
+        told = read_params(_read_object(content))
+        if self._by_params and told is None:
+            raise _Unanswered(502, f"{server.name}: no kv_transfer_params in its answer")
+        return None, told
+
+    async def _relay(
+        self, request: web.Request, server: VllmServer, body: bytes, named: Mapping[str, str]
+    ) -> web.StreamResponse:
+        """Pass the server's answer on as it comes.
+
+        If it breaks off, the connection to the client is closed before the end of the answer.
+        """
+        response: web.StreamResponse | None = None
+        try:
+            async with self._session.request(
+                request.method, server.url + request.path, data=body, headers=_headers(request)
+            ) as reply:
+                headers = {"Content-Type": reply.headers.get("Content-Type", ""), **named}
+                response = web.StreamResponse(status=reply.status, headers=headers)
+                await response.prepare(request)
+                async for piece in reply.content.iter_any():
+                    await response.write(piece)
+                await response.write_eof()
+                return response
+        except ConnectionResetError:
+            # Either the client or the server has gone; there is nobody to tell, or no way to.
+            if response is None:
+                raise _Unanswered(502, f"{server.name}: the connection was reset") from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if response is None:
+                raise _Unanswered(502, f"{server.name}: {_describe(error)}") from error
+        if request.transport is not None:
+            request.transport.abort()
+        return response
+
+    async def pass_on(self, request: web.Request) -> web.StreamResponse:
+        """Let the first context server answer."""
+        try:
+            return await self._relay(request, self._servers[0], await request.read(), {})
+        except _Unanswered as error:
+            return _fail(error, {})
+
+    async def health(self, request: web.Request) -> web.Response:
+        """Return 200 if every server is healthy, else 503 with the names of the others."""
+        found = await asyncio.gather(*(self._is_healthy(one) for one in self._servers))
+        ill = [one.name for one, well in zip(self._servers, found, strict=True) if not well]
+        if not ill:
+            return web.Response()
+        return _fail(_Unanswered(503, f"not healthy: {', '.join(ill)}"), {})
+
+    async def _is_healthy(self, server: VllmServer) -> bool:
+        with suppress(aiohttp.ClientError, TimeoutError, OSError):
+            async with asyncio.timeout(HEALTH_S), self._session.get(server.url + "/health") as told:
+                return told.status == 200
+        return False
+
+
+def _read_object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _headers(request: web.Request) -> dict[str, str]:
+    found = {name: request.headers[name] for name in PASSED_ON if name in request.headers}
+    return {"Content-Type": "application/json", **found}
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+def _fail(error: _Unanswered, named: Mapping[str, str]) -> web.Response:
+    body = trtllm_error(error.message, "ServerError", error.status)
+    return json_response(error.status, encode(body), headers=named)
