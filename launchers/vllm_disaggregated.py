@@ -1,6 +1,6 @@
-"""Run context and generation servers of vLLM with a front door on this machine.
+"""Run context and generation servers of vLLM with an orchestrator on this machine.
 
-The front door belongs to serve-eval and names the servers of each answer in header fields.
+The orchestrator belongs to serve-eval and names the servers of each answer in header fields.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def job_size(context: LaunchContext, options: VllmDisaggregatedOptions) -> JobSi
 async def launch(
     context: LaunchContext, options: VllmDisaggregatedOptions
 ) -> AsyncIterator[Endpoint]:
-    """Start all servers, wait for a completion, and yield the front door's endpoint.
+    """Start all servers, wait for a completion, and yield the orchestrator's endpoint.
 
     Each server gets its own block of GPUs, context servers first. `host` and `port` are those of
-    the front door; the servers bind loopback. Files of the KV cache are deleted at the end.
+    the orchestrator; the servers bind loopback. Files of the KV cache are deleted at the end.
 
     Raises PlanError if options contradict each other or the GPUs are too few, LaunchError if a
     server does not start or ends.
@@ -94,9 +94,9 @@ def _servers(
     ports: Sequence[int] | None = None,
     tag: str = SHOWN_TAG,
 ) -> list[Server]:
-    """Return the context servers, the generation servers and the front door.
+    """Return the context servers, the generation servers and the orchestrator.
 
-    `ports` are those of the front door and of the servers, and then those of NIXL.
+    `ports` are those of the orchestrator and of the servers, and then those of NIXL.
     """
     parts = list_parts(options)
     workers = len(parts) - 1

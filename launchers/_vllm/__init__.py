@@ -1,3 +1,3 @@
-"""vLLM: command lines, prefill and decode servers, and the front door that hands prompts over."""
+"""vLLM: command lines, prefill and decode servers, and the orchestrator that hands prompts over."""
 
-__all__ = ["command_line", "deployment", "front_door", "handover", "transfer"]
+__all__ = ["command_line", "deployment", "handover", "orchestrator", "transfer"]

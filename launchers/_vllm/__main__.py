@@ -1,4 +1,4 @@
-"""Run the front door of a vLLM deployment as a separate process."""
+"""Run the orchestrator of a vLLM deployment as a separate process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from launchers._http.server import serve_app
 from launchers._process.own_server import serve_until_ended
-from launchers._vllm.front_door import VllmServer, create_app
+from launchers._vllm.orchestrator import VllmServer, create_app
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     app = create_app(given.context, given.generation, by_params=not given.no_params)
     serving = serve_app(app, host=given.host, port=given.port)
-    asyncio.run(serve_until_ended(serving, "front door", None))
+    asyncio.run(serve_until_ended(serving, "orchestrator", None))
 
 
 def _read_server(text: str) -> VllmServer:

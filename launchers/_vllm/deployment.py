@@ -1,4 +1,4 @@
-"""Context and generation servers of vLLM behind a front door: options, parts and servers. Pure."""
+"""Context and generation servers of vLLM with an orchestrator: options and servers. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from launchers._fleet import other_engine
 from launchers._options import Env, FrontDoor, GpuChoice, TimeLimits, Variables
 from launchers._process import environment
 from launchers._trtllm.command_line import Place, Server, words
-from launchers._trtllm.parts import Part
+from launchers._trtllm.parts import ORCHESTRATOR, Part
 from launchers._vllm import command_line, transfer
 from launchers._vllm.command_line import COMMAND, Command, Model, VllmServerOptions
 from serve_eval.errors import PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import LaunchContext
 
-FRONT_DOOR = "front_door"
 EQUAL = ("block_size", "kv_cache_dtype", "dtype", "max_model_len")
 """Options in which both sides must agree. vLLM itself does not notice a different block size, and
 then reads other parts of the cache."""
@@ -85,7 +84,7 @@ class VllmDisaggregatedOptions(VllmServerOptions, Variables, GpuChoice, FrontDoo
 
 
 def list_parts(options: VllmDisaggregatedOptions) -> list[Part]:
-    """Return context servers, generation servers and the front door, in order.
+    """Return context servers, generation servers and the orchestrator, in order.
 
     Raises PlanError if options contradict each other.
     """
@@ -107,7 +106,7 @@ def list_parts(options: VllmDisaggregatedOptions) -> list[Part]:
             Part(name=f"{name}_{i}", kind=kind, width=width) for i in range(side.num_instances)
         ]
     _check_agreement(options)
-    return [*parts, Part(name=FRONT_DOOR, kind=FRONT_DOOR, width=0)]
+    return [*parts, Part(name=ORCHESTRATOR, kind=ORCHESTRATOR, width=0)]
 
 
 def build_servers(
@@ -120,14 +119,14 @@ def build_servers(
 ) -> list[Server]:
     """Return the servers to start, in the order of the parts.
 
-    `side_ports` has a further port for each server but the front door, and `folder` is that of the
+    `side_ports` has a further port for each server but the orchestrator. `folder` is that of the
     files of the KV cache. Raises PlanError.
     """
     workers = [
         _worker(options, context, part, place, side_port, folder)
         for (part, place), side_port in zip(placed[:-1], side_ports, strict=True)
     ]
-    return [*workers, _front_door(options, workers, placed[:-1], placed[-1][1])]
+    return [*workers, _orchestrator(options, workers, placed[:-1], placed[-1][1])]
 
 
 def _worker(
@@ -171,7 +170,7 @@ def _worker(
     )
 
 
-def _front_door(
+def _orchestrator(
     options: VllmDisaggregatedOptions,
     workers: Sequence[Server],
     placed: Sequence[tuple[Part, Place]],
@@ -189,7 +188,7 @@ def _front_door(
     for worker, (part, _) in zip(workers, placed, strict=True):
         argv += [f"--{part.kind.removesuffix('_servers')}", f"{worker.name}={worker.url}"]
     argv += [] if options.connector == transfer.NIXL else ["--no-params"]
-    return Server(name=FRONT_DOOR, argv=tuple(argv), probe=(), place=place)
+    return Server(name=ORCHESTRATOR, argv=tuple(argv), probe=(), place=place)
 
 
 def _merge(options: VllmDisaggregatedOptions, side: VllmSide) -> VllmSide:

@@ -51,8 +51,8 @@ def build_first(body: Mapping[str, Any], *, with_params: bool) -> dict[str, Any]
             first[name] = 1
     first |= {"max_tokens": 1, "ignore_eos": True}
     if first.get("tool_choice") not in (None, "none", "auto"):
-        # An answer of one token cannot be a call. The prompt has the tools all the same.
-        first["tool_choice"] = "auto"
+        # An answer of one token cannot be a call. The tools stay in the prompt.
+        first["tool_choice"] = "none"
     return {**first, PARAMS: dict(FIRST)} if with_params else first
 
 

@@ -54,6 +54,10 @@ _SIMULATED = {
     *("no_guided", "no_tools", "prompt_logprobs", "tokens_per_step"),
     *("begins_with", "tells_beginning", "puts_beginning"),
 }
+_VLLM = {
+    *("max_model_len", "dtype", "quantization", "tp", "block_size", "kv_cache_dtype"),
+    *("prefix_caching", "eager", "tool_call_parser", "gpus"),
+}
 HARMLESS: Mapping[str, frozenset[str]] = {
     "external": frozenset({"ready_timeout_s", "perf_metrics"}),
     "simulated": frozenset(_SIMULATED),
@@ -78,9 +82,11 @@ HARMLESS: Mapping[str, frozenset[str]] = {
         }
     ),
     "transformers_serve": _TIMES | {"gpus", "device", "dtype", "continuous_batching", "threads"},
+    "vllm": _TIMES | _VLLM,
+    "vllm_disaggregated": _TIMES | _VLLM | {"connector"},
 }
-"""Options of our launchers that run and reach nothing themselves. `device` and `dtype` are one
-word each."""
+"""Options of our launchers that run and reach nothing themselves. `device`, `dtype` and the like
+are one word each."""
 OPTIONS: Mapping[str, str] = {
     "perf_metrics_dir": "read what the orchestrator writes in",
     "request_trace_dir": "read the requests to the orchestrator in",
@@ -101,6 +107,9 @@ OPTIONS: Mapping[str, str] = {
     "trtllm_disaggregated": "start",
     "orchestrator": "configure the orchestrator with",
     "cache_transceiver": "move the cache by",
+    "connector_config": "move the cache by",
+    "kv_folder": "write the cache of the prompts below",
+    "speculative": "configure speculative decoding with",
     "discovery": "let servers register with",
     "image": "run the image",
     "container": "run the container",

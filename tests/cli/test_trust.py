@@ -68,6 +68,7 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trap]:
             "trtllm-serve",
             "llama-server",
             "transformers",
+            "vllm",
         ):
             (programs / name).write_text(f"#!/bin/sh\necho {name} >> {found.marker}\nexit 1\n")
             (programs / name).chmod(0o755)
@@ -161,6 +162,24 @@ FIELDS: list[tuple[str, Any, Change]] = [
     ("launcher.container", {"image": "evil"}, _launched("slurm", container={"image": "evil"})),
     ("launcher.command", SH, _launched("llama_cpp", command=SH)),
     ("launcher.command", SH, _launched("transformers_serve", command=SH)),
+    ("launcher.command", SH, _launched("vllm", command=SH)),
+    (
+        "launcher.speculative",
+        {"model": "evil/model"},
+        _launched("vllm", speculative={"model": "evil/model"}),
+    ),
+    ("launcher.command", SH, _launched("vllm_disaggregated", command=SH)),
+    (
+        "launcher.connector_config",
+        {"kv_connector_module_path": "evil"},
+        _launched("vllm_disaggregated", connector_config={"kv_connector_module_path": "evil"}),
+    ),
+    ("launcher.kv_folder", "/evil", _launched("vllm_disaggregated", kv_folder="/evil")),
+    (
+        "launcher.generation_servers",
+        {"extra_args": ["--x"]},
+        _launched("vllm_disaggregated", generation_servers={"extra_args": ["--x"]}),
+    ),
     ("launcher.weights", "/evil", _launched("embedded", weights="/evil")),
 ]
 

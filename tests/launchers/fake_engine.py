@@ -1,7 +1,8 @@
 """A server of another engine for tests of its launcher: FILE KIND [words of a command line].
 
-KIND sets its behaviour. llama-server and transformers have /health; llama-cpp-python answers 404
-there. transformers refuses any model except the one it was started with, and lists none.
+KIND sets its behaviour. llama-server, transformers and vllm have /health; llama-cpp-python answers
+404 there. transformers refuses any model except the one it was started with, and lists none. vllm
+hands a prompt over if it is asked to, and says in its answer what was handed to it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Handler(BaseHTTPRequestHandler):
                 "transformers": [],
                 "llama-server": [{"id": "m", "owned_by": "llamacpp"}],
                 "llama-cpp-python": [{"id": "m", "owned_by": "me", "permissions": []}],
+                "vllm": [{"id": "m", "owned_by": "vllm"}],
             }
             return self._answer(200, {"object": "list", "data": listed[KIND]})
         return self._answer(404, {"detail": "Not Found"})
@@ -34,10 +36,13 @@ class Handler(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if KIND == "transformers" and asked["model"] != WORDS[1]:
             return self._answer(400, {"detail": f"Server is pinned to {WORDS[1]}"})
-        choice = {"index": 0, "text": "4", "finish_reason": "stop"}
-        return self._answer(
-            200, {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
-        )
+        handed = asked.get("kv_transfer_params", {})
+        text = f"4 {handed['from']}" if "from" in handed else "4"
+        choice = {"index": 0, "text": text, "finish_reason": "stop"}
+        body = {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+        if handed.get("do_remote_decode"):
+            body["kv_transfer_params"] = {"from": given("--port")}
+        return self._answer(200, body)
 
     def _answer(self, status: int, body: object) -> None:
         data = json.dumps(body).encode()

@@ -46,7 +46,8 @@ def test_what_a_plan_starts(name: str) -> None:
 
 def test_every_launcher_that_starts_something_is_among_them() -> None:
     names = {file.read_text().split(":", 1)[1].split()[0] for file in GOLDEN.glob("*.txt")}
-    assert names >= {"simulated", "trtllm", "trtllm_disaggregated", "container", "slurm"}
+    trtllm = {"trtllm", "trtllm_disaggregated", "container", "slurm"}
+    assert names >= {"simulated", "vllm", "vllm_disaggregated"} | trtllm
 
 
 def test_the_plans_of_the_page_are_plans_and_print_what_it_says() -> None:

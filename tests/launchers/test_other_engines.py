@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launchers import llama_cpp, transformers_serve
+from launchers import llama_cpp, transformers_serve, vllm
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
@@ -19,6 +19,7 @@ from serve_eval.schema import Endpoint, LaunchContext
 OPTIONS: dict[Any, Any] = {
     llama_cpp: llama_cpp.LlamaCppOptions,
     transformers_serve: transformers_serve.TransformersOptions,
+    vllm: vllm.VllmOptions,
 }
 CONTEXT = LaunchContext(model="my-model", log_dir=Path("logs"))
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -128,6 +129,13 @@ def test_the_command_line(launcher: ModuleType, options: dict[str, Any], line: s
         (transformers_serve, {"threads": 0}, "launcher.threads"),
         (transformers_serve, {"env": {"HF_TOKEN": TOKEN}}, "a plan must not contain a secret"),
         (transformers_serve, {"env": {"CUDA_VISIBLE_DEVICES": "1"}}, "launcher.gpus"),
+        (vllm, {"max_model_len": 0}, "launcher.max_model_len: 0 is less than 1"),
+        (vllm, {"tp": 2, "gpus": [3]}, "2 GPUs are needed"),
+        (vllm, {"extra_args": ["--block_size", "9"]}, "--block_size is set by the launcher"),
+        (vllm, {"extra_args": ["-tp=9"]}, "-tp is set by the launcher"),
+        (vllm, {"extra_args": ["--speculative-config.method=ngram"]}, "is set by the launcher"),
+        (vllm, {"extra_args": ["--model", "other"]}, "--model is set by the launcher"),
+        (vllm, {"extra_args": ["--api-key", TOKEN]}, "a plan must not contain a secret"),
     ],
 )
 def test_what_cannot_be_launched_is_told_before(
@@ -162,6 +170,7 @@ def _launched(launcher: ModuleType, context: LaunchContext, **options: Any) -> E
         (llama_cpp, "llama-server", {}, "org/model"),
         (llama_cpp, "llama-cpp-python", {"server": "python"}, "org/model"),
         (transformers_serve, "transformers", {"model": "."}, str(Path.cwd())),
+        (vllm, "vllm", {"model": "."}, "org/model"),
     ],
 )
 def test_it_is_started_and_answers(

@@ -1,6 +1,6 @@
 """Answer requests by a context server and a generation server of vLLM, and name both.
 
-Each request goes to the next context server for its prompt, and then to the next generation server.
+Each request goes to a context server for its prompt, and then to a generation server, in turns.
 The names of the servers are in the header fields CONTEXT and GENERATION of the answer, also of a
 failed one. Nothing is retried and nothing is computed again: a server that fails, or does not hand
 over, fails the request.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -51,29 +52,49 @@ class _Unanswered(Exception):
 def create_app(
     context: Sequence[VllmServer], generation: Sequence[VllmServer], *, by_params: bool
 ) -> web.Application:
-    """Return the front door as an aiohttp application.
+    """Return the orchestrator as an aiohttp application.
 
     `by_params`: the servers hand over by `kv_transfer_params`, and a context server whose answer
     has none fails the request.
     """
-    door = _FrontDoor(context, generation, by_params)
+    one = _Orchestrator(context, generation, by_params=by_params)
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     for path in GENERATED:
-        app.router.add_post(path, door.generate)
+        app.router.add_post(path, one.generate)
     for method, paths in ASKED_OF_ONE.items():
         for path in paths:
-            app.router.add_route(method, path, door.pass_on)
-    app.router.add_get("/health", door.health)
-    app.cleanup_ctx.append(door.open)
+            app.router.add_route(method, path, one.pass_on)
+    app.router.add_get("/health", one.health)
+    app.cleanup_ctx.append(one.open)
     return app
 
 
-class _FrontDoor:
+def pair_up(
+    context: Sequence[VllmServer], generation: Sequence[VllmServer]
+) -> list[tuple[VllmServer, VllmServer]]:
+    """Return every pair once, in an order in which the servers of both roles take turns.
+
+    If two servers of each role always worked as the same two pairs, no answer could tell a bad
+    context server from a bad generation server.
+    """
+    m, n = len(context), len(generation)
+    return [
+        (context[i % m], generation[(i + shift) % n])
+        for shift in range(math.gcd(m, n))
+        for i in range(math.lcm(m, n))
+    ]
+
+
+class _Orchestrator:
     def __init__(
-        self, context: Sequence[VllmServer], generation: Sequence[VllmServer], by_params: bool
+        self,
+        context: Sequence[VllmServer],
+        generation: Sequence[VllmServer],
+        *,
+        by_params: bool,
     ) -> None:
         self._servers = (*context, *generation)
-        self._context, self._generation = itertools.cycle(context), itertools.cycle(generation)
+        self._turns = itertools.cycle(pair_up(context, generation))
         self._by_params = by_params
 
     async def open(self, app: web.Application) -> AsyncIterator[None]:
@@ -92,9 +113,8 @@ class _FrontDoor:
         raw, named = await request.read(), dict[str, str]()
         try:
             body = _read_object(raw)
-            generation = next(self._generation)
+            context, generation = next(self._turns)
             if body is not None and find_obstacle(body) is None:
-                context = next(self._context)
                 named[CONTEXT] = context.name
                 first = build_first(body, with_params=self._by_params)
                 refused, told = await self._ask_context(context, request, first)
