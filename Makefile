@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-gpu test-slurm test-mpi test-podman test-etcd lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
+.PHONY: demo test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm test-gpu test-slurm test-mpi test-podman test-etcd lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -22,7 +22,7 @@ test: $(VENV)/.dev
 test-pythons:
 	@MAKE="$(MAKE)" PYTHONS="$(PYTHONS)" sh tests/pythons.sh
 
-SLOW = "slow and not slurm and not mpi and not peers and not gpu"
+SLOW = "slow and not slurm and not mpi and not peers and not vllm and not gpu"
 
 test-slow: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m $(SLOW)
@@ -82,6 +82,14 @@ test-peers: $(VENV)/.dev
 test-peer: $(VENV)/.dev
 	@sh tests/peers/build.sh $(PEERS) wheel
 	$(BIN)/python -m pytest -q tests/peers -k xllamacpp
+
+# The real vLLM on a CPU, aggregated and disaggregated, in a separate environment: tests/vllm/README.md has its size and
+# the times. After the build, no network is needed.
+VLLM = .venv-vllm
+
+test-vllm: $(VENV)/.dev
+	@sh tests/vllm/build.sh $(VLLM)
+	SERVE_EVAL_VLLM=$(abspath $(VLLM)) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q tests/vllm
 
 # Needs an NVIDIA GPU and the environment of test-peers; without a GPU, the measurement is only tried out.
 test-gpu: $(VENV)/.dev

@@ -209,7 +209,7 @@ def seen(peer: Peer, model: Path, ours: Callable[[Spec], Ours], folder: Path) ->
                     model=endpoint.model,
                     reference_model=MODEL,
                 )
-            smoke.update(await asyncio.to_thread(_smoke, peer, endpoint))
+            smoke.update(await asyncio.to_thread(smoke_rows, peer, endpoint))
 
     for spec, _ in WAYS.values():
         ours(spec)
@@ -217,7 +217,7 @@ def seen(peer: Peer, model: Path, ours: Callable[[Spec], Ours], folder: Path) ->
     return Seen(found, smoke)
 
 
-def _smoke(peer: Peer, endpoint: Endpoint) -> dict[str, str]:
+def smoke_rows(peer: Peer, endpoint: Endpoint) -> dict[str, str]:
     """Run a smoke test as a user does and return the rows that are not PASS."""
     command = [
         sys.executable,

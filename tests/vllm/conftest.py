@@ -1,0 +1,105 @@
+"""The deployments of the tests, and the table that they print."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from serve_eval.schema import Endpoint
+from tests.peers.conftest import SMOKE_TABLE, ours
+from tests.peers.conftest import TABLE as WAYS_TABLE
+from tests.vllm.deployments import PYTHON, Deployments, aggregated, decoding, disaggregated
+from tests.vllm.quantise import write_model
+
+__all__ = ["ours"]
+
+TABLE: list[str] = []
+SPECULATION = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "prompt_lookup_max": 3,
+    "prompt_lookup_min": 1,
+}
+SIDE_PORT = 5680
+"""The first of the ports at which the further generation servers meet the context server."""
+Weights = Callable[[str], Path]
+
+
+def has_avx512() -> bool:
+    """Return True if this CPU has the instructions that vLLM's kernels for W4A16 need."""
+    return platform.machine() == "x86_64" and "avx512f" in Path("/proc/cpuinfo").read_text()
+
+
+@pytest.fixture(scope="session")
+def deployments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployments]:
+    if not PYTHON.exists():
+        pytest.skip(f"vLLM was not installed: {PYTHON} is not there (make test-vllm)")
+    began = time.monotonic()
+    found = Deployments(tmp_path_factory.mktemp("vllm"))
+    try:
+        yield found
+    finally:
+        found.close()
+        TABLE.append(f"in all {time.monotonic() - began:.0f} s")
+
+
+@pytest.fixture(scope="session")
+def quantised(tmp_path_factory: pytest.TempPathFactory) -> Weights:
+    folder = tmp_path_factory.mktemp("weights")
+
+    def of(kind: str) -> Path:
+        return folder / kind if (folder / kind).exists() else write_model(kind, folder / kind)
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def single(deployments: Deployments, quantised: Weights) -> Deployments:
+    """Return aggregated deployments: one as it is, and one for each change."""
+    began = time.monotonic()
+    changed = {
+        "w8a8": aggregated(model=str(quantised("w8a8"))),
+        "kv_fp8": aggregated(kv_cache_dtype="fp8"),
+        "ngram": aggregated(speculative=SPECULATION),
+    }
+    if has_avx512():
+        changed["w4a16"] = aggregated(model=str(quantised("w4a16")))
+    deployments.start(aggregated=aggregated(), **changed)
+    TABLE.append(f"start of {len(changed) + 1} servers: {time.monotonic() - began:.0f} s")
+    return deployments
+
+
+@pytest.fixture(scope="session")
+def pairs(single: Deployments, quantised: Weights) -> Deployments:
+    """Return a disaggregated deployment, the aggregated one, and further generation servers.
+
+    Those of `single` are ended first, because all together need more memory than some machines
+    have.
+    """
+    single.stop(*[name for name in single.names if name != "aggregated"])
+    began = time.monotonic()
+    single.start(
+        disaggregated=disaggregated(),
+        blocks_of_64=decoding(SIDE_PORT, block_size=64),
+        int3=decoding(SIDE_PORT + 1, check=False, model=str(quantised("int3"))),
+    )
+    TABLE.append(f"start of 4 servers: {time.monotonic() - began:.0f} s")
+    return single
+
+
+def address(endpoint: Endpoint, name: str) -> str:
+    """Return the address of a launched server."""
+    servers = endpoint.info.servers
+    assert servers is not None
+    return servers[name]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if TABLE:
+        terminalreporter.section("the real vLLM")
+        for line in [*WAYS_TABLE, *SMOKE_TABLE, *TABLE]:
+            terminalreporter.write_line(line)

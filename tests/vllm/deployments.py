@@ -1,0 +1,152 @@
+"""Deployments of the real vLLM, started by our launchers and kept up for several tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+
+from launchers.embedded import WEIGHTS
+from serve_eval.plugins.values import load_launcher
+from serve_eval.schema import Endpoint, LaunchContext, Spec
+
+ROOT = Path(__file__).resolve().parents[2]
+VLLM = Path(os.environ.get("SERVE_EVAL_VLLM", ROOT / ".venv-vllm"))
+"""The folder that `make test-vllm` builds."""
+PYTHON = VLLM / "bin/python"
+MODEL = "embedded"
+READY_S = 300.0
+OPTIONS: Mapping[str, Any] = {
+    "model": str(WEIGHTS),
+    "command": [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server"],
+    "max_model_len": 512,
+    "block_size": 32,
+    "eager": True,
+    "ready_timeout_s": READY_S,
+    "env": {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    },
+}
+NIXL = "NixlConnector"
+
+
+def aggregated(**more: Any) -> Spec:
+    """Return a launcher of one server."""
+    return Spec(name="vllm", options={**OPTIONS, **more})
+
+
+def disaggregated() -> Spec:
+    """Return a launcher of one context and one generation server."""
+    options = {**OPTIONS, "gpus": [], "prefix_caching": False}
+    return Spec(name="vllm_disaggregated", options=options)
+
+
+def decoding(side_port: int, *, check: bool = True, **more: Any) -> Spec:
+    """Return a launcher of a further generation server, which no orchestrator knows.
+
+    `check` False lets it fetch from a server with other weights.
+    """
+    config: dict[str, Any] = {"kv_connector": NIXL, "kv_role": "kv_consumer"}
+    if not check:
+        config["kv_connector_extra_config"] = {"enforce_handshake_compat": False}
+    side = {
+        "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_port),
+    }
+    own = {
+        "prefix_caching": False,
+        "env": {**OPTIONS["env"], **side},
+        "extra_args": ["--kv-transfer-config", json.dumps(config)],
+    }
+    return aggregated(**own, **more)
+
+
+class _Kept(NamedTuple):
+    endpoint: Endpoint
+    end: asyncio.Event
+    task: asyncio.Task[None]
+
+
+class Deployments:
+    """Starts deployments and ends them, each by its name. They run in a thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._kept = folder, dict[str, _Kept]()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def start(self, **launchers: Spec) -> None:
+        """Start deployments at the same time and wait until they answer."""
+        starting = {
+            name: asyncio.run_coroutine_threadsafe(self._start(name, spec), self._loop)
+            for name, spec in launchers.items()
+        }
+        for name, future in starting.items():
+            self._kept[name] = future.result(READY_S + 60)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the deployments that run."""
+        return tuple(self._kept)
+
+    def __getitem__(self, name: str) -> Endpoint:
+        return self._kept[name].endpoint
+
+    def stop(self, *names: str) -> None:
+        """End deployments; without names, all."""
+        ending = []
+        for name in names or self.names:
+            kept = self._kept.pop(name)
+            self._loop.call_soon_threadsafe(kept.end.set)
+            ending.append(asyncio.run_coroutine_threadsafe(_wait(kept.task), self._loop))
+        for future in ending:
+            future.result(60)
+
+    def close(self) -> None:
+        """End all deployments and the thread."""
+        try:
+            self.stop()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(60)
+
+    async def _start(self, name: str, spec: Spec) -> _Kept:
+        ready, end = asyncio.get_running_loop().create_future(), asyncio.Event()
+        task = asyncio.create_task(self._keep(name, spec, ready, end))
+        await asyncio.wait([ready, task], return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            await task
+        return _Kept(await ready, end, task)
+
+    async def _keep(
+        self, name: str, spec: Spec, ready: asyncio.Future[Endpoint], end: asyncio.Event
+    ) -> None:
+        context = LaunchContext(model=MODEL, log_dir=self._folder / name)
+        async with load_launcher(spec.name).launch(context, **spec.options) as endpoint:
+            ready.set_result(endpoint)
+            await end.wait()
+
+
+async def _wait(task: asyncio.Task[None]) -> None:
+    await task
+
+
+def read_counter(url: str, name: str) -> float:
+    """Return the sum of a counter in a server's /metrics; `name` may include labels."""
+    base, _, labels = name.partition("{")
+    text = httpx.get(url + "/metrics", trust_env=False, timeout=30).text
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if line.startswith(base) and labels.rstrip("}") in line
+    )

@@ -1,0 +1,276 @@
+"""Test serve-eval with the real vLLM on a CPU: sound deployments pass, faulty ones are found.
+
+The tests share servers and run in the order of this file. The last one ends the servers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.errors import LaunchError
+from serve_eval.schema import Spec, VerdictOutcome
+from tests.cli.command import serve_eval
+from tests.peers.conftest import MODEL, SAMPLES, WAYS, Ours, evaluated, smoke_rows
+from tests.peers.peers import NOT_OF_THIS_MODEL, Peer
+from tests.vllm.conftest import TABLE, address, has_avx512
+from tests.vllm.deployments import PYTHON, Deployments, read_counter
+from tests.vllm.faulty_transfer import foreign_blocks, orchestrated
+
+pytestmark = [pytest.mark.slow, pytest.mark.vllm]
+VLLM = Peer("vLLM", "vllm", needs=PYTHON, gguf=False)
+SMOKE = {**NOT_OF_THIS_MODEL}
+MOVED = 'vllm:prompt_tokens_by_source_total{source="external_kv_transfer"}'
+FEW, MANY = 100, 300
+ROUNDS = 10
+
+
+def _compare(name: str, a: str, b: str, out: Path, *, limit: int, seed: int = 0) -> Any:
+    """Compare two endpoints as a user does; return the one task of comparison.json and the exit."""
+    began = time.monotonic()
+    ran = serve_eval(
+        "compare", a, b, "--model", MODEL, "--tasks", "word_problems", "--limit", limit,
+        "--seed", seed, "-o", out,
+    )  # fmt: skip
+    assert (out / "comparison.json").exists(), ran.stderr
+    [task] = json.loads((out / "comparison.json").read_text())["tasks"]
+    paired = task["verdict"]["paired"]
+    told = serve_eval("diagnose", out).stdout.strip().splitlines()
+    TABLE.append(
+        f"compare {name} | {task['a']['value']:.1f} | {task['b']['value']:.1f} | lost"
+        f" {task['worse']}, won {task['better']} | {task['verdict']['outcome']} | p"
+        f" {paired['p']:.2g} | {time.monotonic() - began:.0f} s | diagnose: {told[0]}"
+    )
+    return task, ran.returncode
+
+
+def _attribute(name: str, run: Path, *more: str) -> tuple[Any, int]:
+    """Ask the servers of a run separately; return attribution.json and the exit code."""
+    ran = serve_eval("attribute", run, "--samples", 25, *more)
+    if ran.returncode not in (0, 1):
+        TABLE.append(f"attribute {name} | exit {ran.returncode} | {ran.stderr.strip()[-160:]}")
+        return ran.stderr, ran.returncode
+    found = json.loads((run / "attribution.json").read_text())
+    accused = [
+        f"{row['role']} {row['bad']} of {row['answers']}, others {row['others_bad']}"
+        for part in ("alone", "in_pairs", "transfer")
+        for row in (found[part] or {"rows": []})["rows"]
+        if row["accused"]
+    ]
+    TABLE.append(
+        f"attribute {name} | {'; '.join(accused) or 'nobody'} | {found['requests']} requests |"
+        f" {found['wall_s']:.0f} s"
+    )
+    return accused, ran.returncode
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_scores_as_our_own_server_does(
+    single: Deployments, ours: Callable[[Spec], Ours], way: str, tmp_path: Path
+) -> None:
+    spec, limits = WAYS[way]
+    running = Spec(name="external", options={"base_url": single["aggregated"].base_url})
+    report = evaluated(
+        VLLM, f"HF | {way}", running, ours(spec), spec, tmp_path, limits=limits, model=MODEL
+    )
+    assert (report.result.failed, report.result.truncated) == (0, 0)
+    if way == "perplexity":
+        assert report.result.value == pytest.approx(ours(spec).report.result.value, rel=0.005)
+    else:
+        assert report.verdict.outcome is VerdictOutcome.PASS, report.verdict
+
+
+def test_a_smoke_test_shows_what_it_lacks(single: Deployments) -> None:
+    assert smoke_rows(VLLM, single["aggregated"]) == SMOKE
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome"), [("w8a8", "PASS"), ("w4a16", "FAIL"), ("kv_fp8", "PASS")]
+)
+def test_quantisation_is_judged_by_what_it_costs(
+    single: Deployments, name: str, outcome: str, tmp_path: Path
+) -> None:
+    if name == "w4a16" and not has_avx512():
+        pytest.skip("vLLM has no kernel for W4A16 on a CPU without AVX-512")
+    a, b = single["aggregated"].base_url, single[name].base_url
+    task, _ = _compare(f"eager against {name}", a, b, tmp_path / "out", limit=MANY)
+    assert task["verdict"]["outcome"] == outcome
+
+
+def test_speculation_keeps_the_answers_and_its_acceptance_is_read(
+    single: Deployments, tmp_path: Path
+) -> None:
+    root = single["ngram"].base_url.removesuffix("/v1")
+    names = "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_drafts_total"
+    before = [read_counter(root, name) for name in names]
+    a, b = single["aggregated"].base_url, single["ngram"].base_url
+    task, _ = _compare("eager against n-gram", a, b, tmp_path / "out", limit=FEW)
+    assert task["verdict"]["outcome"] != "FAIL"
+    accepted, drafts = (
+        read_counter(root, name) - old for name, old in zip(names, before, strict=True)
+    )
+    assert drafts > 0
+    report = json.loads((tmp_path / "out/b/report.json").read_text())
+    [told] = report["endpoint"]["info"]["engine_counts"]
+    TABLE.append(f"acceptance length {1 + accepted / drafts:.3f}, as reported: {told}")
+
+
+def test_a_sound_transfer_passes_and_is_proven(pairs: Deployments, tmp_path: Path) -> None:
+    disaggregated = pairs["disaggregated"]
+    decode = address(disaggregated, "generation_0")
+    before = read_counter(decode, MOVED)
+    a, b = pairs["aggregated"].base_url, disaggregated.base_url
+    task, _ = _compare("1 + 1, sound", a, b, tmp_path / "out", limit=MANY)
+    assert task["verdict"]["outcome"] == "PASS"
+    moved = read_counter(decode, MOVED) - before
+    asked = task["b"]["prompt_tokens"]
+    TABLE.append(f"1 + 1, sound: {moved:.0f} tokens moved for {asked} prompt tokens of the run")
+    assert moved >= asked
+    served = [
+        json.loads(line) for line in (tmp_path / "out/b/served.jsonl").read_text().splitlines()
+    ]
+    assert {(one["context"], one["generation"]) for one in served} == {
+        ("context_0", "generation_0")
+    }
+    assert len(served) == MANY
+
+
+def test_sound_servers_are_accused_of_nothing(pairs: Deployments, tmp_path: Path) -> None:
+    a, b = pairs["aggregated"].base_url, pairs["disaggregated"].base_url
+    workers = _workers(pairs, "generation_0")
+    for number in range(ROUNDS):
+        out = tmp_path / str(number)
+        task, code = _compare(f"sound, round {number}", a, b, out, limit=40, seed=number)
+        assert (task["verdict"]["outcome"] != "FAIL", code in (0, 3)) == (True, True)
+        bad = re.compile("bad_worker|unlike|more_flips|more_failures|uneven")
+        assert not [line for line in task["warnings"] if bad.search(line)]
+        if number < 3:
+            assert _attribute(f"sound, round {number}", out / "b", *workers) == ([], 0)
+
+
+def _workers(pairs: Deployments, *generation: str) -> list[str]:
+    """Return the flags that name the context server and generation servers."""
+    known = {"generation_0": address(pairs["disaggregated"], "generation_0")}
+    known |= {
+        name: pairs[name].base_url.removesuffix("/v1")
+        for name in ("blocks_of_64", "int3", "aggregated")
+    }
+    urls = [f"context={address(pairs['disaggregated'], 'context_0')}"]
+    urls += [f"generation={known[name]}" for name in generation]
+    return [word for url in urls for word in ("--worker", url)]
+
+
+def test_blocks_of_other_requests_are_found(pairs: Deployments, tmp_path: Path) -> None:
+    decode = address(pairs["disaggregated"], "generation_0")
+    with (
+        foreign_blocks(address(pairs["disaggregated"], "context_0")) as context,
+        orchestrated(context, [decode]) as url,
+    ):
+        a = pairs["aggregated"].base_url
+        task, code = _compare("foreign blocks for 10 %", a, url, tmp_path / "out", limit=MANY)
+    assert (task["verdict"]["outcome"], code) == ("FAIL", 1)
+    assert task["worse"] > 5 * task["better"]
+
+
+def test_unequal_block_sizes_are_found_and_the_transfer_is_named(
+    pairs: Deployments, tmp_path: Path
+) -> None:
+    context = address(pairs["disaggregated"], "context_0")
+    decode = pairs["blocks_of_64"].base_url.removesuffix("/v1")
+    with orchestrated(context, [decode]) as url:
+        a = pairs["aggregated"].base_url
+        task, code = _compare("block sizes 32 and 64", a, url, tmp_path / "out", limit=FEW)
+        assert (task["verdict"]["outcome"], code) == ("FAIL", 1)
+        workers = _workers(pairs, "blocks_of_64")
+        accused, code = _attribute("block sizes 32 and 64", tmp_path / "out/b", *workers)
+    assert (len(accused), code) == (1, 1)
+    assert accused[0].startswith("transfer")
+
+
+def test_one_of_two_generation_servers_with_three_bits_is_named(
+    pairs: Deployments, tmp_path: Path
+) -> None:
+    context = address(pairs["disaggregated"], "context_0")
+    bad = pairs["int3"].base_url.removesuffix("/v1")
+    decodes = [address(pairs["disaggregated"], "generation_0"), bad]
+    with orchestrated(context, decodes) as url:
+        a = pairs["aggregated"].base_url
+        task, code = _compare("one of two int3", a, url, tmp_path / "out", limit=MANY)
+        assert (task["verdict"]["outcome"], code) == ("FAIL", 1)
+        named = [line for line in task["warnings"] if "generation_1" in line]
+        TABLE.append(f"one of two int3: {named}")
+        assert named
+        workers = _workers(pairs, "generation_0", "int3")
+        accused, code = _attribute("one of two int3", tmp_path / "out/b", *workers)
+    assert code == 1
+    assert any(one.startswith("generation") for one in accused)
+
+
+def test_a_generation_server_that_takes_nothing_over_is_an_error(
+    pairs: Deployments, tmp_path: Path
+) -> None:
+    context = address(pairs["disaggregated"], "context_0")
+    alone = pairs["aggregated"].base_url.removesuffix("/v1")
+    with orchestrated(context, [alone]) as url:
+        ran = serve_eval(
+            "run", "--base-url", url, "--model", MODEL, "--tasks", "word_problems", "--limit", 20,
+            "--no-reference", "-o", tmp_path / "run",
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        workers = _workers(pairs, "aggregated")
+        told, code = _attribute("decode takes nothing over", tmp_path / "run", *workers)
+    assert code == 4
+    assert "KV" in told
+
+
+def test_a_context_server_that_is_killed_is_not_a_wrong_answer(
+    pairs: Deployments, tmp_path: Path
+) -> None:
+    out, context = tmp_path / "run", address(pairs["disaggregated"], "context_0")
+    decode = address(pairs["disaggregated"], "generation_0")
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("limits: {outage_timeout_s: 3}\n")
+    killing = threading.Thread(target=_kill_after_first_answers, args=(context, out))
+    with orchestrated(context, [decode]) as url:
+        killing.start()
+        ran = serve_eval(
+            "run", plan, "--base-url", url, "--model", MODEL, "--tasks", "word_problems",
+            "--limit", SAMPLES, "--concurrency", 4, "--no-reference", "-o", out,
+        )  # fmt: skip
+        killing.join()
+    assert ran.returncode == 4, ran.stderr
+    TABLE.append(f"prefill killed: exit {ran.returncode}: {ran.stderr.strip().splitlines()[-3:]}")
+    answered = _count_answers(out)
+    assert 0 < answered < SAMPLES
+    scored = [line for file in out.glob("scores/*") for line in file.read_text().splitlines()]
+    assert len(scored) <= answered
+    with pytest.raises(LaunchError, match="context_0"):
+        pairs.stop("disaggregated")
+
+
+def _kill_after_first_answers(url: str, out: Path) -> None:
+    port = url.rpartition(":")[2]
+    [pid] = [
+        int(folder.name)
+        for folder in Path("/proc").iterdir()
+        if folder.name.isdecimal()
+        and (words := (folder / "cmdline").read_bytes().split(b"\0"))[:1] == [bytes(PYTHON)]
+        and port.encode() in words
+    ]
+    deadline = time.monotonic() + 60
+    while _count_answers(out) < 10 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+
+
+def _count_answers(out: Path) -> int:
+    return sum(len(file.read_bytes().splitlines()) for file in out.glob("samples/*"))
