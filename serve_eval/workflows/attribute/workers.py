@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,8 @@ from serve_eval.stats.contingency import CONTEXT, GENERATION
 
 SERVER = "server"
 ROLES = (CONTEXT, GENERATION, SERVER)
+_ADDRESS = re.compile(r"[a-z]+://\S+|[^\s/]+:\d{1,5}(?:/\S*)?", re.IGNORECASE)
+"""A name that can be asked; a router may also send one like decode-1."""
 CLUSTER_ROLES = {"context_servers": CONTEXT, "generation_servers": GENERATION}
 
 
@@ -49,7 +52,7 @@ async def list_workers(
 ) -> list[Worker]:
     """Return the workers that the launcher started, or else the registered ones.
 
-    If neither is known, return the workers that answered in the run.
+    If neither is known, return the workers that answered in the run, if their names are addresses.
     """
     if found := _list_launched(endpoint):
         return found
@@ -67,7 +70,7 @@ async def list_workers(
     return [
         Worker(role, normalise_base_url(name))
         for role, name in sorted(named, key=str)
-        if name is not None
+        if name is not None and _ADDRESS.fullmatch(name)
     ]
 
 
