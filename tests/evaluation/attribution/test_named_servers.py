@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from rich.console import Console
 
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.attribution import named_servers
-from serve_eval.evaluation.attribution.matching import HEADERS
+from serve_eval.evaluation.attribution.matching import HEADERS, IDS
 from serve_eval.evaluation.endpoint.launch import _list_known
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
@@ -31,7 +32,16 @@ from serve_eval.schema import Limits, Plan, Report, Spec
 from serve_eval.workflows.attribute.attribute import prepare_asking
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.cli.command import environment
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, stall
+from tests.scripted_server import (
+    HttpRequest,
+    Reply,
+    Responder,
+    ScriptedServer,
+    answer,
+    fail,
+    json_reply,
+    stall,
+)
 
 N = 60
 BAD = "decode-1:9"
@@ -44,7 +54,8 @@ class Router:
 
     The servers named `wrong` answer wrongly, and those named `broken` fail. The first attempt of
     each prompt fails on the server `first_on`. `names` are the headers of a reply by its generation
-    server. From the prompt `stalls_at` on it does not answer, which sets `stalled`.
+    server. `routes` are its other paths. From the prompt `stalls_at` on it does not answer, which
+    sets `stalled`.
     """
 
     plan: Plan
@@ -52,6 +63,7 @@ class Router:
     broken: str = ""
     first_on: str = ""
     stalls_at: int = sys.maxsize
+    routes: Mapping[str, Responder] = field(default_factory=dict)
     names: Callable[[str], Headers] = lambda server: {
         "X-Context-Server": "prefill-0:9",
         "X-Generation-Server": server,
@@ -68,7 +80,7 @@ class Router:
             self.servers[sample.id] = server
             for prompt, right, wrong in _list_known(prepared.task, sample):
                 self._known[prompt] = server, right, wrong
-        self.server = ScriptedServer(self._reply)
+        self.server = ScriptedServer(self._reply, routes=self.routes)
 
     def _reply(self, request: HttpRequest) -> Reply:
         if request.prompt not in self._known:
@@ -83,7 +95,7 @@ class Router:
             return fail(503, "busy", {**self.names(self.first_on), "Retry-After": "0"})
         if server == self.broken:
             return fail(500, "out of memory", self.names(server))
-        told = {"id": f"r-{request.number}"}
+        told = {"id": f"request-{request.number}"}
         return answer(
             wrong if server == self.wrong else right, body=told, headers=self.names(server)
         )
@@ -107,13 +119,14 @@ def run(
     out: Path,
     *more: Plan,
     environ: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
     between: Callable[[], object] = lambda: None,
 ) -> Report:
     """Run the router's plan, then go on with each of `more`, and return the last report."""
 
     async def story() -> Report:
         async with router.server.serve() as url:
-            spec = Spec(name="external", options={"base_url": url})
+            spec = Spec(name="external", options={"base_url": url, **(options or {})})
             here = [replace(one, launcher=spec) for one in (router.plan, *more)]
             report = await evaluate(here[0], out, environ=dict(environ or {}))
             for one in here[1:]:
@@ -263,6 +276,54 @@ def test_what_is_known_is_not_noted_again(plan: Plan, tmp_path: Path) -> None:
     told = report.tasks[0].attribution
     assert told is not None
     assert (told.joined, told.planned) == (12, 12)
+
+
+def test_names_win_against_what_is_found_otherwise(plan: Plan, tmp_path: Path) -> None:
+    """An orchestrator also lists each request once, with the id of its answer."""
+    numbers, listed_before = count(1), list[object]()
+
+    def names(server: str) -> Headers:
+        return {} if server == "decode-2:9" else {"X-Generation-Server": server}
+
+    def listed(request: HttpRequest) -> Reply:
+        told = [
+            {"gen_server": "by-id:1", "ctx_perf_metrics": {"request_id": f"request-{number}"}}
+            for number in islice(numbers, len(router.server.asked) - len(listed_before))
+        ]
+        listed_before.extend(told)
+        return json_reply(told)
+
+    routes: dict[str, Responder] = {
+        "/cluster_info": json_reply({"is_ready": True}),
+        "/perf_metrics": listed,
+    }
+    router = Router(replace(plan, limit=30), names=names, routes=routes)
+    report = run(router, tmp_path)
+    told = report.tasks[0].attribution
+    assert told is not None
+    assert (told.how, told.joined) == (f"{HEADERS} and {IDS}", 30)
+    found = {one["id"]: (one["generation"], one["how"]) for one in lines(tmp_path)}
+    assert len(lines(tmp_path)) == 30
+    assert found == {
+        name: ("by-id:1", IDS) if server == "decode-2:9" else (server, HEADERS)
+        for name, server in router.servers.items()
+    }
+
+
+def test_names_answer_a_request_for_perf_metrics(plan: Plan, tmp_path: Path) -> None:
+    def names(server: str) -> Headers:
+        return {
+            "X-Generation-Server": server,
+            "X-TRTLLM-Start-End-Time": "disagg-start;ts=1.5",
+            "Server-Timing": "gen_kv_transfer;dur=1.25",
+        }
+
+    router = Router(replace(plan, limit=6), names=names)
+    report = run(router, tmp_path, options={"perf_metrics": True})
+    assert [(one["how"], one["kv_transfer_s"]) for one in lines(tmp_path)] == (
+        [(HEADERS, 0.00125)] * 6
+    )
+    assert not [line for line in report.warnings if "perf metrics" in line]
 
 
 def test_a_run_that_was_killed_at_its_end_notes_its_servers_without_asking(
