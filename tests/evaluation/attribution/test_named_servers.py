@@ -384,19 +384,33 @@ def test_a_key_in_a_name_is_written_nowhere(plan: Plan, tmp_path: Path) -> None:
         assert path.is_dir() or key.encode() not in path.read_bytes()
 
 
-@pytest.mark.parametrize("end", [":9", ""])
-def test_servers_are_asked_separately_if_their_names_are_addresses(
-    plan: Plan, tmp_path: Path, end: str
-) -> None:
-    def names(server: str) -> Headers:
-        return {"X-Generation-Server": server.removesuffix(":9") + end}
+def _list_asked(run: Path, plan: Plan) -> list[str]:
+    """Return the addresses that `serve-eval attribute` asks."""
+    return [one.url for one in asyncio.run(prepare_asking(run, plan, environ={})).workers]
 
-    report = run(Router(replace(plan, limit=6), names=names), tmp_path)
-    asking = prepare_asking(tmp_path, report.plan, environ={})
-    if end:
-        assert [one.url for one in asyncio.run(asking).workers] == [
-            f"http://decode-{i}:9/v1" for i in range(3)
-        ]
-    else:
-        with pytest.raises(PlanError, match=r"no role has two known workers \(known: none\)"):
-            asyncio.run(asking)
+
+def test_servers_are_asked_separately_if_their_names_are_addresses(
+    plan: Plan, tmp_path: Path
+) -> None:
+    report = run(Router(replace(plan, limit=6)), tmp_path)
+    assert _list_asked(tmp_path, report.plan) == [
+        "http://prefill-0:9/v1",
+        *(f"http://decode-{i}:9/v1" for i in range(3)),
+    ]
+
+
+@pytest.mark.parametrize("name", ["decode-{}", "decode {}:9", "user:key@decode-{}:9", "a:{}:9"])
+def test_names_that_are_no_addresses_are_not_asked(plan: Plan, tmp_path: Path, name: str) -> None:
+    def names(server: str) -> Headers:
+        return {"X-Generation-Server": name.format(server.removesuffix(":9")[-1])}
+
+    report = run(Router(replace(plan, limit=3), names=names), tmp_path)
+    assert {one["generation"] for one in lines(tmp_path)} == {name.format(i) for i in range(3)}
+    with pytest.raises(PlanError, match=r"no role has two known workers \(known: none\)"):
+        _list_asked(tmp_path, report.plan)
+    file = tmp_path / "environment.json"
+    sessions = json.loads(file.read_text())
+    launched = {f"generation_{i}": f"http://127.0.0.1:{i + 1}/v1" for i in range(2)}
+    sessions[-1]["endpoint"]["info"]["servers"] = launched
+    file.write_text(json.dumps(sessions))
+    assert _list_asked(tmp_path, report.plan) == list(launched.values())
