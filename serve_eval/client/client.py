@@ -252,6 +252,11 @@ class Client(EndpointReports):
         return self.attempts.max_in_flight
 
     @property
+    def saw_servers(self) -> bool:
+        """True if a reply named the servers that took part in it."""
+        return self.attempts.saw_servers
+
+    @property
     def cancelled(self) -> int:
         """The number of requests that were sent and then cancelled by their senders."""
         return self.attempts.cancelled

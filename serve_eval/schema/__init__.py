@@ -8,6 +8,7 @@ every request makes instances are Structs: these cost a quarter of a dataclass.
 
 from __future__ import annotations
 
+from serve_eval.schema.answering_servers import AnsweringServers
 from serve_eval.schema.attribution import Attribution, WorkerFigures, WorkerShare, WorkerTimes
 from serve_eval.schema.comparison import (
     Agreement,
@@ -115,6 +116,7 @@ __all__ = [
     "Agreement",
     "AnchorComparison",
     "AnswerFileWriter",
+    "AnsweringServers",
     "Attempt",
     "Attribution",
     "Breakdown",

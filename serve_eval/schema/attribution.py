@@ -71,12 +71,13 @@ class WorkerTimes:
 class Attribution:
     """The workers behind an endpoint that took part in the answers, and those at fault.
 
-    `how` says how that is known: ids (of responses), times (of arrival) or asked (each worker, or
-    pair, got requests of its own). `joined` of `planned` samples are attributed. `alpha` is the
-    probability of accusing any worker if all are healthy. `times` show slow workers, which is not
-    an accusation. `counted` says which answers are wrong, and on which prompts, if a reference
-    decides it. `dealt_by` names what the router's choice depended on (subject, beginning, place,
-    difficulty): only answers to prompts that are alike in it were compared.
+    `how` says how that is known: response headers, metrics or ids of the answers, request traces,
+    times (of arrival), or asked (each worker, or pair, got requests of its own). `joined` of
+    `planned` samples are attributed. `alpha` is the probability of accusing any worker if all are
+    healthy. `times` show slow workers, which is not an accusation. `counted` says which answers are
+    wrong, and on which prompts, if a reference decides it. `dealt_by` names what the router's
+    choice depended on (subject, beginning, place, difficulty): only answers to prompts that are
+    alike in it were compared.
     """
 
     how: str

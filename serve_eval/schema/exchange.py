@@ -8,6 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from serve_eval.schema.answering_servers import AnsweringServers
 from serve_eval.schema.execution import ExecutionResult
 from serve_eval.schema.judge import Judgement
 from serve_eval.schema.sample import Prompt, SamplingParams
@@ -82,6 +83,7 @@ class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     clock that never jumps. `streamed`: the request asked for an event stream. An answer that may
     belong to another request has the number of its `connection` and its `turn` on that connection;
     0: it surely is the right one. `timing` is what the server reported if it was requested.
+    `servers` are those that the reply named, be it an answer or an error.
     """
 
     start_s: float
@@ -93,6 +95,7 @@ class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     connection: int = 0
     turn: int = 0
     timing: ServerTiming | None = None
+    servers: AnsweringServers | None = None
 
 
 class Usage(Struct, frozen=True, kw_only=True, gc=False):

@@ -31,6 +31,7 @@ def answer(
     usage: tuple[int, int] | None = None,
     choice: Mapping[str, Any] | None = None,
     body: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Reply:
     """Answer with a text in the requested form: chat or completion, whole or as a stream.
 
@@ -49,10 +50,10 @@ def answer(
         only = {**_choice(request.chat, streamed, text), "finish_reason": finish, **(choice or {})}
         whole: dict[str, object] = {"choices": [only], **(body or {})}
         if not streamed:
-            return await json_reply({**whole, **counts})(request)
+            return await json_reply({**whole, **counts}, headers=headers)(request)
         counted = counts and (request.body.get("stream_options") or {}).get("include_usage")
         last = [{"choices": [], **counts}] if counted else []
-        return await stream([whole, *last, "[DONE]"])(request)
+        return await stream([whole, *last, "[DONE]"], headers=headers)(request)
 
     return reply
 
@@ -119,7 +120,12 @@ def logprobs(tokens: Sequence[TokenLogprob]) -> Reply:
     return reply
 
 
-def stream(events: Iterable[object] | AsyncGenerator[object], *, line_end: bytes = b"\n") -> Reply:
+def stream(
+    events: Iterable[object] | AsyncGenerator[object],
+    *,
+    line_end: bytes = b"\n",
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
     """Send server-sent events.
 
     Bytes are sent unchanged, a text as the data of an event, anything else as JSON. An asynchronous
@@ -133,7 +139,8 @@ def stream(events: Iterable[object] | AsyncGenerator[object], *, line_end: bytes
         return f"data: {text}".encode() + 2 * line_end
 
     async def reply(request: HttpRequest) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        told = {"Content-Type": "text/event-stream", **(headers or {})}
+        response = web.StreamResponse(headers=told)
         await response.prepare(request.http)
         async with aclosing(
             events if isinstance(events, AsyncGenerator) else _each(events)

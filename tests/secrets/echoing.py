@@ -115,14 +115,14 @@ class Echoing:
                 http(
                     said.encode(),
                     status.replace("KEY", key),
-                    {"Location": f"/{key}", "X-Request-ID": key},
+                    {"Location": f"/{key}", "X-Request-ID": key, **_servers(key)},
                 )
             )
         answer = _answer(request.body, way, key)
         return (
-            _streams(answer)
+            _streams(answer, key)
             if request.body.get("stream")
-            else _writes(http(json.dumps(answer).encode()))
+            else _writes(http(json.dumps(answer).encode(), headers=_servers(key)))
         )
 
     @staticmethod
@@ -149,6 +149,10 @@ class Echoing:
                 {"is_ready": True, "current_workers": workers, "minimal_instances": key}
             ).encode()
         return json.dumps({"version": f"1.2 {key}", "key": key, "told": [key, {key: key}]}).encode()
+
+
+def _servers(key: str) -> dict[str, str]:
+    return {"X-Context-Server": f"{key}:1", "X-Generation-Server": key}
 
 
 def _answer(asked: Mapping[str, Any], way: str, key: str) -> dict[str, Any]:
@@ -202,7 +206,7 @@ def _answer(asked: Mapping[str, Any], way: str, key: str) -> dict[str, Any]:
     return {**told, "choices": [{**choice, "text": text}]}
 
 
-def _streams(answer: Mapping[str, Any]) -> Act:
+def _streams(answer: Mapping[str, Any], key: str) -> Act:
     """Return an act that streams the answer in pieces, none of which contains the key."""
 
     async def act(turn: Turn) -> None:
@@ -221,7 +225,8 @@ def _streams(answer: Mapping[str, Any]) -> Act:
             {"finish_reason": "stop", **choice, **({"delta": {}} if chat else {"text": ""})}
         )
         told = {name: value for name, value in answer.items() if name != "choices"}
-        await turn.write(STREAM_HEAD)
+        fields = "".join(f"{name}: {value}\r\n" for name, value in _servers(key).items())
+        await turn.write(STREAM_HEAD.removesuffix(b"\r\n") + fields.encode("latin-1") + b"\r\n")
         for event in events:
             await turn.write(
                 chunked(b"data: " + json.dumps({**told, "choices": [event]}).encode() + b"\n\n")

@@ -35,6 +35,7 @@ from serve_eval.client.transport import (
     RequestHead,
     TransportSettings,
 )
+from serve_eval.client.wire_format.answering_servers import SERVER_FIELDS
 from serve_eval.client.wire_format.reply import HEAD_FIELDS, Reply
 from serve_eval.schema.base_url import on_the_wire
 
@@ -251,11 +252,12 @@ async def _fill(reply: Reply, response: aiohttp.ClientResponse) -> None:
     """Fill a reply with a response as it arrives."""
     reply.read_at = time.monotonic()
     reply.received += sum(len(name) + len(value) + 4 for name, value in response.raw_headers)
-    fields = ((name.lower(), value) for name, value in response.raw_headers)
-    reply.begin(
-        response.status,
-        {name: value.decode("latin-1") for name, value in fields if name in HEAD_FIELDS},
-    )
+    head: dict[bytes, str] = {}
+    for name, value in ((name.lower(), value) for name, value in response.raw_headers):
+        if name in HEAD_FIELDS:
+            repeated = name in SERVER_FIELDS and name in head
+            head[name] = "" if repeated else value.decode("latin-1")
+    reply.begin(response.status, head)
     async for piece in response.content.iter_any():
         reply.read_at = time.monotonic()
         reply.received += len(piece)

@@ -62,6 +62,7 @@ class AttemptSender:
     """Makes attempts through a transport.
 
     `cancelled` counts the requests that were sent and then cancelled by their senders.
+    `saw_servers`: a reply named the servers that took part in it.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class AttemptSender:
         self._rate = StartRate(limits.rate_limit) if limits.rate_limit else None
         self._echoes = Echoes()
         self._in_flight = self.max_in_flight = self.cancelled = 0
+        self.saw_servers = False
         self._epoch = time.time() - time.monotonic()
 
     def open(self, patience: Patience) -> None:
@@ -165,11 +167,8 @@ class AttemptSender:
         """Return the answer, unless it belongs to another request. Raises Missed."""
         reply, ids, ledger = this.reply, self._ids, self._transport.ledger
         if channel.out and this.used:
-            raise Missed(
-                FailureKind.INVALID_RESPONSE,
-                "its connection delivered more answers than requests",
-                stale=True,
-            )
+            why = "its connection delivered more answers than requests"
+            raise _miss_own_answer(reply, why, stale=True)
         said = self._reader.read_answer(reply, request)
         named = None if reply.request_id is None else ids.find_named(reply.request_id)
         if named is None and said.id is not None and ids.own in said.id:
@@ -177,12 +176,10 @@ class AttemptSender:
         if named is not None and named != this.request_id:
             ledger.stray(channel, "an answer named another of our requests")
             why = f"the answer to another request: it names {named}"
-            raise Missed(FailureKind.INVALID_RESPONSE, why, stale=this.used)
+            raise _miss_own_answer(reply, why, stale=this.used)
         if self._echoes.is_echo(channel, said):
-            raise Missed(
-                FailureKind.INVALID_RESPONSE,
-                "the connection repeated the answer to an earlier request",
-            )
+            why = "the connection repeated the answer to an earlier request"
+            raise _miss_own_answer(reply, why)
         if named is not None:
             this.named = True
             ledger.prove_next(channel)
@@ -208,6 +205,10 @@ class AttemptSender:
         self._in_flight -= 1
         # An answer needs a proof if its connection was used before and it did not name its request.
         doubtful = channel is not None and this.failure is None and this.used and not this.named
+        servers = reply.servers
+        if servers is not None:
+            self.saw_servers = True
+            servers = self._masking.value(servers) if self._masking else servers
         attempts.append(
             Attempt(
                 start_s=microseconds(self._epoch + this.start),
@@ -219,6 +220,7 @@ class AttemptSender:
                 connection=channel.number if doubtful and channel is not None else 0,
                 turn=channel.turns + 1 if doubtful and channel is not None else 0,
                 timing=self._masking.value(reply.timing) if self._masking else reply.timing,
+                servers=servers,
             )
         )
         if channel is None:
@@ -230,3 +232,9 @@ class AttemptSender:
             # The answer may still arrive on the connection after an error.
             reply.settle()
         self._transport.give_up(channel, reply, unwanted=this.unwanted)
+
+
+def _miss_own_answer(reply: Reply, why: str, *, stale: bool = False) -> Missed:
+    """Return the outcome of an attempt whose reply, and its servers, are those of another."""
+    reply.servers = None
+    return Missed(FailureKind.INVALID_RESPONSE, why, stale=stale)

@@ -10,6 +10,7 @@ from typing import cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from serve_eval.client.transport import BadHttp, Disconnected
+from serve_eval.client.wire_format.answering_servers import SERVER_FIELDS
 from serve_eval.client.wire_format.reply import HEAD_FIELDS, Reply
 
 FIRST_CHECK, CHECK_EVERY = 8, 512
@@ -170,7 +171,8 @@ class Http1Connection(asyncio.Protocol):
         self._head_size += len(name) + len(value)
         name = name.lower()
         if name in HEAD_FIELDS:
-            self._head[name] = value.decode("latin-1")
+            repeated = name in SERVER_FIELDS and name in self._head
+            self._head[name] = "" if repeated else value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         reply, head, status = self._reply, self._head, self._parser.get_status_code()

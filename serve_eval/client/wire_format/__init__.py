@@ -2,6 +2,7 @@
 
 __all__ = [
     "answer",
+    "answering_servers",
     "calls",
     "echoes",
     "logprobs",

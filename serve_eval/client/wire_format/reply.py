@@ -7,10 +7,16 @@ import math
 import zlib
 from collections.abc import Callable, Mapping
 
+from serve_eval.client.wire_format.answering_servers import (
+    CONTEXT_FIELD,
+    GENERATION_FIELD,
+    SERVER_FIELDS,
+    read_servers,
+)
 from serve_eval.client.wire_format.server_timing import STAMPS, TIMING, BehindDone, parse
 from serve_eval.client.wire_format.stream import StreamedAnswer
 from serve_eval.client.wire_format.wire import EVENT_STREAM, InvalidResponse
-from serve_eval.schema import ServerTiming
+from serve_eval.schema import AnsweringServers, ServerTiming
 
 STATE_HEADER, STARTING = b"x-trtllm-server-state", "starting"
 """The header by which trtllm-serve reports, with a 503, that it is still loading its model."""
@@ -33,8 +39,10 @@ HEAD_FIELDS = frozenset(
         _REQUEST_ID,
     }
     | {_TIMING, _STAMPS, STATE_HEADER}
+    | SERVER_FIELDS
 )
-"""The header fields that a transport passes on, in lower case."""
+"""The header fields that a transport passes on, in lower case; of SERVER_FIELDS, a repeated one as
+an empty one."""
 
 
 class TooLarge(Exception):
@@ -56,8 +64,8 @@ class Reply:
 
     `whole`: the message ended, so that its connection can be reused. `request_id` is the
     X-Request-ID that came back. `mask` removes secrets from `content`. `starting`: the server is
-    still loading its model. `told` holds the header fields of `server_timing`; with `metrics`, its
-    event is also searched for in streams.
+    still loading its model. `servers` are those that the head names. With `metrics`, `told` holds
+    the header fields of `server_timing`, and its event is also searched for in streams.
     """
 
     __slots__ = (
@@ -80,6 +88,7 @@ class Reply:
         "received",
         "request_id",
         "retry_after",
+        "servers",
         "starting",
         "status",
         "stream",
@@ -108,6 +117,7 @@ class Reply:
         self.content_type = ""
         self.retry_after: str | None = None
         self.request_id: str | None = None
+        self.servers: AnsweringServers | None = None
         self.until_close = self.whole = self.starting = False
         self.stream: StreamedAnswer | None = None
         self._body: bytes | bytearray = b""
@@ -149,7 +159,10 @@ class Reply:
         self.until_close = not (
             b"content-length" in head or "chunked" in head.get(b"transfer-encoding", "").lower()
         )
-        self.told = head.get(_TIMING), head.get(_STAMPS)
+        if self._metrics:
+            self.told = head.get(_TIMING), head.get(_STAMPS)
+        if CONTEXT_FIELD in head or GENERATION_FIELD in head:
+            self.servers = read_servers(head)
         self.starting = status == 503 and head.get(STATE_HEADER, "").strip().lower() == STARTING
         if b"content-encoding" in head:
             self._unpack_from(head[b"content-encoding"].strip().lower().removeprefix("identity"))

@@ -16,7 +16,7 @@ from statistics import median
 from typing import NamedTuple
 
 from serve_eval.evaluation.attribution.latency import Timed, in_run
-from serve_eval.evaluation.attribution.matching import IDS, METRICS, TIMES, TRACES
+from serve_eval.evaluation.attribution.matching import HEADERS, IDS, METRICS, TIMES, TRACES
 from serve_eval.evaluation.storage.journal import Record
 from serve_eval.evaluation.storage.records.traces import Served
 from serve_eval.schema import Attribution, Metric, Response, WorkerFigures, WorkerShare
@@ -36,6 +36,8 @@ each."""
 PLACE, DIFFICULTY = "place in the data set", "difficulty for the reference"
 WRONG, EMPTY, FAILURES = "wrong answers", "empty answers", "failures"
 MEASURES = (WRONG, EMPTY, FAILURES)
+KEYS = (HEADERS, METRICS, TRACES, IDS, TIMES)
+"""All ways in which a run finds out the servers of an answer, in the order of the report."""
 TOGETHER = " + "
 """Separator between the two workers of a pair."""
 
@@ -105,7 +107,7 @@ def attribute_task(
     how = Counter(one.line.how for one in known)
     measures, dealt_by = compare_workers(known, metric, expected, prompts or planned, kinds)
     return Attribution(
-        how=" and ".join(name for name in (METRICS, TRACES, IDS, TIMES) if how[name]) or TIMES,
+        how=" and ".join(name for name in KEYS if how[name]) or TIMES,
         joined=len(known),
         planned=planned,
         alpha=ALPHA,

@@ -28,7 +28,9 @@ from serve_eval.evaluation.attribution.record import SentAttempt, WorkerRecord
 
 IDS, TIMES = "ids", "times"
 METRICS, TRACES = "metrics of the answers", "request traces"
-"""Ways to join a record to a request. The last two are exact; see `exact_matching`."""
+HEADERS = "response headers"
+"""Ways to join a record to a request. The last three are exact; see `exact_matching` and
+`named_servers`."""
 BLOCK = 400
 """Records per offset: the clocks of two machines drift apart by some milliseconds per hour."""
 LEAST = 12

@@ -18,6 +18,7 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.attribution.last_attempts import read_known
 from serve_eval.evaluation.attribution.matching import join
 from serve_eval.evaluation.attribution.record import SentAttempt, WorkerRecord, record
 from serve_eval.evaluation.storage.journal import Journal
@@ -61,7 +62,9 @@ async def note_servers(
                 # In a thread: 10,000 records take seconds, and other runs of this process may have
                 # requests in flight.
                 await asyncio.to_thread(
-                    lambda: append_traces(folder, _join(journals, began, records))
+                    lambda: append_traces(
+                        folder, _join(journals, began, records, read_known(folder))
+                    )
                 )
 
 
@@ -147,9 +150,15 @@ async def _get(client: Client, path: str) -> object:
 
 
 def _join(
-    journals: Mapping[str, Journal], began: float, records: list[WorkerRecord]
+    journals: Mapping[str, Journal],
+    began: float,
+    records: list[WorkerRecord],
+    known: set[tuple[str, str, float]],
 ) -> Iterator[Served]:
-    """Yield the samples whose last attempt, started since `began`, is joined to a record."""
+    """Yield the samples whose last attempt, started since `began`, is joined to a record.
+
+    Known ones take part in the vote but are left out.
+    """
     sent: list[SentAttempt] = []
     last: dict[int, tuple[str, str]] = {}
     for task, journal in journals.items():
@@ -171,6 +180,8 @@ def _join(
     for i, (one, how) in join(sent, records).items():
         if i in last:
             task, name = last[i]
+            if (task, name, sent[i].start_s) in known:
+                continue
             yield Served(
                 task=task,
                 id=name,

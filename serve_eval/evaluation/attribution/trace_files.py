@@ -19,10 +19,11 @@ from serve_eval.client.client import Client
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.attribution import perf_files
 from serve_eval.evaluation.attribution.exact_matching import Joined, join_exactly
+from serve_eval.evaluation.attribution.last_attempts import list_last_attempts, read_known
 from serve_eval.evaluation.attribution.perf_files import Records, Trace
 from serve_eval.evaluation.attribution.record import WorkerRecord
 from serve_eval.evaluation.storage.journal import Journal
-from serve_eval.evaluation.storage.records.traces import Served, append_traces, read_traces
+from serve_eval.evaluation.storage.records.traces import Served, append_traces
 from serve_eval.schema import Attempt, Endpoint
 
 WAIT_S, POLL_S, SETTLE_S = 5.0, 0.1, 0.5
@@ -124,35 +125,13 @@ def _read(
     return _Found(unjoined, records.found, join_exactly(attempts, records.found, traces))
 
 
-def _last_attempts(journals: Mapping[str, Journal]) -> Iterator[tuple[str, str, Attempt, bool]]:
-    """Yield the task, sample and last attempt of each outcome, and whether it is an answer."""
-    for task, journal in journals.items():
-        for kept in journal.records():
-            result = kept.response or kept.failure
-            if result is None or not result.attempts:
-                continue
-            if kept.response is None or kept.response.choice_logprobs is None:
-                # Choices have their own requests.
-                yield task, kept.id, result.attempts[-1], kept.response is not None
-
-
-def _read_known(folder: Path) -> set[tuple[str, str, float]]:
-    lines = (
-        one
-        for of_task in (read_traces(folder) or {}).values()
-        for ones in of_task.values()
-        for one in ones
-    )
-    return {(one.task, one.id, one.started_s) for one in lines}
-
-
 def _list_unjoined(
     journals: Mapping[str, Journal], folder: Path
 ) -> Iterator[tuple[str, tuple[str, str, Attempt]]]:
-    known = _read_known(folder)
-    for task, name, attempt, _ in _last_attempts(journals):
-        if (task, name, attempt.start_s) not in known:
-            yield attempt.request_id, (task, name, attempt)
+    known = read_known(folder)
+    for one in list_last_attempts(journals):
+        if one.key not in known:
+            yield one.attempt.request_id, (one.task, one.sample_id, one.attempt)
 
 
 def _lines(found: _Found) -> Iterator[Served]:
@@ -174,17 +153,13 @@ def _why_none(
     folders: Folders, found: _Found, journals: Mapping[str, Journal], folder: Path, began: float
 ) -> str | None:
     """Return a warning if no answer since `began` is joined to its servers."""
-    known = _read_known(folder)
+    known = read_known(folder)
     answered = [
-        (task, name, attempt)
-        for task, name, attempt, is_answer in _last_attempts(journals)
-        if is_answer and attempt.start_s >= began
+        one for one in list_last_attempts(journals) if one.answered and one.attempt.start_s >= began
     ]
-    if not answered or any(
-        (task, name, attempt.start_s) in known for task, name, attempt in answered
-    ):
+    if not answered or any(one.key in known for one in answered):
         return None
-    told = any(attempt.timing for _, _, attempt in answered)
+    told = any(one.attempt.timing for one in answered)
     if folders.output is None:
         why = (
             "the answers report times but no server: set launcher.perf_metrics_dir to the"

@@ -9,6 +9,7 @@ from functools import partial
 
 from serve_eval.client.client import Client
 from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.attribution.named_servers import note_named_servers
 from serve_eval.evaluation.attribution.trace import note_servers
 from serve_eval.evaluation.attribution.trace_files import note_servers_from_files
 from serve_eval.evaluation.endpoint.hang_detector import HangDetector
@@ -51,6 +52,7 @@ async def ask_tasks(
     async with (
         note_servers_from_files(client, journals, session.folder, session.warnings.append),
         note_servers(client, journals, session.folder),
+        note_named_servers(client, journals, session.folder),
     ):
         await _ask_and_note_load(session, able, client, hung, participant)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from serve_eval.evaluation.attribution.named_servers import note_earlier_servers
 from serve_eval.evaluation.endpoint.launch import last_endpoint
 from serve_eval.evaluation.judges import check_judges
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
@@ -40,6 +41,7 @@ async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> Non
     plan, folder = session.plan, session.folder
     set_aside(folder, plan, session.prepared, rerun)
     await _open_to_ask(session, rerun)
+    await note_earlier_servers({w.prepared.task.name: w.journal for w in session.tasks}, folder)
     session.endpoint = last_endpoint(plan, folder)
     session.sandbox = await find_sandbox(session)
     await check_judges(plan, list_pending_judges(session.tasks), session.environ)

@@ -43,14 +43,16 @@ _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Record)
 
 
-def read(path: Path) -> Iterator[Record]:
+def read(path: Path, part: bytes = b"") -> Iterator[Record]:
     """Yield the records that count in a file, in the order in which they were written.
 
-    The file is not changed. Skips an incomplete last line. Raises RunFolderError for a damaged
-    line.
+    Skips lines without `part` and does not decode them. The file is not changed. Skips an
+    incomplete last line. Raises RunFolderError for a damaged line.
     """
     gone = withdrawals(path)
     for number, line in _lines(path):
+        if part not in line:
+            continue
         record = _decode(path, number, line)
         if record.withdrawn is None and (
             record.response is None or gone.get(record.id, 0) < number
@@ -154,12 +156,12 @@ class Journal:
             os.ftruncate(self._fd, end)
         return size - end
 
-    def records(self) -> Iterator[Record]:
+    def records(self, part: bytes = b"") -> Iterator[Record]:
         """Yield the records that count, in the order in which they were written.
 
-        Raises RunFolderError for a damaged line.
+        Skips lines without `part`. Raises RunFolderError for a damaged line.
         """
-        return read(self.path)
+        return read(self.path, part)
 
     def append(self, record: Record) -> None:
         """Write one record.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -18,6 +20,8 @@ from serve_eval.stats.contingency import CONTEXT, GENERATION
 
 SERVER = "server"
 ROLES = (CONTEXT, GENERATION, SERVER)
+_ADDRESS = re.compile(r"[a-z]+://\S+|[^\s/]+:\d{1,5}(?:/\S*)?", re.IGNORECASE)
+"""The form of a name that can be asked."""
 CLUSTER_ROLES = {"context_servers": CONTEXT, "generation_servers": GENERATION}
 
 
@@ -49,7 +53,7 @@ async def list_workers(
 ) -> list[Worker]:
     """Return the workers that the launcher started, or else the registered ones.
 
-    If neither is known, return the workers that answered in the run.
+    If neither is known, return the workers that answered in the run, if their names are addresses.
     """
     if found := _list_launched(endpoint):
         return found
@@ -65,10 +69,17 @@ async def list_workers(
         (GENERATION, one.generation) for one in lines
     }
     return [
-        Worker(role, normalise_base_url(name))
+        Worker(role, url)
         for role, name in sorted(named, key=str)
-        if name is not None
+        if name is not None and (url := _address(name)) is not None
     ]
+
+
+def _address(name: str) -> str | None:
+    """Return the base URL in a name, or None: a router may also send a name like decode-1."""
+    with suppress(PlanError):
+        return normalise_base_url(name) if _ADDRESS.fullmatch(name) else None
+    return None
 
 
 def _list_launched(endpoint: Endpoint) -> list[Worker]:

@@ -198,7 +198,7 @@ def test_only_plain_answers_of_this_session_can_be_unknown(
     kept = SimpleNamespace(
         id="1", response=result if answered else None, failure=None if answered else result
     )
-    journals: Any = {"t": SimpleNamespace(records=lambda: [kept])}
+    journals: Any = {"t": SimpleNamespace(records=lambda part: [kept])}
     nothing = trace_files._Found({}, [], {})
     told = trace_files._why_none(
         trace_files.Folders(None, None), nothing, journals, tmp_path, began=1.0

@@ -32,6 +32,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
         for record in records:
             journal.append(record)
         assert list(journal.records()) == records
+        assert list(journal.records(b'"status":500')) == records[1:]
     assert (tmp_path / "j").stat().st_mode & 0o777 == 0o600
 
 
