@@ -21,7 +21,7 @@ VLLM = Path(os.environ.get("SERVE_EVAL_VLLM", ROOT / ".venv-vllm"))
 """The folder that `make test-vllm` builds."""
 PYTHON = VLLM / "bin/python"
 MODEL = "embedded"
-READY_S = 300.0
+READY_S = 600.0
 OPTIONS: Mapping[str, Any] = {
     "model": str(WEIGHTS),
     "command": [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server"],
