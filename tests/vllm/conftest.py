@@ -30,7 +30,7 @@ Weights = Callable[[str], Path]
 
 
 def has_avx512() -> bool:
-    """Return True if this CPU has the instructions that vLLM's kernels for W4A16 need."""
+    """Return True if this CPU has what vLLM's W4A16 and its KV cache in fp8 need."""
     return platform.machine() == "x86_64" and "avx512f" in Path("/proc/cpuinfo").read_text()
 
 
@@ -63,11 +63,11 @@ def single(deployments: Deployments, quantised: Weights) -> Deployments:
     began = time.monotonic()
     changed = {
         "w8a8": aggregated(model=str(quantised("w8a8"))),
-        "kv_fp8": aggregated(kv_cache_dtype="fp8"),
         "ngram": aggregated(speculative=SPECULATION),
     }
     if has_avx512():
         changed["w4a16"] = aggregated(model=str(quantised("w4a16")))
+        changed["kv_fp8"] = aggregated(kv_cache_dtype="fp8")
     deployments.start(aggregated=aggregated(), **changed)
     TABLE.append(f"start of {len(changed) + 1} servers: {time.monotonic() - began:.0f} s")
     return deployments

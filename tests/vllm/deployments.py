@@ -87,12 +87,8 @@ class Deployments:
 
     def start(self, **launchers: Spec) -> None:
         """Start deployments at the same time and wait until they answer."""
-        starting = {
-            name: asyncio.run_coroutine_threadsafe(self._start(name, spec), self._loop)
-            for name, spec in launchers.items()
-        }
-        for name, future in starting.items():
-            self._kept[name] = future.result(READY_S + 60)
+        starting = asyncio.run_coroutine_threadsafe(self._start_all(launchers), self._loop)
+        self._kept |= starting.result(READY_S + 60)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -120,10 +116,23 @@ class Deployments:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(60)
 
+    async def _start_all(self, launchers: Mapping[str, Spec]) -> dict[str, _Kept]:
+        """Start deployments. If one fails, all of them end."""
+        async with asyncio.TaskGroup() as group:
+            starting = {
+                name: group.create_task(self._start(name, spec)) for name, spec in launchers.items()
+            }
+        return {name: task.result() for name, task in starting.items()}
+
     async def _start(self, name: str, spec: Spec) -> _Kept:
         ready, end = asyncio.get_running_loop().create_future(), asyncio.Event()
         task = asyncio.create_task(self._keep(name, spec, ready, end))
-        await asyncio.wait([ready, task], return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait([ready, task], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task])
+            raise
         if not ready.done():
             await task
         return _Kept(await ready, end, task)
