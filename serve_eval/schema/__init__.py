@@ -93,7 +93,7 @@ from serve_eval.schema.suite import (
     WaiverUse,
 )
 from serve_eval.schema.task import Need, Scorer, Scoring, Task, file_stem, is_mutable
-from serve_eval.schema.traffic import Acceptance, ConcurrencyStep, Load, Traffic
+from serve_eval.schema.traffic import Acceptance, AnswerSpan, ConcurrencyStep, Load, Traffic
 from serve_eval.schema.verdict import (
     Ability,
     AcceptanceCheck,
@@ -115,6 +115,7 @@ __all__ = [
     "Agreement",
     "AnchorComparison",
     "AnswerFileWriter",
+    "AnswerSpan",
     "Attempt",
     "Attribution",
     "Breakdown",

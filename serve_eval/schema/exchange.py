@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from serve_eval.schema.execution import ExecutionResult
 from serve_eval.schema.judge import Judgement
@@ -133,6 +133,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     either. `choice_greedy` says of each whether greedy decoding would have written it (None: the
     server does not report it). An answer with `tool_calls` often has no text, and is still an
     answer. `answer_id` is the server's id of it.
+    `system_fingerprint` names the configuration of the server that gave it, if the server names it.
     """
 
     text: str
@@ -154,6 +155,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     tool_calls: tuple[ToolCall, ...] = ()
     choice_greedy: tuple[bool, ...] | None = None
     answer_id: str | None = None
+    system_fingerprint: str | UnsetType = UNSET
 
     @property
     def truncated(self) -> bool:

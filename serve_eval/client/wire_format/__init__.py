@@ -4,6 +4,7 @@ __all__ = [
     "answer",
     "calls",
     "echoes",
+    "fields",
     "logprobs",
     "reply",
     "server_timing",

@@ -1,3 +1,11 @@
 """Provide an endpoint and find out what serves it."""
 
-__all__ = ["deployed_servers", "deployment", "hang_detector", "keeper", "launch", "server_quirks"]
+__all__ = [
+    "deployed_servers",
+    "deployment",
+    "hang_detector",
+    "keeper",
+    "launch",
+    "server_quirks",
+    "system_fingerprints",
+]
