@@ -21,6 +21,7 @@ from serve_eval.schema.comparison import (
 )
 from serve_eval.schema.degradation import Degradation, RunningShare
 from serve_eval.schema.endpoint import AnswerFileWriter, Endpoint, LaunchContext
+from serve_eval.schema.engine_counts import EngineCounts, EngineReport, ServerCounts
 from serve_eval.schema.exchange import (
     Attempt,
     Failure,
@@ -133,6 +134,8 @@ __all__ = [
     "Divergence",
     "EarlyStop",
     "Endpoint",
+    "EngineCounts",
+    "EngineReport",
     "ExecutionResult",
     "ExitReason",
     "Failure",
@@ -188,6 +191,7 @@ __all__ = [
     "Secondary",
     "SelfFlips",
     "ServedPod",
+    "ServerCounts",
     "ServerInfo",
     "ServerTiming",
     "Shard",

@@ -3,6 +3,7 @@
 __all__ = [
     "deployed_servers",
     "deployment",
+    "engine_counters",
     "hang_detector",
     "keeper",
     "launch",

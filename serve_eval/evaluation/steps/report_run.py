@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import report_on
-from serve_eval.evaluation.endpoint import system_fingerprints
+from serve_eval.evaluation.endpoint import engine_counters, system_fingerprints
 from serve_eval.evaluation.endpoint.launch import about_endpoint
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.storage import sessions
@@ -42,10 +42,12 @@ def _remarks(session: RunSession) -> Iterator[str]:
         session.folder,
         [w.prepared.task for w in session.tasks],
     )
+    noted = sessions.read_sessions(session.folder)
     yield from system_fingerprints.remarks(
         system_fingerprints.merge_spans(w.accumulator.traffic for w in session.tasks),
-        [one.endpoint.base_url for one in sessions.read_sessions(session.folder)],
+        [one.endpoint.base_url for one in noted],
     )
+    yield from engine_counters.remarks([one.engine for one in noted])
     yield from first_token.remarks(
         [w.prepared for w in session.tasks], first_token.read_abilities(session.folder)
     )
