@@ -42,6 +42,7 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",pos
 vllm:nixl_num_failed_transfers_total{engine="0",model_name="m"} 2.0
 vllm:nixl_num_failed_notifications_total{engine="0",model_name="m"} 0.0
 vllm:nixl_num_kv_expired_reqs_total{engine="0",model_name="m"} 1.0
+vllm:nixl_num_notifications_after_expiry_total{engine="0",model_name="m"} 3.0
 """
 READ = EngineCounts(
     requests=201,
@@ -55,7 +56,7 @@ READ = EngineCounts(
     prefix_cache_queries=10662,
     prefix_cache_hits=9216,
     preemptions=0,
-    transfer_faults={"failed transfers": 2, "failed notifications": 0, "expired requests": 1},
+    transfer_faults={"failed transfers": 2, "expired requests": 1, "notifications after expiry": 3},
     drafts=12103,
     draft_tokens=36309,
     accepted_tokens=2704,

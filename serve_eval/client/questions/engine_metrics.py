@@ -44,9 +44,10 @@ _COUNTERS = {
 }
 _FAULTS = {
     "vllm:nixl_num_failed_transfers_total": "failed transfers",
-    "vllm:nixl_num_failed_notifications_total": "failed notifications",
     "vllm:nixl_num_kv_expired_reqs_total": "expired requests",
+    "vllm:nixl_num_notifications_after_expiry_total": "notifications after expiry",
 }
+"""Failures of NIXL. After an expiry, blocks may have been used again before they were read."""
 _SOURCES = "vllm:prompt_tokens_by_source_total"
 _POSITIONS = "trtllm_spec_decode_drafted_tokens_total"
 """Draft tokens by their position; every draft has a token at the first position, 0."""
