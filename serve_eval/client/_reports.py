@@ -5,6 +5,7 @@ from __future__ import annotations
 from serve_eval.client.attempts.outcome import Missed
 from serve_eval.client.attempts.scheme import other_scheme
 from serve_eval.client.questions.endpoint_questions import EndpointQuestions
+from serve_eval.client.questions.engine_metrics import EngineReading
 from serve_eval.client.questions.raw_exchange import GET_S, RawExchange
 from serve_eval.client.transport import Transport
 from serve_eval.client.wire_format.reply import Reply
@@ -75,3 +76,10 @@ class EndpointReports:
     async def count_hidden_retries(self) -> dict[str, int]:
         """Return an orchestrator's own retries by kind of server; empty if they are not counted."""
         return await self._questions.count_hidden_retries()
+
+    async def read_engine(self, route: str) -> EngineReading | None:
+        """Return the counters of the endpoint's engine, or None if it has none at `route`.
+
+        `route` is one of those in `engine_metrics`, which says of which servers it may be asked.
+        """
+        return await self._questions.read_engine(route, self.endpoint.model)

@@ -9,18 +9,18 @@ ID_CHARACTERS = 36
 
 
 class RequestIds:
-    """Make ids that begin with `own` and count up.
+    """Make ids that begin with `own` and count up; `made` is their number.
 
     The ids are UUIDs because llama-cpp-python refuses others.
     """
 
     def __init__(self) -> None:
-        self.own, self._made = str(uuid.uuid4())[:-12], 0
+        self.own, self.made = str(uuid.uuid4())[:-12], 0
 
     def new(self) -> str:
         """Return the id of the next request."""
-        self._made += 1
-        return f"{self.own}{self._made:012x}"
+        self.made += 1
+        return f"{self.own}{self.made:012x}"
 
     def find_named(self, told: str) -> str | None:
         """Return the id of one of our requests in a reply's text, or None."""

@@ -7,8 +7,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from serve_eval.schema import Acceptance, Failure, Response, Traffic
+from msgspec import UNSET
 
+from serve_eval.schema import Acceptance, AnswerSpan, Failure, Response, Traffic
+
+MOST_FINGERPRINTS = 20
+"""Number of different system_fingerprints that are counted."""
 RESOLUTION = 0.01
 """Relative width of the classes in which times are counted: the error of a percentile."""
 _STEP = math.log1p(RESOLUTION)
@@ -83,6 +87,32 @@ class TokenSteps:
         )
 
 
+class Fingerprints:
+    """Counts the answers with each system_fingerprint, and keeps when they came."""
+
+    def __init__(self) -> None:
+        self._spans: dict[str, list[float]] = {}
+
+    def add(self, fingerprint: str, start_s: float, end_s: float, times: int = 1) -> None:
+        """Count an answer; -1 removes it, but not its times."""
+        span = self._spans.get(fingerprint)
+        if span is None:
+            if len(self._spans) >= MOST_FINGERPRINTS:
+                return
+            span = self._spans[fingerprint] = [0, math.inf, -math.inf]
+        span[0] += times
+        span[1], span[2] = min(span[1], start_s), max(span[2], end_s)
+
+    def spans(self) -> Mapping[str, AnswerSpan]:
+        """Return the spans in the order of their beginnings."""
+        found = sorted(self._spans.items(), key=lambda item: item[1][1])
+        return {
+            name: AnswerSpan(answers=int(count), first_s=first, last_s=last)
+            for name, (count, first, last) in found
+            if count > 0
+        }
+
+
 class TrafficCounter:
     """Counts every result of a task, from this session and from the journal."""
 
@@ -91,6 +121,7 @@ class TrafficCounter:
         self._retries: Counter[str] = Counter()
         self._latency, self._ttft, self._tpot = Times(), Times(), Times()
         self._steps = TokenSteps()
+        self._fingerprints = Fingerprints()
         self._cached: int | None = None
 
     def see(self, result: Response | Failure, times: int = 1) -> None:
@@ -106,17 +137,23 @@ class TrafficCounter:
                 self._retries[f"{kind} {at_fault}" if at_fault else kind] += times
                 self._not_streamed += times * (earlier.streamed and not later.streamed)
         if isinstance(result, Response):
-            self._latency.add(result.latency_s, times)
-            if result.ttft_s is not None:
-                self._ttft.add(result.ttft_s, times)
-            if result.tpot_s is not None:
-                self._tpot.add(result.tpot_s, times)
-            self._prompt_tokens += times * result.usage.prompt_tokens
-            self._completion_tokens += times * result.usage.completion_tokens
-            if result.usage.cached_tokens is not None:
-                self._cached = (self._cached or 0) + times * result.usage.cached_tokens
-            if result.tokens_per_step and result.usage.completion_tokens:
-                self._steps.add(result.usage.completion_tokens, result.tokens_per_step, times)
+            self._see_answer(result, times)
+
+    def _see_answer(self, result: Response, times: int) -> None:
+        self._latency.add(result.latency_s, times)
+        if result.ttft_s is not None:
+            self._ttft.add(result.ttft_s, times)
+        if result.tpot_s is not None:
+            self._tpot.add(result.tpot_s, times)
+        self._prompt_tokens += times * result.usage.prompt_tokens
+        self._completion_tokens += times * result.usage.completion_tokens
+        if result.usage.cached_tokens is not None:
+            self._cached = (self._cached or 0) + times * result.usage.cached_tokens
+        if result.tokens_per_step and result.usage.completion_tokens:
+            self._steps.add(result.usage.completion_tokens, result.tokens_per_step, times)
+        if result.system_fingerprint is not UNSET and result.attempts:
+            given = result.attempts[-1]
+            self._fingerprints.add(result.system_fingerprint, given.start_s, given.end_s, times)
 
     def traffic(self) -> Traffic:
         return Traffic(
@@ -130,4 +167,5 @@ class TrafficCounter:
             completion_tokens=self._completion_tokens,
             acceptance=self._steps.acceptance(),
             cached_tokens=self._cached,
+            system_fingerprints=self._fingerprints.spans(),
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import serve_eval
 from serve_eval.errors import NotComparableError
+from serve_eval.evaluation.endpoint import engine_counters
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.rerun import describe_archived
 from serve_eval.evaluation.run_session import RunSession
@@ -63,6 +64,7 @@ def report_on(session: RunSession, warnings: Iterable[str], *, strict: bool) -> 
         started_at=session.stopwatch.started_at,
         wall_s=wall_s,
         warnings=(*warnings, *more),
+        engine=engine_counters.join([one.engine for one in sessions.read_sessions(folder)]),
     )
 
 

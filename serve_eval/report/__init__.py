@@ -1,3 +1,13 @@
 """Show a report on the terminal and as a page. Both are made from report.json."""
 
-__all__ = ["attribution", "course", "layout", "lines", "page", "plots", "terminal", "text"]
+__all__ = [
+    "attribution",
+    "course",
+    "engine",
+    "layout",
+    "lines",
+    "page",
+    "plots",
+    "terminal",
+    "text",
+]

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_eval.evaluation.endpoint.deployment import describe
-from serve_eval.report import lines
+from serve_eval.report import engine, lines
 from serve_eval.report.attribution import sentences, table
 from serve_eval.report.layout import fit_tables, say
 from serve_eval.report.lines import number, plain
@@ -78,6 +78,8 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
             attribution(task.attribution, task.result.task, console)
     for load in report.loads[-1:]:
         say(console, lines.session_load(load))
+    for line in engine.describe_engines(report):
+        say(console, line)
     for warning in report.warnings:
         say(console, f"warning: {warning}")
     if report.plan.integration_test:

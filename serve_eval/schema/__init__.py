@@ -22,6 +22,7 @@ from serve_eval.schema.comparison import (
 )
 from serve_eval.schema.degradation import Degradation, RunningShare
 from serve_eval.schema.endpoint import AnswerFileWriter, Endpoint, LaunchContext
+from serve_eval.schema.engine_counts import EngineCounts, EngineReport, ServerCounts
 from serve_eval.schema.exchange import (
     Attempt,
     Failure,
@@ -94,7 +95,7 @@ from serve_eval.schema.suite import (
     WaiverUse,
 )
 from serve_eval.schema.task import Need, Scorer, Scoring, Task, file_stem, is_mutable
-from serve_eval.schema.traffic import Acceptance, ConcurrencyStep, Load, Traffic
+from serve_eval.schema.traffic import Acceptance, AnswerSpan, ConcurrencyStep, Load, Traffic
 from serve_eval.schema.verdict import (
     Ability,
     AcceptanceCheck,
@@ -116,6 +117,7 @@ __all__ = [
     "Agreement",
     "AnchorComparison",
     "AnswerFileWriter",
+    "AnswerSpan",
     "AnsweringServers",
     "Attempt",
     "Attribution",
@@ -134,6 +136,8 @@ __all__ = [
     "Divergence",
     "EarlyStop",
     "Endpoint",
+    "EngineCounts",
+    "EngineReport",
     "ExecutionResult",
     "ExitReason",
     "Failure",
@@ -189,6 +193,7 @@ __all__ = [
     "Secondary",
     "SelfFlips",
     "ServedPod",
+    "ServerCounts",
     "ServerInfo",
     "ServerTiming",
     "Shard",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from serve_eval.schema.answering_servers import AnsweringServers
 from serve_eval.schema.execution import ExecutionResult
@@ -136,6 +136,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     either. `choice_greedy` says of each whether greedy decoding would have written it (None: the
     server does not report it). An answer with `tool_calls` often has no text, and is still an
     answer. `answer_id` is the server's id of it.
+    `system_fingerprint` names the configuration of the server that gave it, if the server names it.
     """
 
     text: str
@@ -157,6 +158,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     tool_calls: tuple[ToolCall, ...] = ()
     choice_greedy: tuple[bool, ...] | None = None
     answer_id: str | None = None
+    system_fingerprint: str | UnsetType = UNSET
 
     @property
     def truncated(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from serve_eval.schema.attribution import Attribution
 from serve_eval.schema.degradation import Degradation
 from serve_eval.schema.endpoint import Endpoint
+from serve_eval.schema.engine_counts import EngineReport
 from serve_eval.schema.execution import Isolation
 from serve_eval.schema.judge import JudgeReport
 from serve_eval.schema.plan import Plan, Spec
@@ -44,7 +45,8 @@ class TaskReport:
 class Report:
     """The report of a run, as stored in report.json; every other output is made from it.
 
-    `loads` has one entry per session with requests.
+    `loads` has one entry per session with requests. `engine` is what the engines of the servers
+    counted during all sessions (None: no server reports it).
     """
 
     schema_version: int
@@ -57,3 +59,4 @@ class Report:
     started_at: str
     wall_s: float
     warnings: tuple[str, ...] = ()
+    engine: EngineReport | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from serve_eval.schema.plan import Limits
 
@@ -24,6 +24,19 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSpan:
+    """The answers with one system_fingerprint: how many, and when they came.
+
+    `first_s` is when the first of them was asked and `last_s` when the last one came, in seconds
+    since 1970.
+    """
+
+    answers: int
+    first_s: float
+    last_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """The traffic of a task, over all sessions.
 
@@ -32,6 +45,8 @@ class Traffic:
     that a stream had lost. Times are percentiles (p50, p90, p99, max) in seconds of answered
     requests; empty if nothing was measured. `acceptance` exists if answers report their tokens per
     step. `cached_tokens` of the prompts came from a prefix cache (None: no answer reports it).
+    `system_fingerprints` has the answers by the configuration that their servers name, in the order
+    of their beginnings; empty if no server names it.
     """
 
     attempts: int
@@ -44,6 +59,7 @@ class Traffic:
     completion_tokens: int
     acceptance: Acceptance | None = None
     cached_tokens: int | None = None
+    system_fingerprints: Mapping[str, AnswerSpan] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,18 +131,22 @@ def test_an_answer_keeps_what_the_server_calls_it(stream: bool) -> None:
     }
     lines = [
         json.dumps(one)
-        for one in ({**piece, "usage": None}, {"id": "x", "choices": [], "usage": used})
+        for one in (
+            {**piece, "usage": None},
+            {"id": "x", "choices": [], "usage": used, "system_fingerprint": 300 * "f"},
+        )
     ]
 
     async def handler(request: web.Request) -> web.Response:
         if not stream:
-            return web.json_response({**piece, "usage": used})
+            return web.json_response({**piece, "usage": used, "system_fingerprint": 300 * "f"})
         text = "".join(f"data: {line}\n\n" for line in (*lines, "[DONE]"))
         return web.Response(text=text, content_type="text/event-stream")
 
     result = _ask(handler, replace(QUICK, stream=stream))
     assert isinstance(result, Response)
     assert (result.answer_id, result.usage.cached_tokens) == ("cmpl-of-the-server", 8)
+    assert result.system_fingerprint == 100 * "f"
 
 
 @pytest.mark.parametrize(

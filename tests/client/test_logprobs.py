@@ -290,3 +290,13 @@ def test_a_byte_order_mark_and_another_order_of_choices_change_no_log_probabilit
     told = decode(b"\xef\xbb\xbf" + body, "application/json", "ab").prompt_logprobs
     assert told is not None
     assert told.values == (-1.5,)
+
+
+def test_log_probabilities_keep_the_configuration_that_gave_them() -> None:
+    body = {
+        "choices": [{"logprobs": {"tokens": ["T", "h"], "token_logprobs": [None, -1.0]}}],
+        "usage": {"prompt_tokens": 2, "completion_tokens": 0},
+        "system_fingerprint": "vllm-0.32.0-ce948131",
+    }
+    said = decode(json.dumps(body).encode(), JSON, "Th")
+    assert said.fingerprint == "vllm-0.32.0-ce948131"

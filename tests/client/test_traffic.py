@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.client.traffic import RESOLUTION, Times, TrafficCounter
+from serve_eval.client.traffic import MOST_FINGERPRINTS, RESOLUTION, Times, TrafficCounter
 from serve_eval.schema import Attempt, Failure, FailureKind, Response, Usage
 
 
@@ -75,3 +75,31 @@ def test_an_answer_that_a_stream_lost_is_counted() -> None:
         )
     )
     assert counter.traffic().not_streamed == 1
+
+
+def _named(fingerprint: str, start_s: float, end_s: float) -> Response:
+    given = Attempt(start_s=start_s, end_s=end_s, failure=None, status=200, request_id="r")
+    return Response(
+        text="", finish_reason="stop", attempts=(given,), system_fingerprint=fingerprint
+    )
+
+
+def test_the_answers_of_each_configuration_are_counted_with_their_times() -> None:
+    counter = TrafficCounter()
+    for one in (_named("b", 4.0, 5.0), _named("a", 1.0, 2.0), _named("a", 3.0, 7.0)):
+        counter.see(one)
+    counter.see(Response(text="", finish_reason="stop", attempts=(_attempt(),)))
+    found = counter.traffic().system_fingerprints
+    assert [(name, one.answers, one.first_s, one.last_s) for name, one in found.items()] == [
+        ("a", 2, 1.0, 7.0),
+        ("b", 1, 4.0, 5.0),
+    ]
+    counter.see(_named("b", 4.0, 5.0), -1)
+    assert list(counter.traffic().system_fingerprints) == ["a"]
+
+
+def test_a_server_that_names_each_answer_differently_takes_no_memory() -> None:
+    counter = TrafficCounter()
+    for number in range(1000):
+        counter.see(_named(str(number), 0.0, 1.0))
+    assert len(counter.traffic().system_fingerprints) == MOST_FINGERPRINTS

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.client.questions import self_description
-from serve_eval.client.wire_format import wire
+from serve_eval.client.wire_format import fields, wire
 from serve_eval.schema import Message, Request, SamplingParams, Usage
 
 JSON = "application/json"
@@ -164,7 +164,7 @@ def test_an_odd_usage_never_costs_the_answer(usage: object) -> None:
 def test_a_count_of_tokens_that_is_no_number_spoils_not_the_other(
     prompt: object, completion: object, kept: tuple[int, int]
 ) -> None:
-    usage = wire.usage({"prompt_tokens": prompt, "completion_tokens": completion})
+    usage = fields.usage({"prompt_tokens": prompt, "completion_tokens": completion})
     assert (usage.prompt_tokens, usage.completion_tokens) == kept
 
 

@@ -85,6 +85,11 @@ class AttemptSender:
         self.saw_servers = False
         self._epoch = time.time() - time.monotonic()
 
+    @property
+    def sent(self) -> int:
+        """The number of requests that were sent, at most: some may not have left."""
+        return self._ids.made
+
     def open(self, patience: Patience) -> None:
         """Begin the session on the running event loop."""
         self._patience, self._loop = patience, asyncio.get_running_loop()

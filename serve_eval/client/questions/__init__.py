@@ -1,3 +1,3 @@
 """Ask an endpoint about itself."""
 
-__all__ = ["endpoint_questions", "raw_exchange", "self_description"]
+__all__ = ["endpoint_questions", "engine_metrics", "raw_exchange", "self_description"]

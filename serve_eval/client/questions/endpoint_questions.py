@@ -6,9 +6,14 @@ from contextlib import suppress
 
 from serve_eval.client.attempts.outcome import Missed, OutcomeReader
 from serve_eval.client.attempts.starting import Start
+from serve_eval.client.questions import engine_metrics
 from serve_eval.client.questions import self_description as read
+from serve_eval.client.questions.engine_metrics import EngineReading
 from serve_eval.client.questions.raw_exchange import RawExchange
 from serve_eval.schema import Failure, FailureKind
+
+ENGINE_S = 10.0
+"""Time limit of a request for the counters of an engine, in seconds."""
 
 
 class EndpointQuestions:
@@ -96,6 +101,19 @@ class EndpointQuestions:
                 if found := read.special_tokens(await self._exchange.get(self._root + route)):
                     return found
         return {}
+
+    async def read_engine(self, route: str, model: str | None) -> EngineReading | None:
+        """Return the counters of the engine at one of the routes of `engine_metrics`."""
+        with suppress(Missed):
+            reply = await self._exchange.send(
+                "GET",
+                self._root + route,
+                timeout_s=ENGINE_S,
+                most_bytes=engine_metrics.MOST_BYTES,
+            )
+            if reply.error is None and reply.status == 200:
+                return engine_metrics.read_metrics(reply.content, model)
+        return None
 
     async def count_hidden_retries(self) -> dict[str, int]:
         """Return the retries of a trtllm-serve orchestrator since its start, by kind of server."""

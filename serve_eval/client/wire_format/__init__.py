@@ -5,6 +5,7 @@ __all__ = [
     "answering_servers",
     "calls",
     "echoes",
+    "fields",
     "logprobs",
     "reply",
     "server_timing",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from serve_eval.client.wire_format.thinking import leaves_thinking_open, split_thinking
 from serve_eval.client.wire_format.wire import Said
 from serve_eval.schema import Attempt, Request, Response
@@ -60,4 +62,5 @@ def response(
         prompt_logprobs=said.prompt_logprobs,
         tool_calls=said.tool_calls,
         answer_id=said.id,
+        system_fingerprint=said.fingerprint or UNSET,
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.client.wire_format import wire
+from serve_eval.client.wire_format import fields, wire
 from serve_eval.client.wire_format.wire import InvalidResponse, Said
 from serve_eval.schema import LogprobsForm, PromptLogprobs
 
@@ -48,6 +48,7 @@ class _Body(msgspec.Struct):
     id: Any = None
     choices: list[_Choice] | None = None
     usage: Any = None
+    system_fingerprint: Any = None
 
 
 _read = msgspec.json.Decoder(_Body).decode
@@ -68,7 +69,7 @@ def decode(body: bytes, content_type: str, prompt: str) -> Said:
         ) from error
     if not parsed.choices:
         raise InvalidResponse("no choices in the answer", body)
-    choice, usage = wire.first_choice(parsed.choices, body), wire.usage(parsed.usage)
+    choice, usage = wire.first_choice(parsed.choices, body), fields.usage(parsed.usage)
     generated = choice.prompt_logprobs is None
     values, tokens, offsets = _entries(choice)
     expected = usage.prompt_tokens
@@ -76,7 +77,8 @@ def decode(body: bytes, content_type: str, prompt: str) -> Said:
     if unlisted and _spell(tokens[: expected - 1], prompt):
         expected -= 1  # llama-cpp-python counts the token before a text but does not list it
     return Said(
-        id=wire.answer_id(parsed.id),
+        id=fields.answer_id(parsed.id),
+        fingerprint=fields.fingerprint(parsed.system_fingerprint),
         finish_reason=wire.read_finish_reason(choice.finish_reason),
         usage=usage,
         prompt_logprobs=_keep_prompt(

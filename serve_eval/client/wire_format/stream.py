@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serve_eval.client.wire_format import wire
+from serve_eval.client.wire_format import fields, wire
 from serve_eval.client.wire_format.calls import ToolCalls
 from serve_eval.client.wire_format.server_timing import BehindDone
 from serve_eval.client.wire_format.sse import EventLines
@@ -45,6 +45,7 @@ class StreamedAnswer:
         self._stop: str | None = None
         self._tokens_per_step: float | None = None
         self._usage: object = None
+        self._fingerprint: str | None = None
         self._chunks = 0
         self._id: str | None = None
         self._last_id: object = None
@@ -94,9 +95,10 @@ class StreamedAnswer:
             refusal="".join(self._refusal) or None,
             finish_reason=wire.read_finish_reason(self._finish),
             stop_reason=self._stop,
-            usage=wire.usage(self._usage),
+            usage=fields.usage(self._usage),
             tokens_per_step=self._tokens_per_step,
             tool_calls=self._calls.whole(),
+            fingerprint=self._fingerprint,
         )
 
     def _take(self, payload: bytes, now: float) -> None:
@@ -120,8 +122,9 @@ class StreamedAnswer:
         wire.refuse_error(parsed, payload)
         if parsed.usage:
             self._usage = parsed.usage
+            self._fingerprint = fields.fingerprint(parsed.system_fingerprint)
         if self._id is None:
-            self._id = wire.answer_id(parsed.id)
+            self._id = fields.answer_id(parsed.id)
         if parsed.choices:
             self.heard_at = now
             for choice in parsed.choices:
@@ -152,8 +155,8 @@ class StreamedAnswer:
             self._see_id(chunk_id)
         if choice.finish_reason:
             self._finish, self.complete = choice.finish_reason, True
-            self._stop = wire.stop_string(choice.stop_reason)
-            self._tokens_per_step = wire.tokens_per_step(choice.avg_decoded_tokens_per_iter)
+            self._stop = fields.stop_string(choice.stop_reason)
+            self._tokens_per_step = fields.tokens_per_step(choice.avg_decoded_tokens_per_iter)
 
     def _see_id(self, told: object) -> None:
         """Check that the pieces belong to one answer, by their ids.

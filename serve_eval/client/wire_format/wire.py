@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from serve_eval.client.wire_format import fields
 from serve_eval.client.wire_format.calls import ToolCalls
 from serve_eval.schema import Prompt, PromptLogprobs, Request, ToolCall, Usage
 
@@ -61,7 +62,10 @@ class LostStream(InvalidResponse):
 
 
 class Said(msgspec.Struct):
-    """An answer as the server gave it. `id` is its own id (None: the server gives none)."""
+    """An answer as the server gave it.
+
+    `id` is its own id, and `fingerprint` its system_fingerprint (None: the server gives none).
+    """
 
     id: str | None = None
     text: str = ""
@@ -73,9 +77,7 @@ class Said(msgspec.Struct):
     tokens_per_step: float | None = None
     prompt_logprobs: PromptLogprobs | None = None
     tool_calls: tuple[ToolCall, ...] = ()
-
-
-NO_USAGE = Usage()
+    fingerprint: str | None = None
 
 
 class WireDelta(msgspec.Struct):
@@ -108,6 +110,7 @@ class Body(msgspec.Struct):
     usage: Any = None
     error: Any = None
     object: Any = None
+    system_fingerprint: Any = None
 
 
 BOM = b"\xef\xbb\xbf"
@@ -184,13 +187,14 @@ def decode(body: bytes, content_type: str) -> Said:
         why = "no finish_reason, so the answer may be incomplete"
         raise InvalidResponse(why if text or calls else "neither a text nor a finish_reason", body)
     said = Said(
-        id=answer_id(parsed.id),
+        id=fields.answer_id(parsed.id),
         text=text or "",
         finish_reason=read_finish_reason(choice.finish_reason),
-        stop_reason=stop_string(choice.stop_reason),
-        usage=usage(parsed.usage),
-        tokens_per_step=tokens_per_step(choice.avg_decoded_tokens_per_iter),
+        stop_reason=fields.stop_string(choice.stop_reason),
+        usage=fields.usage(parsed.usage),
+        tokens_per_step=fields.tokens_per_step(choice.avg_decoded_tokens_per_iter),
         tool_calls=calls.whole(),
+        fingerprint=fields.fingerprint(parsed.system_fingerprint),
     )
     if message is not None:
         said.reasoning, said.refusal = (
@@ -229,41 +233,6 @@ def read_finish_reason(reason: str | None) -> str | None:
     if reason and reason not in FINISHED:
         raise InvalidResponse(f"the generation ended without an answer: finish_reason {reason!r}")
     return reason or None
-
-
-def answer_id(told: object) -> str | None:
-    """Return the id of an answer or a chunk."""
-    return told if isinstance(told, str) and told else None
-
-
-def stop_string(reason: object) -> str | None:
-    """Return the stop string that ended an answer. Token ids are ignored."""
-    return reason if isinstance(reason, str) else None
-
-
-def tokens_per_step(told: object) -> float | None:
-    """Return the tokens per step of the engine, or None if the server does not report them."""
-    return float(told) if isinstance(told, int | float) and 0 < told < 2**53 else None
-
-
-def usage(told: object) -> Usage:
-    """Return the token counts. Missing or invalid ones are 0."""
-    if not isinstance(told, dict):
-        return NO_USAGE
-    prompt, completion = told.get("prompt_tokens"), told.get("completion_tokens")
-    details = told.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    if type(cached) is not int or not 0 <= cached < 2**53:
-        cached = None
-    if type(prompt) is int and type(completion) is int and prompt >= 0 and completion >= 0:
-        return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
-    return Usage(
-        prompt_tokens=_count(prompt), completion_tokens=_count(completion), cached_tokens=cached
-    )
-
-
-def _count(value: object) -> int:
-    return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
 
 
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)

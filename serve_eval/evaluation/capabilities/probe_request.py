@@ -48,7 +48,8 @@ HELP: Mapping[Need, str] = {
         " vLLM: --enable-auto-tool-choice --tool-call-parser)."
     ),
     Need.TOKENS_PER_STEP: (
-        "Use a server that reports avg_decoded_tokens_per_iter, as trtllm-serve does."
+        "Use a server that reports avg_decoded_tokens_per_iter, as trtllm-serve does. The counters"
+        " of vLLM are those of all requests to it: the report shows them, and judges none."
     ),
 }
 

@@ -1,3 +1,12 @@
 """Provide an endpoint and find out what serves it."""
 
-__all__ = ["deployed_servers", "deployment", "hang_detector", "keeper", "launch", "server_quirks"]
+__all__ = [
+    "deployed_servers",
+    "deployment",
+    "engine_counters",
+    "hang_detector",
+    "keeper",
+    "launch",
+    "server_quirks",
+    "system_fingerprints",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.engine.request import request_of
@@ -62,6 +63,7 @@ class _ChoiceAnswers:
         self._logprobs: list[tuple[float, ...]] = []
         self._prompt_tokens = self._completion_tokens = 0
         self._latency_s = 0.0
+        self._fingerprint: str | UnsetType = UNSET
 
     def take(self, result: Response, context: str, choice: str) -> bool:
         """Add a response. Return False if it does not show which tokens belong to the choice."""
@@ -77,6 +79,7 @@ class _ChoiceAnswers:
         self._prompt_tokens += result.usage.prompt_tokens
         self._completion_tokens += result.usage.completion_tokens
         self._latency_s += result.latency_s
+        self._fingerprint = result.system_fingerprint
         return True
 
     def unusable(self, message: str) -> Failure:
@@ -96,4 +99,5 @@ class _ChoiceAnswers:
             attempts=self.attempts,
             choice_logprobs=tuple(self._logprobs),
             choice_greedy=None if self.greedy is None else tuple(self.greedy),
+            system_fingerprint=self._fingerprint,
         )

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import report_on
+from serve_eval.evaluation.endpoint import engine_counters, system_fingerprints
 from serve_eval.evaluation.endpoint.launch import about_endpoint
 from serve_eval.evaluation.run_session import RunSession
+from serve_eval.evaluation.storage import sessions
 from serve_eval.evaluation.storage.records.reply_proofs import describe_proofs as told_of_steps
 from serve_eval.evaluation.storage.records.reply_proofs import judges_proofs, run_proofs
 from serve_eval.evaluation.storage.reports.report_file import write_report
@@ -40,6 +42,12 @@ def _remarks(session: RunSession) -> Iterator[str]:
         session.folder,
         [w.prepared.task for w in session.tasks],
     )
+    noted = sessions.read_sessions(session.folder)
+    yield from system_fingerprints.remarks(
+        system_fingerprints.merge_spans(w.accumulator.traffic for w in session.tasks),
+        [one.endpoint.base_url for one in noted],
+    )
+    yield from engine_counters.remarks([one.engine for one in noted])
     yield from first_token.remarks(
         [w.prepared for w in session.tasks], first_token.read_abilities(session.folder)
     )

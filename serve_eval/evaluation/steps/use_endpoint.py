@@ -12,7 +12,7 @@ from serve_eval.client.connection import connect
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import environment
 from serve_eval.evaluation.capabilities import probe
-from serve_eval.evaluation.endpoint import deployment
+from serve_eval.evaluation.endpoint import deployment, engine_counters
 from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.endpoint.server_quirks import quirks
 from serve_eval.evaluation.rerun import Rerun
@@ -88,6 +88,7 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
     session.hidden_retries = (
         await client.count_hidden_retries() if endpoint.info.version is not None else {}
     )
+    session.meter = await engine_counters.begin(endpoint, client, _count_answers(session))
     return [w for w in session.tasks if w.prepared.task.name not in lacking]
 
 
@@ -99,6 +100,15 @@ async def note_endpoint(session: RunSession, client: Client) -> None:
         endpoint = endpoint.with_info(hidden_retries=retries)
     session.endpoint = await deployment.learn_again(endpoint, client)
     sessions.note_endpoint(session.folder, session.endpoint)
+    if session.meter is not None:
+        counted = await engine_counters.end(
+            session.meter, session.endpoint, client, _count_answers(session)
+        )
+        sessions.note_counts(session.folder, counted)
+
+
+def _count_answers(session: RunSession) -> int:
+    return sum(w.accumulator.scored for w in session.tasks)
 
 
 def _hide_in_logs(

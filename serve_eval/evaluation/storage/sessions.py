@@ -17,7 +17,7 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import ownership
 from serve_eval.evaluation.storage.file_names import SESSIONS_FILE
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
-from serve_eval.schema import Ability, Endpoint, Limits, Load
+from serve_eval.schema import Ability, Endpoint, EngineReport, Limits, Load
 
 
 class UsedCode(msgspec.Struct, frozen=True):
@@ -38,6 +38,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: Endpoint = Endpoint(base_url="")
     limits: Limits | None = None
     load: Load | None = None
+    engine: EngineReport | None = None
     abilities: tuple[Ability, ...] = ()
     unsupported: Mapping[str, Ability] = {}
     extensions: Mapping[str, UsedCode] = {}
@@ -84,9 +85,12 @@ def note_endpoint(run: Path, endpoint: Endpoint) -> None:
 
 def note_load(run: Path, load: Load) -> None:
     """Add the engine's load figures to the last session, if there is one."""
-    if entries := _read_stored(run):
-        entries[-1]["load"] = load
-        _write(run, entries)
+    _note(run, "load", load)
+
+
+def note_counts(run: Path, counts: EngineReport) -> None:
+    """Add what the servers' engines counted to the last session, if there is one."""
+    _note(run, "engine", counts)
 
 
 def loads(run: Path) -> tuple[Load, ...]:
@@ -120,6 +124,12 @@ def sessions_fingerprint(run: Path) -> bytes:
 def forget_sessions(run: Path) -> None:
     """Remove the sessions of a folder that took another plan before any answer came."""
     (run / SESSIONS_FILE).unlink(missing_ok=True)
+
+
+def _note(run: Path, name: str, value: object) -> None:
+    if entries := _read_stored(run):
+        entries[-1][name] = value
+        _write(run, entries)
 
 
 def _read_entry(run: Path, entry: Mapping[str, Any]) -> SessionRecord:

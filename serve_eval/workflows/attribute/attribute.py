@@ -125,17 +125,17 @@ class _WorkerSession:
                 return
 
     async def count_moved(self) -> KvCounts:
-        """Return how many prompt tokens came to each generation server as KV, so far."""
-        ones = dict.fromkeys(generation for _, generation in self.asking.pairs)
+        """Return how many prompt tokens came to each generation server of vLLM as KV, so far."""
+        ones = dict.fromkeys(
+            generation
+            for context, generation in self.asking.pairs
+            if self.ways[context] is Handover.VLLM
+        )
         return {one.url: await count_moved(self.clients[one]) for one in ones}
 
     def check_moved(self, before: KvCounts, after: KvCounts) -> None:
         """Note generation servers that computed all prompts again, by their own count."""
-        idle = [
-            url
-            for url, count in after.items()
-            if count is not None and count == before[url] and Handover.VLLM in self.ways.values()
-        ]
+        idle = [url for url, count in after.items() if count is not None and count == before[url]]
         if idle and self.in_pairs.times:
             self.without_pairs = (
                 f"generation server {', '.join(idle)} took over no KV cache: it computed the"

@@ -83,7 +83,13 @@ def _told(prompt: str, **logprobs: Any) -> Reply:
         "tokens": [prompt[:3], prompt[3:-2], " ", prompt[-1]],
         "token_logprobs": [None, -9.0, number, number / 2],
     }
-    return answer(prompt, finish="length", choice={"logprobs": {**told, **logprobs}}, usage=(4, 0))
+    return answer(
+        prompt,
+        finish="length",
+        choice={"logprobs": {**told, **logprobs}},
+        usage=(4, 0),
+        body={"system_fingerprint": "f"},
+    )
 
 
 def test_every_choice_is_a_request_and_its_own_tokens_are_kept() -> None:
@@ -95,6 +101,7 @@ def test_every_choice_is_a_request_and_its_own_tokens_are_kept() -> None:
     assert {(body["echo"], body["max_tokens"]) for body in bodies} == {(True, 1)}
     assert result.choice_logprobs == ((-1.0, -0.5), (-2.0, -1.0), (-3.0, -1.5))
     assert (result.usage, len(result.attempts)) == (Usage(prompt_tokens=12, completion_tokens=0), 3)
+    assert result.system_fingerprint == "f"
     assert TASK.score(SAMPLE, result).answer == "A"
 
 

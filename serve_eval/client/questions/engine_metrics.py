@@ -1,0 +1,170 @@
+"""Read an engine's counters from the Prometheus text of its server; subtract and add. Pure.
+
+The text is vLLM's at /metrics or trtllm-serve's at /prometheus/metrics. The route /metrics of
+trtllm-serve is another one: it hands out its statistics only once, so that a reader takes them from
+its other readers. /metrics is therefore asked only of servers that are known to be vLLM.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from serve_eval.schema import EngineCounts
+
+VLLM_ROUTE, TRTLLM_ROUTE = "/metrics", "/prometheus/metrics"
+MOST_BYTES = 8 * 1024 * 1024
+"""Size limit of a text; that of vLLM has 50 kB for each engine."""
+MOST_CHARACTERS = 2000
+"""Length of a line beyond which it is ignored."""
+MOST_FIELDS, MOST_MODELS = 100, 100
+"""Numbers of fields with their keys, and of models, that are read from one text."""
+
+_COUNTERS = {
+    "vllm:request_success_total": "requests",
+    "vllm:prompt_tokens_total": "prompt_tokens",
+    "vllm:generation_tokens_total": "generated_tokens",
+    "vllm:prefix_cache_queries_total": "prefix_cache_queries",
+    "vllm:prefix_cache_hits_total": "prefix_cache_hits",
+    "vllm:num_preemptions_total": "preemptions",
+    "vllm:spec_decode_num_drafts_total": "drafts",
+    "vllm:spec_decode_num_draft_tokens_total": "draft_tokens",
+    "vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens",
+    "trtllm_request_success_total": "requests",
+    "trtllm_prompt_tokens_total": "prompt_tokens",
+    "trtllm_generation_tokens_total": "generated_tokens",
+    "trtllm_prompt_cached_tokens_total": "prefix_cache_hits",
+    "trtllm_spec_decode_drafted_tokens_total": "draft_tokens",
+    "trtllm_spec_decode_accepted_tokens_total": "accepted_tokens",
+}
+_FAULTS = {
+    "vllm:nixl_num_failed_transfers_total": "failed transfers",
+    "vllm:nixl_num_kv_expired_reqs_total": "expired requests",
+    "vllm:nixl_num_notifications_after_expiry_total": "notifications after expiry",
+}
+"""Failures of NIXL. After an expiry, blocks may have been used again before they were read."""
+_SOURCES = "vllm:prompt_tokens_by_source_total"
+_POSITIONS = "trtllm_spec_decode_drafted_tokens_total"
+"""Draft tokens by their position; every draft has a token at the first position, 0."""
+_START = "process_start_time_seconds"
+_WANTED = {*_COUNTERS, *_FAULTS, _SOURCES, _START}
+_SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})? ([^ ]+)(?: -?\d+)?")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_NAME = re.compile(r"[\w.-]{1,40}")
+
+
+class EngineReading(NamedTuple):
+    """The counts of an engine since its start, and when its process started (None: not told).
+
+    The start is in seconds since 1970 on the server's clock.
+    """
+
+    counts: EngineCounts
+    start_s: float | None = None
+
+
+def read_metrics(body: bytes, model: str | None) -> EngineReading | None:
+    """Return the counters for a model, the sum of its engines, or None if there are none.
+
+    A server of one model has the name of that model, whatever it was asked for.
+    """
+    by_model: dict[str, Counter[tuple[str, str]]] = {}
+    start_s = None
+    for name, labels, value in _samples(body.decode(errors="replace")):
+        if not 0 <= value < 2**53:
+            return None
+        if name == _START:
+            start_s = value
+            continue
+        name_of_model = labels.get("model_name", "")
+        if name_of_model not in by_model and len(by_model) >= MOST_MODELS:
+            return None
+        counted = by_model.setdefault(name_of_model, Counter())
+        for field in _fields(name, labels):
+            if field in counted or len(counted) < MOST_FIELDS:
+                counted[field] += int(value)
+    chosen = by_model.get(model or "")
+    if chosen is None and len(by_model) == 1:
+        [chosen] = by_model.values()
+    return None if chosen is None else EngineReading(_build(chosen), start_s)
+
+
+def _samples(text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    """Yield the wanted samples with their labels. A value that is not a number is NaN."""
+    for line in text.split("\n"):
+        if len(line) > MOST_CHARACTERS or line.partition("{")[0].partition(" ")[0] not in _WANTED:
+            continue
+        if (sample := _SAMPLE.fullmatch(line.rstrip())) is None:
+            continue
+        name, labels, value = sample.groups()
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        yield name, dict(_LABEL.findall(labels or "")), number
+
+
+def _fields(name: str, labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the fields to which a sample belongs, each with its key if it is a mapping."""
+    if name in _COUNTERS:
+        yield _COUNTERS[name], ""
+    if name in _FAULTS:
+        yield "transfer_faults", _FAULTS[name]
+    if name == _SOURCES and _NAME.fullmatch(labels.get("source", "")):
+        yield "prompt_tokens_by_source", labels["source"]
+    if name == _POSITIONS and labels.get("token_position") == "0":
+        yield "drafts", ""
+
+
+def subtract(before: EngineReading, after: EngineReading) -> EngineCounts | None:
+    """Return what was counted between two readings, or None if they are not of one process.
+
+    That shows by another start of the process, or by a counter that became smaller.
+    """
+    if None not in (before.start_s, after.start_s) and before.start_s != after.start_s:
+        return None
+    first, last = _flatten(before.counts), _flatten(after.counts)
+    if any(last.get(place, 0) < count for place, count in first.items()):
+        return None
+    return _build({place: count - first.get(place, 0) for place, count in last.items()})
+
+
+def add(parts: Iterable[EngineCounts]) -> EngineCounts:
+    """Return the sums of the counters that all parts have."""
+    flat = [_flatten(part) for part in parts]
+    fields = [{field for field, _ in part} for part in flat]
+    common = set.intersection(*fields) if fields else set()
+    total: dict[tuple[str, str], int] = {}
+    for part in flat:
+        for place, count in part.items():
+            if place[0] in common:
+                total[place] = total.get(place, 0) + count
+    return _build(total)
+
+
+def _flatten(counts: EngineCounts) -> dict[tuple[str, str], int]:
+    found: dict[tuple[str, str], int] = {}
+    for field in EngineCounts.__struct_fields__:
+        value = getattr(counts, field)
+        if isinstance(value, Mapping):
+            found |= {(field, key): count for key, count in value.items()}
+        elif value is not None:
+            found[field, ""] = value
+    return found
+
+
+def _build(flat: Mapping[tuple[str, str], int]) -> EngineCounts:
+    found: dict[str, int | dict[str, int]] = {}
+    for (field, key), count in flat.items():
+        if key:
+            mapping = found.setdefault(field, {})
+            assert isinstance(mapping, dict)
+            mapping[key] = count
+        else:
+            found[field] = count
+    return msgspec.convert(found, EngineCounts)

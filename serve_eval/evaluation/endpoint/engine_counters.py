@@ -1,0 +1,209 @@
+"""Read the counters of engines at the start and the end of a session, and keep the differences.
+
+The servers of a deployment are read at their own addresses, without the key and the proxy, which
+are for the endpoint. A server that does not say what it is is not asked. The differences are
+recorded and shown; a missing counter never fails a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+
+from serve_eval.client.client import Client
+from serve_eval.client.questions import engine_metrics
+from serve_eval.client.questions.engine_metrics import TRTLLM_ROUTE, VLLM_ROUTE, EngineReading
+from serve_eval.client.questions.self_description import VLLM
+from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.endpoint.deployed_servers import FRONT, ROLES, SERVER
+from serve_eval.schema import Endpoint, EngineReport, Limits, ServerCounts
+from serve_eval.schema.base_url import normalise_base_url
+
+TIMEOUT_S = 5.0
+SLACK, SLACK_SHARE = 3, 0.01
+"""Requests, and share of them, by which a server's count may differ from ours: it counts a request
+shortly after its answer, and the search for hung servers sends some."""
+RESTARTED = "it restarted, or another server answered, during the session"
+UNREAD = "they could not be read at the end of the session"
+
+
+class MeteredServer(NamedTuple):
+    """A server whose engine counts: its name, its address, its role and the route of its counters.
+
+    `before` is the reading at the start of the session.
+    """
+
+    name: str
+    url: str
+    role: str | None
+    route: str
+    before: EngineReading
+
+
+class SessionMeter(NamedTuple):
+    """The servers that count, and the requests and answers that we had before their readings."""
+
+    servers: tuple[MeteredServer, ...]
+    sent: int
+    answered: int
+
+
+async def begin(endpoint: Endpoint, client: Client, answered: int) -> SessionMeter | None:
+    """Read the counters at the start of a session. None if no server of the endpoint has any."""
+    found = await asyncio.gather(
+        *(_meter(name, url, role, endpoint, client) for name, url, role in _places(endpoint))
+    )
+    servers = tuple(one for one in found if one is not None)
+    return SessionMeter(servers, client.attempts.sent, answered) if servers else None
+
+
+async def end(
+    meter: SessionMeter, endpoint: Endpoint, client: Client, answered: int
+) -> EngineReport:
+    """Return what each server counted since the start of the session."""
+    counts = await asyncio.gather(*(_count(one, endpoint, client) for one in meter.servers))
+    return EngineReport(
+        servers=tuple(counts),
+        sent=client.attempts.sent - meter.sent,
+        answered=max(0, answered - meter.answered),
+    )
+
+
+def _places(endpoint: Endpoint) -> list[tuple[str, str, str | None]]:
+    """Return the name, the address and the role of each server that answers for the endpoint."""
+    info = endpoint.info
+    if info.workers:
+        return [(one.name, one.url, one.role) for one in info.workers]
+    servers = {name: url for name, url in (info.servers or {}).items() if name != FRONT}
+    if len(servers) < 2:
+        return [(SERVER, endpoint.base_url, None)]
+    roles = {name: name.rpartition("_")[0] for name in servers}
+    return [
+        (name, url, roles[name] if roles[name] in ROLES.values() else None)
+        for name, url in servers.items()
+    ]
+
+
+async def _meter(
+    name: str, url: str, role: str | None, endpoint: Endpoint, client: Client
+) -> MeteredServer | None:
+    async def read(asked: Client) -> MeteredServer | None:
+        told = (
+            {"server": endpoint.info.server, "version": endpoint.info.version}
+            if asked is client
+            else await asked.describe()
+        )
+        if told.get("server") == VLLM:
+            route = VLLM_ROUTE
+        elif told.get("version") is not None:
+            route = TRTLLM_ROUTE
+        else:
+            return None
+        before = await asked.read_engine(route)
+        return None if before is None else MeteredServer(name, url, role, route, before)
+
+    try:
+        if (address := normalise_base_url(url)) == endpoint.base_url:
+            return await read(client)
+        async with _open(address, endpoint) as other:
+            return await read(other)
+    except (ServeEvalError, OSError, ValueError):  # ValueError: an invalid address.
+        return None
+
+
+async def _count(one: MeteredServer, endpoint: Endpoint, client: Client) -> ServerCounts:
+    try:
+        if (address := normalise_base_url(one.url)) == endpoint.base_url:
+            after = await client.read_engine(one.route)
+        else:
+            async with _open(address, endpoint) as other:
+                after = await other.read_engine(one.route)
+    except (ServeEvalError, OSError, ValueError):
+        after = None
+    counts = None if after is None else engine_metrics.subtract(one.before, after)
+    lost = None if counts is not None else UNREAD if after is None else RESTARTED
+    return ServerCounts(server=one.name, url=one.url, role=one.role, counts=counts, lost=lost)
+
+
+def _open(address: str, endpoint: Endpoint) -> Client:
+    return Client(
+        replace(endpoint, base_url=address), Limits(connect_timeout_s=TIMEOUT_S, max_attempts=1)
+    )
+
+
+def join(sessions: Sequence[EngineReport | None]) -> EngineReport | None:
+    """Return the counts of a run: each server's sum over the sessions in which it was read.
+
+    They are not known if they are not known of one of these sessions. None without any.
+    """
+    known = [one for one in sessions if one is not None]
+    if not known:
+        return None
+    by_server: dict[str, list[ServerCounts]] = {}
+    for session in known:
+        for one in session.servers:
+            by_server.setdefault(one.server, []).append(one)
+    return EngineReport(
+        servers=tuple(_join(ones) for ones in by_server.values()),
+        sent=sum(one.sent for one in known),
+        answered=sum(one.answered for one in known),
+    )
+
+
+def _join(ones: Sequence[ServerCounts]) -> ServerCounts:
+    lost = next((one.lost for one in ones if one.counts is None), None)
+    counts = [one.counts for one in ones if one.counts is not None]
+    return msgspec.structs.replace(
+        ones[-1], counts=engine_metrics.add(counts) if len(counts) == len(ones) else None, lost=lost
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Remarks
+
+
+def remarks(sessions: Sequence[EngineReport | None]) -> list[str]:
+    """Return what a reader of the counts should know, and the failures among them."""
+    found = join(sessions)
+    if found is None:
+        return []
+    lines = [
+        f"what the engine of {one.server} ({one.url}) counted is not known: {one.lost}"
+        for one in found.servers
+        if one.counts is None
+    ]
+    if missing := sessions.count(None):
+        lines.append(
+            f"the engine's counts leave out {missing} of {len(sessions)} sessions: one that was"
+            " interrupted, or whose server has no counters, has none"
+        )
+    for one in found.servers:
+        faults = {} if one.counts is None else one.counts.transfer_faults or {}
+        if any(faults.values()):
+            each = ", ".join(f"{kind} {count}" for kind, count in faults.items() if count)
+            lines.append(f"the KV transfer of {one.server} ({one.url}) failed in part: {each}")
+    return [*lines, *_other_requests(found)]
+
+
+def _other_requests(found: EngineReport) -> list[str]:
+    """Return a remark if the servers finished more or fewer requests than were ours."""
+    ending = [one.counts for one in found.servers if one.role != "context"]
+    counts = [one.requests for one in ending if one is not None and one.requests is not None]
+    if not counts or len(counts) < len(ending):
+        return []
+    finished, slack = sum(counts), max(SLACK, SLACK_SHARE * found.sent)
+    if finished > found.sent + slack:
+        return [
+            f"the engine finished {finished} requests, and this run sent at most"
+            f" {found.sent}: its counts include other clients"
+        ]
+    if finished < found.answered - slack:
+        return [
+            f"the engine finished {finished} requests, and this run has {found.answered} answers:"
+            " other servers answered too, and its counts leave them out"
+        ]
+    return []
