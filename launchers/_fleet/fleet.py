@@ -25,6 +25,7 @@ from launchers._machine.neighbours import BACK_S, PAUSE_S
 from launchers._options import LOOPBACK
 from launchers._process import environment
 from launchers._process.server_process import server_process, while_alive
+from launchers._process.supervisor import descendants
 from launchers._trtllm.command_line import Server
 from serve_eval.errors import LaunchError
 
@@ -251,14 +252,18 @@ async def _check_gone(mark: str, notify: Callable[[str], None]) -> None:
 
 
 def _find_marked(mark: str) -> list[int]:
-    """Return the processes with the mark in their environment; none without /proc."""
-    wanted, found = f"{environment.MARK}={mark}".encode(), []
+    """Return the processes with the mark in their environment, and all below them.
+
+    Some processes, vLLM's engines among them, overwrite their environment to show a title. None
+    without /proc.
+    """
+    wanted, found = f"{environment.MARK}={mark}".encode(), set[int]()
     for folder in Path("/proc").iterdir() if Path("/proc/self").exists() else ():
         if folder.name.isdecimal():
             with suppress(OSError):
                 if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(int(folder.name))
-    return found
+                    found |= {int(folder.name), *descendants(int(folder.name))}
+    return sorted(found)
 
 
 async def _check_memory(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from launchers._fleet import fleet
+from launchers._process import environment
+from launchers._process.supervisor import descendants
 from launchers._trtllm.command_line import Place, Server
 from serve_eval.errors import LaunchError
 from tests.launchers.processes import gone
@@ -92,3 +96,20 @@ def test_servers_that_find_a_port_themselves_lock_none(
             return len(first) + len(second)
 
     assert asyncio.run(both()) == 2
+
+
+def test_processes_that_hide_the_mark_end_with_those_that_have_it() -> None:
+    """vLLM's engines overwrite their environment, and outlive their parent."""
+    hidden = ["env", "-i", "sleep", "600"]
+    script = "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True).wait()"
+    env = {**os.environ, environment.MARK: "hidden"}
+    with subprocess.Popen([sys.executable, "-c", script, *hidden], env=env) as parent:
+        deadline = time.monotonic() + 20
+        while not (below := descendants(parent.pid)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert fleet._find_marked("hidden") == sorted([parent.pid, *below])
+        ending = threading.Thread(target=parent.wait)  # or it stays as a zombie
+        ending.start()
+        asyncio.run(fleet._check_gone("hidden", lambda line: None))
+        ending.join()
+    assert all(map(gone, below))
