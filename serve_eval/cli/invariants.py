@@ -106,8 +106,8 @@ def invariants(
     reference are needed. Without --limit, 100 prompts per task are asked. With the same -o, the
     command resumes an interrupted check.
 
-    Exit codes: 0 all invariants hold, 1 one is broken, 2 usage, 4 endpoint or infrastructure, 5 no
-    answers, 130 interrupted.
+    Exit codes: 0 no invariant that was tested is broken, 1 one is broken, 2 usage, 4 endpoint or
+    infrastructure, 5 no answers, 130 interrupted.
     """
     from serve_eval.errors import PlanError
     from serve_eval.workflows.invariants.check import CHUNKS

@@ -79,7 +79,7 @@ def _usual_arms(plan: Plan, prepared: Sequence[PreparedTask]) -> list[Arm]:
     arms = [
         Arm(
             name=COLD,
-            what="sent for the first time, against prompts in the prefix cache",
+            what="computed anew, against prompts in the prefix cache",
             plan=plan,
         ),
         Arm(name=BASE, what="", plan=plan, against=None),
