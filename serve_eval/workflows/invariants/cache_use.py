@@ -74,7 +74,7 @@ def why_not_tested(use: CacheUse) -> str | None:
     why = f"not cold: {use.cached:,} {of} came from the cache"
     if use.unsalted is None:
         return f"{why}, although every request had a cache_salt of its own"
-    return f"{why}; start the server anew, or empty its cache"
+    return f"{why}; restart the server, or empty its cache"
 
 
 def describe_use(use: CacheUse) -> str:

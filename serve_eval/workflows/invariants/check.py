@@ -220,7 +220,7 @@ async def _ask_cold(session: _CheckSession, endpoint: Endpoint) -> None:
     """Ask the first arm if it is unfinished, and fill the cache for those after it.
 
     Without a salt, the first arm fills it, unless an earlier session asked it: the server may have
-    been started anew since.
+    been restarted since.
     """
     if not (pending := [arm for arm in session.list_pending() if arm.prepared is not None]):
         return

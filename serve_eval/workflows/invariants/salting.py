@@ -1,7 +1,7 @@
 """Keep prompts out of the prefix cache with a salt, and put them into it before the passes.
 
 vLLM and TensorRT-LLM reuse cached data only for requests with the same `cache_salt`. So a prompt
-with a salt of its own is computed anew, on whatever server and however often it was asked before.
+with a salt of its own is computed without cached data, however often it was asked before.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def test_a_cache_that_returns_wrong_data_is_found_on_a_server_that_knows_all_pro
 @pytest.mark.parametrize(
     ("takes", "told"),
     [
-        ("refuse", "start the server anew, or empty its cache"),
+        ("refuse", "restart the server, or empty its cache"),
         ("ignore", "although every request had a cache_salt of its own"),
     ],
 )
@@ -220,7 +220,7 @@ def test_a_resumed_check_keeps_its_salt_and_fills_the_cache_again(
     server = _Server(texts)
 
     def forget() -> None:
-        """Start the server anew, and withdraw the passes after the cold one."""
+        """Empty the cache as a restart does, and withdraw the passes after the cold one."""
         for arm in ("base", "again"):
             (out / arm / "report.json").unlink(missing_ok=True)
             (out / arm / "samples" / "gsm8k.jsonl").unlink(missing_ok=True)
