@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from serve_eval.cli._common_options import Strict, TrustPlan
-from serve_eval.cli._options import command, settings_of
+from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
     SendingOptions,
     SidePromptOptions,
+    SideProtocolOptions,
     check_launched,
     is_endpoint,
     new_folder,
     resolve_side,
+    settings_with,
     with_plan,
 )
 from serve_eval.evaluation.plan import shared_options as shared
@@ -103,7 +105,7 @@ class SideOptions:
     again: Annotated[
         int | None,
         Setting(
-            "Prompts per task that A is asked twice (default 200; 0: none).",
+            "Prompts per task that A and B are asked twice (default 200; 0: none).",
             flags=("--self",),
             metavar="N",
         ),
@@ -172,6 +174,7 @@ class MovedOptions:
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help=f"The reference. {_SIDE}")],
     prompts: ComparedPromptOptions,
+    protocol: SideProtocolOptions,
     rule: RuleOptions,
     asked: SideOptions,
     sending: SendingOptions,
@@ -194,7 +197,7 @@ def compare(
     for name, number in (("self", asked.again), ("show-flips", asked.show_flips)):
         if number is not None and number < 0:
             raise PlanError(f"--{name} must be 0 or more")
-    settings = settings_of(prompts, rule, sending)
+    settings = settings_with(protocol, prompts, rule, sending)
     if b is None:
         raise PlanError(
             "name A and B", hint=f"To compare an endpoint with itself: {_INVARIANTS} {a}"

@@ -8,14 +8,16 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._options import command, settings_of
+from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
     SendingOptions,
     SidePromptOptions,
+    SideProtocolOptions,
     check_launched,
     is_endpoint,
     new_folder,
     resolve_side,
+    settings_with,
     with_plan,
 )
 from serve_eval.plugins.setting import Setting
@@ -96,6 +98,7 @@ def invariants(
         ),
     ],
     prompts: SidePromptOptions,
+    protocol: SideProtocolOptions,
     passes: PassOptions,
     sending: SendingOptions,
     result: InvariantsResultOptions,
@@ -115,7 +118,7 @@ def invariants(
     for size in passes.chunk_tokens or ():
         if size < 0:
             raise PlanError("--chunk-tokens must be 0 or more")
-    settings = settings_of(prompts, sending)
+    settings = settings_with(protocol, prompts, sending)
     if passes.launch:
         check_launched({"A": a}, settings)
     folder = str(Path(passes.tokenizer).expanduser().absolute()) if passes.tokenizer else None
