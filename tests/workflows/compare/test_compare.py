@@ -105,7 +105,7 @@ def alike(
     plan: Plan, steady: SimulatorConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Comparison, Path]:
     out = tmp_path_factory.mktemp("alike") / "out"
-    found, asked = _compare(plan, replace(steady, run=1), replace(steady, run=2), out)
+    found, asked = _compare(plan, replace(steady, run=1), replace(steady, run=3), out)
     assert asked[1] >= N + PAIRED.again
     assert asked[0] >= N + PAIRED.again
     return found, out
