@@ -17,7 +17,7 @@ SHARE = 0.5
 """Least share of a prompt's tokens that the cache must give in `base` and not in the cold pass, and
 least share of the prompts for which that holds. A cache of whole blocks gives at least half of any
 prompt that fills one block."""
-SHOW_COUNTS = "show counts with vLLM's --enable-prompt-tokens-details"
+SHOW_COUNTS = "vLLM reports them with --enable-prompt-tokens-details"
 
 
 def use_of_cache(cold: TaskAnswers, base: TaskAnswers, unsalted: str | None) -> CacheUse | None:

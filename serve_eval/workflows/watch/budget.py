@@ -149,6 +149,8 @@ def describe_cost(one: Budget, *, every_s: float, prompts: int, passes: int) -> 
         else f", {wait / 3600:.1f} hours"
         if wait >= 3600
         else f", {wait / 60:.1f} minutes"
+        if wait >= 60
+        else f", {wait:.0f} seconds"
     )
     smokes = math.ceil(rounds / one.smoke_every) if one.smoke_every else 0
     tokens = prompts * passes * one.question + smokes * one.smoke

@@ -69,6 +69,7 @@ def test_what_it_costs_is_told() -> None:
         ),
     ]
     assert "about 81 rounds, 13.5 minutes, " in _describe(6000, every_s=10.0)[2]
+    assert "about 81 rounds, 49 seconds, " in _describe(6000, every_s=0.6)[2]
 
 
 @pytest.mark.parametrize("more", [{"passes": 4}, {"passes": 8, "learnt": False}])
