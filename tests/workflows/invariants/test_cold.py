@@ -21,11 +21,13 @@ from launchers.simulated import probability
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.reports.invariants_files import CacheSalt
 from serve_eval.schema import CacheUse, Invariant, Invariants, Limits, Plan, Spec
 from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.cache_use import SHARE, why_not_tested
 from serve_eval.workflows.invariants.check import check
+from serve_eval.workflows.invariants.salting import add_salt, why_unsalted
 from serve_eval.workflows.invariants.text import render
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
 
@@ -244,6 +246,24 @@ def test_a_folder_of_an_older_version_says_that_nothing_was_salted(
     cold = _cold(_Server(texts).check(plan, out, out, between=forget)[1])
     assert cold.cache is not None
     assert (cold.cache.unsalted, cold.not_tested) == ("the pass was begun without one", None)
+
+
+def test_tasks_that_score_prompts_get_no_salt(plan: Plan) -> None:
+    scored = Spec(name="word_problems", options={"scoring": "loglikelihood"})
+    generated = Spec(name="word_problems", options={})
+    [one], [other] = (
+        prepare(replace(plan, tasks=(task,), limit=3, no_reference=True))
+        for task in (scored, generated)
+    )
+    salt = CacheSalt(value="s")
+    assert [p.dataset.samples for p in add_salt([one], salt)] == [one.dataset.samples]
+    [salted] = add_salt([other], salt)
+    overrides = [sample.override for sample in salted.dataset.samples]
+    assert len({str(own.extra["cache_salt"]) for own in overrides if own is not None}) == 3
+    assert why_unsalted([one], salt) == {
+        "word_problems": "servers compute log-probabilities of a prompt without the cache"
+    }
+    assert why_unsalted([other], salt) == {"word_problems": None}
 
 
 def _use(tested: int, cached: int | None, base: int | None) -> CacheUse:
