@@ -192,7 +192,7 @@ def compare(
     infrastructure, 130 interrupted.
     """
     from serve_eval.errors import PlanError
-    from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules
+    from serve_eval.workflows.compare.compare import SELF, CompareRules
 
     for name, number in (("self", asked.again), ("show-flips", asked.show_flips)):
         if number is not None and number < 0:
@@ -210,9 +210,8 @@ def compare(
         again=SELF if asked.again is None else asked.again,
         allow_mismatch=tuple(rule.allow_mismatch or ()),
     )
-    flips = SHOW_FLIPS if asked.show_flips is None else asked.show_flips
     out_dir = result.output_dir or new_folder("compare")
-    raise typer.Exit(_execute(sides, rules, out_dir, asked, result, show_flips=flips))
+    raise typer.Exit(_execute(sides, rules, out_dir, asked, result))
 
 
 def _sides(
@@ -256,8 +255,6 @@ def _execute(
     out_dir: Path,
     asked: SideOptions,
     result: CompareResultOptions,
-    *,
-    show_flips: int,
 ) -> int:
     """Compare, with progress on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import Interrupted, run_async
@@ -268,6 +265,7 @@ def _execute(
     from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
     from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
+    from serve_eval.workflows.compare.compare import SHOW_FLIPS
     from serve_eval.workflows.compare.compare import compare as compare_both
     from serve_eval.workflows.compare.text import render
 
@@ -279,7 +277,7 @@ def _execute(
                 *sides,
                 rules,
                 out_dir,
-                show_flips=show_flips,
+                show_flips=SHOW_FLIPS if asked.show_flips is None else asked.show_flips,
                 one_after_the_other=asked.one_after_the_other,
                 strict=result.strict,
                 progress=shown,
