@@ -58,7 +58,7 @@ async def compare(
     """Ask two endpoints the same prompts at the same time, and judge B with A as the reference.
 
     A side is a plan, or the folder of a finished run, which is not asked again. `rule` defaults to
-    `paired`. `ask_twice` prompts per task are asked twice on one side, to measure how much an
+    `paired`. `ask_twice` prompts per task are asked twice on both sides, to measure how much an
     endpoint differs from itself. Raises NotComparableError if the sides do not ask the same
     prompts, and ServeEvalError for anything that stops a run.
     """

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from serve_eval.cli._options import settings_of
 from serve_eval.evaluation.plan import shared_options as shared
 from serve_eval.plugins.setting import Setting
 
@@ -35,6 +36,14 @@ class SidePromptOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SideProtocolOptions:
+    """Choose the protocol of all tasks, on both sides of a comparison."""
+
+    title: ClassVar[str] = "Protocol of all tasks"
+    apply_chat_template: shared.ApplyChatTemplate = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SendingOptions:
     """Choose how requests are sent to each endpoint."""
 
@@ -53,6 +62,12 @@ class SendingOptions:
     stream: shared.Stream = None
     api_key_env: shared.ApiKeyEnv = None
     header: shared.Header = None
+
+
+def settings_with(protocol: SideProtocolOptions, *sections: object) -> dict[str, Any]:
+    """Return the given options as settings of both sides."""
+    choices = settings_of(protocol)
+    return settings_of(*sections) | ({"choices": choices} if choices else {})
 
 
 def new_folder(command: str) -> Path:

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from serve_eval.cli._common_options import Strict, TrustPlan
-from serve_eval.cli._options import command, settings_of
+from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
     SendingOptions,
     SidePromptOptions,
+    SideProtocolOptions,
     check_launched,
     is_endpoint,
     new_folder,
     resolve_side,
+    settings_with,
     with_plan,
 )
 from serve_eval.evaluation.plan import shared_options as shared
@@ -103,7 +105,7 @@ class SideOptions:
     again: Annotated[
         int | None,
         Setting(
-            "Prompts per task that A is asked twice (default 200; 0: none).",
+            "Prompts per task that A and B are asked twice (default 200; 0: none).",
             flags=("--self",),
             metavar="N",
         ),
@@ -172,6 +174,7 @@ class MovedOptions:
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help=f"The reference. {_SIDE}")],
     prompts: ComparedPromptOptions,
+    protocol: SideProtocolOptions,
     rule: RuleOptions,
     asked: SideOptions,
     sending: SendingOptions,
@@ -189,12 +192,12 @@ def compare(
     infrastructure, 130 interrupted.
     """
     from serve_eval.errors import PlanError
-    from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules
+    from serve_eval.workflows.compare.compare import SELF, CompareRules
 
     for name, number in (("self", asked.again), ("show-flips", asked.show_flips)):
         if number is not None and number < 0:
             raise PlanError(f"--{name} must be 0 or more")
-    settings = settings_of(prompts, rule, sending)
+    settings = settings_with(protocol, prompts, rule, sending)
     if b is None:
         raise PlanError(
             "name A and B", hint=f"To compare an endpoint with itself: {_INVARIANTS} {a}"
@@ -207,9 +210,8 @@ def compare(
         again=SELF if asked.again is None else asked.again,
         allow_mismatch=tuple(rule.allow_mismatch or ()),
     )
-    flips = SHOW_FLIPS if asked.show_flips is None else asked.show_flips
     out_dir = result.output_dir or new_folder("compare")
-    raise typer.Exit(_execute(sides, rules, out_dir, asked, result, show_flips=flips))
+    raise typer.Exit(_execute(sides, rules, out_dir, asked, result))
 
 
 def _sides(
@@ -253,8 +255,6 @@ def _execute(
     out_dir: Path,
     asked: SideOptions,
     result: CompareResultOptions,
-    *,
-    show_flips: int,
 ) -> int:
     """Compare, with progress on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import Interrupted, run_async
@@ -265,6 +265,7 @@ def _execute(
     from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
     from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
+    from serve_eval.workflows.compare.compare import SHOW_FLIPS
     from serve_eval.workflows.compare.compare import compare as compare_both
     from serve_eval.workflows.compare.text import render
 
@@ -276,7 +277,7 @@ def _execute(
                 *sides,
                 rules,
                 out_dir,
-                show_flips=show_flips,
+                show_flips=SHOW_FLIPS if asked.show_flips is None else asked.show_flips,
                 one_after_the_other=asked.one_after_the_other,
                 strict=result.strict,
                 progress=shown,

@@ -8,14 +8,16 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._options import command, settings_of
+from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
     SendingOptions,
     SidePromptOptions,
+    SideProtocolOptions,
     check_launched,
     is_endpoint,
     new_folder,
     resolve_side,
+    settings_with,
     with_plan,
 )
 from serve_eval.plugins.setting import Setting
@@ -96,6 +98,7 @@ def invariants(
         ),
     ],
     prompts: SidePromptOptions,
+    protocol: SideProtocolOptions,
     passes: PassOptions,
     sending: SendingOptions,
     result: InvariantsResultOptions,
@@ -106,8 +109,8 @@ def invariants(
     reference are needed. Without --limit, 100 prompts per task are asked. With the same -o, the
     command resumes an interrupted check.
 
-    Exit codes: 0 all invariants hold, 1 one is broken, 2 usage, 4 endpoint or infrastructure, 5 no
-    answers, 130 interrupted.
+    Exit codes: 0 no invariant that was tested is broken, 1 one is broken, 2 usage, 4 endpoint or
+    infrastructure, 5 no answers, 130 interrupted.
     """
     from serve_eval.errors import PlanError
     from serve_eval.workflows.invariants.check import CHUNKS
@@ -115,7 +118,7 @@ def invariants(
     for size in passes.chunk_tokens or ():
         if size < 0:
             raise PlanError("--chunk-tokens must be 0 or more")
-    settings = settings_of(prompts, sending)
+    settings = settings_with(protocol, prompts, sending)
     if passes.launch:
         check_launched({"A": a}, settings)
     folder = str(Path(passes.tokenizer).expanduser().absolute()) if passes.tokenizer else None

@@ -192,7 +192,12 @@ def _cost(job: WatchJob) -> list[str]:
     )
     lines = list(
         budget.describe_budget(
-            spending, every_s=job.every_s, prompts=len(asked.samples), passes=job.rules.passes
+            spending,
+            every_s=job.every_s,
+            prompts=len(asked.samples),
+            passes=job.rules.passes,
+            tolerance=job.rules.tolerance,
+            learnt=job.rules.reference is None,
         )
     )
     if smoke and not spending.smoke_every:

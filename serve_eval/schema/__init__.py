@@ -36,7 +36,7 @@ from serve_eval.schema.exchange import (
     Usage,
 )
 from serve_eval.schema.execution import ExecutionResult, ExitReason, Isolation, Program
-from serve_eval.schema.invariants import Invariant, Invariants
+from serve_eval.schema.invariants import CacheUse, Invariant, Invariants
 from serve_eval.schema.job_size import JobSize
 from serve_eval.schema.judge import Judge, Judgement, JudgeReport, Question
 from serve_eval.schema.plan import AccuracySpec, Connection, Limits, Order, Plan, Shard, Spec
@@ -122,6 +122,7 @@ __all__ = [
     "Attempt",
     "Attribution",
     "Breakdown",
+    "CacheUse",
     "ComparedSide",
     "ComparedTask",
     "Comparison",

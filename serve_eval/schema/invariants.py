@@ -9,6 +9,24 @@ from serve_eval.schema.comparison import Agreement, SelfFlips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheUse:
+    """What the server reports of its prefix cache, for an arm that must find nothing there.
+
+    Of the compared `prompts`, with `prompt_tokens` in all, `cached` tokens came from the cache in
+    the arm and `base_cached` in `base` (None: not reported). `tested` prompts took at least half of
+    their tokens from the cache in `base` and computed these in the arm. `unsalted` is the reason
+    why the prompts of the arm had no cache_salt of their own (None: they had).
+    """
+
+    unsalted: str | None
+    prompts: int
+    tested: int
+    prompt_tokens: int
+    cached: int | None
+    base_cached: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Invariant:
     """A change that should not change any answer, for one task.
 
@@ -20,6 +38,9 @@ class Invariant:
     If a healthy server may change answers (the arm `alone`), the p is that of the scores instead:
     from one request at a time to many, they `fell` on one number of prompts and `rose` on another
     (two-sided sign test, mid-p). None: the p is that of changes.
+
+    `cache` is for the arm `cold` (None: another arm, or a file of an older version). `not_tested`
+    is the reason why an arm that is not broken proves nothing; None if it holds.
     """
 
     task: str
@@ -31,6 +52,8 @@ class Invariant:
     broken: bool
     fell: int | None = None
     rose: int | None = None
+    cache: CacheUse | None = None
+    not_tested: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

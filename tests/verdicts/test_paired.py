@@ -13,6 +13,7 @@ import pytest
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import (
+    Acceptance,
     AccuracySpec,
     Hypothesis,
     Metric,
@@ -21,7 +22,9 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.verdicts.references import AcceptanceLength
 from serve_eval.verdicts.rules import anchors, classic, noninferiority, paired
+from serve_eval.verdicts.rules._acceptance import judge as judge_acceptance
 from serve_eval.verdicts.rules._paired import compare
 
 REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=70.0)
@@ -110,6 +113,22 @@ def test_a_regression_that_the_classic_rule_lets_pass_is_seen_beside_it() -> Non
     assert replace(verdict, paired=None, warnings=()) == replace(
         classic.judge(result, reference, hypothesis), warnings=()
     )
+
+
+def test_the_words_of_a_small_drop_are_true_beside_another_rule_that_fails_the_task() -> None:
+    """They speak of the threshold: the acceptance length can fail what the threshold passes."""
+    result, pairs, hypothesis, reference = _case(4096, 90, 50)
+    passed = classic.judge(result, reference, hypothesis, pairs)
+    entry = AcceptanceLength(ref_al=2.0, min_al=1.9)
+    told = Acceptance(answers=result.scored, length=1.2, all_steps=1.2, per_answer=1.2)
+    verdict = judge_acceptance(passed, result, told, "TestMine::test_eagle", entry)
+    assert verdict.outcome is VerdictOutcome.FAIL
+    [line] = [line for line in verdict.warnings if line.startswith("small_drop: ")]
+    assert "pass" not in line
+    assert verdict.evaluated is not None
+    assert verdict.threshold is not None
+    assert verdict.evaluated >= verdict.threshold
+    assert line.endswith(f"the value is within the classic threshold of {verdict.threshold:.3f}")
 
 
 def test_the_bound_says_which_drop_is_excluded() -> None:

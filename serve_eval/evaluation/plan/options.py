@@ -20,6 +20,7 @@ from serve_eval.evaluation.plan.shared_options import (
     AllowMismatch,
     ApiKey,
     ApiKeyEnv,
+    ApplyChatTemplate,
     CaBundle,
     Cases,
     DatasetRoot,
@@ -83,13 +84,7 @@ class ProtocolOptions:
     """Choose the protocol of all tasks: the section `protocol` of the plan file."""
 
     title: ClassVar[str] = "Protocol of all tasks"
-    apply_chat_template: Annotated[
-        bool | None,
-        Setting(
-            "Ask with chat requests, or with plain text.",
-            flags=("--apply-chat-template/--no-apply-chat-template",),
-        ),
-    ] = None
+    apply_chat_template: ApplyChatTemplate = None
     tokenizer: Annotated[
         str | None,
         Setting(

@@ -74,6 +74,13 @@ Set = Annotated[
         in_file=None,
     ),
 ]
+ApplyChatTemplate = Annotated[
+    bool | None,
+    Setting(
+        "Ask with chat requests, or with plain text.",
+        flags=("--apply-chat-template/--no-apply-chat-template",),
+    ),
+]
 AllowMismatch = Annotated[
     list[str] | None,
     Setting("Compare even if this protocol field differs. Repeatable.", metavar="FIELD"),

@@ -47,6 +47,8 @@ SIDE_A, SIDE_B, AGAIN = "a", "b", "again"
 
 INVARIANTS_PLAN, INVARIANTS, CHUNKS_FILE = "invariants_plan.json", "invariants.json", "chunks.json"
 """The plan of a check of invariants, its result, and the lengths of its prompts."""
+SALT_FILE = "cache_salt.json"
+"""The salt of a check of invariants, or why it has none."""
 
 SUITE_FILE, SUITE_REPORT_FILE, SUITE_RUNS = "suite.json", "suite_report.json", "runs"
 """The runs of a suite, its report, and the folder that holds its run folders."""

@@ -78,7 +78,7 @@ def warnings(paired: PairedComparison) -> tuple[str, ...]:
 
 
 def small_drop(paired: PairedComparison) -> str:
-    """Return the warning for a proven drop in a task that passes."""
+    """Return the warning for a proven drop that the rule does not fail."""
     return (
         f"small_drop: the paired comparison proves a drop (p {paired.p:.4f} at level"
         f" {paired.alpha:g})"

@@ -7,6 +7,7 @@ __all__ = [
     "latency",
     "second_answers",
     "sides",
+    "steadiness",
     "text",
     "verdict",
 ]

@@ -5,7 +5,8 @@ Either side can also be a finished run, which is not asked again. A comparison f
 compare.json      what is compared, by which rule and margin: fixed before the first request
 order.json        the seed of the random order in which both are asked
 a/, b/            ordinary run folders
-again/            the second answers of the endpoint that is asked twice
+again/            the second answers of A, or of B if A is a finished run
+again_b/          the second answers of B, if A has some too
 servers/          logs of launched servers
 comparison.json   the result
 """
@@ -84,9 +85,9 @@ async def compare(
     with run_folder.hold(out_dir, COMPARISON_PLAN, "comparison"):
         bind_folder(out_dir, a, b, rules)
         runs = share_order(runs, session)
-        twice = ask_twice(runs, rules, out_dir)
-        runs = _all_runs(a, runs, twice)
         looked = _read_looked_at(out_dir)
+        twice = ask_twice(runs, rules, out_dir, ended=looked is not None)
+        runs = _all_runs(a, runs, twice)
         pair = _Pair(
             a=a,
             b=b,
@@ -112,15 +113,15 @@ async def compare(
 class _Pair:
     """Two sides whose answers can be compared at any time.
 
-    `twice` is the run with the second answers of one side. The texts of `hidden` prompts are not
-    shown.
+    `twice` are the runs with the second answers of the live sides. The texts of `hidden` prompts
+    are not shown.
     """
 
     a: CompareSide
     b: CompareSide
     rules: CompareRules
     out_dir: Path
-    twice: SideRun | None
+    twice: Sequence[SideRun]
     hidden: frozenset[tuple[str, str]]
     strict: bool
 
@@ -132,7 +133,7 @@ class _Pair:
             self.a.folder or self.out_dir / SIDE_A,
             self.b.folder or self.out_dir / SIDE_B,
             self.rules.rule,
-            again=None if self.twice is None else (self.twice.side, self.twice.folder),
+            again={run.side: run.folder for run in self.twice},
             show_flips=show_flips,
             looked=looked,
             hidden=self.hidden,
@@ -140,12 +141,12 @@ class _Pair:
         )
 
 
-def _all_runs(a: CompareSide, runs: Sequence[SideRun], twice: SideRun | None) -> list[SideRun]:
+def _all_runs(a: CompareSide, runs: Sequence[SideRun], twice: Sequence[SideRun]) -> list[SideRun]:
     """Return the runs that are asked, with the second answers.
 
     If A is a finished run, each of them expects its scores.
     """
-    every = [*runs] if twice is None else [*runs, twice]
+    every = [*runs, *twice]
     if a.folder is None:
         return every
     return [replace(run, prepared=expect_scores(a.folder, run.prepared)) for run in every]

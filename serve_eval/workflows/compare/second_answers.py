@@ -1,4 +1,4 @@
-"""Measure the noise floor of a comparison: ask one endpoint some prompts twice."""
+"""Measure the noise floor of a comparison: ask its endpoints some prompts twice."""
 
 from __future__ import annotations
 
@@ -13,40 +13,52 @@ from serve_eval.schema import Limits, Plan
 from serve_eval.workflows.compare.sides import CompareRules, SideRun
 
 AGAIN = "again"
-"""Folder of the second answers."""
+"""Folder of the second answers of A, or of B if A is a finished run."""
+AGAIN_B = "again_b"
+"""Folder of the second answers of B if A has second answers too."""
 
 
-def ask_twice(runs: Sequence[SideRun], rules: CompareRules, out_dir: Path) -> SideRun | None:
-    """Return the run that asks some prompts of A again, or of B if A is a finished run.
+def ask_twice(
+    runs: Sequence[SideRun], rules: CompareRules, out_dir: Path, *, ended: bool
+) -> list[SideRun]:
+    """Return the runs that ask some prompts of each live side again, the same ones of both.
 
-    It covers the tasks without repeats, since repeats show the noise already; None if there are
-    none. The requests are sent next to the others, with a concurrency at which they take about as
-    long, and in another order: a prompt is not asked twice at the same time.
+    They cover the tasks without repeats, since repeats show the noise already. The requests are
+    sent next to the others, with a concurrency at which they take about as long, and in another
+    order: a prompt is not asked twice at the same time. `ended`: the folder has a result. If that
+    is of an older version, which asked only A twice, B is not asked now.
     """
-    first = runs[0] if runs else None
-    once = (
-        [p for p in first.prepared if first.plan.times(p.task.name) == 1]
-        if first is not None
-        else []
-    )
-    if first is None or not rules.again or not once:
-        return None
+    found = []
+    for run, name in zip(runs, (AGAIN, AGAIN_B), strict=False):
+        folder = out_dir / name
+        if not (ended and name == AGAIN_B and not folder.exists()):
+            found += _repeat_some(run, rules.again, folder)
+    return found
+
+
+def _repeat_some(first: SideRun, count: int, folder: Path) -> list[SideRun]:
+    """Return the run that asks some prompts of a side again; none if there is nothing to ask."""
+    once = [p for p in first.prepared if first.plan.times(p.task.name) == 1]
+    if not count or not once:
+        return []
     total = sum(len(p.dataset.samples) * first.plan.times(p.task.name) for p in first.prepared)
-    prepared = [_draw(p, first.plan, rules.again) for p in once]
+    prepared = [_draw(p, first.plan, count) for p in once]
     asked = sum(len(p.dataset.samples) for p in prepared)
     limits = _share(first.plan.limits, asked / total)
-    plan = replace(first.plan, limits=limits, seed=first.plan.seed + 1, limit=rules.again)
+    plan = replace(first.plan, limits=limits, seed=first.plan.seed + 1, limit=count)
     plan = replace(plan, tasks=tuple(p.spec for p in once), repeats=1, repeats_of={})
     label = f"{first.side} once more"
     assert first.seed is not None
-    return SideRun(
-        side=first.side,
-        plan=plan,
-        prepared=prepared,
-        folder=out_dir / AGAIN,
-        label=label,
-        seed=first.seed + 1,
-    )
+    return [
+        SideRun(
+            side=first.side,
+            plan=plan,
+            prepared=prepared,
+            folder=folder,
+            label=label,
+            seed=first.seed + 1,
+        )
+    ]
 
 
 def _draw(prepared: PreparedTask, plan: Plan, count: int) -> PreparedTask:

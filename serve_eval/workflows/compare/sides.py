@@ -30,7 +30,7 @@ from serve_eval.verdicts.below_reference import estimate_expected
 from serve_eval.workflows.compare.verdict import reference_runs_needed, same_fingerprints
 
 SELF = 200
-"""Default number of prompts that one endpoint is asked twice."""
+"""Default number of prompts that each endpoint is asked twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

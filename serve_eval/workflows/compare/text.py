@@ -190,6 +190,9 @@ def _agreement(agreed: Agreement) -> str:
 def _itself(told: SelfFlips) -> str:
     one, other = ("A", "B") if told.endpoint == "A" else ("B", "A")
     by = f" by {told.measure}" if told.measure else ""
+    unknown = ""
+    if one == "B" and (told.own or told.own_texts):
+        unknown = "; A was asked once, so whether A is steadier is not known"
     own, across = (
         f"{scores} scores" + ("" if spoken is None else f" and {spoken} texts")
         for scores, spoken in ((told.own, told.own_texts), (told.other, told.other_texts))
@@ -197,7 +200,7 @@ def _itself(told: SelfFlips) -> str:
     return (
         f"{one} asked twice: {own} of {told.prompts} prompts differ; compared with {other}:"
         f" {across} (p {told.p:.2g}{by}, {conclusion(told)}); texts of {one} and {one}:"
-        f" {_agreement(told.agreement)}"
+        f" {_agreement(told.agreement)}{unknown}"
     )
 
 

@@ -34,6 +34,7 @@ from serve_eval.schema import (
 )
 from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.workflows.compare.latency import more_failures, slower, uneven
+from serve_eval.workflows.compare.steadiness import Second, describe_unsteady, read_twice
 
 APART_S = 60.0
 """Seconds between two requests for a prompt beyond which they were not sent under the same load."""
@@ -69,7 +70,7 @@ def compare_folders(
     b: Path,
     rule: Spec,
     *,
-    again: tuple[str, Path] | None = None,
+    again: Mapping[str, Path] | None = None,
     show_flips: int = 0,
     looked: Looked | None = None,
     hidden: frozenset[Prompt] = frozenset(),
@@ -77,23 +78,21 @@ def compare_folders(
 ) -> Comparison:
     """Compare two run folders.
 
-    `again` is the side (A or B) that was asked some prompts twice, and the folder with its second
-    answers. For a task without second answers, repeats within A's run are used, or else within B's.
-    Flips of `hidden` prompts are counted but not listed. Raises RunFolderError.
+    `again` has the folders with the second answers of A and of B, if they were asked some prompts
+    twice. For a task without second answers, the repeats within a run are used. Flips of `hidden`
+    prompts are counted but not listed. Raises RunFolderError.
     """
     reports = read_report(a), read_report(b)
-    second = None if again is None else read_report(again[1])
-    asked_twice = {task.result.task for task in second.tasks} if second is not None else set()
-    tasks = []
+    second = {side: (folder, read_report(folder)) for side, folder in (again or {}).items()}
+    tasks, doubled = [], []
     for task in reports[0].tasks:
         name = task.result.task
         sides = (
             answer_pairs.read_task(a, reports[0], name),
             answer_pairs.read_task(b, reports[1], name),
         )
-        twice = None
-        if again is not None and second is not None and name in asked_twice:
-            twice = again[0], answer_pairs.read_task(again[1], second, name)
+        twice = read_twice(sides, second)
+        doubled.append((sides, twice))
         tasks.append(_task(reports[0].plan, sides, rule, twice, show_flips, looked or {}, hidden))
     warnings = _first_tokens(reports[0])
     shown = [
@@ -108,7 +107,7 @@ def compare_folders(
         exit_code=exit_code([task.verdict for task in tasks], strict=strict),
         started_at=reports[1].started_at,
         wall_s=0.0,
-        warnings=warnings,
+        warnings=(*warnings, *describe_unsteady(doubled, {"A": a, "B": b})),
     )
 
 
@@ -149,7 +148,7 @@ def _task(
     plan: Plan,
     sides: tuple[TaskAnswers, TaskAnswers],
     rule: Spec,
-    again: tuple[str, TaskAnswers] | None,
+    twice: Mapping[str, Second],
     show: int,
     looked: Looked,
     hidden: frozenset[Prompt],
@@ -173,7 +172,7 @@ def _task(
     elif apart is not None:
         warnings += filter(None, (slower(a, b), uneven(a, b)))
     warnings += filter(None, [more_failures(a, b)])
-    itself = _itself(a, b, again)
+    itself = _itself(a, b, twice)
     if itself is not None and itself.more:
         warnings.append(f"more_flips: {evidence(itself)}: {conclusion(itself)}")
     return ComparedTask(
@@ -193,16 +192,14 @@ def _task(
     )
 
 
-def _itself(
-    a: TaskAnswers, b: TaskAnswers, again: tuple[str, TaskAnswers] | None
-) -> SelfFlips | None:
-    """Compare how an endpoint differs from itself with how the two endpoints differ."""
-    if again is not None:
-        once, other = (a, b) if again[0] == "A" else (b, a)
-        return self_flips(again[0], once, again[1], other)
+def _itself(a: TaskAnswers, b: TaskAnswers, twice: Mapping[str, Second]) -> SelfFlips | None:
+    """Compare how an endpoint differs from itself with how the two endpoints differ.
+
+    The endpoint is A, or B if only B answered twice.
+    """
     for name, once, other in (("A", a, b), ("B", b, a)):
-        if len(once.lines) > 1:
-            return self_flips(name, once, once, other, again_run=1)
+        if (second := twice.get(name)) is not None:
+            return self_flips(name, once, second.answers, other, again_run=second.run)
     return None
 
 

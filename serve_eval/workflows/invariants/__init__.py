@@ -1,3 +1,12 @@
 """Check one endpoint without expected answers, by changes that must not change the answers."""
 
-__all__ = ["arms", "check", "chunk_lengths", "folder", "result", "text"]
+__all__ = [
+    "arms",
+    "cache_use",
+    "check",
+    "chunk_lengths",
+    "folder",
+    "result",
+    "salting",
+    "text",
+]

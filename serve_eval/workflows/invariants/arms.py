@@ -79,7 +79,10 @@ def _usual_arms(plan: Plan, prepared: Sequence[PreparedTask]) -> list[Arm]:
     arms = [
         Arm(
             name=COLD,
-            what="sent for the first time, against prompts in the prefix cache",
+            what=(
+                "meant to be computed without cached data, against prompts in the prefix cache: the"
+                " server's counts are below"
+            ),
             plan=plan,
         ),
         Arm(name=BASE, what="", plan=plan, against=None),

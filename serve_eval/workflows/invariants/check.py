@@ -1,10 +1,12 @@
 """Check one endpoint without expected answers: send prompts under changes that must not matter.
 
-Three passes come first. `cold` is an arm if the server has just been started. `base` and `again`
-then find the prompts in the prefix cache. Their difference is the endpoint's own nondeterminism. An
-arm that changes the answers of more prompts is broken, on the assumption that the arm and `again`
-can be exchanged: on a sound server, either is as likely to differ from `base`. There are three
-kinds of arms.
+Three passes come first. `cold` gives each prompt a cache_salt of its own if the server takes one,
+so that nothing comes from the prefix cache; else it is cold only on a server that was just started.
+`base` and `again` find the prompts in the cache, if there is one. Their difference is the
+endpoint's own nondeterminism. An arm that changes the answers of more prompts is broken, on the
+assumption that the arm and `again` can be exchanged: on a sound server, either is as likely to
+differ from `base`. Whether `cold` was cold, and `base` was not, is in the server's counts of cached
+tokens (`cache_use`); without that, equal answers are no result. There are three kinds of arms.
 
 * `cold`, `shuffled`, `repeated`, `rendered` and the chunks change how a sound server computes
   (parts of a prompt from the cache or not, other batches, other chunks of a prompt) or where
@@ -48,7 +50,11 @@ from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.file_names import INVARIANTS_PLAN, SERVERS
-from serve_eval.evaluation.storage.reports.invariants_files import drop_invariants, write_invariants
+from serve_eval.evaluation.storage.reports.invariants_files import (
+    drop_invariants,
+    find_salt,
+    write_invariants,
+)
 from serve_eval.evaluation.storage.reports.report_file import has_report
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
@@ -62,6 +68,7 @@ from serve_eval.workflows.invariants.folder import (
     write_texts,
 )
 from serve_eval.workflows.invariants.result import ALPHA, judge_arms
+from serve_eval.workflows.invariants.salting import add_salt, fill_cache, settle_salt, why_unsalted
 
 __all__ = ["ALPHA", "CHUNKS", "check"]
 
@@ -112,7 +119,8 @@ async def check(
             async with launch(plan, prepared, logs, notify=notify) as endpoint:
                 await _ask_arms(session, endpoint)
         skipped |= session.boundaries_left_out()
-        found = judge_arms(out_dir, plan, session.every_arm(), skipped)
+        unsalted = why_unsalted(prepared, find_salt(out_dir))
+        found = judge_arms(out_dir, plan, session.every_arm(), skipped, unsalted)
         found = replace(found, started_at=clock.started_at, wall_s=clock.wall_s)
         write_invariants(out_dir, found)
     return found
@@ -196,6 +204,7 @@ class _CheckSession:
 
 async def _ask_arms(session: _CheckSession, endpoint: Endpoint) -> None:
     """Ask every unfinished arm; the first ones show at which lengths the server cuts prompts."""
+    await _ask_cold(session, endpoint)
     for arm in session.list_pending():
         await _ask_arm(session, arm, endpoint)
     if new := session.boundaries_without_texts():
@@ -205,6 +214,28 @@ async def _ask_arms(session: _CheckSession, endpoint: Endpoint) -> None:
         write_texts(session.out_dir, session.texts)
     for arm in session.list_pending():
         await _ask_arm(session, arm, endpoint)
+
+
+async def _ask_cold(session: _CheckSession, endpoint: Endpoint) -> None:
+    """Ask the first arm if it is unfinished, and fill the cache for those after it.
+
+    Without a salt, the first arm fills it, unless an earlier session asked it: the server may have
+    been restarted since.
+    """
+    if not (pending := [arm for arm in session.list_pending() if arm.prepared is not None]):
+        return
+    first = pending[0] if pending[0].name == COLD else None
+    async with connect(session.plan, endpoint, session.environ) as client:
+        if first is not None:
+            begun = run_folder.has_answers(session.out_dir / COLD)
+            salt = await settle_salt(session.out_dir, client, session.prepared, begun=begun)
+            await _ask_arm(
+                session, replace(first, prepared=add_salt(session.prepared, salt)), endpoint
+            )
+            if salt.value is None:
+                return
+        assert session.plan.limits.concurrency != "auto"
+        await fill_cache(client, session.prepared, session.plan.limits.concurrency)
 
 
 async def _ask_arm(session: _CheckSession, arm: Arm, endpoint: Endpoint) -> None:

@@ -15,16 +15,25 @@ from serve_eval.schema import Invariant, Invariants, Plan
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.multiplicity import holm
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
-from serve_eval.workflows.invariants.arms import BASE, Arm
+from serve_eval.workflows.invariants.arms import BASE, COLD, Arm
+from serve_eval.workflows.invariants.cache_use import use_of_cache, why_not_tested
 
 ALPHA = 0.01
 """Chance of accusing a sound endpoint of anything, over all arms and tasks."""
 
 
 def judge_arms(
-    out_dir: Path, plan: Plan, arms: Sequence[Arm], skipped: Mapping[str, str]
+    out_dir: Path,
+    plan: Plan,
+    arms: Sequence[Arm],
+    skipped: Mapping[str, str],
+    unsalted: Mapping[str, str | None],
 ) -> Invariants:
-    """Test every arm against the passes that it is compared with, task by task."""
+    """Test every arm against the passes that it is compared with, task by task.
+
+    An arm that is not broken holds, except the cold one on a server whose cache it did not test.
+    `unsalted` is, by task, the reason why the prompts of that arm had no salt (None: they had).
+    """
     reports = {arm.name: read_report(out_dir / arm.name) for arm in arms}
     found = []
     for arm in arms:
@@ -36,15 +45,14 @@ def judge_arms(
                 return answer_pairs.read_task(out_dir / one, reports[one], task)
 
             pair = None if arm.pair is None else collect_answers(arm.pair)
-            one = _test_arm(
-                arm, name, [collect_answers(other) for other in (*arm.against, arm.name)], pair
-            )
+            answers = [collect_answers(other) for other in (*arm.against, arm.name)]
+            one = _test_arm(arm, name, answers, pair)
+            if one is not None and arm.name == COLD:
+                one = replace(one, cache=use_of_cache(answers[-1], answers[0], unsalted[name]))
             if one is not None:
                 found.append(one)
     corrected = holm([_p(one) for one in found])
-    results = tuple(
-        replace(one, p_holm=p, broken=p <= ALPHA) for one, p in zip(found, corrected, strict=True)
-    )
+    results = tuple(map(_conclude, found, corrected))
     broken = any(result.broken for result in results)
     return Invariants(
         schema_version=INVARIANTS_SCHEMA,
@@ -57,6 +65,13 @@ def judge_arms(
         started_at=reports[BASE].started_at,
         wall_s=0.0,
     )
+
+
+def _conclude(one: Invariant, p: float) -> Invariant:
+    """Return an arm with its corrected p, and with the reason if it proves nothing."""
+    broken = p <= ALPHA
+    why = None if broken or one.cache is None else why_not_tested(one.cache)
+    return replace(one, p_holm=p, broken=broken, not_tested=why)
 
 
 def _test_arm(

@@ -10,6 +10,7 @@ from rich.text import Text
 from serve_eval.evaluation.storage.file_names import INVARIANTS
 from serve_eval.report.layout import fit_tables, say
 from serve_eval.schema import Invariant, Invariants
+from serve_eval.workflows.invariants.cache_use import describe_use
 
 _COLUMNS = ("task", "change", "prompts", "by itself", "changed", "identical", "p (Holm)", "")
 
@@ -23,6 +24,10 @@ def render(found: Invariants, out_dir: Path, console: Console) -> None:
     for name, what in {one.arm: one.what for one in found.results}.items():
         say(console, f"{name}: {what}")
     for one in found.results:
+        if one.not_tested is not None:
+            say(console, f"{one.arm}: {one.task}: not tested: {one.not_tested}")
+        if one.cache is not None:
+            say(console, f"{one.arm}: {one.task}: {describe_use(one.cache)}")
         if one.fell is not None:
             say(console, f"{one.arm}: {one.task}: {_direction(one)}")
     for name, why in found.skipped.items():
@@ -57,6 +62,8 @@ def _outcome(one: Invariant) -> Text:
         return Text("BROKEN", style="bold red")
     if one.fell is not None and one.changed.more:
         return Text("differs", style="bold yellow")
+    if one.not_tested is not None:
+        return Text("not tested", style="bold yellow")
     return Text("holds", style="bold green")
 
 

@@ -5,17 +5,21 @@ Prompt tokens and generated tokens count. The functions are pure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from serve_eval.checks.check import Check
 from serve_eval.checks.session import ALIVE_TOKENS
 from serve_eval.errors import PlanError
+from serve_eval.workflows.watch.bets import ACCURACY, FLOOR_ALPHA
 
 TOKENS = 16_000
 """Default number of tokens of a round."""
 LEAST = 10
 """Questions that have to fit into a round without a smoke test."""
+SHORT_PASSES = 4
+"""Passes of a shorter baseline, which the description of the cost names as well."""
 _ALIVE_PROMPT = 16
 _LEFT_OUT = frozenset({"questions", "concurrency"})
 """Checks of the quick smoke test that a watch skips: the task asks enough questions, and production
@@ -75,8 +79,19 @@ def budget(tokens: int, *, smoke: int, prompt_tokens: Sequence[int], answer_toke
     return Budget(tokens=tokens, smoke=smoke if every else 0, smoke_every=every, question=question)
 
 
-def describe_budget(one: Budget, *, every_s: float, prompts: int, passes: int) -> Iterator[str]:
-    """Yield lines that describe the cost of a watch."""
+def describe_budget(
+    one: Budget,
+    *,
+    every_s: float,
+    prompts: int,
+    passes: int,
+    tolerance: float,
+    learnt: bool = True,
+) -> Iterator[str]:
+    """Yield lines that describe the cost of a watch, and of its baseline before any alarm.
+
+    `learnt`: the accuracy of the baseline is learnt, not given.
+    """
     day = 86400.0 / every_s if every_s else 0.0
     plain = min(prompts, one.questions(smoke=False))
     mixed = min(prompts, one.questions(smoke=True))
@@ -96,8 +111,37 @@ def describe_budget(one: Budget, *, every_s: float, prompts: int, passes: int) -
     )
     if day:
         yield f"per day: {day:.0f} rounds, at most {day * one.tokens:,.0f} tokens"
-    per_round = mixed if one.smoke_every == 1 else (mixed + plain) / 2 if one.smoke_every else plain
-    rounds = -(-prompts * passes // max(1.0, per_round))
+    cost = describe_cost(one, every_s=every_s, prompts=prompts, passes=passes)
+    yield (
+        f"baseline: {prompts} prompts {passes} times: {cost}. Until it is complete, no alarm about"
+        " accuracy or usable answers is possible"
+    )
+    least = least_fall(prompts, passes, tolerance)
+    if learnt and passes > SHORT_PASSES:
+        cost = describe_cost(one, every_s=every_s, prompts=prompts, passes=SHORT_PASSES)
+        short = least_fall(prompts, SHORT_PASSES, tolerance)
+        yield (
+            f"shorter, with the same error rate: --passes {SHORT_PASSES}: {cost}. At best it"
+            f" notices falls of more than {short:.1%} of the answers, this one of more than"
+            f" {least:.1%}"
+        )
+
+
+def least_fall(prompts: int, passes: int, tolerance: float) -> float:
+    """Return the fall (0..1) that a watch can notice at best.
+
+    It is the tolerance and the distance of the floor from the mean, if every prompt answers as
+    before in all passes (`sequential_monitor.floor`).
+    """
+    return tolerance + (math.log(1.0 / FLOOR_ALPHA[ACCURACY]) + 2.0) / (prompts * (passes - 1))
+
+
+def describe_cost(one: Budget, *, every_s: float, prompts: int, passes: int) -> str:
+    """Return the rounds of a baseline, their time, and the most tokens that they take.
+
+    The first round asks LEAST questions, since no server has counted their tokens yet.
+    """
+    rounds = 1 + math.ceil(max(0, prompts * passes - LEAST) / _per_round(one, prompts))
     wait = rounds * every_s
     time = (
         ""
@@ -105,8 +149,16 @@ def describe_budget(one: Budget, *, every_s: float, prompts: int, passes: int) -
         else f", {wait / 3600:.1f} hours"
         if wait >= 3600
         else f", {wait / 60:.1f} minutes"
+        if wait >= 60
+        else f", {wait:.0f} seconds"
     )
-    yield (
-        f"baseline: {prompts} prompts {passes} times, about {rounds:.0f} rounds{time}; accuracy is"
-        " judged after it"
-    )
+    smokes = math.ceil(rounds / one.smoke_every) if one.smoke_every else 0
+    tokens = prompts * passes * one.question + smokes * one.smoke
+    return f"about {rounds} rounds{time}, at most {tokens:,} tokens"
+
+
+def _per_round(one: Budget, prompts: int) -> float:
+    """Return the mean number of questions of a round."""
+    plain, mixed = (min(prompts, one.questions(smoke=smoke)) for smoke in (False, True))
+    per_round = mixed if one.smoke_every == 1 else (mixed + plain) / 2 if one.smoke_every else plain
+    return max(1.0, per_round)

@@ -30,6 +30,7 @@ from serve_eval.workflows.compare.compare import CompareRules, CompareSide, comp
 from serve_eval.workflows.compare.text import render
 from serve_eval.workflows.compare.verdict import compare_folders
 from tests.cli.command import serve_eval
+from tests.scripted_server import ScriptedServer, answer
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -104,8 +105,8 @@ def alike(
     plan: Plan, steady: SimulatorConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Comparison, Path]:
     out = tmp_path_factory.mktemp("alike") / "out"
-    found, asked = _compare(plan, replace(steady, run=1), replace(steady, run=2), out)
-    assert asked[1] >= N
+    found, asked = _compare(plan, replace(steady, run=1), replace(steady, run=3), out)
+    assert asked[1] >= N + PAIRED.again
     assert asked[0] >= N + PAIRED.again
     return found, out
 
@@ -451,6 +452,38 @@ def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(
     assert said.returncode == FAIL, said.stderr
     assert (tmp_path / "out" / "b" / "report.json").exists()
     assert not (tmp_path / "out" / "again").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "route"),
+    [
+        ([], "/v1/completions"),
+        (["--apply-chat-template"], "/v1/chat/completions"),
+        (["--set", "gsm8k.apply_chat_template=true"], "/v1/chat/completions"),
+        (
+            ["--set", "gsm8k.apply_chat_template=false", "--no-apply-chat-template"],
+            "/v1/completions",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["compare", "invariants"])
+def test_the_chat_template_is_a_flag_of_the_command(
+    data_root: Path, tmp_path: Path, command: str, flags: list[str], route: str
+) -> None:
+    server = ScriptedServer(
+        answer("The answer is 4."), paths=["/v1/completions", "/v1/chat/completions"]
+    )
+    with server.serve_in_thread() as url:
+        sides = [url, url] if command == "compare" else [url]
+        more = ["--tasks", "gsm8k", "--dataset-root", data_root, "--limit", "2", "--model", "m"]
+        more += ["--self", "0"] if command == "compare" else ["--chunk-tokens", "0"]
+        said = serve_eval(command, *sides, *more, *flags, "-o", tmp_path / "out")
+    assert (tmp_path / "out").exists(), said.stderr
+    chat = route == "/v1/chat/completions"
+    assert {request.chat for request in server.asked[-2:]} == {chat}
+    first = tmp_path / "out" / ("a" if command == "compare" else "base")
+    asked = run_folder.read_fingerprints(first)["gsm8k"]
+    assert asked["apply_chat_template"] == json.dumps(chat)
 
 
 @pytest.mark.parametrize(

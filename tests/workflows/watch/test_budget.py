@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from serve_eval.checks.run import choose_checks
 from serve_eval.errors import PlanError
+from serve_eval.stats.sequential_monitor import floor
+from serve_eval.workflows.watch.bets import ACCURACY, FLOOR_ALPHA
 from serve_eval.workflows.watch.budget import (
     Budget,
     budget,
     checks_of,
     describe_budget,
+    least_fall,
     smoke_tokens,
 )
 
@@ -40,27 +45,51 @@ def test_too_few_tokens_are_refused_with_how_many_it_takes() -> None:
     assert "Give at least 2000" in caught.value.hint
 
 
+def _describe(tokens: int, **more: Any) -> list[str]:
+    usual = {"every_s": 600.0, "prompts": 200, "passes": 8, "tolerance": 0.01}
+    return list(describe_budget(_budget(tokens), **{**usual, **more}))
+
+
 def test_what_it_costs_is_told() -> None:
-    lines = list(describe_budget(_budget(6000), every_s=600.0, prompts=200, passes=8))
-    assert lines == [
+    assert _describe(6000) == [
         (
             "per round: 10 or 30 questions (at most 200 tokens each) and a smoke test"
             " every 2 rounds;"
             " at most 6000 tokens"
         ),
         "per day: 144 rounds, at most 864,000 tokens",
-        "baseline: 200 prompts 8 times, about 80 rounds, 13.3 hours; accuracy is judged after it",
+        (
+            "baseline: 200 prompts 8 times: about 81 rounds, 13.5 hours, at most 484,000 tokens."
+            " Until it is complete, no alarm about accuracy or usable answers is possible"
+        ),
+        (
+            "shorter, with the same error rate: --passes 4: about 41 rounds, 6.8 hours, at most"
+            " 244,000 tokens. At best it notices falls of more than 2.4% of the answers, this one"
+            " of more than 1.6%"
+        ),
     ]
-    assert (
-        "about 80 rounds, 13.3 minutes;"
-        in list(describe_budget(_budget(6000), every_s=10.0, prompts=200, passes=8))[-1]
-    )
+    assert "about 81 rounds, 13.5 minutes, " in _describe(6000, every_s=10.0)[2]
+    assert "about 81 rounds, 49 seconds, " in _describe(6000, every_s=0.6)[2]
+
+
+@pytest.mark.parametrize("more", [{"passes": 4}, {"passes": 8, "learnt": False}])
+def test_a_baseline_that_is_short_or_not_learnt_names_no_shorter_one(more: dict[str, Any]) -> None:
+    assert _describe(6000, **more)[-1].startswith("baseline: ")
 
 
 def test_no_round_asks_a_prompt_twice() -> None:
-    first, _, last = describe_budget(_budget(16_000), every_s=600.0, prompts=20, passes=8)
+    first, _, last, _ = _describe(16_000, prompts=20)
     assert first.startswith("per round: 20 questions")
-    assert "about 8 rounds" in last
+    assert "about 9 rounds" in last
+
+
+@pytest.mark.parametrize(("prompts", "passes"), [(200, 8), (200, 4), (100, 4)])
+def test_the_least_fall_is_that_of_prompts_that_answer_as_before(prompts: int, passes: int) -> None:
+    """Nine of ten are always right, so that the distance of the floor is the least possible."""
+    scores = [[1.0] * (prompts * 9 // 10) + [0.0] * (prompts // 10)] * passes
+    gap = 0.9 - floor(scores, FLOOR_ALPHA[ACCURACY])
+    told = least_fall(prompts, passes, 0.01)
+    assert told == pytest.approx(0.01 + gap, abs=0.002)
 
 
 def test_a_watch_sends_no_bursts() -> None:

@@ -9,7 +9,12 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import CHUNKS_FILE, INVARIANTS, INVARIANTS_PLAN
+from serve_eval.evaluation.storage.file_names import (
+    CHUNKS_FILE,
+    INVARIANTS,
+    INVARIANTS_PLAN,
+    SALT_FILE,
+)
 from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, decode_known
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Invariants, Plan
@@ -20,6 +25,16 @@ INVARIANTS_SCHEMA = 1
 
 class _Saved(msgspec.Struct):
     plan: Plan
+
+
+class CacheSalt(msgspec.Struct, frozen=True, kw_only=True):
+    """The salt from which each prompt gets a cache_salt of its own.
+
+    `value` is None if none is sent, for the reason in `why`.
+    """
+
+    value: str | None
+    why: str = ""
 
 
 def read_invariants_plan(folder: Path) -> Plan | None:
@@ -60,6 +75,19 @@ def write_chunks(folder: Path, chunks: Mapping[str, object]) -> None:
     Raises RunFolderError, and JournalError for a full disk.
     """
     write_private(folder / CHUNKS_FILE, pretty_json(chunks))
+
+
+def find_salt(folder: Path) -> CacheSalt | None:
+    """Return the salt that an earlier session settled on, or None if there is none to read."""
+    try:
+        return msgspec.json.decode((folder / SALT_FILE).read_bytes(), type=CacheSalt)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def write_salt(folder: Path, salt: CacheSalt) -> None:
+    """Write the salt. Raises RunFolderError, and JournalError for a full disk."""
+    write_private(folder / SALT_FILE, pretty_json(salt))
 
 
 def write_invariants(folder: Path, found: Invariants) -> None:

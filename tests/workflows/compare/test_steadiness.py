@@ -1,0 +1,178 @@
+"""An endpoint that disagrees with itself more than the other one, and the level of the warning."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import shlex
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from rich.console import Console
+from scipy.stats import binom
+
+from launchers._simulated.simulator import SimulatorConfig, _Simulator
+from launchers.simulated import probability
+from serve_eval.evaluation.endpoint.launch import _write_answers
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.schema import Comparison, Limits, Plan, Spec
+from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
+from serve_eval.workflows.compare.steadiness import UNSTEADY_ALPHA
+from serve_eval.workflows.compare.text import render
+from tests.cli.command import serve_eval
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, hand_over
+
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
+N = 120
+PAIRED = CompareRules(rule=Spec(name="paired"), again=80)
+
+
+@pytest.fixture(scope="module")
+def plan(data_root: Path) -> Plan:
+    return Plan(
+        model="simulated",
+        launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
+        tasks=(Spec(name="gsm8k", options={"num_fewshot": 0}),),
+        dataset_roots=(str(data_root),),
+        limit=N,
+        limits=Limits(concurrency=8),
+    )
+
+
+@pytest.fixture(scope="module")
+def server(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
+    """Return a server with one answer to each prompt; another `run` differs on a fifth of them."""
+    path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
+    _write_answers(path, prepare(replace(plan, no_reference=True)), probability(0.7, 0.2, 0))
+    return SimulatorConfig(answers=path, run=1)
+
+
+def _door(servers: Sequence[SimulatorConfig]) -> Reply:
+    """Answer each prompt from the servers in turn, so that its second answer is another one's."""
+    behind = [_Simulator(config) for config in servers]
+    turns: dict[str, count[int]] = {}
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        turn = next(turns.setdefault(request.prompt, count()))
+        return await hand_over(behind[turn % len(behind)].completions)(request)
+
+    return reply
+
+
+def _compare(
+    plan: Plan, a: Sequence[SimulatorConfig], b: Sequence[SimulatorConfig], out: Path
+) -> Comparison:
+    async def run() -> Comparison:
+        async with AsyncExitStack() as stack:
+            sides = []
+            for behind in (a, b):
+                script = ScriptedServer(_door(behind), paths=["/v1/completions"])
+                url = await stack.enter_async_context(script.serve())
+                at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+                sides.append(CompareSide(plan=at))
+            return await compare(*sides, PAIRED, out, environ={}, show_flips=0)
+
+    return asyncio.run(run())
+
+
+def _unsteady(found: Comparison) -> list[str]:
+    return [line for line in found.warnings if line.startswith("unsteady: ")]
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+@pytest.mark.parametrize("unlike", ["A", "B"])
+def test_unlike_servers_behind_one_address_are_named(
+    plan: Plan, server: SimulatorConfig, tmp_path: Path, unlike: str, repeats: int
+) -> None:
+    one, two = [server], [server, replace(server, run=2)]
+    sides = (two, one) if unlike == "A" else (one, two)
+    found = _compare(replace(plan, repeats=repeats), *sides, tmp_path / "out")
+    [line] = _unsteady(found)
+    other = {"A": "B", "B": "A"}[unlike]
+    asked = PAIRED.again if repeats == 1 else N
+    told = re.match(
+        rf"unsteady: {unlike} disagrees with itself on (\d+) of {asked} prompts, {other} on 0 ",
+        line,
+    )
+    assert told is not None
+    assert int(told[1]) >= asked // 10
+    command = line.split("each of them: ")[1].split(",")[0]
+    assert command == f"serve-eval attribute {tmp_path / 'out' / unlike.lower()}"
+    said = serve_eval(*shlex.split(command)[1:], "--dry-run")
+    assert "--worker" in said.stderr, "it knows no server, and says how to name them"
+
+
+def test_endpoints_that_are_equally_unsteady_are_not_accused(
+    plan: Plan, server: SimulatorConfig, tmp_path: Path
+) -> None:
+    other = replace(server, run=2)
+    found = _compare(plan, [server, other], [other, server], tmp_path / "out")
+    [task] = found.tasks
+    assert task.itself is not None
+    assert task.itself.own >= PAIRED.again // 10
+    assert _unsteady(found) == []
+
+
+def test_a_steady_pair_is_not_accused(plan: Plan, server: SimulatorConfig, tmp_path: Path) -> None:
+    assert _unsteady(_compare(plan, [server], [server], tmp_path / "out")) == []
+
+
+def test_of_a_finished_run_it_is_not_known_whether_it_is_steadier(
+    plan: Plan, server: SimulatorConfig, tmp_path: Path
+) -> None:
+    _compare(plan, [server], [server], tmp_path / "before")
+    done = tmp_path / "before" / "a"
+
+    async def run() -> Comparison:
+        script = ScriptedServer(_door([server, replace(server, run=2)]), paths=["/v1/completions"])
+        async with script.serve() as url:
+            at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+            a = CompareSide(plan=run_folder.read_plan(done), folder=done)
+            return await compare(a, CompareSide(plan=at), PAIRED, tmp_path / "out", environ={})
+
+    found = asyncio.run(run())
+    assert _unsteady(found) == []
+    assert not (tmp_path / "out" / "again_b").exists()
+    console = Console(file=io.StringIO(), record=True, width=400)
+    render(found, tmp_path / "out", console)
+    assert "A was asked once, so whether A is steadier is not known" in console.export_text()
+
+
+def test_a_comparison_that_an_older_version_finished_asks_nothing(
+    plan: Plan, server: SimulatorConfig, tmp_path: Path
+) -> None:
+    """It asked only A twice, and its servers are gone."""
+    out = tmp_path / "out"
+    before = _compare(plan, [server], [server], out)
+    (out / "again_b").rename(tmp_path / "moved")
+    sides = [
+        CompareSide(
+            plan=replace(plan, launcher=Spec(name="external", options={"base_url": side.base_url}))
+        )
+        for side in (before.a, before.b)
+    ]
+    after = asyncio.run(compare(*sides, PAIRED, out, environ={}, show_flips=0))
+    assert after.tasks == before.tasks
+    assert not (out / "again_b").exists()
+
+
+def test_the_warning_never_exceeds_its_level() -> None:
+    """Given the prompts with two answers at one side only, A's share of them is binomial at 1/2."""
+    for prompts in range(401):
+        chance = sum(
+            float(binom.pmf(own, prompts, 0.5))
+            for own in range(prompts + 1)
+            if mcnemar(own, prompts - own).p_exact_two_sided <= UNSTEADY_ALPHA
+        )
+        assert chance <= UNSTEADY_ALPHA
+    least = next(own for own in range(100) if mcnemar(own, 0).p_exact_two_sided <= UNSTEADY_ALPHA)
+    assert least == 8
