@@ -44,8 +44,13 @@ def count_hidden_retries(body: bytes) -> dict[str, int]:
     return {_KINDS.get(kind, kind): int(float(count)) for kind, count in _RETRIES.findall(text)}
 
 
-LLAMA_CPP_PYTHON = "llama-cpp-python"
-_OWNERS = {"me": LLAMA_CPP_PYTHON, "llamacpp": "llama-server"}
+LLAMA_CPP_PYTHON, VLLM = "llama-cpp-python", "vLLM"
+_OWNERS = {
+    "me": LLAMA_CPP_PYTHON,
+    "llamacpp": "llama-server",
+    "vllm": VLLM,
+    "tensorrt_llm": "trtllm-serve",
+}
 """The owners that these servers report for their models."""
 
 

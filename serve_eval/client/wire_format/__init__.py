@@ -5,6 +5,7 @@ __all__ = [
     "calls",
     "echoes",
     "logprobs",
+    "refusal",
     "reply",
     "server_timing",
     "sse",
