@@ -76,8 +76,13 @@ def test_what_is_refused_is_a_field_or_its_value(
 def test_the_errors_of_a_validation_are_shown_once_each_by_their_place() -> None:
     assert shorten(VLLM_FORM) == (
         "HTTP 400: response_format.type: Input should be 'text', 'json_object' or 'json_schema';"
-        " response_format.type: Input should be 'structural_tag'; response_format.format: Field"
-        " required"
+        " response_format.type: Input should be 'structural_tag'"
+    )
+    assert shorten(f"{SEED[:-1]}, {{'type': 'int_type', 'loc': ('body', 'n'), 'msg': 'Inp") == (
+        "seed: Input should be a valid integer"
+    )
+    assert shorten("[{'type': 'missing', 'loc': ('body', 'n'), 'msg': 'Field required'}]") == (
+        "n: Field required"
     )
     assert shorten(OLD) == "guided_json: Extra inputs are not permitted"
     assert shorten(CUT) == CUT

@@ -369,7 +369,7 @@ def test_a_form_that_fails_names_the_other_one_if_that_works(
     found, lacking, _ = _probe(server, _guided_task(task))
     assert found[Need.GUIDED_DECODING].works is False
     assert seen in lacking["t"].seen
-    assert lacking["t"].help.startswith(f"Set {option} The form is part of the protocol")
+    assert lacking["t"].help.startswith(f"Use {option} The form is part of the protocol")
     assert "--allow-mismatch response_format" in lacking["t"].help
     assert ("disable_any_whitespace" in lacking["t"].help) is ("accepted" in seen)
 

@@ -114,6 +114,7 @@ async def version(session: CheckSession) -> CheckResult:
 async def models(session: CheckSession) -> CheckResult:
     found = session.known.models
     assert found is not None
+    session.known.server = self_description.server(found.content)
     if session.known.listed:
         session.known.context_tokens = (
             session.known.context_tokens

@@ -79,10 +79,15 @@ def find_refused(message: str, names: Iterable[str]) -> RefusedField | None:
 
 
 def shorten(message: str) -> str:
-    """Return a refusal with pydantic's errors as "place: message", each once; else unchanged."""
+    """Return a refusal with pydantic's errors as "place: message", each once; else unchanged.
+
+    Missing fields are left out beside other errors: they are those of other kinds of requests. So
+    is an error whose message is cut off.
+    """
     entries = _entries(message)
     if not entries:
         return message
+    entries = [one for one in entries if one.kind not in (_MISSING, one.told)] or entries
     lines = [f"{'.'.join(one.place)}: {one.told}" if one.place else one.told for one in entries]
     status = re.match(r"HTTP \d+: ", message)
     return (status[0] if status else "") + "; ".join(dict.fromkeys(lines))

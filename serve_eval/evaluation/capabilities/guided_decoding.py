@@ -65,7 +65,7 @@ def _choose(prepared: PreparedTask, form: str) -> str:
     if FIELD not in prepared.task.protocol:
         return f"Send the schema in the form {form}."
     return (
-        f"Set --set {prepared.task.name}.{FIELD}={form}. The form is part of the protocol: a"
+        f"Use --set {prepared.task.name}.{FIELD}={form}. The form is part of the protocol: a"
         f" reference then needs --allow-mismatch {FIELD}."
     )
 
@@ -102,7 +102,7 @@ def is_blank_json(text: str) -> bool:
 def end_of_blanks(server: object) -> str:
     """Return what ends white space that a schema allows. `server` is its kind, None if unknown."""
     if server in (None, VLLM):
-        return f"To forbid it, start vLLM with {_COMPACT}."
+        return f"To forbid white space, start vLLM with {_COMPACT}."
     return "The schema allows it, so only max_tokens ends it."
 
 
