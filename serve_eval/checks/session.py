@@ -157,7 +157,7 @@ class CheckSession:
         )
 
     def fit(self, tokens: int, prompt_tokens: int) -> int:
-        """Return `tokens`, or what the context has room for beside a prompt, if that is less."""
+        """Return `tokens`, or the room that a prompt leaves in the context, if that is less."""
         context = self.known.context_tokens
         return tokens if context is None else max(1, min(tokens, context - prompt_tokens))
 

@@ -69,7 +69,7 @@ async def _tokenize(session: CheckSession, *, chat: bool) -> Answer:
     return await session.post_elsewhere(session.root + INTERNAL, body)
 
 
-async def returned_ids(session: CheckSession) -> CheckResult:
+async def return_ids(session: CheckSession) -> CheckResult:
     """Check that the token ids in an answer are those of its prompt, and as many as it counts."""
     told = []
     for chat in (True, False):
@@ -93,7 +93,7 @@ async def returned_ids(session: CheckSession) -> CheckResult:
 
 
 def _ids_in(answer: Answer) -> ReturnedIds:
-    """Return the ids in an answer. Those of a prompt are in the choice or beside it."""
+    """Return the ids in an answer. Those of a prompt may be outside the choice."""
     if not answer.answered:
         return ReturnedIds(None, None)
     raw = answer.first.raw
@@ -146,7 +146,7 @@ CHECKS = (
     Check(name="tokenize", run=tokenize, requests=3),
     Check(
         name="returned_ids",
-        run=returned_ids,
+        run=return_ids,
         requests=3,
         tokens=3 * TOKENS,
         prompt_tokens=50,

@@ -81,7 +81,7 @@ def find_refused(message: str, names: Iterable[str]) -> RefusedField | None:
 def shorten(message: str) -> str:
     """Return a refusal with pydantic's errors as "place: message", each once; else unchanged.
 
-    Missing fields are left out beside other errors: they are those of other kinds of requests. So
+    Missing fields are left out if there are other errors: other kinds of requests lack them. So
     is an error whose message is cut off.
     """
     entries = _entries(message)
