@@ -412,6 +412,28 @@ def test_white_space_without_end_is_recognised_and_the_option_named_for_its_serv
     ]
 
 
+def test_a_run_warns_of_white_space_before_it_asks(tmp_path: Path, data_root: Path) -> None:
+    said: list[str] = []
+
+    async def main() -> Report:
+        async with serve(_by_form(BLANKS, BLANKS, "vllm")) as url:
+            plan = Plan(
+                model="simulated",
+                launcher=Spec(name="external", options={"base_url": url}),
+                tasks=(Spec(name="json_mode_eval"),),
+                dataset_roots=(str(data_root),),
+                limit=2,
+                no_reference=True,
+            )
+            return await evaluate(plan, tmp_path / "out", notify=said.append)
+
+    report = asyncio.run(main())
+    [warning] = [line for line in said if "guided decoding" in line]
+    assert warning.startswith("warning: guided decoding: the model wrote white space")
+    assert "disable_any_whitespace" in warning
+    assert report.tasks[0].result.truncated == 2
+
+
 @pytest.mark.parametrize(
     ("text", "blank"),
     [
@@ -465,6 +487,7 @@ def test_a_task_of_which_no_sample_fits_is_not_asked_sample_by_sample() -> None:
     assert found[CONTEXT].works is False
     # one short request, and the shortest sample
     assert [len(body["prompt"]) for body in server.bodies] == [7, 2000]
+    assert server.bodies[-1]["stop"]  # an answer would end at once
 
 
 @pytest.mark.parametrize(

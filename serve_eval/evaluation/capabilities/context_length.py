@@ -10,7 +10,7 @@ from serve_eval.client.wire_format.refusal import shorten
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.schema import Ability, Failure, Request
+from serve_eval.schema import Ability, Failure, Prompt
 
 CONTEXT = "context length"
 """The need that is a number of tokens."""
@@ -60,9 +60,10 @@ async def refuses_shortest(client: Client, prepared: PreparedTask) -> Ability | 
     Only a server that reports its context length is asked, and only if the length of the text
     leaves room for doubt: then the sample is sent once, with stop strings that end the answer soon.
     """
-    asked = min((request_of(prepared.task, one) for one in prepared.dataset.samples), key=_length)
+    shortest = min(prepared.dataset.samples, key=lambda sample: _length(sample.prompt))
+    asked = request_of(prepared.task, shortest)
     answer = 1 if asked.prompt_logprobs else asked.sampling.max_tokens
-    most = _length(asked) // CHARS_PER_TOKEN + answer
+    most = _length(asked.prompt) // CHARS_PER_TOKEN + answer
     if most <= SMALLEST or (limit := await client.context_tokens()) is None or most <= limit:
         return None
     try:
@@ -86,8 +87,8 @@ async def refuses_shortest(client: Client, prepared: PreparedTask) -> Ability | 
     return Ability(need=CONTEXT, works=False, seen=seen, help=LONGER)
 
 
-def _length(request: Request) -> int:
+def _length(prompt: Prompt) -> int:
     """Return the characters of a prompt."""
-    if isinstance(request.prompt, str):
-        return len(request.prompt)
-    return sum(len(str(turn.content)) for turn in request.prompt)
+    if isinstance(prompt, str):
+        return len(prompt)
+    return sum(len(str(turn.content)) for turn in prompt)

@@ -205,6 +205,7 @@ CASES: list[Case] = [
         ' --structured-outputs-config \'{"backend":"xgrammar","disable_any_whitespace":true}\'',
         _quirks("blank_json", owner="vllm"),
     ),
+    ("json", UNSUPPORTED, "only max_tokens ends it", _quirks("blank_json", "orchestrator")),
     ("json", UNSUPPORTED, "start vLLM with --structured-outputs-config", _quirks("blank_json")),
     (
         "json",
@@ -336,6 +337,7 @@ STANDS_ON = {
     "max_completion_tokens": ["max_tokens"],
     "max_tokens_0": ["version", "max_tokens"],
     "models": ["version"],
+    "json": ["version"],
 }
 NEVER_UNSUPPORTED = {"reachable", "unknown_field", "concurrency"}
 NEVER_FAILS = {"passkey_8k"}

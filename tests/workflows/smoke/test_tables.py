@@ -163,6 +163,22 @@ def test_the_embedded_model_which_is_no_instructed_one(tmp_path: Path) -> None:
     assert all("is not served by the embedded model" in refused[name] for name in NOT_SERVED)
 
 
+def test_a_server_that_takes_what_vllm_takes() -> None:
+    # json_schema fails only with a model that writes white space, unless the server forbids it.
+    names, rows = {"no_thoughts", "no_special_setting"}, ["json_portable", "tools"]
+    for blank in (False, True):
+        quirks = Quirks(
+            names=frozenset({*names, *(["blank_json"] if blank else [])}),
+            refuses=lambda body: (
+                "tools" in body or body.get("response_format", {}).get("type") == "json"
+            ),
+            owner="vllm",
+        )
+        done = smoke_of(create(quirks), model="m", context_tokens=9000)
+        lacking = [*rows, "reasoning", "special_tokens", *(["json", "json_schema"] * blank)]
+        assert no_pass(done) == dict.fromkeys(lacking, UNSUPPORTED)
+
+
 def _like(*names: str) -> Quirks:
     lacks = {"no_thoughts", "no_tools", "no_special_setting", "no_tokenize", "no_ids"}
     return Quirks(names=frozenset({*lacks, *names}))
