@@ -12,6 +12,7 @@ import msgspec
 
 from serve_eval.checks.row import CheckOutcome, CheckResult, SentRequest
 from serve_eval.client.attempts import retry
+from serve_eval.client.wire_format.refusal import shorten
 from serve_eval.client.wire_format.sse import EventLines
 from serve_eval.client.wire_format.wire import EVENT_STREAM, UNREADABLE, Mask, describe
 
@@ -123,7 +124,7 @@ class Answer:
         if self.status == 200 and not self.content:
             return "HTTP 200 with an empty body"
         what = " without an answer" if self.status == 200 else ""
-        return f"HTTP {self.status}{what}: {short(describe(self.content))}"
+        return f"HTTP {self.status}{what}: {short(shorten(describe(self.content)))}"
 
     def instead(self) -> CheckResult:
         """Return the row of a check whose request was not answered."""

@@ -21,6 +21,7 @@ from serve_eval.checks.kinds import (
     reach,
     sampling,
     sdk,
+    tokens,
 )
 from serve_eval.checks.row import CheckOutcome, CheckResult, CheckRow, SentRequest, fail_check
 from serve_eval.checks.session import CheckSession, StillStarting
@@ -47,6 +48,7 @@ def choose_checks(
         *guided.CHECKS,
         *messages.CHECKS,
         *prompts.CHECKS,
+        *tokens.CHECKS,
         *sdk.CHECKS,
         *load.CHECKS,
         *quality.CHECKS,

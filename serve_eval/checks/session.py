@@ -38,18 +38,28 @@ class Known:
     """Findings of the checks so far.
 
     `varied`: temperature changed an answer. `takes_seed`: the seed field is not refused. `goes_on`:
-    the counting answer was cut at its token limit, as expected. `streams` holds the streams that
-    were complete, by kind of request.
+    the counting answer was cut at its token limit, as expected; its prompt had `count_tokens`.
+    `streams` holds the streams that were complete, by kind of request (chat: True). So do
+    `prompt_tokens` and `prompt_ids` the tokens of the first prompt, as counted by its answer, and
+    as the server tokenizes it. `server` is the kind of server, if the owner of its models reveals
+    it. `greedy_varies`: answers at temperature 0 differed. `sampled` holds answers of different
+    seeds to one prompt.
     """
 
     listed: list[str] = field(default_factory=list)
     models: Answer | None = None
     orchestrator: bool = False
     context_tokens: int | None = None
+    server: str | None = None
+    greedy_varies: bool = False
     varied: bool = False
+    sampled: list[str] = field(default_factory=list)
     takes_seed: bool = True
     goes_on: bool = False
+    count_tokens: int | None = None
     streams: dict[bool, Stream] = field(default_factory=dict)
+    prompt_tokens: dict[bool, int] = field(default_factory=dict)
+    prompt_ids: dict[bool, list[int]] = field(default_factory=dict)
     tokens_per_line: float | None = None
 
 
@@ -94,7 +104,11 @@ class CheckSession:
 
     async def get(self, path: str) -> Answer:
         """Send a GET for a path below the host."""
-        return await self._exchange("GET", path, None, self.timeout_s, None)
+        return await self._exchange("GET", path, None, self.timeout_s, None, tokens=0)
+
+    async def post_elsewhere(self, path: str, body: Mapping[str, Any]) -> Answer:
+        """Send a request that generates nothing to a path below the host."""
+        return await self._exchange("POST", path, body, self.timeout_s, None, tokens=0)
 
     async def post(
         self,
@@ -109,7 +123,9 @@ class CheckSession:
         """
         route = CHAT_COMPLETIONS if "messages" in body else COMPLETIONS
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        answer = await self._exchange("POST", self.base_path + route, body, limit_s, most_bytes)
+        answer = await self._exchange(
+            "POST", self.base_path + route, body, limit_s, most_bytes, tokens=_most_tokens(body)
+        )
         usage = read_stream(answer).usage if answer.streams else answer.parsed.get("usage")
         self.generated += count(usage, "completion_tokens") or 0
         return answer
@@ -140,6 +156,11 @@ class CheckSession:
             await self.post(self.body(prompt, chat=chat, max_tokens=max_tokens, **more))
         )
 
+    def fit(self, tokens: int, prompt_tokens: int) -> int:
+        """Return `tokens`, or the room that a prompt leaves in the context, if that is less."""
+        context = self.known.context_tokens
+        return tokens if context is None else max(1, min(tokens, context - prompt_tokens))
+
     async def alive(self) -> bool:
         """Return whether a short request is answered now. It counts towards no check's limits."""
         self.allow(1, ALIVE_TOKENS)
@@ -147,13 +168,13 @@ class CheckSession:
 
     def sdk(self, body: Mapping[str, Any]) -> AsyncOpenAI:
         """Return the client of the official package, to send this body once."""
-        self._spend(body)
+        self._spend(body, _most_tokens(body))
         return self._openai(self.base_url)
 
-    def _spend(self, body: Mapping[str, Any] | None) -> None:
+    def _spend(self, body: Mapping[str, Any] | None, tokens: int) -> None:
         """Count a request that is about to be sent. Raises OverBudget."""
         self._requests_left -= 1
-        self._tokens_left -= 0 if body is None else _most_tokens(body)
+        self._tokens_left -= tokens
         if min(self._requests_left, self._tokens_left) < 0:
             raise OverBudget(f"{'GET' if body is None else body}")
         self.requests += 1
@@ -165,8 +186,10 @@ class CheckSession:
         body: Mapping[str, Any] | None,
         timeout_s: float,
         most_bytes: int | None,
+        *,
+        tokens: int,
     ) -> Answer:
-        self._spend(body)
+        self._spend(body, tokens)
         sent = SentRequest(url=self._origin + path, body=body)
         raw = None if body is None else msgspec.json.encode(body)
         began = time.monotonic()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NoReturn
 
 from serve_eval.client.attempts import starting
 from serve_eval.client.client import UNREACHABLE_HINT, Client
+from serve_eval.client.wire_format.refusal import find_refused, shorten
 from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS
 from serve_eval.errors import EndpointError
 from serve_eval.plugins.registry import nearest
@@ -21,6 +22,7 @@ _OPTIONS = frozenset(
 )
 """Fields that a task option of the same name leaves out."""
 _SENT_BY = {"chat_template_kwargs": "thinking, or suite_exact, which switches it off"}
+_EXTRA_BODY = "--extra-body, or extra_body in the plan"
 
 
 async def check(
@@ -83,7 +85,8 @@ async def refuse(
         or _explain_refused_field(failure, client, extra)
         or _hint(failure, client, served, chat)
     )
-    raise EndpointError(f"{address} does not answer a short request: {failure.message}", hint=hint)
+    told = shorten(failure.message)
+    raise EndpointError(f"{address} does not answer a short request: {told}", hint=hint)
 
 
 def short(*, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]) -> Request:
@@ -170,38 +173,65 @@ def key_advice(client: Client) -> str:
     return "No key was sent: set OPENAI_API_KEY, or name another variable with --api-key-env."
 
 
-def _explain_refused_field(failure: Failure, client: Client, extra: Iterable[str]) -> str:
-    """Return a hint for a field that the refusal names, else an empty text."""
-    message = failure.message.lower()
+def _explain_refused_field(failure: Failure, client: Client, extra: Mapping[str, object]) -> str:
+    """Return a hint for a field or a value that the refusal names, else an empty text."""
     if failure.status not in (400, 422):
         return ""
-    if "max_completion_tokens" in message:
-        other = (
-            "max_tokens"
-            if client.max_tokens_field == "max_completion_tokens"
-            else "max_completion_tokens"
-        )
-        return f"The server uses the other field name: add --max-tokens-field {other}."
-    for name, without in (
-        *((name, "null") for name in (*extra, "temperature", "top_p")),
-        ("'stop'", "[]"),
-    ):
-        if name in message:
-            option = name.strip("'")
-            if option not in _OPTIONS:
-                sent_by = _SENT_BY.get(option, "--extra-body, or extra_body in the plan")
-                return (
-                    f"The server refuses the field {option}: remove the option that sends it"
-                    f" ({sent_by})."
-                )
-            return (
-                f"The server refuses the field {option}: omit it with --set"
-                f" TASK.{option}={without} --allow-mismatch {option}. The report then notes that"
-                " the protocol differs."
-            )
-    if client.limits.stream and "stream" in message.replace("upstream", ""):
+    message = failure.message
+    if hint := _explain_length_field(client, message):
+        return hint
+    found = find_refused(message, (*extra, "temperature", "top_p", "'stop'"))
+    if found is not None:
+        return _explain_value(found.name, extra) if found.by_value else _explain_field(found.name)
+    if client.limits.stream and "stream" in message.lower().replace("upstream", ""):
         return "The server refuses to stream: add --no-stream. Scores do not change."
     return ""
+
+
+def _explain_length_field(client: Client, message: str) -> str:
+    """Return a hint if the server expects max_tokens under its other name, else an empty text."""
+    if "max_completion_tokens" not in message.lower():
+        return ""
+    found = find_refused(message, (client.max_tokens_field,))
+    if found is not None and found.by_value:
+        return ""
+    other = (
+        "max_tokens"
+        if client.max_tokens_field == "max_completion_tokens"
+        else "max_completion_tokens"
+    )
+    return f"The server uses the other field name: add --max-tokens-field {other}."
+
+
+def _explain_field(name: str) -> str:
+    if name not in _OPTIONS:
+        return (
+            f"The server refuses the field {name}: remove the option that sends it"
+            f" ({_SENT_BY.get(name, _EXTRA_BODY)})."
+        )
+    return (
+        f"The server refuses the field {name}: omit it with {_write_omission(name)}"
+        f" --allow-mismatch {name}. The report then notes that the protocol differs."
+    )
+
+
+def _explain_value(name: str, extra: Mapping[str, object]) -> str:
+    """Return the hint for a value: it names the value if a task or the user added the field."""
+    value = f" {extra[name]!r}" if name in extra else ""
+    if name not in _OPTIONS:
+        return (
+            f"The server knows the field {name} and refuses its value{value}: change the option"
+            f" that sends it ({_SENT_BY.get(name, _EXTRA_BODY)})."
+        )
+    return (
+        f"The server knows the field {name} and refuses its value{value}: choose another with"
+        f" --set TASK.{name}=VALUE, or omit it with {_write_omission(name)}. Both need"
+        f" --allow-mismatch {name}; the report then notes that the protocol differs."
+    )
+
+
+def _write_omission(name: str) -> str:
+    return f"--set TASK.{name}={'[]' if name == 'stop' else 'null'}"
 
 
 def _hint(failure: Failure, client: Client, served: Collection[str], chat: bool) -> str:

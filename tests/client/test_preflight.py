@@ -230,6 +230,61 @@ def test_what_a_refusal_names_is_what_to_do_without(said: bytes, stream: bool, h
     assert told.startswith(hint)
 
 
+TRUNCATION = (
+    b"truncate_prompt_tokens=1024 cannot be greater than max_model_len = 512. (parameter="
+    b"truncate_prompt_tokens, value=1024)"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        (
+            TRUNCATION,
+            "The server knows the field truncate_prompt_tokens and refuses its value 1024: choose"
+            " another with --set TASK.truncate_prompt_tokens=VALUE, or omit it with --set"
+            " TASK.truncate_prompt_tokens=null. Both need --allow-mismatch truncate_prompt_tokens;",
+        ),
+        (
+            b"truncate_prompt_tokens: Extra inputs are not permitted",
+            "The server refuses the field truncate_prompt_tokens: omit it with --set"
+            " TASK.truncate_prompt_tokens=null --allow-mismatch truncate_prompt_tokens.",
+        ),
+        (
+            b"top_k must be 0 (disable), or at least 1, got -5.",
+            "The server knows the field top_k and refuses its value -5: change the option that"
+            " sends it (--extra-body, or extra_body in the plan).",
+        ),
+        (
+            b"Unrecognized request argument supplied: top_k",
+            "The server refuses the field top_k: remove the option that sends it (--extra-body, or",
+        ),
+        (
+            b"temperature must be non-negative, got -1.0.",
+            "The server knows the field temperature and refuses its value: choose another",
+        ),
+        (
+            b"'stop' is not supported",
+            "The server refuses the field stop: omit it with --set TASK.stop=[]",
+        ),
+    ],
+)
+def test_a_refused_value_is_not_called_a_refused_field(said: bytes, hint: str) -> None:
+    extra = {"truncate_prompt_tokens": 1024, "top_k": -5}
+
+    async def asks(client: Client) -> None:
+        await check(client, chat=False, sampling=SamplingParams(max_tokens=2), extra=extra)
+
+    _, told, _ = _refused(_http("400 Bad Request", b'{"error": "%b"}' % said), asks=asks)
+    assert told.startswith(hint)
+
+
+def test_a_refused_length_does_not_ask_for_the_other_name_of_its_field() -> None:
+    said = b'{"error": "max_tokens must be at least 16, also as max_completion_tokens"}'
+    _, told, _ = _refused(_http("400 Bad Request", said), asks=_check)
+    assert told == "The server's log may say more."
+
+
 def test_a_list_of_models_that_breaks_off_is_said() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
     message, hint, url = _refused(head)

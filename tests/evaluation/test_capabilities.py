@@ -14,7 +14,12 @@ from aiohttp import web
 from launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation.capabilities import CONTEXT, probe
+from serve_eval.evaluation.capabilities import (
+    CONTEXT,
+    is_blank_json,
+    probe,
+    warn_of_guided_decoding,
+)
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.schema import (
@@ -83,10 +88,9 @@ def prepared(name: str = "t", prompt: Prompt = "Hi", **more: Any) -> PreparedTas
         metric=Metric(),
         hypothesis=Hypothesis(num_samples=1),
         sampling=SamplingParams(max_tokens=50),
-        protocol={},
         load=_load,
         answers=lambda sample: ("1", "0"),
-        **{"score": _score, **more},
+        **{"score": _score, "protocol": {}, **more},
     )
     return PreparedTask(
         spec=Spec(name=name),
@@ -300,6 +304,211 @@ def test_an_answer_that_was_cut_says_nothing_of_guided_decoding() -> None:
     found, lacking, _ = _probe(_everywhere(answer("<think>hm", finish="length", usage=(9, 1))), p)
     assert found[Need.GUIDED_DECODING].works is None
     assert not lacking
+
+
+# ----------------------------------------------------------------------------------------------------  # noqa: E501
+# two forms of a schema
+
+FOLLOWED = answer('{"word": "violet"}', usage=(9, 5))
+NO_SUCH_FORM = fail(
+    400,
+    "1 validation error:\n  {'type': 'literal_error', 'loc': 'body.response_format.type', 'msg':"
+    " \"Input should be 'text', 'json_object' or 'json_schema'\", 'input': 'json'}",
+)
+BLANKS = answer('{"word": ' + "\n" * 250, finish="length", usage=(9, 256))
+
+
+def _guided_task(form: Any, **more: Any) -> PreparedTask:
+    """Return a task whose samples have their own schemas."""
+    protocol = {"response_format": form["response_format"]["type"]}
+    p = prepared(requires=frozenset({Need.GUIDED_DECODING}), **{"protocol": protocol, **more})
+    own = [replace(p.dataset.samples[0], override=Override(extra=form))]
+    return replace(p, dataset=replace(p.dataset, samples=own))
+
+
+def _by_form(json: Reply, json_schema: Reply, owner: str | None = None) -> ScriptedServer:
+    """Return a server that gives one reply to each form of a schema, and lists this owner."""
+    replies = {"json": json, "json_schema": json_schema}
+
+    def reply(request: HttpRequest) -> Reply:
+        form = request.body.get("response_format")
+        return FOUR if form is None else replies[form["type"]]
+
+    listed = json_reply({"data": [{"id": "simulated", "owned_by": owner}]})
+    return ScriptedServer(reply, paths=EVERY_PATH, routes={"/v1/models": listed})
+
+
+@pytest.mark.parametrize(
+    ("server", "task", "seen", "option"),
+    [
+        (
+            _by_form(NO_SUCH_FORM, FOLLOWED),
+            GUIDED,
+            "response_format json: HTTP 400: response_format.type: Input should be 'text',"
+            " 'json_object' or 'json_schema'. The form json_schema works: a schema was followed",
+            "--set t.response_format=json_schema.",
+        ),
+        (
+            _by_form(FOLLOWED, FOUR),
+            OPENAI_GUIDED,
+            "response_format json_schema: the schema was ignored: '4'. The form json works: a"
+            " schema was followed",
+            "--set t.response_format=json.",
+        ),
+        (
+            _by_form(NO_SUCH_FORM, BLANKS, "vllm"),
+            GUIDED,
+            "The form json_schema is accepted: the model wrote white space within the JSON",
+            "--set t.response_format=json_schema.",
+        ),
+    ],
+)
+def test_a_form_that_fails_names_the_other_one_if_that_works(
+    server: ScriptedServer, task: Any, seen: str, option: str
+) -> None:
+    found, lacking, _ = _probe(server, _guided_task(task))
+    assert found[Need.GUIDED_DECODING].works is False
+    assert seen in lacking["t"].seen
+    assert lacking["t"].help.startswith(f"Use {option} The form is part of the protocol")
+    assert "--allow-mismatch response_format" in lacking["t"].help
+    assert ("disable_any_whitespace" in lacking["t"].help) is ("accepted" in seen)
+
+
+def test_a_task_without_the_option_is_not_told_to_set_it() -> None:
+    server = _by_form(NO_SUCH_FORM, FOLLOWED)
+    _, lacking, _ = _probe(server, _guided_task(GUIDED, protocol={}))
+    assert lacking["t"].help == "Send the schema in the form json_schema."
+
+
+def test_two_forms_that_fail_are_both_reported() -> None:
+    _, lacking, _ = _probe(_by_form(fail(400, "no"), FOUR), _guided_task(GUIDED))
+    assert lacking["t"].seen == ("HTTP 400: no. The form json_schema: the schema was ignored: '4'")
+    assert "guided decoding backend" in lacking["t"].help
+
+
+def test_a_form_that_works_is_the_only_one_that_is_sent() -> None:
+    server = _by_form(FOLLOWED, FOUR)
+    found, lacking, _ = _probe(server, _guided_task(GUIDED))
+    assert found[Need.GUIDED_DECODING].works is True
+    assert not lacking
+    forms = [body["response_format"]["type"] for body in server.bodies if "response_format" in body]
+    assert forms == ["json"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "vllm"), [("vllm", True), (None, True), ("tensorrt_llm", False), ("llamacpp", False)]
+)
+def test_white_space_without_end_is_recognised_and_the_option_named_for_its_server(
+    owner: str | None, vllm: bool
+) -> None:
+    found, lacking, _ = _probe(_by_form(BLANKS, BLANKS, owner), _guided_task(GUIDED))
+    told = found[Need.GUIDED_DECODING]
+    assert (told.works, lacking) == (None, {})
+    assert told.seen == "the model wrote white space within the JSON until max_tokens"
+    assert ("--structured-outputs-config" in told.help) is vllm
+    assert ("only max_tokens ends it" in told.help) is not vllm
+    assert warn_of_guided_decoding(list(found.values())) == [
+        f"guided decoding: {told.seen}. {told.help}"
+    ]
+
+
+def test_a_run_warns_of_white_space_before_it_asks(tmp_path: Path, data_root: Path) -> None:
+    said: list[str] = []
+
+    async def main() -> Report:
+        async with serve(_by_form(BLANKS, BLANKS, "vllm")) as url:
+            plan = Plan(
+                model="simulated",
+                launcher=Spec(name="external", options={"base_url": url}),
+                tasks=(Spec(name="json_mode_eval"),),
+                dataset_roots=(str(data_root),),
+                limit=2,
+                no_reference=True,
+            )
+            return await evaluate(plan, tmp_path / "out", notify=said.append)
+
+    report = asyncio.run(main())
+    [warning] = [line for line in said if "guided decoding" in line]
+    assert warning.startswith("warning: guided decoding: the model wrote white space")
+    assert "disable_any_whitespace" in warning
+    assert report.tasks[0].result.truncated == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "blank"),
+    [
+        ('{"word": ' + " \n" * 20, True),
+        ("\t" * 40, True),
+        ("[" + " " * 40 + "1", True),
+        ('{"word": "a b c', False),
+        ('{"word": ' + " " * 20, False),
+        ("A table:" + " " * 60, False),
+    ],
+)
+def test_which_cut_answers_are_blank_json(text: str, blank: bool) -> None:
+    assert is_blank_json(text) is blank
+
+
+# ----------------------------------------------------------------------------------------------------  # noqa: E501
+# samples that do not fit
+
+
+def _context(tokens: int) -> ScriptedServer:
+    """Return a server that reports its context and refuses what does not fit.
+
+    A character is a token.
+    """
+
+    def reply(request: HttpRequest) -> Reply:
+        length = len(request.body["prompt"]) + request.max_tokens
+        if length <= tokens:
+            return FOUR
+        return fail(400, f"This model's maximum context length is {tokens} tokens, not {length}.")
+
+    listed = json_reply({"data": [{"id": "simulated", "max_model_len": tokens}]})
+    return ScriptedServer(reply, paths=EVERY_PATH, routes={"/v1/models": listed})
+
+
+def _of_lengths(*lengths: int) -> PreparedTask:
+    p = prepared()
+    samples = [Sample(id=f"{n}", prompt="a" * n, target="") for n in lengths]
+    return replace(p, dataset=replace(p.dataset, samples=samples))
+
+
+def test_a_task_of_which_no_sample_fits_is_not_asked_sample_by_sample() -> None:
+    server = _context(600)
+    found, lacking, _ = _probe(server, _of_lengths(3000, 2000))
+    assert lacking["t"].need == CONTEXT
+    assert lacking["t"].seen == (
+        "the endpoint takes 600 tokens, and not even the shortest prompt of the task fits: HTTP"
+        " 400: This model's maximum context length is 600 tokens, not 2050."
+    )
+    assert "longer context" in lacking["t"].help
+    assert found[CONTEXT].works is False
+    # one short request, and the shortest sample
+    assert [len(body["prompt"]) for body in server.bodies] == [7, 2000]
+    assert server.bodies[-1]["stop"]  # an answer would end at once
+
+
+@pytest.mark.parametrize(
+    ("context", "lengths", "asked"),
+    [
+        (600, (40, 3000), 1),  # too short for a doubt
+        (2000, (1800, 9000), 1),  # fits by the length of its text
+        (700, (1400,), 2),  # does not, and is answered, since this server counts words
+    ],
+)
+def test_a_sample_that_fits_is_doubted_at_most_once(
+    context: int, lengths: tuple[int, ...], asked: int
+) -> None:
+    server = ScriptedServer(
+        FOUR,
+        paths=EVERY_PATH,
+        routes={"/v1/models": json_reply({"data": [{"id": "m", "max_model_len": context}]})},
+    )
+    _, lacking, _ = _probe(server, _of_lengths(*lengths))
+    assert not lacking
+    assert len(server.bodies) == asked
 
 
 @pytest.mark.parametrize(

@@ -77,11 +77,14 @@ NOT_OF_THIS_MODEL = {
     "tools": LACKS,
     "reasoning": LACKS,
     "special_tokens": LACKS,
+    "tokenize": LACKS,
+    "returned_ids": LACKS,
     "questions": FAIL,
     "passkey_1k": LACKS,
     "passkey_8k": LACKS,
 }
-"""The model is not instructed and has a window of 512 tokens; no server here has /version."""
+"""The model is not instructed and has a window of 512 tokens; no server here has /version or
+returns token ids in vLLM's form."""
 LLAMA_SERVER = {
     **NOT_OF_THIS_MODEL,
     "logprobs_completions": FAIL,

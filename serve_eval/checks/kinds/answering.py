@@ -40,6 +40,8 @@ async def whole(session: CheckSession, *, chat: bool) -> CheckResult:
         session.text = True
     if wrong := _form(answer, chat):
         return fail_check(wrong, answer.sent)
+    if prompt_tokens := answer.tokens("prompt_tokens"):
+        session.known.prompt_tokens[chat] = prompt_tokens
     counted = answer.tokens()
     length = "tokens not counted" if counted is None else f"{counted} tokens"
     kept = f", {len(answer.first.thoughts)} characters of thoughts" if answer.first.thoughts else ""

@@ -17,7 +17,12 @@ from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_un
 from serve_eval.checks.session import CheckSession
 from serve_eval.client.preflight import PING
 from serve_eval.client.wire_format.thinking import split_thinking
-from serve_eval.evaluation.capabilities import WORD
+from serve_eval.evaluation.capabilities import (
+    SEEN_BLANK,
+    WORD,
+    end_of_blanks,
+    is_blank_json,
+)
 
 TOKENS = 128
 SCHEMA = {
@@ -41,6 +46,10 @@ async def ask_guided(
     answer = await session.ask(prompt, max_tokens=TOKENS, response_format=form)
     first = answer.first
     text, _ = split_thinking(first.text)
+    if first.finish == "length" and is_blank_json(text):
+        return report_unsupported(
+            f"{SEEN_BLANK}. {end_of_blanks(session.known.server)}", answer.sent
+        )
     if not text.strip():
         cut = (
             f"cut within its thoughts after {TOKENS} tokens"

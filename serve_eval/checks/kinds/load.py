@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from serve_eval.checks.answer import Answer, read_stream
 from serve_eval.checks.check import Check
 from serve_eval.checks.kinds.ending import COUNT
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import ALIVE_TOKENS, CheckSession
+from serve_eval.evaluation.capabilities import read_context
 
 AT_ONCE, SHORT = 64, 8
 CANCELLED, LONG = 8, 1024
+COUNT_TOKENS, SLACK = 128, 8
+"""Tokens of the prompt if the server does not count them, and those that are left of a context."""
 SEEN_BYTES = 4096
 """Bytes that are read of an answer before it is cancelled: about 12 streamed tokens. An answer that
 is complete by then proves nothing."""
@@ -63,11 +67,7 @@ async def cancel(session: CheckSession) -> CheckResult:
     if session.known.streams.get(session.chat) is None:
         return report_unsupported("no stream was complete")
     before = await session.ask("Hello", max_tokens=ALIVE_TOKENS)
-    body = session.body(COUNT, max_tokens=LONG, stream=True, ignore_eos=True)
-    first = await session.post(body, most_bytes=SEEN_BYTES)
-    if first.refused:
-        del body["ignore_eos"]
-        first = await session.post(body, most_bytes=SEEN_BYTES)
+    first, body = await _begin_long(session)
     if not first.cut_by_us:
         whole = first.status == 200 and not first.problem
         return (
@@ -93,6 +93,28 @@ async def cancel(session: CheckSession) -> CheckResult:
     )
 
 
+async def _begin_long(session: CheckSession) -> tuple[Answer, dict[str, Any]]:
+    """Return the beginning of a long answer, and the body that asked for it.
+
+    The body is changed as the server's refusals say: a shorter answer if they name the context
+    length, else one without `ignore_eos`.
+    """
+    known = session.known
+    prompt_tokens = (known.count_tokens or COUNT_TOKENS) + SLACK
+    most, more = session.fit(LONG, prompt_tokens), {"ignore_eos": True}
+    while True:
+        body = session.body(COUNT, max_tokens=most, stream=True, **more)
+        first = await session.post(body, most_bytes=SEEN_BYTES)
+        context = read_context(first.told) if first.refused else None
+        if context is not None and known.context_tokens is None:
+            known.context_tokens = context
+            most = session.fit(LONG, prompt_tokens)
+        elif first.refused and more:
+            more = {}
+        else:
+            return first, body
+
+
 CHECKS = (
     Check(
         name="concurrency",
@@ -106,8 +128,8 @@ LAST = (
     Check(
         name="cancel",
         run=cancel,
-        requests=3 + CANCELLED,
-        tokens=2 * ALIVE_TOKENS + (CANCELLED + 1) * LONG,
+        requests=4 + CANCELLED,
+        tokens=2 * ALIVE_TOKENS + (CANCELLED + 2) * LONG,
         prompt_tokens=300,
         full=True,
     ),

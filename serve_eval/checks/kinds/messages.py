@@ -30,6 +30,8 @@ TOOLS = [
     }
 ]
 TOOL_TOKENS, THINKING_TOKENS, TEMPLATE_TOKENS = 256, 512, 24
+THINKING_PROMPT_TOKENS = 64
+"""At most the tokens of a short question, with what most chat templates add."""
 SYSTEM = "Answer in one short sentence."
 LONGER = (
     f"{SYSTEM} Be friendly, be exact, name no sources, use no lists, and never repeat what you were"
@@ -94,9 +96,9 @@ async def reasoning(session: CheckSession) -> CheckResult:
     """Check that reasoning ends, if there is any, and that it is separate from the answer."""
     if not session.chat:
         return _no_chat()
-    answer = await session.ask(
-        "What is 7 + 5? Answer with the number.", chat=True, max_tokens=THINKING_TOKENS
-    )
+    question = "What is 7 + 5? Answer with the number."
+    most = session.fit(THINKING_TOKENS, THINKING_PROMPT_TOKENS)
+    answer = await session.ask(question, chat=True, max_tokens=most)
     first = answer.first
     tagged = OPEN in first.text or CLOSE in first.text
     if not first.thoughts and not tagged:
@@ -109,9 +111,7 @@ async def reasoning(session: CheckSession) -> CheckResult:
     rest, _ = split_thinking(first.text)
     if not rest.strip():
         if first.finish == "length":
-            return report_unsupported(
-                f"cut within its thoughts after {THINKING_TOKENS} tokens", answer.sent
-            )
+            return report_unsupported(f"cut within its thoughts after {most} tokens", answer.sent)
         return fail_check("the thoughts never end: no answer follows them", answer.sent)
     if tagged:
         return pass_check("closed; they are in the text, since the server has no reasoning parser")

@@ -44,8 +44,13 @@ def count_hidden_retries(body: bytes) -> dict[str, int]:
     return {_KINDS.get(kind, kind): int(float(count)) for kind, count in _RETRIES.findall(text)}
 
 
-LLAMA_CPP_PYTHON, VLLM = "llama-cpp-python", "vllm"
-_OWNERS = {"me": LLAMA_CPP_PYTHON, "llamacpp": "llama-server", "vllm": VLLM}
+LLAMA_CPP_PYTHON, VLLM, TRTLLM_SERVE = "llama-cpp-python", "vLLM", "trtllm-serve"
+_OWNERS = {
+    "me": LLAMA_CPP_PYTHON,
+    "llamacpp": "llama-server",
+    "vllm": VLLM,
+    "tensorrt_llm": TRTLLM_SERVE,
+}
 """The owners that these servers report for their models."""
 
 

@@ -7,6 +7,7 @@ __all__ = [
     "echoes",
     "fields",
     "logprobs",
+    "refusal",
     "reply",
     "server_timing",
     "sse",

@@ -7,8 +7,13 @@ not only the status. An ability that the endpoint lacks gives a separate outcome
 
 from __future__ import annotations
 
-from serve_eval.evaluation.capabilities.context_length import CONTEXT
-from serve_eval.evaluation.capabilities.features import WORD
+from serve_eval.evaluation.capabilities.context_length import CONTEXT, read_context
+from serve_eval.evaluation.capabilities.guided_decoding import (
+    SEEN_BLANK,
+    end_of_blanks,
+    is_blank_json,
+    warn_of_guided_decoding,
+)
 from serve_eval.evaluation.capabilities.logprobs import (
     LIKELIEST,
     PREFIX,
@@ -19,17 +24,23 @@ from serve_eval.evaluation.capabilities.logprobs import (
     prompt_logprobs,
 )
 from serve_eval.evaluation.capabilities.probe import probe, reason
+from serve_eval.evaluation.capabilities.probe_request import WORD
 
 __all__ = [
     "CONTEXT",
     "LIKELIEST",
     "PREFIX",
+    "SEEN_BLANK",
     "TEXT",
     "WORD",
+    "end_of_blanks",
     "find_misplaced",
     "first_token",
+    "is_blank_json",
     "is_one_token",
     "probe",
     "prompt_logprobs",
+    "read_context",
     "reason",
+    "warn_of_guided_decoding",
 ]

@@ -1,18 +1,13 @@
-"""Probe single features: images, guided decoding, tools, and reports of speculative decoding."""
+"""Probe single features: images, tools, and reports of speculative decoding."""
 
 from __future__ import annotations
 
 import base64
 import struct
 import zlib
-from collections.abc import Mapping
-
-import msgspec
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.capabilities.probe_request import HELP, ping, send_probe
-from serve_eval.evaluation.engine.request import request_of
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.capabilities.probe_request import HELP, WORD, ping, send_probe
 from serve_eval.schema import (
     Ability,
     Failure,
@@ -24,8 +19,6 @@ from serve_eval.schema import (
     TextPart,
 )
 
-WORD = "violet"
-"""Word that guided decoding must force into an unrelated answer, and argument for the tool call."""
 TOOL = "write_down"
 
 
@@ -64,46 +57,6 @@ def _png(side: int) -> str:
         + chunk(b"IEND", b"")
     )
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"
-
-
-async def probe_guided_decoding(client: Client, prepared: PreparedTask) -> Ability:
-    """Check that an answer follows a schema that its question does not mention.
-
-    The schema is sent in the form that the task uses.
-    """
-    need = Need.GUIDED_DECODING
-    form = request_of(prepared.task, prepared.dataset.samples[0]).extra.get("response_format")
-    if not isinstance(form, Mapping):
-        return Ability(need=need, works=None, seen="not probed: the task sends no response_format")
-    schema = {
-        "type": "object",
-        "properties": {"word": {"type": "string", "enum": [WORD]}},
-        "required": ["word"],
-        "additionalProperties": False,
-    }
-    if form.get("type") == "json_schema":
-        sent = {"type": "json_schema", "json_schema": {"name": "probe", "schema": schema}}
-    else:
-        sent = {"type": "json", "schema": schema}
-    result = await send_probe(
-        client, ping(prepared.chat), max_tokens=256, extra={"response_format": sent}
-    )
-    if isinstance(result, Failure):
-        return Ability(need=need, works=False, seen=result.message, help=HELP[need])
-    try:
-        followed = msgspec.json.decode(result.text) == {"word": WORD}
-    except msgspec.DecodeError:
-        followed = False
-    if followed:
-        return Ability(need=need, works=True, seen="a schema was followed")
-    if result.truncated:
-        return Ability(need=need, works=None, seen="the answer was cut off too early to tell")
-    return Ability(
-        need=need,
-        works=False,
-        seen=f"the schema was ignored: {result.text[:80]!r}",
-        help=HELP[need],
-    )
 
 
 async def tools(client: Client) -> Ability:

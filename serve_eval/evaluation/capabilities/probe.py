@@ -8,12 +8,17 @@ from dataclasses import replace
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import refuse, trial
 from serve_eval.evaluation.capabilities import features, logprobs
-from serve_eval.evaluation.capabilities.context_length import CONTEXT, context_length
+from serve_eval.evaluation.capabilities.context_length import (
+    CONTEXT,
+    LONGER,
+    context_length,
+    refuses_shortest,
+)
+from serve_eval.evaluation.capabilities.guided_decoding import probe_guided_decoding
 from serve_eval.evaluation.capabilities.probe_request import HELP
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.schema import Ability, Need, SamplingParams
 
-_LONGER = "Serve the model with a longer context, or request shorter answers (max_tokens)."
 _NO_ROUTE = frozenset({404, 405, 501})
 
 
@@ -46,6 +51,10 @@ async def probe(
         found[CONTEXT] = Ability(
             need=CONTEXT, works=None if limit is None else limit >= longest, seen=told
         )
+    for one in asked:
+        doubted = one.task.context_tokens is None and one.task.name not in lacking
+        if doubted and (lacks := await refuses_shortest(client, one)) is not None:
+            lacking[one.task.name] = found[CONTEXT] = lacks
     return list(found.values()), lacking
 
 
@@ -75,7 +84,7 @@ async def _features(
         found[Need.IMAGES] = await features.images(client)
     if Need.GUIDED_DECODING in needs:
         guided = next(p for p in asked if Need.GUIDED_DECODING in p.needs)
-        found[Need.GUIDED_DECODING] = await features.probe_guided_decoding(client, guided)
+        found[Need.GUIDED_DECODING] = await probe_guided_decoding(client, guided)
     if Need.TOOLS in needs:
         found[Need.TOOLS] = await features.tools(client)
     if Need.TOKENS_PER_STEP in needs:
@@ -106,7 +115,7 @@ def _first_lack(
             f"the endpoint takes {limit} tokens, but the longest prompt with its answer has"
             f" {wanted}"
         )
-        return Ability(need=CONTEXT, works=False, seen=seen, help=_LONGER)
+        return Ability(need=CONTEXT, works=False, seen=seen, help=LONGER)
     return None
 
 

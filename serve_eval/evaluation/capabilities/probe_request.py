@@ -19,6 +19,8 @@ from serve_eval.schema import (
     SamplingParams,
 )
 
+WORD = "violet"
+"""Word that guided decoding must force into an unrelated answer, and argument for the tool call."""
 HELP: Mapping[Need, str] = {
     Need.COMPLETIONS: "Use chat (apply_chat_template: true), or serve /v1/completions.",
     Need.CHAT: (

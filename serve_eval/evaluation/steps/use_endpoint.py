@@ -11,7 +11,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import environment
-from serve_eval.evaluation.capabilities import probe
+from serve_eval.evaluation.capabilities import probe, warn_of_guided_decoding
 from serve_eval.evaluation.endpoint import deployment, engine_counters
 from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.endpoint.server_quirks import quirks
@@ -69,6 +69,7 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
     session.endpoint = endpoint = await deployment.learn_deployment(endpoint, client)
     lines = [
         *first_token.remarks(prepared, found),
+        *warn_of_guided_decoding(found),
         *quirks(session.plan, endpoint, [p.task for p in prepared]),
         *deployment.remarks(endpoint.info),
     ]

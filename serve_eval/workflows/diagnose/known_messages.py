@@ -29,6 +29,14 @@ _KNOWN = (
         ("--set {task}.truncate_prompt_tokens=null", "--set {task}.temperature=null"),
     ),
     (
+        (
+            r"Input should be|parameter=\w+, value=|(?:[Ii]nvalid|[Uu]nsupported) value"
+            r"|must be (?:at least|at most|between|non-)"
+        ),
+        "the server knows the field and rejects its value",
+        ("--set {task}.OPTION=VALUE, or another value in --extra-body",),
+    ),
+    (
         r"^HTTP 40[13]\b",
         "the key is missing or wrong",
         ("export OPENAI_API_KEY=...", "--api-key-env NAME"),

@@ -81,6 +81,8 @@ def test_what_bears_on_a_run_is_said_and_nothing_else(
     [
         ([{"id": "m", "object": "model", "owned_by": "me", "permissions": []}], LLAMA_CPP_PYTHON),
         ([{"id": "m", "owned_by": "llamacpp"}], "llama-server"),
+        ([{"id": "m", "owned_by": "vllm", "max_model_len": 512}], "vLLM"),
+        ([{"id": "m", "owned_by": "tensorrt_llm"}], "trtllm-serve"),
         ([{"id": "m", "owned_by": "somebody"}], None),
         ([{"id": "m", "owned_by": ["me"]}], None),
         ([{"id": "m"}], None),

@@ -149,6 +149,11 @@ def refuses(asked: Asked) -> Said:
     )
 
 
+def refuses_a_value(asked: Asked) -> Said:
+    message = "temperature must be non-negative, got -1.0. (parameter=temperature, value=-1.0)"
+    return Said(text=message, status=400) if half(asked) else sound(asked)
+
+
 def refuses_behind(asked: Asked) -> Said:
     message = (
         "Internal server error 400, message='Bad Request', url='http://worker:8001/v1/completions'"
@@ -282,6 +287,13 @@ CASES = {
     "refuses": Case(
         act=refuses, rule="refused", told="rejects a field", change="temperature=null",
         also=frozenset({"missing"})
+    ),
+    "refuses_a_value": Case(
+        act=refuses_a_value,
+        rule="refused",
+        told="knows the field and rejects its value",
+        change="OPTION=VALUE",
+        also=frozenset({"missing"}),
     ),
     "refuses_behind": Case(
         act=refuses_behind, rule="wrapped_400", told="a worker's 400", change="serve-eval capsule",

@@ -59,7 +59,8 @@ class Quirks:
 
     `names` are the things that go wrong, each a word in the code below. Bodies that `refuses`
     selects get `refusal` (a status and a JSON body), those that `errs` selects get HTTP 500.
-    `prefix` is the path before /chat. `knows` holds answers to prompts.
+    `prefix` is the path before /chat. `knows` holds answers to prompts. `context` is the number of
+    tokens for a prompt and its answer, `owner` that of the listed model.
     """
 
     names: frozenset[str] = frozenset()
@@ -71,6 +72,8 @@ class Quirks:
     errs: Wanted | None = None
     prefix: str = "/v1"
     knows: Mapping[str, str] = field(default_factory=dict)
+    context: int = CONTEXT
+    owner: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +99,8 @@ def create(quirks: Quirks) -> ScriptedServer:
         "/version": script.version,
         "/cluster_info": script.cluster,
         f"{quirks.prefix}/models": script.models,
+        f"{quirks.prefix.removesuffix('/v1')}/tokenize": script.tokenize,
+        "/_internal/tokenize": script.tokenize_internally,
     }
     kinds = {"no_chat": "chat/completions", "no_completions": "completions"}
     paths = [
@@ -137,8 +142,28 @@ class _Script:
             return _text(500, "no cache folder")
         if self.has("no_models"):
             return json_reply({"detail": "Not Found"}, 404)
-        one = {"id": MODEL, **({} if self.has("context_untold") else {"max_model_len": CONTEXT})}
+        context = self.quirks.context
+        one: dict[str, Any] = {"id": MODEL, "owned_by": self.quirks.owner}
+        if not self.has("context_untold"):
+            one["max_model_len"] = context
         return json_reply({"data": [] if self.has("empty_models") else [one]})
+
+    def tokenize(self, request: HttpRequest) -> Reply:
+        if self.has("no_tokenize") or (self.has("texts_only") and "messages" in request.body):
+            return fail(404)
+        if self.has("other_tokenize"):
+            return json_reply({"tokens": []})
+        chat = "messages" in request.body
+        prompt = self._prompts(request.body, chat)[0]
+        body = {"add_special_tokens": False, **request.body}
+        length = self._length(body, prompt, chat) + self.has("tokenizes_one_more")
+        return json_reply({"count": length, "tokens": list(range(length))})
+
+    def tokenize_internally(self, request: HttpRequest) -> Reply:
+        if not self.has("internal_tokenize") or set(request.body) != {"prompt"}:
+            return fail(404)
+        ids = list(range(self._length(request.body, request.body["prompt"], chat=False)))
+        return json_reply({"count": len(ids), "tokens": ids})
 
     async def completions(self, request: HttpRequest) -> Reply | web.StreamResponse:
         if self.dead:
@@ -172,7 +197,8 @@ class _Script:
             return fail(400, f"`max_tokens` ({most}) must be greater than 0")
         prompts = self._prompts(body, chat)
         lengths = [self._length(body, prompt, chat) for prompt in prompts]
-        if max(lengths) + most > CONTEXT and not self.has("no_context"):
+        context = self.quirks.context
+        if max(lengths) + most > context and not self.has("no_context"):
             self.dead = self.has("dies_of_long_prompts")
             if self.has("wraps_refusals"):
                 detail = (
@@ -180,7 +206,7 @@ class _Script:
                     " url='http://localhost:1/v1/completions'"
                 )
                 return json_reply({"detail": detail}, 500)
-            long = f"the context has {CONTEXT} tokens, and this {lengths[0]}"
+            long = f"the context length is {context} tokens, and this {lengths[0]}"
             return fail(400, "no" if self.has("no_reason") else long)
         n = 1 if self.has("one_choice") else body.get("n", 1) + self.has("a_choice_too_many")
         said = [self._say(prompt, body, most, index) for prompt in prompts for index in range(n)]
@@ -201,11 +227,27 @@ class _Script:
             ends = b"\r\n" if self.has("carriage_returns") else b"\n"
             return stream(self._paced(request, self._events(request, said, usage)), line_end=ends)
         choices = [
-            self._choice(body, prompts[0], one, number, chat) for number, one in enumerate(said)
+            {
+                **self._choice(body, prompts[0], one, number, chat),
+                **self._ids(body, one, lengths[0], chat=False),
+            }
+            for number, one in enumerate(said)
         ]
-        return json_reply(
-            {"id": "x", "object": "answer", "model": MODEL, "choices": choices, "usage": usage}
-        )
+        whole = {"id": "x", "object": "answer", "model": MODEL, "choices": choices, "usage": usage}
+        return json_reply(whole | (self._ids(body, said[0], lengths[0], chat=True) if chat else {}))
+
+    def _ids(self, body: dict[str, Any], said: Said, length: int, *, chat: bool) -> dict[str, Any]:
+        """Return the token ids of an answer: those of a chat's prompt are beside its choices."""
+        if body.get("detokenize") is False and self.has("ids_instead_of_text"):
+            return {"token_ids": list(range(len(said.tokens)))}
+        if not body.get("return_token_ids") or self.has("no_ids"):
+            return {}
+        first = 5 if self.has("other_ids") else 0
+        prompt = [first, *range(1, length + self.has("an_id_too_many"))]
+        written = list(range(len(said.tokens) // (2 if self.has("few_ids") else 1)))
+        if chat:
+            return {"prompt_token_ids": prompt}
+        return {"token_ids": written, "prompt_token_ids": prompt}
 
     def _prompts(self, body: dict[str, Any], chat: bool) -> list[str]:
         if chat:
@@ -284,6 +326,8 @@ class _Script:
             return self.quirks.knows[prompt]
         form = body.get("response_format")
         if form and not self.has("no_guided"):
+            if self.has("blank_json"):
+                return '{"word":' + "\n \t" * 40 + " x" * 200
             if self.has("wrong_guided"):
                 return '{"type":"json_schema"}'
             schema = guided.schema_of(form)
@@ -301,6 +345,9 @@ class _Script:
             drawn = str(next(self._numbers))
         digest = hashlib.sha256(f"{prompt}:{drawn}".encode()).digest()
         broken = "\ufffd" if self.has("broken") else ""
+        if hot and self.has("parts_later"):
+            parted = hashlib.sha256(f"{next(self._numbers)}".encode()).digest()
+            digest = digest[:5] + parted[:25]
         return broken + ("" if self.has("one_word") else " ").join(
             WORDS[byte % len(WORDS)] for byte in digest[:30]
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from serve_eval.checks.kinds.ending import COUNT
+from serve_eval.checks.kinds.sampling import LEVEL, count_alike, rate_likeness
 from serve_eval.workflows.smoke import smoke
 from tests.workflows.smoke.server import Quirks, create
 from tests.workflows.smoke.trying import by_name, smoke_of
@@ -55,6 +57,10 @@ ONE_PROMPT = (
             " prompt"
         )
     },
+)
+NO_SUCH_FORM = (
+    "[{'type': 'literal_error', 'loc': ('body', 'response_format', 'type'), 'msg': \"Input should"
+    " be 'text' or 'json_schema'\", 'input': 'json'}]"
 )
 SOUND = Quirks()
 CASES: list[Case] = [
@@ -133,7 +139,24 @@ CASES: list[Case] = [
         "4 different answers",
         _quirks("ignores_seed", refuses=lambda b: "seed" in b, refusal=(400, "Extra inputs: seed")),
     ),
-    ("seed", UNSUPPORTED, "ignored: the same seed", _quirks("ignores_seed")),
+    (
+        "seed",
+        UNSUPPORTED,
+        "ignored: 5 answers to one seed are 5 texts, no more alike than those to other seeds",
+        _quirks("ignores_seed"),
+    ),
+    (
+        "seed",
+        UNSUPPORTED,
+        "not reproducible: 5 answers to one seed are 5 texts, which begin alike (",
+        _quirks("parts_later"),
+    ),
+    (
+        "seed",
+        UNSUPPORTED,
+        "answers vary at temperature 0 too, so the seed cannot be judged",
+        _quirks("restless"),
+    ),
     ("seed", UNSUPPORTED, "cannot be tested", _quirks("always_greedy")),
     ("seed", FAIL, "HTTP 500", Quirks(errs=lambda body: body.get("seed") == 7)),
     ("n", UNSUPPORTED, "ignored: one choice", _quirks("one_choice")),
@@ -169,6 +192,27 @@ CASES: list[Case] = [
     ("json_schema", UNSUPPORTED, "ignored", _quirks("no_guided")),
     ("json_schema", FAIL, "violates the schema", _quirks("wrong_guided")),
     ("json_portable", UNSUPPORTED, "refused", _has("response_format")),
+    (
+        "json_portable",
+        UNSUPPORTED,
+        "refused: HTTP 400: response_format.type: Input should be 'text' or 'json_schema'",
+        _quirks(refuses=lambda b: "response_format" in b, refusal=(400, {"error": NO_SUCH_FORM})),
+    ),
+    (
+        "json_schema",
+        UNSUPPORTED,
+        "white space within the JSON until max_tokens. To forbid white space, start vLLM with"
+        ' --structured-outputs-config \'{"backend":"xgrammar","disable_any_whitespace":true}\'',
+        _quirks("blank_json", owner="vllm"),
+    ),
+    ("json", UNSUPPORTED, "only max_tokens ends it", _quirks("blank_json", "orchestrator")),
+    ("json", UNSUPPORTED, "start vLLM with --structured-outputs-config", _quirks("blank_json")),
+    (
+        "json",
+        UNSUPPORTED,
+        "until max_tokens. The schema allows it, so only max_tokens ends it.",
+        _quirks("blank_json", owner="tensorrt_llm"),
+    ),
     ("json_portable", FAIL, "violates the schema", _quirks("wrong_guided")),
     ("tools", UNSUPPORTED, "none was called", _quirks("no_tools")),
     ("tools", UNSUPPORTED, "refused", _has("tools")),
@@ -200,6 +244,38 @@ CASES: list[Case] = [
         _quirks(refuses=lambda b: isinstance(b.get("prompt"), list), refusal=ONE_PROMPT),
     ),
     ("batch", FAIL, "1 answers to two prompts", _quirks("one_of_batch")),
+    ("tokenize", PASS, "chat 7, completions 6 prompt tokens, as counted", SOUND),
+    ("tokenize", PASS, "completions 6 prompt", _quirks("texts_only")),
+    ("tokenize", PASS, "completions 6 prompt", _quirks("no_tokenize", "internal_tokenize")),
+    ("tokenize", UNSUPPORTED, "not offered", _quirks("no_tokenize")),
+    ("tokenize", UNSUPPORTED, "not offered", _quirks("other_tokenize")),
+    ("tokenize", UNSUPPORTED, "not counted", _quirks("no_prompt_tokens")),
+    (
+        "tokenize",
+        FAIL,
+        "chat count 7 prompt tokens, but the server's tokenizer gives 8",
+        _quirks("tokenizes_one_more"),
+    ),
+    ("tokenize", FAIL, "a special token too many", _quirks("doubles_special_tokens")),
+    ("returned_ids", PASS, "chat 7 read, 8 written; completions 6 read, 8 written", SOUND),
+    ("returned_ids", PASS, "chat 7 read", _quirks("no_tokenize")),
+    ("returned_ids", PASS, "completions 8 written", _quirks("no_ids", "ids_instead_of_text")),
+    ("returned_ids", UNSUPPORTED, "not offered", _quirks("no_ids")),
+    ("returned_ids", UNSUPPORTED, "not offered", _has("return_token_ids", "detokenize")),
+    (
+        "returned_ids",
+        FAIL,
+        "chat: the ids of the prompt differ from the tokenizer's: 5, not 0, at position 0",
+        _quirks("other_ids"),
+    ),
+    ("returned_ids", FAIL, "chat: the ids of the prompt differ", _quirks("an_id_too_many")),
+    (
+        "returned_ids",
+        FAIL,
+        "chat: 8 ids of a prompt of 7 tokens",
+        _quirks("an_id_too_many", "no_tokenize"),
+    ),
+    ("returned_ids", FAIL, "chat: 4 ids of an answer of 8 tokens", _quirks("few_ids")),
     ("unknown_field", PASS, "refused", _has("serve_eval_unknown_field")),
     ("unknown_field", FAIL, "HTTP 500", _errs("serve_eval_unknown_field")),
     (
@@ -232,6 +308,10 @@ CASES: list[Case] = [
     ("cancel", UNSUPPORTED, "no answer was long enough", _quirks("unskilled", "no_thoughts")),
     ("cancel", FAIL, "the connection ended within the answer", _quirks("cut_long_streams")),
     ("cancel", UNSUPPORTED, "no stream", _quirks("no_stream")),
+    ("cancel", PASS, "after 8 cancelled ones", _quirks(context=500)),
+    ("cancel", PASS, "after 8 cancelled ones", _quirks("context_untold", context=500)),
+    ("cancel", PASS, "after 8 cancelled ones", _has("ignore_eos")),
+    ("reasoning", PASS, "closed", _quirks(context=500)),
     ("long_prompt", FAIL, "accepted: ", _quirks("no_context")),
     ("long_prompt", FAIL, "without a reason", _quirks("no_reason")),
     ("long_prompt", FAIL, "HTTP 500", Quirks(errs=lambda body: len(str(body)) > 40000)),
@@ -250,12 +330,14 @@ CASES: list[Case] = [
 ]
 STANDS_ON = {
     "stream_usage": ["stream_chat", "stream_completions"],
-    "seed": ["temperature"],
+    "seed": ["temperature_0", "temperature"],
+    "returned_ids": ["tokenize"],
     "concurrency": ["stream_chat"],
     "cancel": ["stream_chat"],
     "max_completion_tokens": ["max_tokens"],
     "max_tokens_0": ["version", "max_tokens"],
     "models": ["version"],
+    "json": ["version"],
 }
 NEVER_UNSUPPORTED = {"reachable", "unknown_field", "concurrency"}
 NEVER_FAILS = {"passkey_8k"}
@@ -310,3 +392,20 @@ def test_a_server_that_dies_of_a_long_prompt_is_told() -> None:
     assert "after that a short request was no longer answered" in by_name(done)["long_prompt"].told
     assert "max_tokens_0" not in by_name(done)
     assert done.exit_code == 1
+
+
+def test_how_much_alike_answers_to_one_seed_must_begin() -> None:
+    others = ["a b", "c d", "e f", "g h"]
+    parted = ["x y z", "x y q", "x w", "x y z", "x v"]
+    assert count_alike(["x y z", "x y q", "x w"]) == (4 + 2 + 2) / 3
+    assert rate_likeness(parted, others) == 1 / 126
+    assert rate_likeness(["i j", "k l", "m n", "o p", "q r"], others) == 1.0
+
+
+def test_a_server_that_ignores_seeds_is_seldom_called_not_reproducible() -> None:
+    rng = random.Random(0)
+    rates = [
+        rate_likeness(drawn[:5], drawn[5:])
+        for drawn in ([f"{rng.getrandbits(24):024b}" for _ in range(9)] for _ in range(1000))
+    ]
+    assert sum(rate <= LEVEL for rate in rates) <= 30  # a binomial of .02 has more once in 80

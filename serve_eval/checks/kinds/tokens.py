@@ -1,0 +1,154 @@
+"""Check the tokens that a server says it read and wrote: by its own tokenizer, and by its answers.
+
+A template or a first token that is not the expected one changes a score and no answer's form.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from serve_eval.checks.answer import Answer
+from serve_eval.checks.check import Check
+from serve_eval.checks.kinds.answering import PROMPT
+from serve_eval.checks.row import (
+    CheckResult,
+    fail_check,
+    pass_check,
+    report_unsupported,
+)
+from serve_eval.checks.session import CheckSession
+
+TOKENS = 8
+ROUTE, INTERNAL = "/tokenize", "/_internal/tokenize"
+"""The routes of vLLM and of trtllm-serve, which takes texts only."""
+
+
+class ReturnedIds(NamedTuple):
+    """The token ids that an answer contains, of its prompt and of its text, if it does."""
+
+    prompt: list[int] | None
+    answer: list[int] | None
+
+
+async def tokenize(session: CheckSession) -> CheckResult:
+    """Check that answers count as many prompt tokens as the server's tokenizer gives."""
+    counts = session.known.prompt_tokens
+    if not counts:
+        return report_unsupported("prompt_tokens are not counted")
+    told, last = [], None
+    for chat, counted in counts.items():
+        last = await _tokenize(session, chat=chat)
+        if (ids := _id_list(last.parsed.get("tokens"))) is None or last.status != 200:
+            continue
+        session.known.prompt_ids[chat] = ids
+        if len(ids) != counted:
+            return fail_check(
+                f"{_kind(chat)} count {counted} prompt tokens, but the server's tokenizer gives"
+                f" {len(ids)}: a special token too many or too few, or another chat template",
+                last.sent,
+            )
+        told.append(f"{_kind(chat)} {counted}")
+    if not told:
+        return report_unsupported(
+            "not offered: no route gives token ids in the form of vLLM",
+            None if last is None else last.sent,
+        )
+    return pass_check(f"{', '.join(told)} prompt tokens, as counted in answers")
+
+
+async def _tokenize(session: CheckSession, *, chat: bool) -> Answer:
+    if chat:
+        messages = [{"role": "user", "content": PROMPT}]
+        body: dict[str, Any] = {"messages": messages, "add_generation_prompt": True}
+    else:
+        body = {"prompt": PROMPT}
+    model = {"model": session.model or ""}
+    answer = await session.post_elsewhere(session.root + ROUTE, {**model, **body})
+    if answer.status == 200 or chat:
+        return answer
+    return await session.post_elsewhere(session.root + INTERNAL, body)
+
+
+async def return_ids(session: CheckSession) -> CheckResult:
+    """Check that the token ids in an answer are those of its prompt, and as many as it counts."""
+    told = []
+    for chat in (True, False):
+        if not (session.chat if chat else session.text):
+            continue
+        body = session.body(PROMPT, chat=chat, max_tokens=TOKENS)
+        answer = await session.post({**body, "return_token_ids": True})
+        if not chat and not any(_ids_in(answer)):
+            answer = await session.post({**body, "detokenize": False})
+        found = _ids_in(answer)
+        if not any(found):
+            continue
+        if wrong := _wrong(answer, found, session.known.prompt_ids.get(chat)):
+            return fail_check(f"{_kind(chat)}: {wrong}", answer.sent)
+        told.append(f"{_kind(chat)} {_describe(found)}")
+    if not told:
+        return report_unsupported(
+            "not offered: neither return_token_ids nor detokenize false gives ids"
+        )
+    return pass_check("; ".join(told))
+
+
+def _ids_in(answer: Answer) -> ReturnedIds:
+    """Return the ids in an answer. Those of a prompt may be outside the choice."""
+    if not answer.answered:
+        return ReturnedIds(None, None)
+    raw = answer.first.raw
+    prompt = raw.get("prompt_token_ids") or answer.parsed.get("prompt_token_ids")
+    return ReturnedIds(_id_list(prompt), _id_list(raw.get("token_ids")))
+
+
+def _id_list(told: object) -> list[int] | None:
+    """Return token ids, or None if it is no list of them or an empty one."""
+    if not isinstance(told, list) or not told:
+        return None
+    return told if all(type(one) is int for one in told) else None
+
+
+def _wrong(answer: Answer, found: ReturnedIds, tokenized: list[int] | None) -> str | None:
+    """Return what is wrong with the ids of an answer, or None.
+
+    The token that ends the answer may be missing.
+    """
+    prompt, counted = answer.tokens("prompt_tokens"), answer.tokens()
+    if found.prompt is not None:
+        if tokenized is not None and found.prompt != tokenized:
+            difference = _difference(found.prompt, tokenized)
+            return f"the ids of the prompt differ from the tokenizer's: {difference}"
+        if prompt is not None and len(found.prompt) != prompt:
+            return f"{len(found.prompt)} ids of a prompt of {prompt} tokens"
+    written = None if found.answer is None or counted is None else counted - len(found.answer)
+    if written not in (None, 0, 1):
+        return f"{len(found.answer or ())} ids of an answer of {counted} tokens"
+    return None
+
+
+def _difference(one: list[int], other: list[int]) -> str:
+    at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+    if at is None:
+        return f"{len(one)} of them, not {len(other)}"
+    return f"{one[at]}, not {other[at]}, at position {at}"
+
+
+def _describe(found: ReturnedIds) -> str:
+    read = "" if found.prompt is None else f"{len(found.prompt)} read, "
+    return f"{read}{len(found.answer or ())} written"
+
+
+def _kind(chat: bool) -> str:
+    return "chat" if chat else "completions"
+
+
+CHECKS = (
+    Check(name="tokenize", run=tokenize, requests=3),
+    Check(
+        name="returned_ids",
+        run=return_ids,
+        requests=3,
+        tokens=3 * TOKENS,
+        prompt_tokens=50,
+    ),
+)
