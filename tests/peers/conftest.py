@@ -78,9 +78,10 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spec], Ours]:
             launcher = Spec(name="embedded", options={"weights": str(WEIGHTS)})
             plan = Plan(model=MODEL, launcher=launcher, tasks=(spec,), no_reference=True)
             [report] = asyncio.run(evaluate(plan, folder / "run", environ={})).tasks
-            if spec is not PERPLEXITY:
+            scored = spec.name != PERPLEXITY.name
+            if scored:
                 register([folder / "run"], folder / "references", wanted=1)
-            known[key] = Ours(report, None if spec is PERPLEXITY else folder / "references")
+            known[key] = Ours(report, folder / "references" if scored else None)
         return known[key]
 
     return of

@@ -28,6 +28,8 @@ OPTIONS: Mapping[str, Any] = {
     "max_model_len": 512,
     "block_size": 32,
     "eager": True,
+    # 65,536 tokens. What VLLM_CPU_KVCACHE_SPACE allows, a gigabyte, is 524,288 of this model.
+    "extra_args": ["--num-gpu-blocks-override", "2048"],
     "ready_timeout_s": READY_S,
     "env": {
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -65,7 +67,7 @@ def decoding(side_port: int, *, check: bool = True, **more: Any) -> Spec:
     own = {
         "prefix_caching": False,
         "env": {**OPTIONS["env"], **side},
-        "extra_args": ["--kv-transfer-config", json.dumps(config)],
+        "extra_args": [*OPTIONS["extra_args"], "--kv-transfer-config", json.dumps(config)],
     }
     return aggregated(**own, **more)
 
