@@ -26,6 +26,14 @@ engine() {
 # vLLM needs none of the three, and those that pip chooses may not fit this torch.
 unneeded() { $pip uninstall -y torchvision torchaudio torchcodec; }
 
+# NIXL's progress thread polls without a pause, so that each server keeps a core busy. This pauses it for a millisecond.
+patient_nixl() {
+    $pip install --no-deps nixl-cu12==1.5.1 nixl==1.5.1 &&
+        sed -i 's/agent_config.pthrDelay = 0$/agent_config.pthrDelay = 1000/' \
+            "$folder"/lib/python3*/site-packages/nixl_cu12/_api.py &&
+        grep -q 'pthrDelay = 1000' "$folder"/lib/python3*/site-packages/nixl_cu12/_api.py
+}
+
 once engine engine
-once nixl $pip install --no-deps nixl-cu12==1.5.1 nixl==1.5.1
+once nixl patient_nixl
 once unneeded unneeded

@@ -28,6 +28,7 @@ OPTIONS: Mapping[str, Any] = {
     "max_model_len": 512,
     "block_size": 32,
     "eager": True,
+    "dtype": "float32",  # three times as fast as bfloat16 on a CPU without AVX-512
     # 65,536 tokens. What VLLM_CPU_KVCACHE_SPACE allows, a gigabyte, is 524,288 of this model.
     "extra_args": ["--num-gpu-blocks-override", "2048"],
     "ready_timeout_s": READY_S,
