@@ -74,21 +74,24 @@ def single(deployments: Deployments, quantised: Weights) -> Deployments:
 
 
 @pytest.fixture(scope="session")
-def pairs(single: Deployments, quantised: Weights) -> Deployments:
+def pairs(deployments: Deployments, quantised: Weights) -> Deployments:
     """Return a disaggregated deployment, the aggregated one, and further generation servers.
 
     Those of `single` are ended first, because all together need more memory than some machines
     have.
     """
-    single.stop(*[name for name in single.names if name != "aggregated"])
+    running = deployments.names
+    if others := [name for name in running if name != "aggregated"]:
+        deployments.stop(*others)
     began = time.monotonic()
-    single.start(
+    deployments.start(
+        **({} if "aggregated" in running else {"aggregated": aggregated()}),
         disaggregated=disaggregated(),
         blocks_of_64=decoding(SIDE_PORT, block_size=64),
         int3=decoding(SIDE_PORT + 1, check=False, model=str(quantised("int3"))),
     )
-    TABLE.append(f"start of 4 servers: {time.monotonic() - began:.0f} s")
-    return single
+    TABLE.append(f"start of the servers of pairs: {time.monotonic() - began:.0f} s")
+    return deployments
 
 
 def address(endpoint: Endpoint, name: str) -> str:

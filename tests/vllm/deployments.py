@@ -40,6 +40,9 @@ OPTIONS: Mapping[str, Any] = {
     },
 }
 NIXL = "NixlConnector"
+EXTRA = "kv_connector_extra_config"
+ONE_THREAD = {"num_threads": 0}
+"""NIXL with one thread for each server. More of them poll without a pause."""
 
 
 def aggregated(**more: Any) -> Spec:
@@ -49,7 +52,12 @@ def aggregated(**more: Any) -> Spec:
 
 def disaggregated() -> Spec:
     """Return a launcher of one context and one generation server."""
-    options = {**OPTIONS, "gpus": [], "prefix_caching": False}
+    options = {
+        **OPTIONS,
+        "gpus": [],
+        "prefix_caching": False,
+        "connector_config": {EXTRA: ONE_THREAD},
+    }
     return Spec(name="vllm_disaggregated", options=options)
 
 
@@ -58,9 +66,8 @@ def decoding(side_port: int, *, check: bool = True, **more: Any) -> Spec:
 
     `check` False lets it fetch from a server with other weights.
     """
-    config: dict[str, Any] = {"kv_connector": NIXL, "kv_role": "kv_consumer"}
-    if not check:
-        config["kv_connector_extra_config"] = {"enforce_handshake_compat": False}
+    extra: dict[str, Any] = {**ONE_THREAD, **({} if check else {"enforce_handshake_compat": False})}
+    config = {"kv_connector": NIXL, "kv_role": "kv_consumer", EXTRA: extra}
     side = {
         "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_port),

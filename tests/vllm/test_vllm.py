@@ -37,6 +37,7 @@ SMOKE = {name: row for name, row in NOT_OF_THIS_MODEL.items() if name not in HER
 for name in ("json_schema", "json_portable", "special_tokens"):
     SMOKE[name] = LACKS
 """White space without end; trtllm-serve's own form; a tokenizer without special tokens."""
+ASKED = "vllm:prompt_tokens_total"
 MOVED = 'vllm:prompt_tokens_by_source_total{source="external_kv_transfer"}'
 ALONE, FEW, MANY = 30, 60, 150
 ROUNDS = 10
@@ -167,11 +168,10 @@ def test_a_run_of_launched_servers_reports_what_was_transferred(
         plan, tmp_path / "run", environ={}, launching=lambda *_: nullcontext(endpoint)
     )
     report = asyncio.run(launching)
-    [decode] = [one for one in report.engine.servers if one.role == "generation"]
+    counts = {one.role: one.counts for one in report.engine.servers}
     [task] = report.tasks
-    asked = task.result.prompt_tokens
-    TABLE.append(f"1 + 1: {decode.counts.moved_tokens} of {asked} prompt tokens by KV transfer")
-    assert decode.counts.moved_tokens == decode.counts.prompt_tokens >= asked > 0
+    asked, moved = counts["context"].prompt_tokens, counts["generation"].moved_tokens
+    assert moved == asked == counts["generation"].prompt_tokens > 0
     told = serve_eval("verdict", tmp_path / "run").stdout
     assert "by KV transfer" in told
     TABLE.extend(line for line in told.splitlines() if line.startswith("engine"))
@@ -181,14 +181,14 @@ def test_a_run_of_launched_servers_reports_what_was_transferred(
 def test_a_sound_transfer_passes_and_is_proven(pairs: Deployments, tmp_path: Path) -> None:
     disaggregated = pairs["disaggregated"]
     decode = address(disaggregated, "generation_0")
-    before = read_counter(decode, MOVED)
+    context = address(disaggregated, "context_0")
+    before = read_counter(decode, MOVED), read_counter(context, ASKED)
     a, b = pairs["aggregated"].base_url, disaggregated.base_url
     task, _ = _compare("1 + 1, sound", a, b, tmp_path / "out", limit=MANY)
     assert task["verdict"]["outcome"] == "PASS"
-    moved = read_counter(decode, MOVED) - before
-    asked = task["b"]["prompt_tokens"]
-    TABLE.append(f"1 + 1, sound: {moved:.0f} tokens moved for {asked} prompt tokens of the run")
-    assert moved >= asked
+    moved, asked = read_counter(decode, MOVED) - before[0], read_counter(context, ASKED) - before[1]
+    TABLE.append(f"1 + 1, sound: {moved:.0f} of {asked:.0f} prompt tokens moved")
+    assert moved == asked > 0
     served = [
         json.loads(line) for line in (tmp_path / "out/b/served.jsonl").read_text().splitlines()
     ]
