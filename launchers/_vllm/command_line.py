@@ -31,7 +31,7 @@ LEAST = {"max_model_len": 1, "tp": 1, "block_size": 1}
 
 @dataclass(frozen=True, kw_only=True)
 class VllmServerOptions:
-    """Choose how a vLLM server computes. What is not set is left to vLLM."""
+    """Choose how a vLLM server computes. An option that is not set keeps vLLM's default."""
 
     max_model_len: Annotated[
         int | None, Setting("Maximum tokens of a prompt and its answer (--max-model-len).")

@@ -30,7 +30,7 @@ WIDER = ("--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp")
 class VllmSide(VllmServerOptions):
     """Choose the number and the options of the servers of one role.
 
-    What is not set here is as for both sides. `env` and `extra_args` add to those of both sides.
+    An option that is not set has the value for both sides. `env` and `extra_args` add to theirs.
     """
 
     num_instances: Annotated[int, Setting("Number of these servers.")] = 1

@@ -7,7 +7,7 @@ from typing import Any
 
 PARAMS = "kv_transfer_params"
 FIRST: Mapping[str, Any] = {"do_remote_decode": True, "do_remote_prefill": False}
-"""What vLLM's prefill server is asked to do with the KV cache of a prompt."""
+"""Instructions to vLLM's prefill server about the KV cache of a prompt."""
 LEFT_OUT = (
     "stream",
     "stream_options",

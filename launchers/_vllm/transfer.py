@@ -1,4 +1,4 @@
-"""How the KV cache goes from a context server to a generation server of vLLM. Pure.
+"""Settings and summary of the KV transfer between vLLM servers. Pure.
 
 By NIXL, the context server returns with its answer where the blocks of the prompt are, and the
 generation server fetches them. By a folder, the context server writes a file for each layer, and

@@ -1,4 +1,4 @@
-"""Types that hold what the engines of servers counted while a run asked them."""
+"""Types for the counts that the engines of servers report during a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KV_TRANSFER = "external_kv_transfer"
 
 
 class EngineCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a server's engine counted, for all of its clients (None: it does not count this).
+    """The counts of a server's engine, over all of its clients (None: it does not count this).
 
     `requests` are those that it finished, for whatever reason. `prompt_tokens_by_source` says by
     vLLM's names where the KV cache of prompts came from: local_compute, local_cache_hit,
@@ -48,7 +48,7 @@ class EngineCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ServerCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one server counted between two readings, at the start and the end of a session.
+    """The counts of one server between two readings, at the start and the end of a session.
 
     `role` is that of DeployedServer. `counts` is None if they are not known, and `lost` says why.
     """
@@ -61,7 +61,7 @@ class ServerCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class EngineReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engines counted during a session, or during all sessions of a run.
+    """The counts of the engines during a session, or during all sessions of a run.
 
     Meanwhile we sent at most `sent` requests, and `answered` samples were answered, each with at
     least one of them.

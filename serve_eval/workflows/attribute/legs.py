@@ -23,7 +23,7 @@ from serve_eval.schema import Failure, FailureKind, Request, Response
 GOES_ON = ("length", "not_finished")
 """Finish reasons of a context server whose answer a generation server has to continue."""
 VLLM_FIRST = {"do_remote_decode": True, "do_remote_prefill": False}
-"""What vLLM's prefill server is asked to do with the KV cache of a prompt."""
+"""Instructions to vLLM's prefill server about the KV cache of a prompt."""
 
 
 class Handover(StrEnum):
