@@ -9,6 +9,7 @@ from pathlib import Path
 
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import check_pairs, verdict_rule
+from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.launch import (
     Launching,
     check_launcher,
@@ -55,6 +56,7 @@ async def evaluate(
     prepared: Sequence[PreparedTask] | None = None,
     participant: Participant | None = None,
     seed: int | None = None,
+    companions: Companions | None = None,
 ) -> Report:
     """Run a plan in a run folder, or resume the run there, and return the report.
 
@@ -71,6 +73,7 @@ async def evaluate(
     * `participant`: each sample is sent when another run is about to send it too.
     * `seed`: of the random order of a run without answers (None: the plan's `limits.order_seed`,
       else drawn).
+    * `companions`: the runs that the caller has at the same time, whose requests servers count too.
 
     The report is also in report.json. Raises ServeEvalError for anything that stops the run;
     answers so far stay in the folder.
@@ -88,6 +91,7 @@ async def evaluate(
         progress=progress,
         notify=notify,
     ) as session:
+        session.companions = companions or session.companions
         await open_tasks(session, rerun, seed)
         if needs_endpoint(session, rerun):
             async with open_endpoint(session, launching, rerun) as client:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from serve_eval.client.connection import hide_in_errors
 from serve_eval.errors import JournalError
+from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.engine_counters import SessionMeter
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.scoring import ScoringProcesses
@@ -30,7 +31,7 @@ class RunSession:
     into the report. `open_files` closes the files of the tasks and runs callbacks at the end. The
     first step sets `tasks`, `seeds` and `endpoint`, which holds what is known about the source of
     the answers. `hidden_retries` are the counts of its orchestrator at the beginning, by role,
-    and `meter` has those of the servers' engines.
+    and `meter` has those of the servers' engines. `companions` are the runs beside this one.
     """
 
     plan: Plan
@@ -50,6 +51,7 @@ class RunSession:
     sandbox: tuple[Sandbox, Isolation] | None = None
     hidden_retries: Mapping[str, int] = field(default_factory=dict)
     meter: SessionMeter | None = None
+    companions: Companions = field(default_factory=Companions)
 
     def check_journals(self) -> None:
         """Raise JournalError if the folder was removed during the run."""

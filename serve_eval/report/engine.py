@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from serve_eval.client.questions.engine_metrics import add
 from serve_eval.evaluation.endpoint.deployed_servers import ROLES
-from serve_eval.schema import EngineCounts, Report
+from serve_eval.schema import EngineCounts, EngineReport, Report
 
 GENERATION = ROLES["generation_servers"]
 
@@ -26,8 +26,13 @@ def describe_engines(report: Report) -> list[str]:
         if role in ROLES.values():
             who += f" ({role})"
         if said := "; ".join(_figures(role, add(ones), acceptance=not told)):
-            found.append(f"{who}: {said}")
+            found.append(f"{who}: {said}{_beside(report.engine)}")
     return found
+
+
+def _beside(engine: EngineReport) -> str:
+    beside = engine.beside
+    return f"; includes up to {beside:,} requests of runs beside this one" if beside else ""
 
 
 def _figures(role: str | None, counts: EngineCounts, *, acceptance: bool) -> Iterator[str]:

@@ -19,6 +19,7 @@ from serve_eval.client.questions import engine_metrics
 from serve_eval.client.questions.engine_metrics import TRTLLM_ROUTE, VLLM_ROUTE, EngineReading
 from serve_eval.client.questions.self_description import VLLM
 from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.deployed_servers import FRONT, ROLES, SERVER
 from serve_eval.schema import Endpoint, EngineReport, Limits, ServerCounts
 from serve_eval.schema.base_url import normalise_base_url
@@ -45,24 +46,36 @@ class MeteredServer(NamedTuple):
 
 
 class SessionMeter(NamedTuple):
-    """The servers that count, and the requests and answers that we had before their readings."""
+    """The servers that count, and the requests and answers that we had before their readings.
+
+    `beside` are the requests of companions.
+    """
 
     servers: tuple[MeteredServer, ...]
     sent: int
     answered: int
+    beside: int
 
 
-async def begin(endpoint: Endpoint, client: Client, answered: int) -> SessionMeter | None:
+async def begin(
+    endpoint: Endpoint, client: Client, answered: int, companions: Companions
+) -> SessionMeter | None:
     """Read the counters at the start of a session. None if no server of the endpoint has any."""
     found = await asyncio.gather(
         *(_meter(name, url, role, endpoint, client) for name, url, role in _places(endpoint))
     )
     servers = tuple(one for one in found if one is not None)
-    return SessionMeter(servers, client.attempts.sent, answered) if servers else None
+    if not servers:
+        return None
+    return SessionMeter(servers, client.attempts.sent, answered, companions.count_others(client))
 
 
 async def end(
-    meter: SessionMeter, endpoint: Endpoint, client: Client, answered: int
+    meter: SessionMeter,
+    endpoint: Endpoint,
+    client: Client,
+    answered: int,
+    companions: Companions,
 ) -> EngineReport:
     """Return what each server counted since the start of the session."""
     counts = await asyncio.gather(*(_count(one, endpoint, client) for one in meter.servers))
@@ -70,6 +83,7 @@ async def end(
         servers=tuple(counts),
         sent=client.attempts.sent - meter.sent,
         answered=max(0, answered - meter.answered),
+        beside=companions.count_others(client) - meter.beside,
     )
 
 
@@ -151,6 +165,7 @@ def join(sessions: Sequence[EngineReport | None]) -> EngineReport | None:
         servers=tuple(_join(ones) for ones in by_server.values()),
         sent=sum(one.sent for one in known),
         answered=sum(one.answered for one in known),
+        beside=sum(one.beside for one in known),
     )
 
 
@@ -195,11 +210,13 @@ def _other_requests(found: EngineReport) -> list[str]:
     counts = [one.requests for one in ending if one is not None and one.requests is not None]
     if not counts or len(counts) < len(ending):
         return []
-    finished, slack = sum(counts), max(SLACK, SLACK_SHARE * found.sent)
-    if finished > found.sent + slack:
+    finished, sent = sum(counts), found.sent + found.beside
+    slack = max(SLACK, SLACK_SHARE * sent)
+    if finished > sent + slack:
+        who = "this run and those beside it" if found.beside else "this run"
         return [
-            f"the engine finished {finished} requests, and this run sent at most"
-            f" {found.sent}: its counts include other clients"
+            f"the engine finished {finished} requests, and {who} sent at most"
+            f" {sent}: its counts include other clients"
         ]
     if finished < found.answered - slack:
         return [

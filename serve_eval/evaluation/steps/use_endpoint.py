@@ -48,6 +48,7 @@ async def open_endpoint(
         connect(plan, session.endpoint, session.environ) as client,
     ):
         client.liveness.notify = notify
+        session.companions.join(client)
         if rerun == "version":  # The server's version is known only now.
             await open_again(
                 session, rerun, server=ServerInfo.read(await client.describe()).version
@@ -89,7 +90,9 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
     session.hidden_retries = (
         await client.count_hidden_retries() if endpoint.info.version is not None else {}
     )
-    session.meter = await engine_counters.begin(endpoint, client, _count_answers(session))
+    session.meter = await engine_counters.begin(
+        endpoint, client, _count_answers(session), session.companions
+    )
     return [w for w in session.tasks if w.prepared.task.name not in lacking]
 
 
@@ -103,7 +106,7 @@ async def note_endpoint(session: RunSession, client: Client) -> None:
     sessions.note_endpoint(session.folder, session.endpoint)
     if session.meter is not None:
         counted = await engine_counters.end(
-            session.meter, session.endpoint, client, _count_answers(session)
+            session.meter, session.endpoint, client, _count_answers(session), session.companions
         )
         sessions.note_counts(session.folder, counted)
 

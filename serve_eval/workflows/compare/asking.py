@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 
 from serve_eval.client.connection import connect
 from serve_eval.errors import NoRoomError
+from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.engine.lockstep import Lockstep, Participant
 from serve_eval.evaluation.engine.progress import Labelled
@@ -83,18 +84,22 @@ async def _in_step(
     participants = (
         dict(zip(sides, Lockstep().participants, strict=False)) if len(sides) == 2 else {}
     )
+    companions = Companions()
     try:
         async with asyncio.TaskGroup() as group:
             for run in pending:
-                group.create_task(
-                    _evaluate_side(run, endpoints[run.side], session, participants.get(run))
-                )
+                participant, endpoint = participants.get(run), endpoints[run.side]
+                group.create_task(_evaluate_side(run, endpoint, session, participant, companions))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
 
 
 async def _evaluate_side(
-    run: SideRun, endpoint: Endpoint, session: ComparisonSession, participant: Participant | None
+    run: SideRun,
+    endpoint: Endpoint,
+    session: ComparisonSession,
+    participant: Participant | None,
+    companions: Companions,
 ) -> None:
     """Ask what is left of a run, under its label."""
     try:
@@ -108,6 +113,7 @@ async def _evaluate_side(
             prepared=run.prepared,
             participant=participant,
             seed=run.seed,
+            companions=companions,
         )
     finally:
         if participant is not None:

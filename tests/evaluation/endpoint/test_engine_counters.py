@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from serve_eval.client.client import Client
+from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.engine_counters import begin, end, join, remarks
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
@@ -106,7 +107,7 @@ class Engine:
         return raw("\n".join(lines).encode() + b"\n")
 
 
-def _plan(**more: Any) -> Plan:
+def make_plan(**more: Any) -> Plan:
     return Plan(
         model="m",
         launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
@@ -120,7 +121,7 @@ def _plan(**more: Any) -> Plan:
 def _run(engine: Engine, folder: Path) -> Report:
     async def main() -> Report:
         async with engine.server.serve() as url:
-            plan = replace(_plan(), launcher=Spec(name="external", options={"base_url": url}))
+            plan = replace(make_plan(), launcher=Spec(name="external", options={"base_url": url}))
             return await evaluate(plan, folder, environ={}, moved=True)
 
     return asyncio.run(main())
@@ -258,7 +259,7 @@ def _at(urls: Mapping[str, str], front: str, environ: Mapping[str, str], folder:
     ) -> AsyncIterator[Endpoint]:
         yield Endpoint(base_url=front, model="m", info={"servers": urls})
 
-    plan = replace(_plan(), connection=Connection(api_key_env="THE_KEY"))
+    plan = replace(make_plan(), connection=Connection(api_key_env="THE_KEY"))
     return asyncio.run(evaluate(plan, folder, environ=environ, launching=launching))
 
 
@@ -310,14 +311,15 @@ def test_the_workers_of_trtllm_serve_are_read_where_that_takes_nothing_from_them
                 base_url=found.url, model="M", info={"version": "1.2.0", "servers": found.workers}
             )
             client = await stack.enter_async_context(Client(endpoint, Limits()))
-            meter = await begin(endpoint, client, 0)
+            companions = Companions()
+            meter = await begin(endpoint, client, 0, companions)
             assert meter is not None
             routes = [one.route for one in meter.servers]
             reply = await client.exchange(
                 "POST", "/v1/completions", b'{"model":"M","prompt":"Hi","max_tokens":4}'
             )
             assert getattr(reply, "status", None) == 200, reply
-            return await end(meter, endpoint, client, 1), routes
+            return await end(meter, endpoint, client, 1, companions), routes
 
     report, routes = asyncio.run(main())
     assert routes == 2 * ["/prometheus/metrics"]

@@ -1,0 +1,68 @@
+"""Test that a comparison does not take its own second answers for requests of other clients."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.report.engine import describe_engines
+from serve_eval.schema import Report, Spec
+from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
+from tests.evaluation.endpoint.test_engine_counters import Engine, N, make_plan
+
+
+def _compare(a: Engine, b: Engine, out: Path) -> list[Report]:
+    """Compare two servers, each asked twice, and return the reports of all four runs."""
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            urls = {}
+            for engine in {id(one): one for one in (a, b)}.values():
+                urls[id(engine)] = await stack.enter_async_context(engine.server.serve())
+            sides = [_side(urls[id(one)]) for one in (a, b)]
+            rules = CompareRules(rule=Spec(name="paired"), again=N)
+            await compare(*sides, rules, out, environ={}, show_flips=0)
+
+    asyncio.run(main())
+    return [read_report(out / name) for name in ("a", "b", "again", "again_b")]
+
+
+def _side(url: str) -> CompareSide:
+    external = Spec(name="external", options={"base_url": url})
+    return CompareSide(plan=replace(make_plan(), launcher=external))
+
+
+def _others(report: Report) -> list[str]:
+    return [line for line in report.warnings if "other clients" in line]
+
+
+def test_second_answers_are_no_other_clients(tmp_path: Path) -> None:
+    for report in _compare(Engine(), Engine(), tmp_path):
+        assert report.engine is not None
+        [server] = report.engine.servers
+        assert server.counts is not None
+        # The counts of a run that starts late or ends early leave out some of the others'.
+        assert N <= (server.counts.requests or 0) <= 2 * N
+        assert report.engine.beside >= (server.counts.requests or 0) - N
+        assert not _others(report)
+    said = [
+        line
+        for report in _compare(Engine(), Engine(), tmp_path / "more")
+        for line in describe_engines(report)
+    ]
+    assert any("requests of runs beside this one" in line for line in said)
+
+
+def test_both_sides_may_be_one_server(tmp_path: Path) -> None:
+    engine = Engine()
+    assert [_others(report) for report in _compare(engine, engine, tmp_path)] == 4 * [[]]
+
+
+def test_other_clients_are_still_told(tmp_path: Path) -> None:
+    a, b, *_ = _compare(Engine(), Engine(others=20 * N), tmp_path)
+    assert not _others(a)
+    [line] = _others(b)
+    assert "this run and those beside it sent at most" in line
