@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
+import subprocess
+import tempfile
 import threading
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +29,6 @@ MODEL = "embedded"
 READY_S = 600.0
 OPTIONS: Mapping[str, Any] = {
     "model": str(WEIGHTS),
-    "command": [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server"],
     "max_model_len": 512,
     "block_size": 32,
     "eager": True,
@@ -39,6 +43,9 @@ OPTIONS: Mapping[str, Any] = {
         "HF_HUB_OFFLINE": "1",
     },
 }
+COMMAND = (str(PYTHON), "-m", "vllm.entrypoints.openai.api_server")
+WARM = Path(__file__).with_name("warm.py")
+WARM_S = 180.0
 NIXL = "NixlConnector"
 EXTRA = "kv_connector_extra_config"
 ONE_THREAD = {"num_threads": 0}
@@ -87,18 +94,49 @@ class _Kept(NamedTuple):
 
 
 class Deployments:
-    """Starts deployments and ends them, each by its name. They run in a thread."""
+    """Starts deployments and ends them, each by its name. They run in a thread.
+
+    The servers of all but the `plain` ones are forked from one process, `warm.py`, which saves nine
+    tenths of the time of a start.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._kept = folder, dict[str, _Kept]()
+        self._socket = Path(tempfile.mkdtemp(prefix="vllm")) / "socket"
+        self._log = (folder / "warm.log").open("w")
+        self._warm = subprocess.Popen(
+            [PYTHON, WARM, "serve", self._socket],
+            env={**os.environ, **OPTIONS["env"]},
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
 
-    def start(self, **launchers: Spec) -> None:
-        """Start deployments at the same time and wait until they answer."""
-        starting = asyncio.run_coroutine_threadsafe(self._start_all(launchers), self._loop)
-        self._kept |= starting.result(READY_S + 60)
+    def start(self, *, plain: str = "", **launchers: Spec) -> None:
+        """Start deployments and wait until they answer.
+
+        The one with the name `plain` is started as users start it.
+        """
+        specs = {
+            name: replace(spec, options={**spec.options, "command": self._command(name == plain)})
+            for name, spec in launchers.items()
+        }
+        starting = asyncio.run_coroutine_threadsafe(self._start_all(specs), self._loop)
+        starting.result(READY_S + 60)
+
+    def _command(self, plain: bool) -> list[str]:
+        return [*COMMAND] if plain else [str(PYTHON), str(WARM), "start", str(self._socket)]
+
+    def _wait_until_warm(self) -> None:
+        deadline = time.monotonic() + WARM_S
+        while not self._socket.exists():
+            if self._warm.poll() is not None or time.monotonic() > deadline:
+                log = (self._folder / "warm.log").read_text()
+                raise RuntimeError(f"vLLM could not be imported: {log[-2000:]}")
+            time.sleep(0.1)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,14 +163,17 @@ class Deployments:
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(60)
+            self._loop.close()
+            assert self._warm.stdin is not None
+            self._warm.stdin.close()
+            self._warm.wait(60)
+            self._log.close()
+            shutil.rmtree(self._socket.parent)
 
-    async def _start_all(self, launchers: Mapping[str, Spec]) -> dict[str, _Kept]:
-        """Start deployments. If one fails, all of them end."""
-        async with asyncio.TaskGroup() as group:
-            starting = {
-                name: group.create_task(self._start(name, spec)) for name, spec in launchers.items()
-            }
-        return {name: task.result() for name, task in starting.items()}
+    async def _start_all(self, launchers: Mapping[str, Spec]) -> None:
+        """Start deployments in turn, which takes less time than all at once on two cores."""
+        for name, spec in launchers.items():
+            self._kept[name] = await self._start(name, spec)
 
     async def _start(self, name: str, spec: Spec) -> _Kept:
         ready, end = asyncio.get_running_loop().create_future(), asyncio.Event()
@@ -150,6 +191,8 @@ class Deployments:
     async def _keep(
         self, name: str, spec: Spec, ready: asyncio.Future[Endpoint], end: asyncio.Event
     ) -> None:
+        if spec.options["command"] != [*COMMAND]:
+            await asyncio.to_thread(self._wait_until_warm)
         context = LaunchContext(model=MODEL, log_dir=self._folder / name)
         async with load_launcher(spec.name).launch(context, **spec.options) as endpoint:
             ready.set_result(endpoint)

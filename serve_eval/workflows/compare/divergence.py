@@ -8,36 +8,17 @@ other tokens.
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Mapping
-from typing import NamedTuple
-from urllib.parse import urlsplit
-
-import msgspec
+from collections.abc import Sequence
 
 from serve_eval.client.client import Client
-from serve_eval.client.wire_format import wire
+from serve_eval.evaluation.engine.answer_tokens import AnswerToken, Unreadable, ask_tokens
 from serve_eval.evaluation.engine.request import request_of
-from serve_eval.schema import Divergence, Failure, Request, Sample, Task
+from serve_eval.schema import Divergence, Request, Sample, Task
 
 NEAR_TIE_NATS = 0.1
 """Tokens whose log-probabilities differ by less than this many nats are a near tie."""
-TOP = 5
-"""Alternatives requested for each token; OpenAI's completions return no more."""
 TOGETHER = 8
 """Prompts that are examined at the same time."""
-
-
-class Token(NamedTuple):
-    """A generated token, its log-probability, and those of the likeliest tokens at its position."""
-
-    text: str
-    logprob: float
-    top: Mapping[str, float]
-
-
-class Unreadable(Exception):
-    """The reason why a response lacks the requested log-probabilities."""
 
 
 async def look(task: Task, sample: Sample, a: Client, b: Client) -> Divergence:
@@ -70,7 +51,7 @@ async def look_at_all(task: Task, samples: list[Sample], a: Client, b: Client) -
     return found
 
 
-def first_divergence(one: list[Token], other: list[Token]) -> Divergence:
+def first_divergence(one: Sequence[AnswerToken], other: Sequence[AnswerToken]) -> Divergence:
     """Return the first divergence of two answers. Pure.
 
     A token that is not among the likeliest of the other endpoint is less likely there than each of
@@ -109,7 +90,7 @@ def first_divergence(one: list[Token], other: list[Token]) -> Divergence:
     )
 
 
-def _gap(token: Token, text: str) -> tuple[float, bool]:
+def _gap(token: AnswerToken, text: str) -> tuple[float, bool]:
     """Return by how many nats a token was preferred to `text`, and True if that is exact.
 
     The number is a lower bound if the second value is False.
@@ -119,63 +100,9 @@ def _gap(token: Token, text: str) -> tuple[float, bool]:
     return max(0.0, token.logprob - min(token.top.values(), default=token.logprob)), False
 
 
-async def _tokens(request: Request, client: Client) -> list[Token]:
+async def _tokens(request: Request, client: Client) -> Sequence[AnswerToken]:
     """Return the tokens of an answer to the request. Raises Unreadable."""
-    chat = not isinstance(request.prompt, str)
-    over: dict[str, object] = {"logprobs": True, "top_logprobs": TOP} if chat else {"logprobs": TOP}
-    body = wire.encode(
-        request, client.endpoint.model or "", max_tokens_field=client.max_tokens_field, over=over
-    )
-    path = urlsplit(client.endpoint.base_url).path + wire.route(request.prompt)
-    reply = await client.exchange("POST", path, body, timeout_s=client.limits.sample_timeout_s)
-    if isinstance(reply, Failure):
-        raise Unreadable(client.masking.message(reply.message))
-    if reply.error is not None:
-        raise Unreadable(client.masking.message(str(reply.error)))
-    if reply.status != 200:
-        raise Unreadable(
-            f"HTTP {reply.status}: {wire.describe(reply.content, client.masking.message)}"
-        )
-    try:
-        tokens = read(reply.content)
-    except (
-        msgspec.MsgspecError,
-        UnicodeDecodeError,
-        KeyError,
-        IndexError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise Unreadable("the answer has no log-probabilities") from error
-    # Together the pieces may form a secret.
-    texts = client.masking.pieces([token.text for token in tokens])
-    return [token._replace(text=text) for token, text in zip(tokens, texts, strict=True)]
-
-
-def read(content: bytes) -> list[Token]:
-    """Return the tokens of a response of /v1/completions or /v1/chat/completions.
-
-    Raises ValueError and similar errors if it has no log-probabilities.
-    """
-    told = msgspec.json.decode(content)["choices"][0]["logprobs"]
-    if not isinstance(told, dict):
-        raise ValueError("no log-probabilities")
-    if told.get("content") is not None:
-        found = [
-            Token(
-                one["token"],
-                float(one["logprob"]),
-                {t["token"]: float(t["logprob"]) for t in one["top_logprobs"] or ()},
-            )
-            for one in told["content"]
-        ]
-    else:
-        tops = told.get("top_logprobs") or [None] * len(told["tokens"])
-        rows = zip(told["tokens"], told["token_logprobs"], tops, strict=True)
-        found = [
-            Token(text, float(value), {name: float(number) for name, number in (top or {}).items()})
-            for text, value, top in rows
-        ]
-    if not found or not all(math.isfinite(token.logprob) for token in found):
-        raise ValueError("no tokens")
-    return found
+    found = await ask_tokens(request, client)
+    if not found.tokens:
+        raise Unreadable("the answer has no log-probabilities")
+    return found.tokens

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from serve_eval.client.client import Client
+from serve_eval.evaluation.engine.answer_tokens import AnswerToken as Token
+from serve_eval.evaluation.engine.answer_tokens import ask_tokens, read_answer
 from serve_eval.schema import (
     Dataset,
     Endpoint,
@@ -26,11 +28,8 @@ from serve_eval.schema import (
 )
 from serve_eval.workflows.compare.divergence import (
     Divergence,
-    Token,
-    _tokens,
     first_divergence,
     look_at_all,
-    read,
 )
 from tests.scripted_server import ScriptedServer, TokenLogprob, fail, logprobs
 
@@ -72,11 +71,12 @@ def test_answers_that_do_not_differ_or_of_which_one_goes_on() -> None:
         {"logprobs": {"content": []}},
         {"logprobs": {"tokens": ["a"], "token_logprobs": [None]}},
         {"logprobs": {"tokens": ["a"], "token_logprobs": []}},
+        {"logprobs": {"tokens": ["a"], "token_logprobs": [float("inf")]}},
     ],
 )
 def test_what_has_no_log_probabilities_is_not_read(choice: Mapping[str, Any]) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
-        read(msgspec.json.encode({"choices": [choice]}))
+        read_answer(msgspec.json.encode({"choices": [{"text": "a", **choice}]}))
 
 
 def _endpoint(tokens: Sequence[Token]) -> ScriptedServer:
@@ -126,10 +126,10 @@ def test_tokens_that_spell_a_key_together_are_masked() -> None:
             Client(Endpoint(base_url=at_a, model="m"), Limits(), api_key=key) as one,
             Client(Endpoint(base_url=at_b, model="m"), Limits(), api_key=key) as other,
         ):
-            told = await _tokens(
+            told = await ask_tokens(
                 Request(sample_id="1", prompt="p", sampling=SamplingParams(max_tokens=8)), one
             )
-            assert [token.text for token in told] == ["yes", "***", *[""] * 5]
+            assert [token.text for token in told.tokens] == ["yes", "***", *[""] * 5]
             [found] = await look_at_all(
                 _task(), [Sample(id="1", prompt="p", target="1")], one, other
             )
