@@ -19,6 +19,7 @@ from serve_eval.errors import ServeEvalError
 COMMANDS = {
     "run": ("run.run", "Evaluate an endpoint: PASS, FAIL or INCONCLUSIVE."),
     "compare": ("compare.compare", "Compare two endpoints: is B worse than A?"),
+    "verify": ("verify.verify", "Check in seconds that this is still the same model."),
     "invariants": ("invariants.invariants", "Check that caching and batching change no answers."),
     "attribute": ("attribute.attribute", "Find the worker that gives wrong answers."),
     "smoke": ("smoke.smoke", "Check in seconds which features an endpoint has."),

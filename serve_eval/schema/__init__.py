@@ -105,6 +105,16 @@ from serve_eval.schema.verdict import (
     Verdict,
     VerdictOutcome,
 )
+from serve_eval.schema.verification import (
+    Probe,
+    ProbeDistance,
+    ProbeReading,
+    TokenReading,
+    Verification,
+    VerificationOutcome,
+    VerificationReference,
+    VerifiedSide,
+)
 
 __all__ = [
     "HOLDOUT",
@@ -171,6 +181,9 @@ __all__ = [
     "PerfMetricsFolders",
     "Plan",
     "PodContainer",
+    "Probe",
+    "ProbeDistance",
+    "ProbeReading",
     "Program",
     "Progress",
     "Prompt",
@@ -210,11 +223,16 @@ __all__ = [
     "TaskReport",
     "TaskResult",
     "TextPart",
+    "TokenReading",
     "ToolCall",
     "Traffic",
     "Usage",
     "Verdict",
     "VerdictOutcome",
+    "Verification",
+    "VerificationOutcome",
+    "VerificationReference",
+    "VerifiedSide",
     "Waiver",
     "WaiverState",
     "WaiverUse",

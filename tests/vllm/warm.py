@@ -17,6 +17,8 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 MAX_REQUEST = 1 << 20
 PAUSE_S = 0.0002
@@ -28,7 +30,7 @@ def start(path: str, arguments: list[str]) -> int:
     """Have a server started, wait until it ends, and return its exit status."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.connect(path)
-        request = {"arguments": arguments, "environ": dict(os.environ), "folder": os.getcwd()}
+        request = {"arguments": arguments, "environ": dict(os.environ), "folder": str(Path.cwd())}
         socket.send_fds(server, [json.dumps(request).encode()], [1, 2])
         for number in PASSED_ON:
             signal.signal(number, lambda number, _: server.send(bytes([number])))
@@ -109,10 +111,8 @@ class Forking:
             self._selector.unregister(client)
             client.send(str(os.waitstatus_to_exitcode(status) % 256).encode())
         client.close()
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)  # An engine that outlived its server.
-        except ProcessLookupError:
-            pass
 
 
 def _end_with(run: Callable[[], None]) -> None:

@@ -50,6 +50,9 @@ INVARIANTS_PLAN, INVARIANTS, CHUNKS_FILE = "invariants_plan.json", "invariants.j
 SALT_FILE = "cache_salt.json"
 """The salt of a check of invariants, or why it has none."""
 
+VERIFICATION, VERIFICATION_REFERENCE = "verification.json", "reference.json"
+"""The result of a verification, and the reference that it made."""
+
 SUITE_FILE, SUITE_REPORT_FILE, SUITE_RUNS = "suite.json", "suite_report.json", "runs"
 """The runs of a suite, its report, and the folder that holds its run folders."""
 

@@ -6,4 +6,5 @@ __all__ = [
     "invariants_files",
     "report_file",
     "suite_files",
+    "verification_files",
 ]

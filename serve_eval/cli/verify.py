@@ -1,0 +1,251 @@
+"""Run `serve-eval verify`: find out whether servers still serve the model that was deployed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+
+from serve_eval.cli._options import command
+from serve_eval.cli._sides import (
+    SendingOptions,
+    SidePromptOptions,
+    SideProtocolOptions,
+    is_endpoint,
+    new_folder,
+    resolve_side,
+    settings_with,
+    with_plan,
+)
+from serve_eval.plugins.setting import Setting
+
+if TYPE_CHECKING:
+    from serve_eval.schema import VerificationReference
+    from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
+
+USUAL = (
+    "sibling",
+    "register",
+    "reference",
+    "floor",
+    "probes",
+    "tasks",
+    "text",
+    "model",
+    "output_dir",
+    "as_json",
+)
+EXAMPLES = (
+    ("Compare a new deployment with the old one:", "serve-eval verify old:8000 new:8000"),
+    (
+        "Measure with a healthy replica how much numerics differ, and keep the reference:",
+        "serve-eval verify host:8000 --sibling host2:8000 --register llama.json",
+    ),
+    (
+        "Check a deployment against it, tomorrow or after an update:",
+        "serve-eval verify host:8000 --reference llama.json",
+    ),
+)
+TASK = "word_problems"
+"""Task whose prompts give the texts if nothing else is named. It needs no data set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceOptions:
+    """Choose what servers are compared with."""
+
+    title: ClassVar[str] = "Reference"
+    sibling: Annotated[
+        str | None,
+        Setting(
+            (
+                "A healthy server of the same weights, such as a replica: it measures how much"
+                " sound numerics differ."
+            ),
+            metavar="HOST",
+        ),
+    ] = None
+    register: Annotated[
+        Path | None, Setting("Write a reference of the one server to this file.", metavar="FILE")
+    ] = None
+    reference: Annotated[
+        Path | None, Setting("Use the reference in this file.", metavar="FILE")
+    ] = None
+    floor: Annotated[
+        float | None,
+        Setting("Largest difference of sound numerics, if you know it.", metavar="NATS"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions:
+    """Choose the probes."""
+
+    title: ClassVar[str] = "Probes"
+    probes: Annotated[int | None, Setting("Most probes per server (default 200).", metavar="N")] = (
+        None
+    )
+    text: Annotated[
+        Path | None,
+        Setting("Cut the probes from the paragraphs of this file.", metavar="FILE"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOutputOptions:
+    """Choose the folder and the output."""
+
+    title: ClassVar[str] = "Output"
+    output_dir: Annotated[
+        Path | None,
+        Setting(
+            "Folder (default outputs/<time>_verify).", flags=("--output-dir", "-o"), metavar="DIR"
+        ),
+    ] = None
+    as_json: Annotated[bool, Setting("Print verification.json.", flags=("--json",))] = False
+
+
+@command(usual=USUAL, examples=EXAMPLES)
+def verify(
+    servers: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[A] B...",
+            help=(
+                "Running endpoints (host:port or URL), plan files or run folders. Without"
+                " --reference and --register, the first is the reference."
+            ),
+        ),
+    ],
+    reference: ReferenceOptions,
+    probes: ProbeOptions,
+    prompts: SidePromptOptions,
+    protocol: SideProtocolOptions,
+    sending: SendingOptions,
+    output: VerifyOutputOptions,
+) -> None:
+    """Find out in seconds whether servers still serve the model that was deployed.
+
+    Each server is asked for two tokens after texts whose next token is uncertain, and the
+    log-probabilities are compared with those of a reference.
+
+    Exit codes: 0 the same model, 1 another model, precision or cache, 2 usage, 3 undecided or not
+    comparable, 4 endpoint or infrastructure, 130 interrupted.
+    """
+    from serve_eval.cli._async import Interrupted
+    from serve_eval.cli._streams import say
+    from serve_eval.errors import PlanError
+    from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.workflows.verify.servers import PROBES, VerifyRules
+
+    _check(servers, reference, probes)
+    settings = settings_with(protocol, prompts, sending)
+    settings.setdefault("tasks", [TASK])
+    rules = VerifyRules(
+        probes=PROBES if probes.probes is None else probes.probes,
+        floor=reference.floor,
+        seed=prompts.seed or 0,
+        text=probes.text,
+    )
+    named = [_name(text, settings) for text in servers]
+    names = [one.name for one in named]
+    if len(set(names)) < len(names):
+        raise PlanError("a server is named twice", hint="Name each server once.")
+    sibling = None if reference.sibling is None else _name(reference.sibling, settings)
+    out_dir = output.output_dir or new_folder("verify")
+    try:
+        code = _execute(named, sibling, rules, reference, out_dir, as_json=output.as_json)
+    except Interrupted:
+        say("Interrupted; nothing was saved")
+        code = INTERRUPTED
+    raise typer.Exit(code)
+
+
+def _check(servers: list[str], reference: ReferenceOptions, probes: ProbeOptions) -> None:
+    """Raise PlanError for options that do not fit together."""
+    from serve_eval.errors import PlanError
+
+    if reference.register is not None and reference.reference is not None:
+        raise PlanError("--register makes a reference and --reference uses one: give one of them")
+    if reference.register is not None and len(servers) > 1:
+        raise PlanError("--register takes one server")
+    if reference.register is None and reference.reference is None and len(servers) < 2:
+        raise PlanError(
+            "name a reference and a server to verify",
+            hint="For example: serve-eval verify old:8000 new:8000, or use --reference FILE.",
+        )
+    if reference.reference is not None and reference.sibling is not None:
+        raise PlanError("--sibling: the reference file already has what a sibling measures")
+    if probes.probes is not None and probes.probes < 1:
+        raise PlanError("--probes must be 1 or more")
+    if reference.floor is not None and not 0 < reference.floor < 100:
+        raise PlanError("--floor must be a positive number of nats, such as 0.08")
+
+
+def _name(text: str, settings: dict[str, Any]) -> NamedPlan:
+    """Return a server with its name: what the user wrote."""
+    from serve_eval.workflows.verify.servers import NamedPlan
+
+    if is_endpoint(text):
+        plan = with_plan({}, {**settings, "base_url": text}).plan
+    else:
+        plan = resolve_side(text, settings)[0].plan
+    return NamedPlan(name=text, plan=replace(plan, no_reference=True))
+
+
+def _execute(
+    named: list[NamedPlan],
+    sibling: NamedPlan | None,
+    rules: VerifyRules,
+    reference: ReferenceOptions,
+    out_dir: Path,
+    *,
+    as_json: bool,
+) -> int:
+    """Register or verify, with remarks on stderr and the result on stdout. Return the exit code."""
+    from serve_eval.cli._async import run_async
+    from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.evaluation.storage.file_names import VERIFICATION, VERIFICATION_REFERENCE
+    from serve_eval.evaluation.storage.private_files import read_written_text
+    from serve_eval.evaluation.storage.reports.verification_files import (
+        read_reference,
+        write_reference,
+        write_verification,
+    )
+    from serve_eval.verdicts.exit_code import PASS
+    from serve_eval.workflows.verify.text import render, render_reference
+    from serve_eval.workflows.verify.verify import register, verify
+
+    if reference.register is not None:
+        file = reference.register
+        made = run_async(register(named[0], sibling, rules, out_dir, notify=say))
+        write_reference(file, made)
+        draw(lambda console: render_reference(made, file, console))
+        return PASS
+    known: NamedPlan | VerificationReference = (
+        named[0] if reference.reference is None else read_reference(reference.reference)
+    )
+    servers = named[1:] if reference.reference is None else named
+    found, used = run_async(
+        verify(
+            known,
+            servers,
+            sibling,
+            rules,
+            out_dir,
+            source=str(reference.reference or ""),
+            notify=say,
+        )
+    )
+    files = [out_dir / VERIFICATION]
+    write_verification(files[0], found)
+    if reference.reference is None:
+        files.append(out_dir / VERIFICATION_REFERENCE)
+        write_reference(files[1], used)
+    if as_json:
+        emit(read_written_text(files[0]))
+    else:
+        draw(lambda console: render(found, files, console))
+    return found.exit_code

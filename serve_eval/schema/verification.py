@@ -1,0 +1,148 @@
+"""Types of a verification: probes, their readings, the reference file, and the result."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+REFERENCE_VERSION = 1
+"""Version of the reference file. It changes when an old program could misread a new file."""
+
+
+class TokenReading(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A generated token, its log-probability in nats, and those of the likeliest tokens there."""
+
+    text: str
+    logprob: float
+    top: dict[str, float] = {}
+
+
+class ProbeReading(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One answer to a probe: its first tokens, or `text` alone if the server lists none.
+
+    `skipped` counts the tokens at the beginning that the server left out of its list.
+    `cached_tokens` of the `prompt_tokens` came from the prefix cache (None: not reported).
+    """
+
+    text: str
+    tokens: tuple[TokenReading, ...] = ()
+    skipped: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
+
+
+class Probe(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A text that breaks off where the next token is uncertain, and the reference's answers to it.
+
+    `reading` is the answer to compare with; `again` are further answers of the same server to the
+    same text, `sibling` is the answer of a healthy sibling.
+    """
+
+    id: str
+    prompt: str
+    reading: ProbeReading
+    again: tuple[ProbeReading, ...] = ()
+    sibling: ProbeReading | None = None
+
+
+class VerificationReference(Struct, frozen=True, kw_only=True):
+    """A reference: the probes, and what was measured of healthy servers.
+
+    `noise` is the largest distance of the server from itself; `floor` is the largest distance of a
+    healthy sibling, or was given, and `median` the sibling's median (None: unknown). `step` is the
+    step of its log-probabilities. All four are in nats. `salted`: each question had a cache_salt of
+    its own, so that nothing came from the prefix cache.
+    """
+
+    version: int = REFERENCE_VERSION
+    made_at: str
+    model: str
+    server: str | None
+    server_version: str | None
+    fingerprint: str | None
+    source: str
+    seed: int
+    salted: bool
+    noise: float
+    step: float
+    floor: float | None
+    median: float | None
+    probes: tuple[Probe, ...]
+
+
+class VerificationOutcome(StrEnum):
+    """The conclusion about a server."""
+
+    IDENTICAL = "IDENTICAL"
+    OTHER_NUMERICS = "OTHER NUMERICS"
+    ANOTHER = "ANOTHER MODEL, PRECISION OR CACHE"
+    UNDECIDED = "UNDECIDED"
+
+
+class ProbeDistance(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far an answer is from the reference's, in nats.
+
+    The distance is that of the log-probability of the reference's likeliest token, the larger one
+    of both tokens; `token` says which of them it was. `at_least`: the token was not listed, so the
+    distance is a lower bound. `flipped`: the answer has another token. A repeated probe has the
+    distances of its repeats.
+    """
+
+    probe: str
+    nats: float
+    token: int = 0
+    at_least: bool = False
+    flipped: bool = False
+    first_nats: float = 0.0
+    second_nats: float | None = None
+    repeats: tuple[float, ...] = ()
+
+
+class VerifiedSide(Struct, frozen=True, kw_only=True):
+    """The server that was verified, its conclusion, and the figures behind it.
+
+    `evidence` is an e-value against "at most the allowed share of probes lies beyond the floor", so
+    1 / evidence bounds a p-value. `beyond_noise`, `beyond_floor` and `far` count probes.
+    `excluded_share` is the smallest share of probes beyond the limit of the outcome that the test
+    would have excluded with 99 % confidence. `effect` is the median distance in units of the
+    sibling's.
+    """
+
+    name: str
+    url: str
+    outcome: VerificationOutcome
+    why: str
+    asked: int
+    unanswered: int
+    beyond_noise: int
+    beyond_floor: int
+    far: int
+    median: float
+    effect: float | None
+    evidence: float
+    excluded_share: float | None
+    tokens: int
+    requests: int
+    cached_tokens: int | None
+    fingerprint: str | None
+    distances: tuple[ProbeDistance, ...]
+
+
+class Verification(Struct, frozen=True, kw_only=True):
+    """The result of `serve-eval verify`."""
+
+    version: int = REFERENCE_VERSION
+    started_at: str
+    wall_s: float
+    reference: str
+    noise: float
+    step: float
+    floor: float | None
+    sibling_median: float | None
+    reference_requests: int
+    prompt_lengths: tuple[int, int]
+    salted: bool
+    warnings: tuple[str, ...]
+    sides: tuple[VerifiedSide, ...]
+    exit_code: int

@@ -1,0 +1,14 @@
+"""Find out in seconds whether servers still serve the model that was deployed."""
+
+__all__ = [
+    "asking",
+    "candidates",
+    "distance",
+    "evidence",
+    "judged",
+    "reference",
+    "servers",
+    "text",
+    "texts",
+    "verify",
+]

@@ -1,0 +1,156 @@
+"""Ask one server the probes, all of them in one state of its prefix cache."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from serve_eval.client.client import Client
+from serve_eval.evaluation.engine.answer_tokens import AnswerTokens, Unreadable, ask_tokens
+from serve_eval.schema import (
+    Message,
+    ProbeReading,
+    Prompt,
+    Request,
+    SamplingParams,
+    TokenReading,
+)
+
+SALT = "cache_salt"
+TOKENS = 2
+PAUSE_S = 0.5
+ATTEMPTS = 3
+CONTINUE = "Continue this text. Write only what follows.\n\n"
+"""Instruction for servers that answer only chats."""
+
+
+@dataclass(slots=True, kw_only=True)
+class AskedServer:
+    """A server, the way of asking it, and what it has answered so far.
+
+    `salted`: each question has a cache_salt of its own, so that nothing comes from the prefix
+    cache. Otherwise each question is asked before, and that answer is not used, so that all of its
+    blocks come from the cache if there is one. `lists` is False if it lists no tokens.
+    """
+
+    name: str
+    client: Client
+    in_flight: int
+    chat: bool = False
+    salted: bool = True
+    lists: bool = True
+    requests: int = 0
+    tokens: int = 0
+    unanswered: int = 0
+    why: str = ""
+    fingerprint: str | None = None
+
+    async def settle(self, prompt: str) -> None:
+        """Find out which questions the server takes. Raises Unreadable if it takes none."""
+        last = Unreadable("")
+        for chat in (False, True):
+            for salted in (True, False):
+                self.chat, self.salted, self.lists = chat, salted, True
+                try:
+                    await self._ask(prompt, TOKENS)
+                except Unreadable as error:
+                    last = error
+                    if error.text is not None:
+                        self.lists = False
+                        return
+                else:
+                    return
+        raise last
+
+    async def read_all(
+        self, prompts: Sequence[str], *, at_once: int | None = None
+    ) -> list[ProbeReading | None]:
+        """Return the answers to prompts, `at_once` at a time (None: as many as are allowed).
+
+        None stands for a prompt without an answer.
+        """
+        limit = asyncio.Semaphore(at_once or self.in_flight)
+
+        async def read(prompt: str) -> ProbeReading | None:
+            async with limit:
+                return await self.read(prompt)
+
+        return list(await asyncio.gather(*(read(prompt) for prompt in prompts)))
+
+    async def read(self, prompt: str) -> ProbeReading | None:
+        """Return the answer to a prompt, in the state of the cache that all answers have."""
+        try:
+            if not self.salted:
+                await self._try(prompt, TOKENS)
+            return _note(await self._try(prompt, TOKENS))
+        except Unreadable as error:
+            if error.text is not None:
+                return ProbeReading(text=error.text)
+            self.unanswered += 1
+            self.why = str(error)
+            return None
+
+    async def continue_texts(
+        self, prompts: Sequence[str], tokens: int
+    ) -> list[AnswerTokens | None]:
+        """Return the answers of so many tokens to prompts, all in flight together."""
+
+        async def ask(prompt: str) -> AnswerTokens | None:
+            try:
+                return await self._try(prompt, tokens)
+            except Unreadable as error:
+                self.why = str(error)
+                return None
+
+        return list(await asyncio.gather(*map(ask, prompts)))
+
+    async def _try(self, prompt: str, tokens: int) -> AnswerTokens:
+        for attempt in range(ATTEMPTS):
+            try:
+                return await self._ask(prompt, tokens)
+            except Unreadable as error:
+                if error.text is not None or attempt == ATTEMPTS - 1:
+                    raise
+            await asyncio.sleep(PAUSE_S)
+        raise AssertionError
+
+    async def _ask(self, prompt: str, tokens: int) -> AnswerTokens:
+        asked: Prompt = (Message(role="user", content=CONTINUE + prompt),) if self.chat else prompt
+        request = Request(
+            sample_id="probe",
+            prompt=asked,
+            sampling=SamplingParams(max_tokens=tokens),
+            extra={SALT: secrets.token_hex(16)} if self.salted else {},
+        )
+        self.requests += 1
+        found = await ask_tokens(request, self.client)
+        self.tokens += found.usage.prompt_tokens + found.usage.completion_tokens
+        self.fingerprint = found.fingerprint or self.fingerprint
+        return found
+
+
+def _note(answer: AnswerTokens) -> ProbeReading:
+    """Return what is kept of an answer.
+
+    An orchestrator may leave the first token out of its list: the listed ones are then the last.
+    """
+    told = answer.usage.completion_tokens
+    tokens = answer.tokens[:TOKENS]
+    missing = min(TOKENS, told) - len(tokens) if 0 < len(tokens) < told else 0
+    spelled = "".join(token.text for token in tokens)
+    return ProbeReading(
+        text=answer.text,
+        tokens=tuple(
+            TokenReading(
+                text=token.text,
+                logprob=round(token.logprob, 6),
+                top={text: round(value, 6) for text, value in token.top.items()},
+            )
+            for token in tokens
+        ),
+        skipped=missing if answer.text.endswith(spelled) else 0,
+        prompt_tokens=answer.usage.prompt_tokens,
+        cached_tokens=answer.usage.cached_tokens,
+    )

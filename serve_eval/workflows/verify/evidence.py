@@ -1,0 +1,175 @@
+"""Judge a server by the distances of its answers, after every probe. Pure.
+
+Three limits divide the distances: the noise (the largest distance of the reference's server from
+itself), the floor (the largest one of a healthy sibling, or a given one), and three floors. The
+conclusion is
+
+* ANOTHER, if the evidence shows that more than ALLOWED of the probes lie beyond the floor, or more
+  than ALLOWED_FAR of them far beyond it. Both bets share one error budget: their evidence is
+  averaged, and must exceed 1 / ALPHA.
+* IDENTICAL, if a share of SHARE beyond the noise is excluded, and no probe lies beyond three times
+  the noise. Where the reference's server never differs from itself, that means no difference;
+* OTHER NUMERICS, if a share of SHARE beyond three floors is excluded;
+* UNDECIDED otherwise.
+
+Without a floor there is no ANOTHER and no OTHER NUMERICS: a healthy server with other kernels
+differs from the reference's too, and nothing says by how much.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from serve_eval.schema import ProbeDistance, VerificationOutcome
+from serve_eval.stats.exceedances import log_evidence_above, share_upper_bound
+
+ALPHA = 0.01
+ALLOWED, ALLOWED_FAR = 0.05, 0.01
+"""Shares of probes beyond the floor, and far beyond it, that healthy servers may have."""
+FAR_NATS = 0.5
+"""Distance, in nats, that no numerics explain. A fault of few requests shows in such hits."""
+FLOORS = 3.0
+SHARE = 0.1
+MORE = 100
+"""Probes that are asked after a hit far beyond the floor, before a sound outcome."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of distances, in nats. `floor` is None if it is unknown."""
+
+    noise: float
+    step: float
+    floor: float | None
+
+    @property
+    def beyond_noise(self) -> float:
+        """The largest distance that the noise and the rounding explain."""
+        return max(self.noise, self.step)
+
+    @property
+    def beyond_floor(self) -> float:
+        """The largest distance that healthy numerics explain; infinite if unknown."""
+        return math.inf if self.floor is None else max(self.floor, self.beyond_noise)
+
+    @property
+    def far(self) -> float:
+        """The distance that only a fault explains; infinite if the floor is unknown."""
+        return max(FAR_NATS, FLOORS * self.beyond_floor)
+
+
+@dataclass(slots=True, kw_only=True)
+class Evidence:
+    """What the probes so far say about one server.
+
+    `tried` counts probes with and without an answer, `asked` those with one. `found` is True from
+    the first probe on at which the evidence exceeds 1 / `alpha`, and `highest` is the natural
+    logarithm of the most evidence so far.
+    """
+
+    limits: Limits
+    alpha: float = ALPHA
+    tried: int = 0
+    asked: int = 0
+    beyond_noise: int = 0
+    beyond_floor: int = 0
+    beyond_floors: int = 0
+    far: int = 0
+    last_far: int = 0
+    highest: float = 0.0
+    distances: list[ProbeDistance] = field(default_factory=list)
+
+    @property
+    def found(self) -> bool:
+        """True if the server is another one, by the evidence at any time so far."""
+        return self.highest >= -math.log(self.alpha)
+
+    @property
+    def largest(self) -> float:
+        """The largest distance so far, in nats."""
+        return max((one.nats for one in self.distances), default=0.0)
+
+    def add(self, distance: ProbeDistance) -> None:
+        """Count a probe, and look at the evidence."""
+        limits, nats = self.limits, distance.nats
+        self.asked += 1
+        self.distances.append(distance)
+        self.beyond_noise += nats > limits.beyond_noise
+        self.beyond_floor += nats > limits.beyond_floor
+        self.beyond_floors += nats > FLOORS * limits.beyond_floor
+        if nats > limits.far:
+            self.far += 1
+            self.last_far = self.asked
+        if limits.floor is not None:
+            self.highest = max(self.highest, self._log_evidence())
+
+    def _log_evidence(self) -> float:
+        bets = (
+            log_evidence_above(self.beyond_floor, self.asked - self.beyond_floor, ALLOWED),
+            log_evidence_above(self.far, self.asked - self.far, ALLOWED_FAR),
+        )
+        top = max(bets)
+        return top + math.log(sum(math.exp(bet - top) for bet in bets) / len(bets))
+
+    def conclude(self) -> VerificationOutcome:
+        """Return the outcome so far. UNDECIDED means that more probes may decide."""
+        if self.found:
+            return VerificationOutcome.ANOTHER
+        waiting = self.far and self.asked < self.last_far + MORE
+        if not self.asked or waiting:
+            return VerificationOutcome.UNDECIDED
+        alike = self.largest <= FLOORS * self.limits.beyond_noise
+        if alike and self.bound_share(self.beyond_noise) < SHARE:
+            return VerificationOutcome.IDENTICAL
+        if self.limits.floor is not None and self.bound_share(self.beyond_floors) < SHARE:
+            return VerificationOutcome.OTHER_NUMERICS
+        return VerificationOutcome.UNDECIDED
+
+    def bound_share(self, hits: int) -> float:
+        """Return the smallest share of such probes that is excluded at level ALPHA."""
+        return share_upper_bound(hits, self.asked - hits, ALPHA)
+
+    @property
+    def highest_evidence(self) -> float:
+        """The most evidence so far; 1 / evidence bounds a p-value."""
+        return math.exp(min(self.highest, 700.0))
+
+    def excluded_share(self, outcome: VerificationOutcome) -> float | None:
+        """Return the smallest share of deviating probes that a sound outcome excludes."""
+        if outcome is VerificationOutcome.IDENTICAL:
+            return self.bound_share(self.beyond_noise)
+        if outcome is VerificationOutcome.OTHER_NUMERICS:
+            return self.bound_share(self.beyond_floors)
+        return None
+
+    def explain(self) -> str:
+        """Return the reason for the outcome in one sentence."""
+        outcome, limits = self.conclude(), self.limits
+        if outcome is VerificationOutcome.ANOTHER:
+            most = f"{ALLOWED:.0%}" if self.beyond_floor else f"{ALLOWED_FAR:.0%}"
+            return (
+                f"{self.beyond_floor} of {self.asked} probes differ by more than healthy numerics"
+                f" ({limits.beyond_floor:.3g} nat); {most} may"
+            )
+        if outcome is VerificationOutcome.IDENTICAL:
+            if not self.beyond_noise:
+                return f"none of {self.asked} probes differs by more than the server from itself"
+            return (
+                f"{self.beyond_noise} of {self.asked} probes differ by more than the server from"
+                f" itself, by at most {self.largest:.3g} nat"
+            )
+        if outcome is VerificationOutcome.OTHER_NUMERICS:
+            return (
+                f"{self.beyond_noise} of {self.asked} probes differ, by at most"
+                f" {self.largest:.3g} nat: other kernels, batches, parallelism, or eight bits"
+            )
+        if limits.floor is None and self.beyond_noise:
+            return (
+                f"{self.beyond_noise} of {self.asked} probes differ, by at most"
+                f" {self.largest:.3g} nat, and no floor says how much healthy servers differ"
+            )
+        return (
+            f"{self.beyond_floor} of {self.asked} probes differ by more than healthy numerics: too"
+            " many for a sound server, too few for another one"
+        )

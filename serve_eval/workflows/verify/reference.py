@@ -1,0 +1,151 @@
+"""Make a reference: find uncertain probes, and measure what healthy servers differ by."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from serve_eval.errors import NotComparableError
+from serve_eval.evaluation.engine.answer_tokens import AnswerTokens
+from serve_eval.schema import Probe, ProbeReading
+from serve_eval.workflows.verify.asking import AskedServer
+from serve_eval.workflows.verify.candidates import CandidateCutter
+from serve_eval.workflows.verify.distance import find_step, measure_distance
+
+UNCERTAIN = math.log(0.2), math.log(0.6)
+"""Log-probabilities of the likeliest next token between which a text is a useful probe."""
+SLACK = 0.3
+"""Nats beyond them that a text read again may have, since its tokens may be cut otherwise."""
+CONTINUED = 16
+"""Tokens of the answers in which uncertain ones are looked for."""
+TRIES = 15
+"""Candidates per probe after which a server is given up."""
+ALONE = 20
+"""Probes whose second answer is asked one at a time, so that the noise covers the batch size."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ReferenceMaker:
+    """Asks a server, and its healthy sibling if there is one, for the answers to compare with."""
+
+    server: AskedServer
+    sibling: AskedServer | None
+    cutter: CandidateCutter
+    probes: list[Probe] = field(default_factory=list)
+    candidates: int = 0
+
+    async def extend(self, count: int) -> None:
+        """Find probes until there are `count` of them.
+
+        Raises NotComparableError if the server is almost never uncertain.
+        """
+        while len(self.probes) < count:
+            missing = count - len(self.probes)
+            prompts = await self._find(min(self.server.in_flight, missing))
+            await self._keep(prompts)
+            if self.candidates > TRIES * count and len(self.probes) < count:
+                why = f": {self.server.why}" if self.server.why else ""
+                raise NotComparableError(
+                    f"{self.server.name}: UNSUPPORTED: of {self.candidates} texts that break off,"
+                    f" only {len(self.probes)} have an uncertain next token{why}",
+                    hint="Choose other texts, with --tasks or --text.",
+                )
+
+    async def _find(self, count: int) -> list[str]:
+        """Return texts that break off before an uncertain token.
+
+        The server continues cut texts, and each is kept up to one of its uncertain tokens.
+        """
+        prompts = [self.cutter.cut() for _ in range(count)]
+        self.candidates += count
+        answers = await self.server.continue_texts(prompts, CONTINUED)
+        asked = [(p, one) for p, one in zip(prompts, answers, strict=True) if one is not None]
+        self._learn_length(asked)
+        found = []
+        for prompt, answer in asked:
+            texts = list(break_off(prompt, answer))
+            if self.server.chat:  # What was said cannot be part of the question.
+                texts = [text for text in texts if text == prompt]
+            if texts:
+                found.append(self.cutter.choose(texts))
+        return found
+
+    def _learn_length(self, asked: Sequence[tuple[str, AnswerTokens]]) -> None:
+        counted = [(p, one.usage.prompt_tokens) for p, one in asked if one.usage.prompt_tokens]
+        if not asked:  # Perhaps the texts are too long for the server.
+            self.cutter.per_token /= 2
+        elif counted:
+            self.cutter.per_token = sum(len(p) for p, _ in counted) / sum(n for _, n in counted)
+
+    async def _keep(self, prompts: Sequence[str]) -> None:
+        alone = len(self.probes) < ALONE
+        readings = await self.server.read_all(prompts)
+        again = await self.server.read_all(prompts, at_once=1 if alone else None)
+        siblings: Sequence[ProbeReading | None] = [None] * len(prompts)
+        if self.sibling is not None:
+            siblings = await self.sibling.read_all(prompts)
+        for prompt, reading, other, sibling in zip(prompts, readings, again, siblings, strict=True):
+            if reading is not None and is_uncertain(reading):
+                self.probes.append(
+                    Probe(
+                        id=f"p{len(self.probes):03}",
+                        prompt=prompt,
+                        reading=reading,
+                        again=() if other is None else (other,),
+                        sibling=sibling,
+                    )
+                )
+
+
+def break_off(prompt: str, answer: AnswerTokens) -> Iterator[str]:
+    """Yield a prompt with its answer up to each uncertain token."""
+    begin = len(answer.text) - sum(len(token.text) for token in answer.tokens)
+    if not answer.text.endswith("".join(token.text for token in answer.tokens)):
+        return  # Parts of characters, or special tokens, cannot be written as text.
+    for token in answer.tokens:
+        if UNCERTAIN[0] <= max([token.logprob, *token.top.values()]) <= UNCERTAIN[1]:
+            yield prompt + answer.text[:begin]
+        begin += len(token.text)
+
+
+def is_uncertain(reading: ProbeReading) -> bool:
+    """Return True if the likeliest first token is uncertain enough for a probe."""
+    if not reading.tokens or reading.skipped:
+        return bool(reading.tokens)
+    first = reading.tokens[0]
+    likeliest = max([first.logprob, *first.top.values()])
+    return UNCERTAIN[0] - SLACK <= likeliest <= UNCERTAIN[1] + SLACK
+
+
+def measure_noise(probes: Sequence[Probe]) -> float:
+    """Return the largest distance of the reference's server from itself, in nats."""
+    return max(
+        (
+            found.nats
+            for probe in probes
+            for again in probe.again
+            if (found := measure_distance(probe.id, probe.reading, again)) is not None
+        ),
+        default=0.0,
+    )
+
+
+def measure_sibling(probes: Sequence[Probe]) -> tuple[float, float] | None:
+    """Return the largest and the median distance of the sibling, in nats; None without one."""
+    found = list(_sibling_distances(probes))
+    return (max(found), statistics.median(found)) if found else None
+
+
+def _sibling_distances(probes: Sequence[Probe]) -> Iterator[float]:
+    for probe in probes:
+        if probe.sibling is not None:
+            found = measure_distance(probe.id, probe.reading, probe.sibling)
+            if found is not None:
+                yield found.nats
+
+
+def measure_step(probes: Sequence[Probe]) -> float:
+    """Return the step of the log-probabilities, in nats."""
+    return find_step([probe.reading for probe in probes])

@@ -1,0 +1,81 @@
+"""Launch or reach the servers of a verification."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from serve_eval.client.connection import connect
+from serve_eval.errors import EndpointError
+from serve_eval.evaluation.endpoint.launch import launch, with_model
+from serve_eval.evaluation.engine.answer_tokens import Unreadable
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.storage.file_names import SERVERS
+from serve_eval.schema import Plan
+from serve_eval.workflows.verify.asking import AskedServer
+
+PROBES = 200
+"""Default budget of probes per server."""
+IN_FLIGHT = 16
+"""Most requests in flight at a server."""
+FIRST = "The quick brown fox"
+"""Text of the requests that find out which questions a server takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedPlan:
+    """A server to ask: its name in the result, and the plan that reaches or launches it."""
+
+    name: str
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyRules:
+    """The rules of a verification, fixed before the first request.
+
+    `probes` is the budget per server, `floor` a given floor in nats (None: the sibling's), `text` a
+    file of paragraphs in place of the tasks' prompts.
+    """
+
+    probes: int = PROBES
+    floor: float | None = None
+    seed: int = 0
+    text: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifySession:
+    """The rules of a verification, its folder, and where secrets and remarks go."""
+
+    rules: VerifyRules
+    out_dir: Path
+    environ: Mapping[str, str]
+    notify: Callable[[str], None]
+
+
+@asynccontextmanager
+async def open_server(named: NamedPlan, session: VerifySession) -> AsyncIterator[AskedServer]:
+    """Launch or reach a server, and find out which questions it takes."""
+    plan = await with_model(named.plan, session.environ, notify=session.notify)
+    prepared = await asyncio.to_thread(prepare, plan)
+    most = plan.limits.concurrency
+    logs = session.out_dir / SERVERS / named.name
+    logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    async with (
+        launch(plan, prepared, logs, notify=session.notify) as endpoint,
+        connect(plan, endpoint, session.environ) as client,
+    ):
+        server = AskedServer(
+            name=named.name,
+            client=client,
+            in_flight=IN_FLIGHT if most == "auto" else min(IN_FLIGHT, most),
+        )
+        try:
+            await server.settle(FIRST)
+        except Unreadable as error:
+            raise EndpointError(f"{named.name}: {error}") from error
+        yield server

@@ -1,0 +1,208 @@
+"""Verify endpoints against a reference: ask probes of two tokens until the outcome is clear.
+
+A reference is a running server or a file that was registered. Its probes are texts that break off
+where the next token is uncertain. A server is asked round after round, in which all of its requests
+are in flight together, until the evidence decides or the budget ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+
+from serve_eval.errors import NotComparableError
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.run_session import ignore
+from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.plugins import extensions
+from serve_eval.plugins.scope import with_scope
+from serve_eval.schema import (
+    Verification,
+    VerificationOutcome,
+    VerificationReference,
+    VerifiedSide,
+)
+from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
+from serve_eval.workflows.verify.candidates import CandidateCutter
+from serve_eval.workflows.verify.judged import JudgedServer
+from serve_eval.workflows.verify.reference import (
+    ReferenceMaker,
+    measure_noise,
+    measure_sibling,
+    measure_step,
+)
+from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules, VerifySession, open_server
+from serve_eval.workflows.verify.texts import read_texts, texts_of_tasks
+
+ROUND = 20
+"""Probes of a round."""
+SIBLING_PROBES = 60
+"""Probes with which a sibling's floor is measured before a server is judged by it."""
+
+
+@with_scope
+async def register(
+    server: NamedPlan,
+    sibling: NamedPlan | None,
+    rules: VerifyRules,
+    out_dir: Path,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    notify: Callable[[str], None] = ignore,
+) -> VerificationReference:
+    """Ask a server, and its sibling, all probes of the budget, and return the reference.
+
+    Raises NotComparableError if the server reports no log-probabilities, or is never uncertain,
+    and what stops a run.
+    """
+    session = VerifySession(rules=rules, out_dir=out_dir, environ=environ, notify=notify)
+    async with AsyncExitStack() as stack:
+        made = await _open_maker(server, sibling, session, stack)
+        await made.extend(rules.probes)
+        return _to_reference(made, rules)
+
+
+@with_scope
+async def verify(
+    reference: NamedPlan | VerificationReference,
+    servers: Sequence[NamedPlan],
+    sibling: NamedPlan | None,
+    rules: VerifyRules,
+    out_dir: Path,
+    *,
+    source: str = "",
+    environ: Mapping[str, str] = os.environ,
+    notify: Callable[[str], None] = ignore,
+) -> tuple[Verification, VerificationReference]:
+    """Judge servers against a reference. Return the result, and the reference that was used.
+
+    `source` names the file of a reference. Raises what `register` raises, and EndpointError for a
+    server that answers too little.
+    """
+    clock = Stopwatch()
+    session = VerifySession(rules=rules, out_dir=out_dir, environ=environ, notify=notify)
+    async with AsyncExitStack() as stack:
+        if isinstance(reference, VerificationReference):
+            made, known = None, reference
+            name = source
+        else:
+            made = await _open_maker(reference, sibling, session, stack)
+            await made.extend(SIBLING_PROBES if sibling is not None else ROUND)
+            known, name = _to_reference(made, rules), reference.name
+        asked = [await stack.enter_async_context(open_server(one, session)) for one in servers]
+        known = msgspec.structs.replace(
+            known, floor=known.floor if rules.floor is None else rules.floor
+        )
+        judged = [JudgedServer(server, known, len(servers)) for server in asked]
+        while pending := [one for one in judged if not one.decided(rules.probes)]:
+            begin = pending[0].evidence.tried
+            if made is not None:
+                await made.extend(min(rules.probes, begin + ROUND))
+            probes = (known.probes if made is None else made.probes)[: rules.probes]
+            if begin >= len(probes):
+                break
+            await asyncio.gather(*(one.ask(probes[begin : begin + ROUND]) for one in pending))
+        if made is not None:
+            known = msgspec.structs.replace(
+                _to_reference(made, rules), floor=known.floor, noise=known.noise
+            )
+        sides = [one.result() for one in judged]
+    return _to_result(known, sides, name, clock, made), known
+
+
+def _to_result(
+    known: VerificationReference,
+    sides: Sequence[VerifiedSide],
+    name: str,
+    clock: Stopwatch,
+    made: ReferenceMaker | None,
+) -> Verification:
+    lengths = [p.reading.prompt_tokens for p in known.probes if p.reading.prompt_tokens] or [0]
+    servers = [] if made is None else [made.server, *([made.sibling] if made.sibling else [])]
+    return Verification(
+        started_at=clock.started_at,
+        wall_s=clock.wall_s,
+        reference=name,
+        noise=known.noise,
+        step=known.step,
+        floor=known.floor,
+        sibling_median=known.median,
+        reference_requests=sum(one.requests for one in servers),
+        prompt_lengths=(min(lengths), max(lengths)),
+        salted=known.salted,
+        warnings=tuple(_warn(known, sides)),
+        sides=tuple(sides),
+        exit_code=choose_exit_code([one.outcome for one in sides]),
+    )
+
+
+def choose_exit_code(outcomes: Sequence[VerificationOutcome]) -> int:
+    """Return 1 if any server is another one, else 3 if any is undecided, else 0."""
+    if VerificationOutcome.ANOTHER in outcomes:
+        return FAIL
+    return UNDECIDED if VerificationOutcome.UNDECIDED in outcomes else PASS
+
+
+def _warn(known: VerificationReference, sides: Sequence[VerifiedSide]) -> list[str]:
+    found = []
+    if known.floor is None:
+        found.append(
+            "no floor is known, so nothing can be called another model: name a healthy sibling"
+            " with --sibling HOST, or the floor with --floor NATS"
+        )
+    for one in sides:
+        if one.unanswered:
+            found.append(f"{one.name}: {one.unanswered} probes without an answer do not count")
+    return found
+
+
+async def _open_maker(
+    server: NamedPlan, sibling: NamedPlan | None, session: VerifySession, stack: AsyncExitStack
+) -> ReferenceMaker:
+    plan = server.plan
+    extensions.include(plan.include_path)
+    rules = session.rules
+    texts = (
+        texts_of_tasks(await asyncio.to_thread(prepare, plan))
+        if rules.text is None
+        else read_texts(rules.text)
+    )
+    asked = await stack.enter_async_context(open_server(server, session))
+    if not asked.lists:
+        raise NotComparableError(
+            f"{server.name}: UNSUPPORTED: the server reports no log-probabilities of its tokens",
+            hint="A reference needs them: use a server that takes logprobs=5.",
+        )
+    beside = None
+    if sibling is not None:
+        beside = await stack.enter_async_context(open_server(sibling, session))
+        beside.chat, beside.salted = asked.chat, asked.salted and beside.salted
+    cutter = CandidateCutter(texts, rules.seed)
+    if (context := await asked.client.context_tokens()) is not None:
+        cutter.fit(context)
+    return ReferenceMaker(server=asked, sibling=beside, cutter=cutter)
+
+
+def _to_reference(made: ReferenceMaker, rules: VerifyRules) -> VerificationReference:
+    sibling = measure_sibling(made.probes)
+    info = made.server.client.endpoint
+    return VerificationReference(
+        made_at=Stopwatch().started_at,
+        model=info.model or "",
+        server=info.info.server,
+        server_version=info.info.version,
+        fingerprint=made.server.fingerprint,
+        source=info.base_url,
+        seed=rules.seed,
+        salted=made.server.salted,
+        noise=measure_noise(made.probes),
+        step=measure_step(made.probes),
+        floor=rules.floor if sibling is None or rules.floor is not None else sibling[0],
+        median=None if sibling is None else sibling[1],
+        probes=tuple(made.probes),
+    )
