@@ -23,6 +23,7 @@ from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.schema import VerificationReference
+    from serve_eval.workflows.verify.legs import GivenWorker
     from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 
 USUAL = (
@@ -80,6 +81,23 @@ class ReferenceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartOptions:
+    """Choose the servers of a deployment that are asked on their own if it differs."""
+
+    title: ClassVar[str] = "Deployments"
+    worker: Annotated[
+        list[str] | None,
+        Setting(
+            (
+                "context=URL, generation=URL, or the URL of a complete server (default: those that"
+                " the endpoint names). Repeatable."
+            ),
+            metavar="ROLE=URL",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProbeOptions:
     """Choose the probes."""
 
@@ -121,6 +139,7 @@ def verify(
     ],
     reference: ReferenceOptions,
     probes: ProbeOptions,
+    parts: PartOptions,
     prompts: SidePromptOptions,
     protocol: SideProtocolOptions,
     sending: SendingOptions,
@@ -138,6 +157,7 @@ def verify(
     from serve_eval.cli._streams import say
     from serve_eval.errors import PlanError
     from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.workflows.verify.legs import parse_worker
     from serve_eval.workflows.verify.servers import PROBES, VerifyRules
 
     _check(servers, reference, probes)
@@ -156,7 +176,8 @@ def verify(
     sibling = None if reference.sibling is None else _name(reference.sibling, settings)
     out_dir = output.output_dir or new_folder("verify")
     try:
-        code = _execute(named, sibling, rules, reference, out_dir, as_json=output.as_json)
+        workers = [parse_worker(text, named[-1]) for text in parts.worker or ()]
+        code = _execute(named, sibling, workers, rules, reference, out_dir, as_json=output.as_json)
     except Interrupted:
         say("Interrupted; nothing was saved")
         code = INTERRUPTED
@@ -198,6 +219,7 @@ def _name(text: str, settings: dict[str, Any]) -> NamedPlan:
 def _execute(
     named: list[NamedPlan],
     sibling: NamedPlan | None,
+    workers: list[GivenWorker],
     rules: VerifyRules,
     reference: ReferenceOptions,
     out_dir: Path,
@@ -236,6 +258,7 @@ def _execute(
             rules,
             out_dir,
             source=str(reference.reference or ""),
+            workers=workers,
             notify=say,
         )
     )

@@ -106,11 +106,13 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     1 / evidence bounds a p-value. `beyond_noise`, `beyond_floor` and `far` count probes.
     `excluded_share` is the smallest share of probes beyond the limit of the outcome that the test
     would have excluded with 99 % confidence. `effect` is the median distance in units of the
-    sibling's.
+    sibling's. A server that is `part_of` a deployment has a `role` there, if that is known.
     """
 
     name: str
     url: str
+    part_of: str | None = None
+    role: str | None = None
     outcome: VerificationOutcome
     why: str
     asked: int
@@ -125,12 +127,16 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     tokens: int
     requests: int
     cached_tokens: int | None
+    salted: bool
     fingerprint: str | None
     distances: tuple[ProbeDistance, ...]
 
 
 class Verification(Struct, frozen=True, kw_only=True):
-    """The result of `serve-eval verify`."""
+    """The result of `serve-eval verify`.
+
+    `named` says which part of a deployment differs, if that was found.
+    """
 
     version: int = REFERENCE_VERSION
     started_at: str
@@ -145,4 +151,5 @@ class Verification(Struct, frozen=True, kw_only=True):
     salted: bool
     warnings: tuple[str, ...]
     sides: tuple[VerifiedSide, ...]
+    named: tuple[str, ...] = ()
     exit_code: int

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from serve_eval.schema import DeployedServer, ServerInfo
+from serve_eval.schema import DeployedServer, Endpoint, ServerInfo
 from serve_eval.schema.base_url import authority
 
 FRONT, SERVER = "orchestrator", "server"
@@ -36,6 +36,21 @@ def list_registered(cluster: Mapping[str, Any] | None) -> list[DeployedServer]:
                     )
                 )
     return found
+
+
+def list_servers(endpoint: Endpoint) -> list[tuple[str, str, str | None]]:
+    """Return the name, the address and the role of each server that answers for the endpoint."""
+    info = endpoint.info
+    if info.workers:
+        return [(one.name, one.url, one.role) for one in info.workers]
+    servers = {name: url for name, url in (info.servers or {}).items() if name != FRONT}
+    if len(servers) < 2:
+        return [(SERVER, endpoint.base_url, None)]
+    roles = {name: name.rpartition("_")[0] for name in servers}
+    return [
+        (name, url, roles[name] if roles[name] in ROLES.values() else None)
+        for name, url in servers.items()
+    ]
 
 
 def list_launched(info: ServerInfo) -> list[DeployedServer]:

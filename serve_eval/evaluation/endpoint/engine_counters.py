@@ -20,7 +20,7 @@ from serve_eval.client.questions.engine_metrics import TRTLLM_ROUTE, VLLM_ROUTE,
 from serve_eval.client.questions.self_description import VLLM
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.endpoint.companions import Companions
-from serve_eval.evaluation.endpoint.deployed_servers import FRONT, ROLES, SERVER
+from serve_eval.evaluation.endpoint.deployed_servers import list_servers
 from serve_eval.schema import Endpoint, EngineReport, Limits, ServerCounts
 from serve_eval.schema.base_url import normalise_base_url
 
@@ -62,7 +62,7 @@ async def begin(
 ) -> SessionMeter | None:
     """Read the counters at the start of a session. None if no server of the endpoint has any."""
     found = await asyncio.gather(
-        *(_meter(name, url, role, endpoint, client) for name, url, role in _places(endpoint))
+        *(_meter(name, url, role, endpoint, client) for name, url, role in list_servers(endpoint))
     )
     servers = tuple(one for one in found if one is not None)
     if not servers:
@@ -85,21 +85,6 @@ async def end(
         answered=max(0, answered - meter.answered),
         beside=companions.count_others(client) - meter.beside,
     )
-
-
-def _places(endpoint: Endpoint) -> list[tuple[str, str, str | None]]:
-    """Return the name, the address and the role of each server that answers for the endpoint."""
-    info = endpoint.info
-    if info.workers:
-        return [(one.name, one.url, one.role) for one in info.workers]
-    servers = {name: url for name, url in (info.servers or {}).items() if name != FRONT}
-    if len(servers) < 2:
-        return [(SERVER, endpoint.base_url, None)]
-    roles = {name: name.rpartition("_")[0] for name in servers}
-    return [
-        (name, url, roles[name] if roles[name] in ROLES.values() else None)
-        for name, url in servers.items()
-    ]
 
 
 async def _meter(

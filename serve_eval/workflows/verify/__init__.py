@@ -6,6 +6,7 @@ __all__ = [
     "distance",
     "evidence",
     "judged",
+    "legs",
     "reference",
     "servers",
     "text",

@@ -71,8 +71,8 @@ class JudgedServer:
         repeats = tuple(one.nats for one in measured if one is not None)
         return msgspec.structs.replace(distance, repeats=repeats)
 
-    def result(self) -> VerifiedSide:
-        """Return the conclusion and the figures behind it."""
+    def result(self, *, part_of: str | None = None, role: str | None = None) -> VerifiedSide:
+        """Return the conclusion and the figures behind it. See VerifiedSide for the arguments."""
         evidence, server = self.evidence, self.server
         outcome = evidence.conclude()
         nats = [one.nats for one in evidence.distances]
@@ -81,6 +81,8 @@ class JudgedServer:
         return VerifiedSide(
             name=server.name,
             url=server.client.endpoint.base_url,
+            part_of=part_of,
+            role=role,
             outcome=outcome,
             why=evidence.explain(),
             asked=evidence.asked,
@@ -95,6 +97,7 @@ class JudgedServer:
             tokens=server.tokens,
             requests=server.requests,
             cached_tokens=self._cached,
+            salted=server.salted,
             fingerprint=server.fingerprint,
             distances=tuple(evidence.distances),
         )

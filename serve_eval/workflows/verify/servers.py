@@ -74,8 +74,13 @@ async def open_server(named: NamedPlan, session: VerifySession) -> AsyncIterator
             client=client,
             in_flight=IN_FLIGHT if most == "auto" else min(IN_FLIGHT, most),
         )
-        try:
-            await server.settle(FIRST)
-        except Unreadable as error:
-            raise EndpointError(f"{named.name}: {error}") from error
+        await settle_server(server)
         yield server
+
+
+async def settle_server(server: AskedServer) -> None:
+    """Find out which questions a server takes. Raises EndpointError if it takes none."""
+    try:
+        await server.settle(FIRST)
+    except Unreadable as error:
+        raise EndpointError(f"{server.name}: {error}") from error

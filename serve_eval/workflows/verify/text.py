@@ -29,9 +29,14 @@ def render(found: Verification, files: list[Path], console: Console) -> None:
     """Print the outcome of each server, and the figures behind it."""
     for side in found.sides:
         console.print(Text(side.outcome.value, style=_STYLES[side.outcome]), end="  ")
-        say(console, f"{side.name} against {found.reference}")
-        for line in _lines(found, side):
-            say(console, f"  {line}")
+        if side.part_of is None:
+            say(console, f"{side.name} against {found.reference}")
+            for line in _lines(found, side):
+                say(console, f"  {line}")
+        else:
+            say(console, f"{side.name}, {side.role}: {side.why}")
+    for line in found.named:
+        say(console, line)
     for line in found.warnings:
         say(console, f"warning: {line}")
     for line in _next(found):
@@ -83,7 +88,11 @@ def _place(side: VerifiedSide) -> str:
 
 
 def _next(found: Verification) -> Iterator[str]:
-    others = [one for one in found.sides if one.outcome is VerificationOutcome.ANOTHER]
+    others = [
+        one
+        for one in found.sides
+        if one.outcome is VerificationOutcome.ANOTHER and one.part_of is None
+    ]
     if others:
         yield (
             "This says that the model is another one, not that it is worse. Measure that:"

@@ -30,6 +30,7 @@ from serve_eval.schema import (
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.verify.candidates import CandidateCutter
 from serve_eval.workflows.verify.judged import JudgedServer
+from serve_eval.workflows.verify.legs import GivenWorker, name_parts, verify_parts
 from serve_eval.workflows.verify.reference import (
     ReferenceMaker,
     measure_noise,
@@ -76,11 +77,13 @@ async def verify(
     out_dir: Path,
     *,
     source: str = "",
+    workers: Sequence[GivenWorker] = (),
     environ: Mapping[str, str] = os.environ,
     notify: Callable[[str], None] = ignore,
 ) -> tuple[Verification, VerificationReference]:
     """Judge servers against a reference. Return the result, and the reference that was used.
 
+    If a server is another one, its parts are judged too: `workers`, or those that it names.
     `source` names the file of a reference. Raises what `register` raises, and EndpointError for a
     server that answers too little.
     """
@@ -112,6 +115,10 @@ async def verify(
                 _to_reference(made, rules), floor=known.floor, noise=known.noise
             )
         sides = [one.result() for one in judged]
+        probes = known.probes[: rules.probes]
+        for one in judged:
+            if one.evidence.found:
+                sides += await verify_parts(one, known, probes, workers, session)
     return _to_result(known, sides, name, clock, made), known
 
 
@@ -137,7 +144,8 @@ def _to_result(
         salted=known.salted,
         warnings=tuple(_warn(known, sides)),
         sides=tuple(sides),
-        exit_code=choose_exit_code([one.outcome for one in sides]),
+        named=tuple(name_parts(sides)),
+        exit_code=choose_exit_code([one.outcome for one in sides if one.part_of is None]),
     )
 
 
@@ -156,9 +164,18 @@ def _warn(known: VerificationReference, sides: Sequence[VerifiedSide]) -> list[s
             " with --sibling HOST, or the floor with --floor NATS"
         )
     for one in sides:
+        if one.salted != known.salted:
+            found.append(
+                f"{one.name}: asked {_state(one.salted)}, and the reference {_state(known.salted)}:"
+                " the prefix cache may change the last digits"
+            )
         if one.unanswered:
             found.append(f"{one.name}: {one.unanswered} probes without an answer do not count")
     return found
+
+
+def _state(salted: bool) -> str:
+    return "without its prefix cache" if salted else "with it"
 
 
 async def _open_maker(

@@ -1,0 +1,130 @@
+"""Find the part of a deployment that differs: ask its servers on their own.
+
+If each server on its own is sound and the deployment is not, the fault lies between them: in the
+transfer of the KV cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+from serve_eval.client.client import Client
+from serve_eval.errors import EndpointError, PlanError
+from serve_eval.evaluation.endpoint import deployment
+from serve_eval.evaluation.endpoint.deployed_servers import ROLES, SERVER, list_servers
+from serve_eval.schema import (
+    Limits,
+    Probe,
+    Spec,
+    VerificationOutcome,
+    VerificationReference,
+    VerifiedSide,
+)
+from serve_eval.schema.base_url import normalise_base_url
+from serve_eval.workflows.verify.asking import AskedServer
+from serve_eval.workflows.verify.judged import JudgedServer
+from serve_eval.workflows.verify.servers import (
+    NamedPlan,
+    VerifySession,
+    open_server,
+    settle_server,
+)
+
+ROUND = 20
+SOUND = (VerificationOutcome.IDENTICAL, VerificationOutcome.OTHER_NUMERICS)
+CONNECT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenWorker:
+    """A server of a deployment that the user named: its role, and the plan that reaches it."""
+
+    role: str
+    named: NamedPlan
+
+
+def parse_worker(text: str, plan: NamedPlan) -> GivenWorker:
+    """Return the worker in `context=URL`, `generation=URL` or URL. Raises PlanError."""
+    role, sign, url = text.partition("=")
+    if not sign:
+        role, url = SERVER, text
+    if role not in (*ROLES.values(), SERVER):
+        raise PlanError(
+            f"--worker: {role!r} is not a role",
+            hint=f"Roles: {', '.join(ROLES.values())}; or give a URL.",
+        )
+    address = normalise_base_url(url)
+    external = Spec(name="external", options={"base_url": address})
+    named = NamedPlan(name=address, plan=replace(plan.plan, launcher=external))
+    return GivenWorker(role=role, named=named)
+
+
+async def verify_parts(
+    whole: JudgedServer,
+    known: VerificationReference,
+    probes: Sequence[Probe],
+    given: Sequence[GivenWorker],
+    session: VerifySession,
+) -> list[VerifiedSide]:
+    """Judge each server of a deployment on its own. None are judged if fewer than two are known.
+
+    Servers that the user did not name get neither the key nor the headers of the endpoint.
+    """
+    async with AsyncExitStack() as stack:
+        opened = [
+            (one.role, await stack.enter_async_context(open_server(one.named, session)))
+            for one in given
+        ] or await _open_known(whole.server, stack)
+        if len(opened) < 2:
+            return []
+        found = []
+        for role, server in opened:
+            server.chat, server.salted = whole.server.chat, whole.server.salted and server.salted
+            judged = JudgedServer(server, known, len(opened))
+            for begin in range(0, len(probes), ROUND):
+                if judged.decided(session.rules.probes):
+                    break
+                await judged.ask(probes[begin : begin + ROUND])
+            found.append(judged.result(part_of=whole.server.name, role=role))
+        return found
+
+
+async def _open_known(whole: AskedServer, stack: AsyncExitStack) -> list[tuple[str, AskedServer]]:
+    """Connect to the servers that the deployment or its launcher names."""
+    endpoint = await deployment.learn_deployment(whole.client.endpoint, whole.client)
+    found = []
+    for name, url, role in list_servers(endpoint):
+        try:
+            address = normalise_base_url(url)
+            client = Client(
+                replace(endpoint, base_url=address), Limits(connect_timeout_s=CONNECT_S)
+            )
+            asked = AskedServer(
+                name=f"{name} ({address})",
+                client=await stack.enter_async_context(client),
+                in_flight=whole.in_flight,
+            )
+            await settle_server(asked)
+        except (PlanError, EndpointError):
+            continue
+        found.append((role or SERVER, asked))
+    return found if len(found) > 1 else []
+
+
+def name_parts(sides: Sequence[VerifiedSide]) -> Iterator[str]:
+    """Yield which part of each deployment differs, as far as its servers show it. Pure."""
+    wholes = dict.fromkeys(one.part_of for one in sides if one.part_of is not None)
+    for whole in wholes:
+        parts = [one for one in sides if one.part_of == whole]
+        bad = [one for one in parts if one.outcome is VerificationOutcome.ANOTHER]
+        roles = {one.role for one in parts}
+        if bad:
+            names = ", ".join(one.name for one in bad)
+            yield f"{whole}: found in {names}: another model, precision or cache on its own"
+        elif all(one.outcome in SOUND for one in parts) and roles >= set(ROLES.values()):
+            yield (
+                f"{whole}: each server on its own is sound, and together they are not: the transfer"
+                " of the KV cache between them"
+            )
