@@ -110,15 +110,17 @@ async def verify(
             if begin >= len(probes):
                 break
             await asyncio.gather(*(one.ask(probes[begin : begin + ROUND]) for one in pending))
+        others = [one for one in judged if one.evidence.found]
         if made is not None:
+            if others:  # Enough for their parts to be found sound.
+                await made.extend(min(rules.probes, SIBLING_PROBES))
             known = msgspec.structs.replace(
                 _to_reference(made, rules), floor=known.floor, noise=known.noise
             )
         sides = [one.result() for one in judged]
-        probes = known.probes[: rules.probes]
-        for one in judged:
-            if one.evidence.found:
-                sides += await verify_parts(one, known, probes, workers, session)
+        for one in others:
+            probes = known.probes[: rules.probes]
+            sides += await verify_parts(one, known, probes, workers, session)
     return _to_result(known, sides, name, clock, made), known
 
 

@@ -1,0 +1,120 @@
+"""A scripted server whose next tokens are uncertain, with small or large differences."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
+
+SETTLED = 5
+"""Requests after which a failing server begins to fail."""
+WORDS = (" red", " blue", " green", " white", " black", " grey")
+
+
+@dataclass(kw_only=True)
+class ModelServer:
+    """Answers with tokens whose log-probabilities depend on the prompt alone, and on its faults.
+
+    `numerics` is the standard deviation, in nats, of what this server adds to each log-probability,
+    the same each time; `noise` is that of what it adds each time anew. For `foreign` of the
+    prompts it answers another one. `certain` makes each token certain; `short` leaves the first
+    token out of the list; `plain` lists none; `salts` False refuses a cache_salt; `chat_only`
+    refuses completions.
+    """
+
+    name: str = "m"
+    numerics: float = 0.0
+    noise: float = 0.0
+    foreign: float = 0.0
+    second_only: bool = False
+    certain: bool = False
+    short: bool = False
+    plain: bool = False
+    salts: bool = True
+    chat_only: bool = False
+    ends_at_once: bool = False
+    failing: float = 0.0
+    decimals: int = 12
+    fingerprint: str | None = None
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+    server: ScriptedServer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.server = ScriptedServer(self._reply)
+
+    def _reply(self, request: HttpRequest) -> Reply:
+        if "cache_salt" in request.body and not self.salts:
+            return fail(400, "cache_salt: extra inputs are not permitted")
+        if self.chat_only and not request.chat:
+            return fail(404, "no completions")
+        if self.rng.random() < self.failing and request.number > SETTLED:
+            return fail(400, "out of order")
+        if request.body.get("logprobs") is None:
+            return answer(" red")
+        return self._say(request)
+
+    def _say(self, request: HttpRequest) -> Reply:
+        prompt = request.prompt
+        if self.foreign and _uniform("foreign", self.name, prompt) < self.foreign:
+            prompt = "another prompt" + prompt[::-1]
+        text, tokens = "", list[dict[str, Any]]()
+        for place in range(0 if self.ends_at_once else request.max_tokens):
+            at = prompt + text
+            top = self._next(at, exact=self.second_only and place == 0)
+            likeliest = max(top, key=lambda word: top[word])
+            text += likeliest
+            tokens.append({"token": likeliest, "logprob": top[likeliest], "top": top})
+        choice = {"logprobs": None if self.plain else _listed(tokens[self.short :], request.chat)}
+        usage = len(request.prompt) // 4, len(tokens)
+        body = {} if self.fingerprint is None else {"system_fingerprint": self.fingerprint}
+        return answer(text, choice=choice, usage=usage, body=body)
+
+    def _next(self, at: str, *, exact: bool) -> dict[str, float]:
+        words = sorted(WORDS, key=lambda word: _uniform(word, at))[:5]
+        first = 0.97 if self.certain else 0.25 + 0.3 * _uniform("first", at)
+        rest = [_uniform("rest", word, at) + 0.2 for word in words[1:]]
+        shares = [first, *(0.9 * (1 - first) * min(1.0, one / sum(rest)) for one in rest)]
+        found = {}
+        for word, share in zip(words, shares, strict=True):
+            value = math.log(share)
+            if not exact:
+                value += self.numerics * _normal(self.name, word, at)
+                value += self.rng.gauss(0, self.noise) if self.noise else 0.0
+            found[word] = round(value, self.decimals)
+        return found
+
+
+def _listed(tokens: list[dict[str, Any]], chat: bool) -> dict[str, Any]:
+    if chat:
+        return {
+            "content": [
+                {
+                    "token": one["token"],
+                    "logprob": one["logprob"],
+                    "top_logprobs": [
+                        {"token": word, "logprob": value} for word, value in one["top"].items()
+                    ],
+                }
+                for one in tokens
+            ]
+        }
+    return {
+        "tokens": [one["token"] for one in tokens],
+        "token_logprobs": [one["logprob"] for one in tokens],
+        "top_logprobs": [one["top"] for one in tokens],
+    }
+
+
+def _uniform(*parts: str) -> float:
+    digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") + 0.5) / 2**64
+
+
+def _normal(*parts: str) -> float:
+    """Return a normal number that depends on the parts alone, by Box and Muller's formula."""
+    u, v = _uniform("u", *parts), _uniform("v", *parts)
+    return math.sqrt(-2 * math.log(u)) * math.cos(2 * math.pi * v)

@@ -1,0 +1,326 @@
+"""Test `serve-eval verify` through real sockets: outcomes, files, parts of a deployment."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.errors import EndpointError, NotComparableError, ReferenceFileError
+from serve_eval.evaluation.storage.reports.verification_files import (
+    read_reference,
+    write_reference,
+)
+from serve_eval.schema import (
+    Limits,
+    Plan,
+    Spec,
+    Verification,
+    VerificationOutcome,
+    VerificationReference,
+)
+from serve_eval.workflows.verify.legs import parse_worker
+from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
+from serve_eval.workflows.verify.verify import register, verify
+from tests.cli.command import serve_eval
+from tests.workflows.verify.model_server import ModelServer
+
+NUMERICS = 0.02
+IDENTICAL, OTHER = VerificationOutcome.IDENTICAL, VerificationOutcome.OTHER_NUMERICS
+ANOTHER, UNDECIDED = VerificationOutcome.ANOTHER, VerificationOutcome.UNDECIDED
+
+
+def _plan(url: str) -> Plan:
+    return Plan(
+        model="m",
+        launcher=Spec(name="external", options={"base_url": url}),
+        tasks=(Spec(name="word_problems"),),
+        limits=Limits(max_attempts=1),
+        no_reference=True,
+    )
+
+
+def _verify(
+    a: ModelServer,
+    b: ModelServer,
+    out: Path,
+    *,
+    sibling: ModelServer | None = None,
+    parts: Mapping[str, ModelServer] | None = None,
+    **rules: Any,
+) -> Verification:
+    async def main() -> Verification:
+        async with AsyncExitStack() as stack:
+            named = {}
+            for server in (a, b, *([sibling] if sibling else []), *(parts or {}).values()):
+                url = await stack.enter_async_context(server.server.serve())
+                named[id(server)] = NamedPlan(name=server.name, plan=_plan(url))
+            workers = [
+                parse_worker(
+                    f"{role.partition('_')[0]}={named[id(one)].plan.launcher.options['base_url']}",
+                    named[id(b)],
+                )
+                for role, one in (parts or {}).items()
+            ]
+            found, used = await verify(
+                named[id(a)],
+                [named[id(b)]],
+                None if sibling is None else named[id(sibling)],
+                VerifyRules(**rules),
+                out,
+                workers=workers,
+                environ={},
+            )
+            write_reference(out / "reference.json", used)
+            return found
+
+    return asyncio.run(main())
+
+
+def _outcome(found: Verification) -> VerificationOutcome:
+    return found.sides[0].outcome
+
+
+def test_a_server_with_the_same_numbers_is_identical(tmp_path: Path) -> None:
+    found = _verify(ModelServer(name="a"), ModelServer(name="b"), tmp_path, floor=0.08)
+    [side] = found.sides
+    assert (side.outcome, found.exit_code, side.beyond_noise) == (IDENTICAL, 0, 0)
+    assert side.excluded_share is not None
+    assert side.excluded_share < 0.1
+    assert side.asked <= 60
+    lengths = [
+        one.reading.prompt_tokens for one in read_reference(tmp_path / "reference.json").probes
+    ]
+    assert found.prompt_lengths == (min(lengths), max(lengths))
+    assert max(lengths) > 256
+
+
+def test_a_sibling_measures_what_sound_numerics_differ_by(tmp_path: Path) -> None:
+    a, sibling = ModelServer(name="a"), ModelServer(name="s", numerics=NUMERICS)
+    sound = _verify(a, ModelServer(name="b", numerics=NUMERICS), tmp_path / "1", sibling=sibling)
+    assert _outcome(sound) is OTHER
+    assert sound.exit_code == 0
+    assert sound.floor is not None
+    assert sound.sibling_median is not None
+    assert sound.sides[0].effect == pytest.approx(1.0, abs=0.5)
+    bad = _verify(a, ModelServer(name="b", numerics=10 * NUMERICS), tmp_path / "2", sibling=sibling)
+    assert (_outcome(bad), bad.exit_code) == (ANOTHER, 1)
+    assert bad.sides[0].asked <= 20
+    assert bad.sides[0].effect == pytest.approx(10.0, rel=0.6)
+
+
+def test_noise_of_the_server_itself_is_not_a_difference(tmp_path: Path) -> None:
+    a, b = (ModelServer(name=name, noise=0.02) for name in "ab")
+    found = _verify(a, b, tmp_path, floor=0.01)
+    assert found.noise > 0.02
+    assert _outcome(found) in (IDENTICAL, OTHER)
+
+
+def test_without_a_floor_there_is_no_third_outcome(tmp_path: Path) -> None:
+    found = _verify(ModelServer(name="a"), ModelServer(name="b", numerics=1.0), tmp_path)
+    assert (_outcome(found), found.exit_code) == (UNDECIDED, 3)
+    assert any("no floor is known" in line for line in found.warnings)
+
+
+def test_a_fault_of_few_requests_is_found_by_far_hits(tmp_path: Path) -> None:
+    b = ModelServer(name="b", foreign=0.1)
+    found = _verify(ModelServer(name="a"), b, tmp_path, floor=0.08)
+    [side] = found.sides
+    assert side.outcome is ANOTHER
+    assert side.far > 0
+    repeated = [one for one in side.distances if one.repeats]
+    assert len(repeated) == side.far
+    assert all(min(one.repeats) > 0.08 for one in repeated)  # this fault depends on the prompt
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_second_tokens_are_aligned_where_the_first_is_not_listed(
+    short: bool, tmp_path: Path
+) -> None:
+    a = ModelServer(name="a")
+    b = ModelServer(name="b", numerics=0.3, second_only=True, short=short)
+    found = _verify(a, b, tmp_path, floor=0.08)
+    assert _outcome(found) is ANOTHER
+    assert {one.token for one in found.sides[0].distances if one.nats > 0} == {1}
+    sound = _verify(a, ModelServer(name="c", short=short), tmp_path / "c", floor=0.08)
+    assert _outcome(sound) is IDENTICAL
+
+
+def test_flips_count_where_there_are_no_log_probabilities(tmp_path: Path) -> None:
+    a, b = ModelServer(name="a"), ModelServer(name="b", plain=True)
+    assert _outcome(_verify(a, b, tmp_path / "1", floor=0.08)) is IDENTICAL
+    bad = ModelServer(name="b", plain=True, numerics=1.0)
+    assert _outcome(_verify(a, bad, tmp_path / "2", floor=0.08)) is ANOTHER
+
+
+def test_answers_that_end_at_once_are_another_model(tmp_path: Path) -> None:
+    b = ModelServer(name="b", ends_at_once=True)
+    found = _verify(ModelServer(name="a"), b, tmp_path, floor=0.08)
+    assert _outcome(found) is ANOTHER
+
+
+def test_failures_are_no_evidence_and_too_many_are_an_error(tmp_path: Path) -> None:
+    b = ModelServer(name="b", failing=0.2)
+    found = _verify(ModelServer(name="a"), b, tmp_path / "1", floor=0.08)
+    assert _outcome(found) is IDENTICAL
+    with pytest.raises(EndpointError, match="got no answer: HTTP 400: out of order"):
+        _verify(
+            ModelServer(name="a"), ModelServer(name="c", failing=0.9), tmp_path / "2", floor=0.08
+        )
+
+
+def test_a_server_that_is_certain_or_lists_nothing_cannot_be_a_reference(tmp_path: Path) -> None:
+    with pytest.raises(NotComparableError, match="only 0 have an uncertain next token"):
+        _verify(ModelServer(name="a", certain=True), ModelServer(name="b"), tmp_path / "1")
+    with pytest.raises(NotComparableError, match="reports no log-probabilities"):
+        _verify(ModelServer(name="a", plain=True), ModelServer(name="b"), tmp_path / "2")
+
+
+def test_servers_that_refuse_salts_are_asked_with_their_cache(tmp_path: Path) -> None:
+    a, b = (ModelServer(name=name, salts=False) for name in "ab")
+    found = _verify(a, b, tmp_path, floor=0.08)
+    assert (_outcome(found), found.salted) == (IDENTICAL, False)
+    asked = [one.prompt for one in b.server.requests if one.body.get("logprobs")]
+    probes = read_reference(tmp_path / "reference.json").probes
+    assert {asked.count(probe.prompt) for probe in probes} == {2}
+    mixed = _verify(a, ModelServer(name="c"), tmp_path / "c", floor=0.08)
+    assert any("prefix cache may change" in line for line in mixed.warnings)
+
+
+def test_salted_questions_have_a_salt_each(tmp_path: Path) -> None:
+    b = ModelServer(name="b")
+    _verify(ModelServer(name="a"), b, tmp_path, floor=0.08)
+    salts = [
+        one.body["cache_salt"] for one in b.server.requests if one.path.endswith("completions")
+    ]
+    assert len(set(salts)) == len(salts) > 40
+
+
+def test_chats_are_asked_where_there_are_no_completions(tmp_path: Path) -> None:
+    a, b = (ModelServer(name=name, chat_only=True) for name in "ab")
+    assert _outcome(_verify(a, b, tmp_path / "1", floor=0.08)) is IDENTICAL
+    bad = ModelServer(name="b", chat_only=True, numerics=0.5)
+    assert _outcome(_verify(a, bad, tmp_path / "2", floor=0.08)) is ANOTHER
+
+
+def test_rounded_log_probabilities_do_not_look_like_a_difference(tmp_path: Path) -> None:
+    a = ModelServer(name="a", decimals=2)
+    found = _verify(a, ModelServer(name="b"), tmp_path, floor=0.001)
+    assert found.step == pytest.approx(0.01)
+    assert _outcome(found) is IDENTICAL
+
+
+@pytest.mark.parametrize(
+    ("context", "generation", "named"),
+    [
+        (0.0, 0.0, "the transfer of the KV cache"),
+        (0.5, 0.0, "found in http"),
+        (0.0, 0.5, "found in http"),
+    ],
+)
+def test_the_part_that_differs_is_named(
+    context: float, generation: float, named: str, tmp_path: Path
+) -> None:
+    parts = {
+        "context_0": ModelServer(name="c", numerics=context),
+        "generation_0": ModelServer(name="g", numerics=generation),
+    }
+    b = ModelServer(name="b", numerics=0.5)
+    found = _verify(ModelServer(name="a"), b, tmp_path, parts=parts, floor=0.08)
+    assert len(found.sides) == 3
+    [told] = found.named
+    assert named in told
+    bad = {one.role for one in found.sides[1:] if one.outcome is ANOTHER}
+    assert bad == {
+        role for role, size in (("context", context), ("generation", generation)) if size
+    }
+
+
+def test_a_reference_file_replaces_the_server(tmp_path: Path) -> None:
+    a, sibling = ModelServer(name="a"), ModelServer(name="s", numerics=NUMERICS)
+
+    async def main() -> VerificationReference:
+        async with a.server.serve() as url, sibling.server.serve() as other:
+            return await register(
+                NamedPlan(name="a", plan=_plan(url)),
+                NamedPlan(name="s", plan=_plan(other)),
+                VerifyRules(probes=80),
+                tmp_path,
+                environ={},
+            )
+
+    made, file = asyncio.run(main()), tmp_path / "m.json"
+    write_reference(file, made)
+    assert read_reference(file) == made
+    assert len(file.read_text().splitlines()) == len(made.probes) + 2 == 82
+    for b, code in ((ModelServer(numerics=NUMERICS), 0), (ModelServer(numerics=0.5), 1)):
+        with b.server.serve_in_thread() as url:
+            ran = serve_eval(
+                "verify", url, "--model", "m", "--reference", file, "-o", tmp_path / "out"
+            )
+        assert ran.returncode == code, ran.stderr
+    assert "serve-eval compare" in ran.stdout
+    result = json.loads((tmp_path / "out/verification.json").read_text())
+    assert result["sides"][0]["outcome"] == ANOTHER.value
+
+
+def test_a_file_that_is_no_reference_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    for content, message in (
+        ("{}", "is no reference"),
+        ('{"version": 99}', "newer serve-eval"),
+        ("\x00", "is no reference"),
+    ):
+        file.write_text(content)
+        with pytest.raises(ReferenceFileError, match=message):
+            read_reference(file)
+    with pytest.raises(ReferenceFileError, match="No such file"):
+        read_reference(tmp_path / "none.json")
+
+
+def test_several_servers_are_judged_at_once(tmp_path: Path) -> None:
+    a, servers = ModelServer(name="a"), [ModelServer(name=f"b{i}") for i in range(4)]
+    servers[2] = replace(servers[2], numerics=0.5)
+    with a.server.serve_in_thread() as url:
+
+        async def main() -> Verification:
+            async with AsyncExitStack() as stack:
+                plans = [
+                    NamedPlan(
+                        name=one.name,
+                        plan=_plan(await stack.enter_async_context(one.server.serve())),
+                    )
+                    for one in servers
+                ]
+                rules = VerifyRules(floor=0.08)
+                first = NamedPlan(name="a", plan=_plan(url))
+                found, _ = await verify(first, plans, None, rules, tmp_path, environ={})
+                return found
+
+        found = asyncio.run(main())
+    assert [one.outcome is ANOTHER for one in found.sides] == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["h:1"], "name a reference and a server"),
+        (["h:1", "h:1"], "named twice"),
+        (["h:1", "--register", "f", "--reference", "g"], "give one of them"),
+        (["h:1", "h:2", "--register", "f"], "--register takes one server"),
+        (["h:1", "--reference", "f", "--sibling", "h:2"], "already has"),
+        (["h:1", "h:2", "--probes", "0"], "--probes must be 1 or more"),
+        (["h:1", "h:2", "--floor", "-1"], "--floor must be"),
+        (["h:1", "h:2", "--worker", "prefill=h:3"], "is not a role"),
+        (["h:1", "h:2", "--text", "/none"], "--text /none"),
+    ],
+)
+def test_commands_that_cannot_mean_anything_are_refused(words: list[str], told: str) -> None:
+    ran = serve_eval("verify", *words, "--model", "m")
+    assert (ran.returncode, told in ran.stderr) == (2, True), ran.stderr
