@@ -42,7 +42,7 @@ def find_places(flips: Sequence[Flip]) -> DivergencePlaces | None:
 
 
 def is_clear(alike: int, examined: int) -> bool:
-    """Return True if so many flips of those examined differ at one token that it says something."""
+    """Return True if enough of the examined flips differ at one token to say so."""
     part, whole = SHARE_ALIKE
     return alike >= LEAST_ALIKE and alike * whole >= examined * part
 
@@ -126,4 +126,4 @@ def _stands_at(place: int, answer: str, text: str) -> bool:
     if not 0 < len(answer) <= SHORT_ANSWER:
         return False
     start = text.find(answer, max(0, place - len(answer) + 1))
-    return start >= 0 and (start <= place or not text[place:start].strip())
+    return start >= 0 and not text[place:start].strip()

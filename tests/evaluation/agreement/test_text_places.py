@@ -18,7 +18,7 @@ from serve_eval.schema import TextPlaces
         ([("abcd", "abXd"), ("same", "same")], (1, 0, 2.0, 0.5)),
         ([("abcd", "Xbcd"), ("abcd", "abcX")], (2, 1, 1.5, 0.375)),
         ([("", "abcd")], (1, 1, 0.0, 0.0)),
-        ([("ab", "abcd"), ("abcd", "a"), ("abcd", "abc")], (3, 0, 2.0, 0.5)),
+        ([("ab", "abcd"), ("abcd", "a"), ("abcdefgh", "abcdefg")], (3, 0, 2.0, 0.5)),
     ],
 )
 def test_the_first_differing_characters_of_texts(

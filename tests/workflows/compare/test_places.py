@@ -17,7 +17,16 @@ from scipy.stats import binom
 from serve_eval.evaluation.agreement.answer_pairs import first_difference
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.reports.comparison_files import find_comparison
-from serve_eval.schema import Comparison, Divergence, DivergencePlaces, Flip, Limits, Plan, Spec
+from serve_eval.schema import (
+    Agreement,
+    Comparison,
+    Divergence,
+    DivergencePlaces,
+    Flip,
+    Limits,
+    Plan,
+    Spec,
+)
 from serve_eval.verdicts.exit_code import FAIL
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.places import draw_places, find_places, is_clear
@@ -154,7 +163,10 @@ def test_a_sentence_needs_most_flips_at_one_token(
         (0, ("B", "no idea"), ("B", None), True),
         (9, ("{}+1=42", "{}+1=43"), ("42", "43"), False),
         (9, ("{}+1=42 is 9", "{}+1=43 is 8"), ("9", "8"), True),
-        (0, ("def f(): return 1", "pass # no program"), ("def f(): return 1",) * 2, True),
+        (9, ("9, 8: {} one 9", "9, 8: {} two 8"), ("9", "8"), True),
+        (9, ("{}: 89one", "{}: 89two"), ("9", "89"), True),
+        (0, (16 * "1", 16 * "2"), (16 * "1", 16 * "2"), False),
+        (0, (17 * "1", 17 * "2"), (17 * "1", 17 * "2"), True),
         (0, ("same", "same"), ("B", "C"), True),
     ],
 )
@@ -296,6 +308,10 @@ def test_texts_and_second_answers_are_counted_over_all_prompts(plan: Plan, tmp_p
     unsteady = compare_folders(out / "a", out / "b", rule, again={"B": out / "a"})
     [line] = [line for line in _print(unsteady, out) if "answers differ" in line]
     assert line.endswith(f"answers differ: B from itself on {flips}, A from B on {flips}")
+    mixed = Agreement(prompts=10, identical=5, same_answer=3, different=2)
+    [task] = unsteady.tasks
+    shown = _print(replace(unsteady, tasks=(replace(task, own=(mixed, None)),)), out)
+    assert any("answers differ: A from itself on 2 of 10 (20.0%), A from B" in i for i in shown)
     once = compare_folders(out / "a", out / "a", rule)
     assert once.tasks[0].text_places is None
     assert once.tasks[0].places is None

@@ -105,6 +105,9 @@ def test_unlike_servers_behind_one_address_are_named(
     )
     assert told is not None
     assert int(told[1]) >= asked // 10
+    own = dict(zip("AB", found.tasks[0].own, strict=True))
+    differing = {side: agreed.different for side, agreed in own.items() if agreed is not None}
+    assert differing == {unlike: int(told[1]), other: 0}
     command = line.split("each of them: ")[1].split(",")[0]
     assert command == f"serve-eval attribute {tmp_path / 'out' / unlike.lower()}"
     said = serve_eval(*shlex.split(command)[1:], "--dry-run")
