@@ -16,9 +16,11 @@ from serve_eval.schema.comparison import (
     ComparedTask,
     Comparison,
     Divergence,
+    DivergencePlaces,
     FirstDifference,
     Flip,
     SelfFlips,
+    TextPlaces,
 )
 from serve_eval.schema.degradation import Degradation, RunningShare
 from serve_eval.schema.endpoint import AnswerFileWriter, Endpoint, LaunchContext
@@ -145,6 +147,7 @@ __all__ = [
     "DeployedServer",
     "DeploymentInfo",
     "Divergence",
+    "DivergencePlaces",
     "EarlyStop",
     "Endpoint",
     "EngineCounts",
@@ -223,6 +226,7 @@ __all__ = [
     "TaskReport",
     "TaskResult",
     "TextPart",
+    "TextPlaces",
     "TokenReading",
     "ToolCall",
     "Traffic",

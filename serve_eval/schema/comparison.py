@@ -57,6 +57,34 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DivergencePlaces:
+    """The tokens, counted from 0, at which the examined flips of a task first differ.
+
+    `counts` has the flips by range of tokens ("0", "1-3" ... "32+"), the "same again" ones and
+    those of an "unknown" place; `confident` has the confident ones of each range. `reading` is a
+    sentence if most of them differ at one token, else empty.
+    """
+
+    counts: Mapping[str, int]
+    confident: Mapping[str, int]
+    reading: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPlaces:
+    """The places at which the different `texts` of A and B part.
+
+    `at_start` of them differ in the first character. `median_character` counts from 0;
+    `median_share` is the median of that place as a share of the longer text.
+    """
+
+    texts: int
+    at_start: int
+    median_character: float
+    median_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """Agreement of two answers to each of `prompts` prompts.
 
@@ -117,6 +145,10 @@ class ComparedTask:
     `itself` is None if neither endpoint answered twice. `apart_s` is the median time between the
     two requests for a prompt in seconds: requests far apart may have met different load.
     `attributions` show for either side which of its workers gave the bad answers (None: not known).
+
+    `own` is the agreement of A with its second answers, and that of B (None: asked once). `places`
+    is about the examined flips (None: too few) and `text_places` about all texts (None: none
+    differs). Older files have none of the three.
     """
 
     task: str
@@ -132,6 +164,9 @@ class ComparedTask:
     flips: tuple[Flip, ...]
     warnings: tuple[str, ...] = ()
     attributions: tuple[Attribution | None, Attribution | None] = (None, None)
+    own: tuple[Agreement | None, Agreement | None] = (None, None)
+    places: DivergencePlaces | None = None
+    text_places: TextPlaces | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

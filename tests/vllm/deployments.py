@@ -57,13 +57,14 @@ def aggregated(**more: Any) -> Spec:
     return Spec(name="vllm", options={**OPTIONS, **more})
 
 
-def disaggregated() -> Spec:
+def disaggregated(**more: Any) -> Spec:
     """Return a launcher of one context and one generation server."""
     options = {
         **OPTIONS,
         "gpus": [],
         "prefix_caching": False,
         "connector_config": {EXTRA: ONE_THREAD},
+        **more,
     }
     return Spec(name="vllm_disaggregated", options=options)
 

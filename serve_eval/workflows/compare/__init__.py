@@ -5,6 +5,7 @@ __all__ = [
     "compare",
     "divergence",
     "latency",
+    "places",
     "second_answers",
     "sides",
     "steadiness",

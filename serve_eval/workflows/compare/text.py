@@ -24,6 +24,7 @@ from serve_eval.schema import (
     VerdictOutcome,
     is_mutable,
 )
+from serve_eval.workflows.compare.places import draw_places
 
 SHOWN = 5
 """Number of flips printed with their texts; comparison.json has more."""
@@ -120,6 +121,7 @@ def _explain(task: ComparedTask, console: Console) -> None:
             f"{task.task}: and {left} more flips; comparison.json has {len(task.flips)} with their"
             " texts",
         )
+    _places(task, console)
     for side, workers in zip("AB", task.attributions, strict=True):
         if workers is not None:
             attribution(workers, f"{task.task}: {side}", console)
@@ -145,8 +147,29 @@ def _answers(task: ComparedTask) -> Iterator[str]:
     """Yield how far the answers of both sides agree, and those of the side that was asked twice."""
     if task.agreement.prompts:
         yield f"texts of A and B: {_agreement(task.agreement)}"
+    if (parted := task.text_places) is not None:
+        yield (
+            f"{parted.texts} texts first differ at character {parted.median_character:g} (median;"
+            f" {parted.median_share:.0%} of the longer text), {parted.at_start} at the first one"
+        )
     if task.itself is not None:
         yield _itself(task.itself)
+    yield from _effects(task)
+
+
+def _effects(task: ComparedTask) -> Iterator[str]:
+    """Yield how often each side differs from itself, next to how often A differs from B."""
+    own = [
+        f"{name} from itself on {_differing(agreed)}"
+        for name, agreed in zip("AB", task.own, strict=True)
+        if agreed is not None and agreed.prompts
+    ]
+    if own and task.agreement.prompts:
+        yield f"answers differ: {', '.join(own)}, A from B on {_differing(task.agreement)}"
+
+
+def _differing(agreed: Agreement) -> str:
+    return f"{agreed.different} of {agreed.prompts} ({agreed.different / agreed.prompts:.1%})"
 
 
 def _service(task: ComparedTask) -> Iterator[str]:
@@ -229,6 +252,17 @@ def _flip(task: str, flip: Flip, console: Console) -> None:
             f"  token {looked.token}: {x!r} | {y!r}, preferred by {at_a:.3f} | {at_b:.3f} nats:"
             f" {looked.kind}",
         )
+
+
+def _places(task: ComparedTask, console: Console) -> None:
+    """Print where the examined flips first differ."""
+    if task.places is None:
+        return
+    say(console, f"{task.task}: first different token of the examined flips (#: confident):")
+    for line in draw_places(task.places):
+        say(console, line)
+    if task.places.reading:
+        say(console, f"{task.task}: {task.places.reading}")
 
 
 def _target(task: str, target: str) -> str:

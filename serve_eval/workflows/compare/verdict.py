@@ -11,6 +11,7 @@ from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.agreement import answer_pairs
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.evaluation.agreement.self_flips import self_flips
+from serve_eval.evaluation.agreement.text_places import find_text_places
 from serve_eval.evaluation.agreement.words import conclusion, evidence
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.storage.reports.comparison_files import COMPARISON_SCHEMA
@@ -20,6 +21,7 @@ from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     MEAN,
+    Agreement,
     ComparedSide,
     ComparedTask,
     Comparison,
@@ -34,6 +36,7 @@ from serve_eval.schema import (
 )
 from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.workflows.compare.latency import more_failures, slower, uneven
+from serve_eval.workflows.compare.places import find_places
 from serve_eval.workflows.compare.steadiness import Second, describe_unsteady, read_twice
 
 APART_S = 60.0
@@ -172,6 +175,7 @@ def _task(
     elif apart is not None:
         warnings += filter(None, (slower(a, b), uneven(a, b)))
     warnings += filter(None, [more_failures(a, b)])
+    listed = tuple(replace(flip, divergence=looked.get((name, flip.id))) for flip in flips)
     itself = _itself(a, b, twice)
     if itself is not None and itself.more:
         warnings.append(f"more_flips: {evidence(itself)}: {conclusion(itself)}")
@@ -186,9 +190,12 @@ def _task(
         agreement=answer_pairs.agreement(a, b),
         apart_s=apart,
         itself=itself,
-        flips=tuple(replace(flip, divergence=looked.get((name, flip.id))) for flip in flips),
+        flips=listed,
         warnings=tuple(warnings),
         attributions=(a.task.attribution, b.task.attribution),
+        own=(_own(a, twice.get("A")), _own(b, twice.get("B"))),
+        places=find_places(listed),
+        text_places=find_text_places(a, b),
     )
 
 
@@ -201,6 +208,13 @@ def _itself(a: TaskAnswers, b: TaskAnswers, twice: Mapping[str, Second]) -> Self
         if (second := twice.get(name)) is not None:
             return self_flips(name, once, second.answers, other, again_run=second.run)
     return None
+
+
+def _own(once: TaskAnswers, second: Second | None) -> Agreement | None:
+    """Return how far the first answers of a side agree with its second ones."""
+    if second is None:
+        return None
+    return answer_pairs.agreement(once, second.answers, b_run=second.run)
 
 
 def _verdict(plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec) -> Verdict:

@@ -52,7 +52,7 @@ def _compared(
                     b,
                     CompareRules(rule=rule, again=again),
                     folder / damage,
-                    show_flips=4,
+                    show_flips=12,
                     environ={},
                 )
                 found[damage] = done.tasks[0], done.exit_code
@@ -73,8 +73,10 @@ def test_int8_is_no_drop_and_int3_is_one(tmp_path: Path) -> None:
     assert any(warning.startswith("more_flips: ") for warning in int3.warnings)
     assert not any(warning.startswith("more_flips: ") for warning in int8.warnings)
     looked = [flip.divergence for flip in int3.flips]
-    assert len(looked) == 4
+    assert len(looked) == 12
     assert {one.kind for one in looked if one is not None} <= {"near tie", "confident"}
+    assert int3.places is not None
+    assert int3.places.reading == "", "wrong weights differ at any token"
 
 
 def test_texts_tell_int4_apart_where_too_few_scores_change(tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""Summarize where the different texts of two runs part."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, common_prefix, texts
+from serve_eval.schema import TextPlaces
+
+
+def find_text_places(a: TaskAnswers, b: TaskAnswers) -> TextPlaces | None:
+    """Return where the first answers of two runs part, or None if no text differs.
+
+    Raises RunFolderError for journals that cannot be read.
+    """
+    first, second = a.said[0], b.said[0]
+    changed = [prompt for prompt, said in first.items() if second.get(prompt, said) != said]
+    if not changed:
+        return None
+    before, after = texts(a, changed), texts(b, changed)
+    return measure_places((before[p], after[p]) for p in changed if p in before and p in after)
+
+
+def measure_places(pairs: Iterable[tuple[str, str]]) -> TextPlaces | None:
+    """Summarize the first differing characters of pairs of texts; equal ones do not count. Pure."""
+    found = [
+        (place := common_prefix(one, other), place / max(len(one), len(other)))
+        for one, other in pairs
+        if one != other
+    ]
+    if not found:
+        return None
+    places, shares = zip(*found, strict=True)
+    return TextPlaces(
+        texts=len(places),
+        at_start=places.count(0),
+        median_character=float(statistics.median(places)),
+        median_share=float(statistics.median(shares)),
+    )

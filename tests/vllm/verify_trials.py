@@ -1,0 +1,173 @@
+"""Measure `serve-eval verify` on real engines: one pool of probes, read on each, then many trials.
+
+`make verify-trials` prints how often each outcome came, and after how many probes. A is the real
+vLLM; what it is compared with are other engines, precisions and transfers. Reading takes some ten
+minutes; the trials draw probes from the pool in random order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from serve_eval.client.client import Client
+from serve_eval.schema import Endpoint, Limits, Plan, Probe, ProbeDistance, ProbeReading, Spec
+from serve_eval.schema import VerificationOutcome as Outcome
+from serve_eval.workflows.verify import evidence
+from serve_eval.workflows.verify.asking import AskedServer
+from serve_eval.workflows.verify.distance import measure_distance
+from serve_eval.workflows.verify.evidence import Evidence
+from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
+from serve_eval.workflows.verify.verify import register
+from tests.scripted_server import serve_in_thread
+from tests.vllm.deployments import MODEL, Deployments, aggregated, decoding, disaggregated
+from tests.vllm.faulty_transfer import foreign_blocks, orchestrated
+from tests.vllm.quantise import write_model
+
+POOL, TRIALS, BUDGET = 500, 200, 200
+SIBLING_PROBES, SEED = 60, 7
+BF16 = "bfloat16"
+Pool = dict[str, list[ProbeReading | None]]
+
+
+def read_pool(folder: Path) -> tuple[list[Probe], Pool]:
+    """Start each system in turn, and read all probes on it."""
+    found: Pool = {}
+    running = Deployments(folder)
+    try:
+        running.start(a=aggregated(dtype=BF16))
+        a = running["a"].base_url
+        probes = asyncio.run(_register(a, folder))
+        texts = [probe.prompt for probe in probes]
+
+        def note(name: str, url: str, in_flight: int = 16) -> None:
+            began = time.monotonic()
+            found[name] = asyncio.run(_read(url, texts, in_flight))
+            print(f"{name}: read in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+        note("again", a)
+        note("64 in flight", a, 64)
+        for name, spec in {
+            "compiled": aggregated(dtype=BF16, eager=False),
+            "float32": aggregated(),
+            "W8A8": aggregated(dtype=BF16, model=str(write_model("w8a8", folder / "w8a8"))),
+            "int3": aggregated(dtype=BF16, model=str(write_model("int3", folder / "int3"))),
+        }.items():
+            running.start(**{name: spec})
+            note(name, running[name].base_url)
+            running.stop(name)
+        running.start(pair=disaggregated(dtype=BF16), blocks=decoding(5690, block_size=64, dtype=BF16))
+        note("prefill/decode", running["pair"].base_url)
+        servers = running["pair"].info.servers or {}
+        context, generation = servers["context_0"], servers["generation_0"]
+        with foreign_blocks(context) as foreign, orchestrated(foreign, [generation]) as url:
+            note("other blocks, 10 %", url)
+        blocks = running["blocks"].base_url.removesuffix("/v1")
+        with orchestrated(context, [blocks]) as url:
+            note("block sizes 32, 64", url)
+    finally:
+        running.close()
+    with ExitStack() as stack:
+        for name, damage in {
+            "numpy": "none", "numpy int8": "int8", "numpy int4-g32": "int4-g32",
+            "numpy int4": "int4", "numpy int3": "int3",
+        }.items():  # fmt: skip
+            note(name, stack.enter_context(_embedded(damage)))
+    return probes, found
+
+
+@contextmanager
+def _embedded(damage: str) -> Iterator[str]:
+    from launchers._embedded.server import create_app
+    from launchers.embedded import WEIGHTS
+
+    with serve_in_thread(create_app(WEIGHTS, {MODEL: damage})) as url:
+        yield url
+
+
+async def _register(url: str, folder: Path) -> list[Probe]:
+    plan = Plan(
+        model=MODEL,
+        launcher=Spec(name="external", options={"base_url": url}),
+        tasks=(Spec(name="word_problems"),),
+        no_reference=True,
+    )
+    rules = VerifyRules(probes=POOL, seed=SEED)
+    made = await register(NamedPlan(name="a", plan=plan), None, rules, folder, environ={})
+    return list(made.probes)
+
+
+async def _read(url: str, texts: Sequence[str], in_flight: int) -> list[ProbeReading | None]:
+    async with Client(Endpoint(base_url=url, model=MODEL), Limits()) as client:
+        server = AskedServer(name=url, client=client, in_flight=in_flight)
+        await server.settle(texts[0])
+        return await server.read_all(texts)
+
+
+def try_often(
+    probes: Sequence[Probe], sibling: Sequence[ProbeReading | None], b: Sequence[ProbeReading | None]
+) -> tuple[Counter[str], list[int]]:
+    """Return the outcomes of all trials, and the probes that each took."""
+    healthy = [_distance(p, one) for p, one in zip(probes, sibling, strict=True)]
+    judged = [_distance(p, one) for p, one in zip(probes, b, strict=True)]
+    outcomes, taken = Counter[str](), []
+    for trial in range(TRIALS):
+        order = random.Random(f"{SEED}:{trial}").sample(range(len(probes)), BUDGET)
+        floor = max(one.nats for i in order[:SIBLING_PROBES] if (one := healthy[i]) is not None)
+        found = Evidence(limits=evidence.Limits(noise=0.0, step=0.0, floor=floor))
+        for number, i in enumerate(order, start=1):
+            if (one := judged[i]) is not None:
+                found.add(one)
+            looked = number % 20 == 0
+            if found.found or (looked and found.conclude() is not Outcome.UNDECIDED):
+                break
+        outcomes[found.conclude().value] += 1
+        taken.append(found.asked)
+    return outcomes, taken
+
+
+def _distance(probe: Probe, reading: ProbeReading | None) -> ProbeDistance | None:
+    return None if reading is None else measure_distance(probe.id, probe.reading, reading)
+
+
+def print_tables(probes: Sequence[Probe], pool: Mapping[str, list[ProbeReading | None]]) -> None:
+    """Print the distances of each system, and the outcomes for each sibling."""
+    print("system | median | 90 % | largest distance from A, in nats")
+    for name, readings in pool.items():
+        nats = [one.nats for p, r in zip(probes, readings, strict=True) if (one := _distance(p, r))]
+        tenth = statistics.quantiles(nats, n=10)[-1]
+        print(f"{name} | {statistics.median(nats):.4f} | {tenth:.4f} | {max(nats):.4f}")
+    for sibling in ("compiled", "float32", "numpy"):
+        print(f"\nsibling {sibling}: system | outcomes in {TRIALS} trials | probes (median, 90 %)")
+        for name, readings in pool.items():
+            outcomes, taken = try_often(probes, pool[sibling], readings)
+            told = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+            tenth = statistics.quantiles(taken, n=10)[-1]
+            print(f"{name} | {told} | {statistics.median(taken):.0f}, {tenth:.0f}")
+
+
+def main() -> None:
+    """Read the pool, or take the file of an earlier reading, and print the tables."""
+    file = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    if file is not None and file.exists():
+        probes, pool = msgspec.json.decode(file.read_bytes(), type=tuple[list[Probe], Pool])
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            probes, pool = read_pool(Path(folder))
+        if file is not None:
+            file.write_bytes(msgspec.json.encode((probes, pool)))
+    print_tables(probes, pool)
+
+
+if __name__ == "__main__":
+    main()
