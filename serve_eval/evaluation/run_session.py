@@ -31,7 +31,7 @@ class RunSession:
     into the report. `open_files` closes the files of the tasks and runs callbacks at the end. The
     first step sets `tasks`, `seeds` and `endpoint`, which holds what is known about the source of
     the answers. `hidden_retries` are the counts of its orchestrator at the beginning, by role,
-    and `meter` has those of the servers' engines. `companions` are the runs beside this one.
+    and `meter` has those of the servers' engines. `companions` are the clients of the same command.
     """
 
     plan: Plan

@@ -26,13 +26,13 @@ def describe_engines(report: Report) -> list[str]:
         if role in ROLES.values():
             who += f" ({role})"
         if said := "; ".join(_figures(role, add(ones), acceptance=not told)):
-            found.append(f"{who}: {said}{_beside(report.engine)}")
+            found.append(f"{who}: {said}{_count_companions(report.engine)}")
     return found
 
 
-def _beside(engine: EngineReport) -> str:
-    beside = engine.beside
-    return f"; includes up to {beside:,} requests of runs beside this one" if beside else ""
+def _count_companions(engine: EngineReport) -> str:
+    others = engine.companions
+    return f"; includes up to {others:,} requests of other runs of this command" if others else ""
 
 
 def _figures(role: str | None, counts: EngineCounts, *, acceptance: bool) -> Iterator[str]:

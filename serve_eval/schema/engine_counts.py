@@ -64,11 +64,11 @@ class EngineReport(msgspec.Struct, frozen=True, kw_only=True):
     """The counts of the engines during a session, or during all sessions of a run.
 
     Meanwhile we sent at most `sent` requests, and `answered` samples were answered, each with at
-    least one of them. Runs beside this one, such as a comparison's second answers, sent at most
-    `beside`.
+    least one of them. Companions, such as the runs of a comparison for second answers, sent at most
+    `companions`.
     """
 
     servers: tuple[ServerCounts, ...]
     sent: int
     answered: int
-    beside: int = 0
+    companions: int = 0

@@ -66,7 +66,9 @@ def read_pool(folder: Path) -> tuple[list[Probe], Pool]:
             running.start(**{name: spec})
             note(name, running[name].base_url)
             running.stop(name)
-        running.start(pair=disaggregated(dtype=BF16), blocks=decoding(5690, block_size=64, dtype=BF16))
+        running.start(
+            pair=disaggregated(dtype=BF16), blocks=decoding(5690, block_size=64, dtype=BF16)
+        )
         note("prefill/decode", running["pair"].base_url)
         servers = running["pair"].info.servers or {}
         context, generation = servers["context_0"], servers["generation_0"]
@@ -115,7 +117,9 @@ async def _read(url: str, texts: Sequence[str], in_flight: int) -> list[ProbeRea
 
 
 def try_often(
-    probes: Sequence[Probe], sibling: Sequence[ProbeReading | None], b: Sequence[ProbeReading | None]
+    probes: Sequence[Probe],
+    sibling: Sequence[ProbeReading | None],
+    b: Sequence[ProbeReading | None],
 ) -> tuple[Counter[str], list[int]]:
     """Return the outcomes of all trials, and the probes that each took."""
     healthy = [_distance(p, one) for p, one in zip(probes, sibling, strict=True)]

@@ -48,13 +48,13 @@ class MeteredServer(NamedTuple):
 class SessionMeter(NamedTuple):
     """The servers that count, and the requests and answers that we had before their readings.
 
-    `beside` are the requests of companions.
+    `companions` are the requests of companions.
     """
 
     servers: tuple[MeteredServer, ...]
     sent: int
     answered: int
-    beside: int
+    companions: int
 
 
 async def begin(
@@ -83,7 +83,7 @@ async def end(
         servers=tuple(counts),
         sent=client.attempts.sent - meter.sent,
         answered=max(0, answered - meter.answered),
-        beside=companions.count_others(client) - meter.beside,
+        companions=companions.count_others(client) - meter.companions,
     )
 
 
@@ -150,7 +150,7 @@ def join(sessions: Sequence[EngineReport | None]) -> EngineReport | None:
         servers=tuple(_join(ones) for ones in by_server.values()),
         sent=sum(one.sent for one in known),
         answered=sum(one.answered for one in known),
-        beside=sum(one.beside for one in known),
+        companions=sum(one.companions for one in known),
     )
 
 
@@ -195,10 +195,10 @@ def _other_requests(found: EngineReport) -> list[str]:
     counts = [one.requests for one in ending if one is not None and one.requests is not None]
     if not counts or len(counts) < len(ending):
         return []
-    finished, sent = sum(counts), found.sent + found.beside
+    finished, sent = sum(counts), found.sent + found.companions
     slack = max(SLACK, SLACK_SHARE * sent)
     if finished > sent + slack:
-        who = "this run and those beside it" if found.beside else "this run"
+        who = "the runs of this command" if found.companions else "this run"
         return [
             f"the engine finished {finished} requests, and {who} sent at most"
             f" {sent}: its counts include other clients"

@@ -197,14 +197,14 @@ async def _open_maker(
             f"{server.name}: UNSUPPORTED: the server reports no log-probabilities of its tokens",
             hint="A reference needs them: use a server that takes logprobs=5.",
         )
-    beside = None
+    other = None
     if sibling is not None:
-        beside = await stack.enter_async_context(open_server(sibling, session))
-        beside.chat, beside.salted = asked.chat, asked.salted and beside.salted
+        other = await stack.enter_async_context(open_server(sibling, session))
+        other.chat, other.salted = asked.chat, asked.salted and other.salted
     cutter = CandidateCutter(texts, rules.seed)
     if (context := await asked.client.context_tokens()) is not None:
         cutter.fit(context)
-    return ReferenceMaker(server=asked, sibling=beside, cutter=cutter)
+    return ReferenceMaker(server=asked, sibling=other, cutter=cutter)
 
 
 def _to_reference(made: ReferenceMaker, rules: VerifyRules) -> VerificationReference:

@@ -46,14 +46,14 @@ def test_second_answers_are_no_other_clients(tmp_path: Path) -> None:
         assert server.counts is not None
         # The counts of a run that starts late or ends early leave out some of the others'.
         assert N <= (server.counts.requests or 0) <= 2 * N
-        assert report.engine.beside >= (server.counts.requests or 0) - N
+        assert report.engine.companions >= (server.counts.requests or 0) - N
         assert not _others(report)
     said = [
         line
         for report in _compare(Engine(), Engine(), tmp_path / "more")
         for line in describe_engines(report)
     ]
-    assert any("requests of runs beside this one" in line for line in said)
+    assert any("requests of other runs of this command" in line for line in said)
 
 
 def test_both_sides_may_be_one_server(tmp_path: Path) -> None:
@@ -65,4 +65,4 @@ def test_other_clients_are_still_told(tmp_path: Path) -> None:
     a, b, *_ = _compare(Engine(), Engine(others=20 * N), tmp_path)
     assert not _others(a)
     [line] = _others(b)
-    assert "this run and those beside it sent at most" in line
+    assert "the runs of this command sent at most" in line
