@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -69,6 +70,9 @@ class LocalTokenizer:
 
     async def read(self, prompt: Prompt) -> PromptReading:
         """Return the tokens of a prompt. A template that fails is the reading's problem."""
+        return await asyncio.to_thread(self._read, prompt)
+
+    def _read(self, prompt: Prompt) -> PromptReading:
         if isinstance(prompt, str):
             ids = self._tokenizer.encode(prompt, add_special_tokens=True)
             return self._reading(ids, dated=False)

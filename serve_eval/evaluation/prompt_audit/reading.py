@@ -8,6 +8,9 @@ from typing import NamedTuple, Protocol
 from serve_eval.evaluation.prompt_audit.causes import PromptCause
 from serve_eval.schema import Prompt
 
+_SHOWN = 30
+"""Most characters of a prompt in its name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptReading:
@@ -83,9 +86,7 @@ class PromptSide(Protocol):
 
 def shorten_prompt(prompt: Prompt) -> str:
     """Return a name for a prompt: its kind and the beginning of its text."""
-    kind, text = (
-        ("text", prompt)
-        if isinstance(prompt, str)
-        else (f"chat of {len(prompt)}", prompt[-1].text if prompt else "")
-    )
-    return f"{kind} {text[:30]!r}"
+    if isinstance(prompt, str):
+        return f"text {prompt[:_SHOWN]!r}"
+    turns = f" of {len(prompt)} turns" if len(prompt) > 1 else ""
+    return f"chat{turns} {prompt[-1].text[:_SHOWN]!r}"

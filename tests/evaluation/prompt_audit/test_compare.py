@@ -10,6 +10,7 @@ import pytest
 
 from serve_eval.evaluation.prompt_audit.causes import PromptCause
 from serve_eval.evaluation.prompt_audit.compare import compare
+from serve_eval.evaluation.prompt_audit.pieces import decode_piece, looks_special
 from serve_eval.evaluation.prompt_audit.reading import PromptFinding, PromptReading
 from serve_eval.schema import Message, Prompt
 
@@ -235,6 +236,21 @@ def test_ids_that_are_not_as_many_as_counted_prove_nothing() -> None:
     [one] = compare(expected, found, prompt=TEXT, today=TODAY)
     assert (one.cause, one.same) == (PromptCause.ROUTES_DISAGREE, False)
     assert one.told == "the server: /tokenize gives 2 tokens, but its answers count 3"
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("\u0120the", " the"),
+        ("\u2581the", " the"),
+        ("\u010a\u010a", "\n\n"),
+        ("<0x0A>", "\n"),
+        ("<\uff5cbegin\u2581of\u2581text\uff5c>", "<\uff5cbegin\u2581of\u2581text\uff5c>"),
+    ],
+)
+def test_texts_of_tokens_are_read_as_vocabularies_write_them(written: str, text: str) -> None:
+    assert decode_piece(written) == text
+    assert looks_special(text) == text.startswith("<")
 
 
 def test_every_cause_has_a_sentence_and_all_but_one_an_action() -> None:

@@ -60,7 +60,7 @@ def test_another_template_fails_and_is_named(tmp_path: Path) -> None:
     row = _row(serve_folder(served), local_side(WEIGHTS))
     assert row.outcome is CheckOutcome.FAIL
     assert row.told.startswith(
-        "chat of 1 'Name a colour.': the server adds a system message before the first turn:"
+        "chat 'Name a colour.': the server adds a system message before the first turn:"
         " '<|system|>\\nBe nice.<|end|>\\n'"
     )
     row = _row(serve_folder(served, ids=False), local_side(WEIGHTS))
@@ -73,6 +73,13 @@ def test_a_route_with_other_tokens_than_answers_count_fails() -> None:
     assert row.outcome is CheckOutcome.FAIL
     assert "/tokenize gives 16 tokens, but its answers count 17" in row.told
     assert row.told.endswith("; 1 more")
+
+
+def test_such_a_route_fails_even_if_the_counts_are_those_of_the_files(tmp_path: Path) -> None:
+    served = make_folder(tmp_path, "<|end|>" + TEMPLATE)
+    row = _row(serve_folder(served, bos="<|end|>", counted_more=-1), local_side(WEIGHTS))
+    assert row.outcome is CheckOutcome.FAIL
+    assert "/tokenize gives 17 tokens, but its answers count 16" in row.told
 
 
 @pytest.mark.parametrize("begin", ["{{ strftime_now('%d %b %Y') }}", "<|end|><|end|>"])
