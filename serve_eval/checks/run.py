@@ -23,20 +23,27 @@ from serve_eval.checks.kinds import (
     sdk,
     tokens,
 )
+from serve_eval.checks.kinds.prompt_tokens import prompt_tokens_check
 from serve_eval.checks.row import CheckOutcome, CheckResult, CheckRow, SentRequest, fail_check
 from serve_eval.checks.session import CheckSession, StillStarting
 from serve_eval.errors import EndpointError
+from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
 
 Level = Literal["quick", "full"]
 
 
 def choose_checks(
-    level: Level, *, passkey_tokens: int | None = None, context_tokens: int | None = None
+    level: Level,
+    *,
+    passkey_tokens: int | None = None,
+    context_tokens: int | None = None,
+    local: LocalTokenizer | None = None,
 ) -> list[Check]:
     """Return the checks of a level in their order.
 
-    `passkey_tokens` adds a check with a key hidden in a prompt of that length. Requests that have
-    crashed early versions of servers come last.
+    `passkey_tokens` adds a check with a key hidden in a prompt of that length, and `local` one that
+    compares the tokens of prompts with the files of the model. Requests that have crashed early
+    versions of servers come last.
     """
     given = [quality.passkey_check("passkey", passkey_tokens)] if passkey_tokens else []
     every = [
@@ -49,6 +56,7 @@ def choose_checks(
         *messages.CHECKS,
         *prompts.CHECKS,
         *tokens.CHECKS,
+        *([] if local is None else [prompt_tokens_check(local)]),
         *sdk.CHECKS,
         *load.CHECKS,
         *quality.CHECKS,

@@ -61,6 +61,13 @@ class CheckOptions:
         int | None,
         Setting("Also hide a key in a prompt of this length, and ask for it.", metavar="TOKENS"),
     ] = None
+    tokenizer: Annotated[
+        Path | None,
+        Setting(
+            "Also compare the tokens of prompts with the tokenizer and template of this folder.",
+            metavar="DIR",
+        ),
+    ] = None
     context_tokens: Annotated[
         int | None,
         Setting("Context length, if the endpoint does not report it.", metavar="N"),
@@ -98,26 +105,33 @@ def smoke(
     Exit codes: 0 nothing failed, 1 a check failed, 2 usage, 4 the endpoint cannot be reached or
     refuses requests, 130 interrupted.
     """
+    from contextlib import ExitStack
+
     from serve_eval.checks.run import choose_checks
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import resolve_address
+    from serve_eval.evaluation.prompt_audit.local import open_local
     from serve_eval.workflows.smoke import smoke as smoke_test
 
     _check(asked)
     plan = resolve_address(address_of(url, asked.model, connection), os.environ)
-    checks = choose_checks(
-        "full" if asked.level == "full" else "quick",
-        passkey_tokens=asked.passkey,
-        context_tokens=asked.context_tokens,
-    )
-    needed = smoke_test.check_required(names_of(asked.require) or [], checks)
-    if result.dry_run:
-        _preview(checks, as_json=result.as_json)
-        return
-    if result.junit is not None and not result.junit.absolute().parent.is_dir():
-        raise PlanError(f"--junit: {result.junit.parent} is not a folder")
-    raise typer.Exit(
-        _run(
+    with ExitStack() as stack:
+        local = None if asked.tokenizer is None else open_local(asked.tokenizer)
+        if local is not None:
+            stack.enter_context(local)
+        checks = choose_checks(
+            "full" if asked.level == "full" else "quick",
+            passkey_tokens=asked.passkey,
+            context_tokens=asked.context_tokens,
+            local=local,
+        )
+        needed = smoke_test.check_required(names_of(asked.require) or [], checks)
+        if result.dry_run:
+            _preview(checks, as_json=result.as_json)
+            return
+        if result.junit is not None and not result.junit.absolute().parent.is_dir():
+            raise PlanError(f"--junit: {result.junit.parent} is not a folder")
+        code = _run(
             plan,
             checks,
             needed,
@@ -126,7 +140,7 @@ def smoke(
             junit=result.junit,
             as_json=result.as_json,
         )
-    )
+    raise typer.Exit(code)
 
 
 def _check(asked: CheckOptions) -> None:

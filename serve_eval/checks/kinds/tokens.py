@@ -5,8 +5,6 @@ A template or a first token that is not the expected one changes a score and no 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 from serve_eval.checks.answer import Answer
 from serve_eval.checks.check import Check
 from serve_eval.checks.kinds.answering import PROMPT
@@ -17,17 +15,19 @@ from serve_eval.checks.row import (
     report_unsupported,
 )
 from serve_eval.checks.session import CheckSession
+from serve_eval.evaluation.prompt_audit.token_ids import (
+    INTERNAL,
+    RETURN_FIELD,
+    TOKENIZE,
+    ReturnedIds,
+    describe_difference,
+    read_ids,
+    read_returned,
+    tokenizing_body,
+)
+from serve_eval.schema import Message
 
 TOKENS = 8
-ROUTE, INTERNAL = "/tokenize", "/_internal/tokenize"
-"""The routes of vLLM and of trtllm-serve, which takes texts only."""
-
-
-class ReturnedIds(NamedTuple):
-    """The token ids that an answer contains, of its prompt and of its text, if it does."""
-
-    prompt: list[int] | None
-    answer: list[int] | None
 
 
 async def tokenize(session: CheckSession) -> CheckResult:
@@ -38,7 +38,7 @@ async def tokenize(session: CheckSession) -> CheckResult:
     told, last = [], None
     for chat, counted in counts.items():
         last = await _tokenize(session, chat=chat)
-        if (ids := _id_list(last.parsed.get("tokens"))) is None or last.status != 200:
+        if (ids := read_ids(last.parsed.get("tokens"))) is None or last.status != 200:
             continue
         session.known.prompt_ids[chat] = ids
         if len(ids) != counted:
@@ -57,13 +57,9 @@ async def tokenize(session: CheckSession) -> CheckResult:
 
 
 async def _tokenize(session: CheckSession, *, chat: bool) -> Answer:
-    if chat:
-        messages = [{"role": "user", "content": PROMPT}]
-        body: dict[str, Any] = {"messages": messages, "add_generation_prompt": True}
-    else:
-        body = {"prompt": PROMPT}
+    body = tokenizing_body((Message(role="user", content=PROMPT),) if chat else PROMPT)
     model = {"model": session.model or ""}
-    answer = await session.post_elsewhere(session.root + ROUTE, {**model, **body})
+    answer = await session.post_elsewhere(session.root + TOKENIZE, {**model, **body})
     if answer.status == 200 or chat:
         return answer
     return await session.post_elsewhere(session.root + INTERNAL, body)
@@ -76,7 +72,7 @@ async def return_ids(session: CheckSession) -> CheckResult:
         if not (session.chat if chat else session.text):
             continue
         body = session.body(PROMPT, chat=chat, max_tokens=TOKENS)
-        answer = await session.post({**body, "return_token_ids": True})
+        answer = await session.post({**body, RETURN_FIELD: True})
         if not chat and not any(_ids_in(answer)):
             answer = await session.post({**body, "detokenize": False})
         found = _ids_in(answer)
@@ -93,19 +89,10 @@ async def return_ids(session: CheckSession) -> CheckResult:
 
 
 def _ids_in(answer: Answer) -> ReturnedIds:
-    """Return the ids in an answer. Those of a prompt may be outside the choice."""
+    """Return the ids in an answer; none of what is not an answer."""
     if not answer.answered:
         return ReturnedIds(None, None)
-    raw = answer.first.raw
-    prompt = raw.get("prompt_token_ids") or answer.parsed.get("prompt_token_ids")
-    return ReturnedIds(_id_list(prompt), _id_list(raw.get("token_ids")))
-
-
-def _id_list(told: object) -> list[int] | None:
-    """Return token ids, or None if it is no list of them or an empty one."""
-    if not isinstance(told, list) or not told:
-        return None
-    return told if all(type(one) is int for one in told) else None
+    return read_returned(answer.first.raw, answer.parsed)
 
 
 def _wrong(answer: Answer, found: ReturnedIds, tokenized: list[int] | None) -> str | None:
@@ -116,7 +103,7 @@ def _wrong(answer: Answer, found: ReturnedIds, tokenized: list[int] | None) -> s
     prompt, counted = answer.tokens("prompt_tokens"), answer.tokens()
     if found.prompt is not None:
         if tokenized is not None and found.prompt != tokenized:
-            difference = _difference(found.prompt, tokenized)
+            difference = describe_difference(found.prompt, tokenized)
             return f"the ids of the prompt differ from the tokenizer's: {difference}"
         if prompt is not None and len(found.prompt) != prompt:
             return f"{len(found.prompt)} ids of a prompt of {prompt} tokens"
@@ -124,13 +111,6 @@ def _wrong(answer: Answer, found: ReturnedIds, tokenized: list[int] | None) -> s
     if written not in (None, 0, 1):
         return f"{len(found.answer or ())} ids of an answer of {counted} tokens"
     return None
-
-
-def _difference(one: list[int], other: list[int]) -> str:
-    at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
-    if at is None:
-        return f"{len(one)} of them, not {len(other)}"
-    return f"{one[at]}, not {other[at]}, at position {at}"
 
 
 def _describe(found: ReturnedIds) -> str:

@@ -13,6 +13,7 @@ from serve_eval.checks.row import CheckRow
 from serve_eval.checks.session import CheckSession
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.evaluation.plan.resolve import resolve_address
+from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
 from serve_eval.schema import Connection, Endpoint
 from serve_eval.workflows.smoke import smoke
 from serve_eval.workflows.smoke.smoke import Smoke
@@ -33,13 +34,14 @@ async def smoke_at(
     passkey_tokens: int | None = None,
     context_tokens: int | None = None,
     environ: Mapping[str, str] | None = None,
+    local: LocalTokenizer | None = None,
 ) -> Smoke:
     """Smoke-test the endpoint at `url`; `only` runs these checks and those that they depend on."""
     environ = environ or {}
     plan = resolve_address({"base_url": url}, environ)
     base_url = str(plan.launcher.options["base_url"])
     checks = smoke.choose_checks(
-        level, passkey_tokens=passkey_tokens, context_tokens=context_tokens
+        level, passkey_tokens=passkey_tokens, context_tokens=context_tokens, local=local
     )
     if only is not None:
         wanted = {*FIRST, *only}
