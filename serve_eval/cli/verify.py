@@ -22,6 +22,7 @@ from serve_eval.cli._sides import (
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
+    from serve_eval.evaluation.prompt_audit.reading import PromptSide
     from serve_eval.schema import VerificationReference
     from serve_eval.workflows.verify.legs import GivenWorker
     from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
@@ -41,7 +42,7 @@ USUAL = (
 EXAMPLES = (
     ("Compare a new deployment with the old one:", "serve-eval verify old:8000 new:8000"),
     (
-        "Measure with a healthy replica how much numerics differ, and keep the reference:",
+        "Keep a reference, with the floor that a healthy replica shows:",
         "serve-eval verify host:8000 --sibling host2:8000 --register llama.json",
     ),
     (
@@ -99,7 +100,7 @@ class PartOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeOptions:
-    """Choose the probes."""
+    """Choose the probes, and what prompts are compared with."""
 
     title: ClassVar[str] = "Probes"
     probes: Annotated[int | None, Setting("Most probes per server (default 200).", metavar="N")] = (
@@ -108,6 +109,13 @@ class ProbeOptions:
     text: Annotated[
         Path | None,
         Setting("Cut the probes from the paragraphs of this file.", metavar="FILE"),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        Setting(
+            "Folder of the model's tokenizer: also compare each server's prompt tokens with it.",
+            metavar="DIR",
+        ),
     ] = None
 
 
@@ -156,6 +164,7 @@ def verify(
     from serve_eval.cli._async import Interrupted
     from serve_eval.cli._streams import say
     from serve_eval.errors import PlanError
+    from serve_eval.evaluation.prompt_audit.local import open_local
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.verify.legs import parse_worker
     from serve_eval.workflows.verify.servers import PROBES, VerifyRules
@@ -176,12 +185,23 @@ def verify(
     sibling = None if reference.sibling is None else _name(reference.sibling, settings)
     out_dir = output.output_dir or new_folder("verify")
     try:
-        workers = [parse_worker(text, named[-1]) for text in parts.worker or ()]
-        code = _execute(named, sibling, workers, rules, reference, out_dir, as_json=output.as_json)
+        more = _Parts(
+            workers=[parse_worker(text, named[-1]) for text in parts.worker or ()],
+            tokenizer=None if probes.tokenizer is None else open_local(Path(probes.tokenizer)),
+        )
+        code = _execute(named, sibling, more, rules, reference, out_dir, as_json=output.as_json)
     except Interrupted:
         say("Interrupted; nothing was saved")
         code = INTERRUPTED
     raise typer.Exit(code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """What else is looked at: the servers of a deployment, and the tokens of prompts."""
+
+    workers: list[GivenWorker]
+    tokenizer: PromptSide | None
 
 
 def _check(servers: list[str], reference: ReferenceOptions, probes: ProbeOptions) -> None:
@@ -219,7 +239,7 @@ def _name(text: str, settings: dict[str, Any]) -> NamedPlan:
 def _execute(
     named: list[NamedPlan],
     sibling: NamedPlan | None,
-    workers: list[GivenWorker],
+    more: _Parts,
     rules: VerifyRules,
     reference: ReferenceOptions,
     out_dir: Path,
@@ -258,7 +278,8 @@ def _execute(
             rules,
             out_dir,
             source=str(reference.reference or ""),
-            workers=workers,
+            workers=more.workers,
+            tokenizer=more.tokenizer,
             notify=say,
         )
     )

@@ -106,7 +106,9 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     1 / evidence bounds a p-value. `beyond_noise`, `beyond_floor` and `far` count probes.
     `excluded_share` is the smallest share of probes beyond the limit of the outcome that the test
     would have excluded with 99 % confidence. `effect` is the median distance in units of the
-    sibling's. A server that is `part_of` a deployment has a `role` there, if that is known.
+    sibling's. `prompts` names prompts that the server reads as other tokens than the reference's
+    server, or than the files of a tokenizer. A server that is `part_of` a deployment has a `role`
+    there, if that is known.
     """
 
     name: str
@@ -130,6 +132,7 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     salted: bool
     fingerprint: str | None
     distances: tuple[ProbeDistance, ...]
+    prompts: tuple[str, ...] = ()
 
 
 class Verification(Struct, frozen=True, kw_only=True):

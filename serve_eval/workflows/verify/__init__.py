@@ -7,6 +7,7 @@ __all__ = [
     "evidence",
     "judged",
     "legs",
+    "prompts",
     "reference",
     "servers",
     "text",

@@ -31,7 +31,7 @@ def render(found: Verification, files: list[Path], console: Console) -> None:
         console.print(Text(side.outcome.value, style=_STYLES[side.outcome]), end="  ")
         if side.part_of is None:
             say(console, f"{side.name} against {found.reference}")
-            for line in _lines(found, side):
+            for line in (*_lines(found, side), *side.prompts):
                 say(console, f"  {line}")
         else:
             say(console, f"{side.name}, {side.role}: {side.why}")

@@ -17,6 +17,7 @@ import msgspec
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.prompt_audit.reading import PromptSide
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.plugins import extensions
@@ -31,6 +32,7 @@ from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.verify.candidates import CandidateCutter
 from serve_eval.workflows.verify.judged import JudgedServer
 from serve_eval.workflows.verify.legs import GivenWorker, name_parts, verify_parts
+from serve_eval.workflows.verify.prompts import audit_prompts
 from serve_eval.workflows.verify.reference import (
     ReferenceMaker,
     measure_noise,
@@ -78,14 +80,16 @@ async def verify(
     *,
     source: str = "",
     workers: Sequence[GivenWorker] = (),
+    tokenizer: PromptSide | None = None,
     environ: Mapping[str, str] = os.environ,
     notify: Callable[[str], None] = ignore,
 ) -> tuple[Verification, VerificationReference]:
     """Judge servers against a reference. Return the result, and the reference that was used.
 
     If a server is another one, its parts are judged too: `workers`, or those that it names.
-    `source` names the file of a reference. Raises what `register` raises, and EndpointError for a
-    server that answers too little.
+    `source` names the file of a reference. With a `tokenizer`, prompts are audited on each server;
+    without one, on those that are another one. Raises what `register` raises, and EndpointError for
+    a server that answers too little.
     """
     clock = Stopwatch()
     session = VerifySession(rules=rules, out_dir=out_dir, environ=environ, notify=notify)
@@ -117,11 +121,25 @@ async def verify(
             known = msgspec.structs.replace(
                 _to_reference(made, rules), floor=known.floor, noise=known.noise
             )
-        sides = [one.result() for one in judged]
+        sides = []
+        for one in judged:
+            prompts = await _audit(one, made, tokenizer)
+            sides.append(msgspec.structs.replace(one.result(), prompts=prompts))
         for one in others:
             probes = known.probes[: rules.probes]
             sides += await verify_parts(one, known, probes, workers, session)
     return _to_result(known, sides, name, clock, made), known
+
+
+async def _audit(
+    one: JudgedServer, made: ReferenceMaker | None, tokenizer: PromptSide | None
+) -> tuple[str, ...]:
+    """Return what a server makes of prompts, if that is asked for or may explain the outcome."""
+    if tokenizer is not None:
+        return await audit_prompts(one.server, tokenizer)
+    if one.evidence.found and made is not None:
+        return await audit_prompts(one.server, made.server.client)
+    return ()
 
 
 def _to_result(
