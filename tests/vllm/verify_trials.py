@@ -26,7 +26,7 @@ from serve_eval.schema import VerificationOutcome as Outcome
 from serve_eval.workflows.verify import evidence
 from serve_eval.workflows.verify.asking import AskedServer
 from serve_eval.workflows.verify.distance import measure_distance
-from serve_eval.workflows.verify.evidence import Evidence
+from serve_eval.workflows.verify.evidence import ProbeEvidence
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import register
 from tests.scripted_server import serve_in_thread
@@ -128,7 +128,7 @@ def try_often(
     for trial in range(TRIALS):
         order = random.Random(f"{SEED}:{trial}").sample(range(len(probes)), BUDGET)
         floor = max(one.nats for i in order[:SIBLING_PROBES] if (one := healthy[i]) is not None)
-        found = Evidence(limits=evidence.Limits(noise=0.0, step=0.0, floor=floor))
+        found = ProbeEvidence(limits=evidence.DistanceLimits(noise=0.0, step=0.0, floor=floor))
         for number, i in enumerate(order, start=1):
             if (one := judged[i]) is not None:
                 found.add(one)

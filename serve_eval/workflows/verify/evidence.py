@@ -36,7 +36,7 @@ MORE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class DistanceLimits:
     """The limits of distances, in nats. `floor` is None if it is unknown."""
 
     noise: float
@@ -60,7 +60,7 @@ class Limits:
 
 
 @dataclass(slots=True, kw_only=True)
-class Evidence:
+class ProbeEvidence:
     """What the probes so far say about one server.
 
     `tried` counts probes with and without an answer, `asked` those with one. `found` is True from
@@ -68,7 +68,7 @@ class Evidence:
     logarithm of the most evidence so far.
     """
 
-    limits: Limits
+    limits: DistanceLimits
     alpha: float = ALPHA
     tried: int = 0
     asked: int = 0
@@ -135,7 +135,7 @@ class Evidence:
         """The most evidence so far; 1 / evidence bounds a p-value."""
         return math.exp(min(self.highest, 700.0))
 
-    def excluded_share(self, outcome: VerificationOutcome) -> float | None:
+    def exclude_share(self, outcome: VerificationOutcome) -> float | None:
         """Return the smallest share of deviating probes that a sound outcome excludes."""
         if outcome is VerificationOutcome.IDENTICAL:
             return self.bound_share(self.beyond_noise)

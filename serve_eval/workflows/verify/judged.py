@@ -17,7 +17,7 @@ from serve_eval.schema import (
 )
 from serve_eval.workflows.verify.asking import AskedServer
 from serve_eval.workflows.verify.distance import measure_distance
-from serve_eval.workflows.verify.evidence import ALPHA, Evidence, Limits
+from serve_eval.workflows.verify.evidence import ALPHA, DistanceLimits, ProbeEvidence
 
 REPEATS = 3
 """Further answers to a probe whose answer is far from the reference's."""
@@ -29,12 +29,12 @@ class JudgedServer:
     """A server that is being judged: its evidence and what it was asked."""
 
     def __init__(self, server: AskedServer, known: VerificationReference, servers: int) -> None:
-        limits = Limits(noise=known.noise, step=known.step, floor=known.floor)
+        limits = DistanceLimits(noise=known.noise, step=known.step, floor=known.floor)
         self.server, self._known = server, known
-        self.evidence = Evidence(limits=limits, alpha=ALPHA / servers)
+        self.evidence = ProbeEvidence(limits=limits, alpha=ALPHA / servers)
         self._cached: int | None = None
 
-    def decided(self, budget: int) -> bool:
+    def is_decided(self, budget: int) -> bool:
         """Return True if the outcome is clear or the budget of probes is spent."""
         evidence = self.evidence
         return evidence.conclude() is not VerificationOutcome.UNDECIDED or evidence.tried >= budget
@@ -93,7 +93,7 @@ class JudgedServer:
             median=median,
             effect=median / unit if unit else None,
             evidence=evidence.highest_evidence,
-            excluded_share=evidence.excluded_share(outcome),
+            excluded_share=evidence.exclude_share(outcome),
             tokens=server.tokens,
             requests=server.requests,
             cached_tokens=self._cached,

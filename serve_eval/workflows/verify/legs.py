@@ -84,7 +84,7 @@ async def verify_parts(
             server.chat, server.salted = whole.server.chat, whole.server.salted and server.salted
             judged = JudgedServer(server, known, len(opened))
             for begin in range(0, len(probes), ROUND):
-                if judged.decided(session.rules.probes):
+                if judged.is_decided(session.rules.probes):
                     break
                 await judged.ask(probes[begin : begin + ROUND])
             found.append(judged.result(part_of=whole.server.name, role=role))

@@ -106,7 +106,7 @@ async def verify(
             known, floor=known.floor if rules.floor is None else rules.floor
         )
         judged = [JudgedServer(server, known, len(servers)) for server in asked]
-        while pending := [one for one in judged if not one.decided(rules.probes)]:
+        while pending := [one for one in judged if not one.is_decided(rules.probes)]:
             begin = pending[0].evidence.tried
             if made is not None:
                 await made.extend(min(rules.probes, begin + ROUND))

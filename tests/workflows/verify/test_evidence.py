@@ -15,8 +15,8 @@ from serve_eval.workflows.verify.evidence import (
     ALPHA,
     FAR_NATS,
     MORE,
-    Evidence,
-    Limits,
+    DistanceLimits,
+    ProbeEvidence,
 )
 
 FLOOR = 0.08
@@ -25,8 +25,8 @@ NEAR, BEYOND, VERY_FAR = 0.05, 0.2, 3.0
 
 def _judge(
     nats: Iterable[float], *, floor: float | None = FLOOR, noise: float = 0.0, step: float = 0.0
-) -> Evidence:
-    evidence = Evidence(limits=Limits(noise=noise, step=step, floor=floor))
+) -> ProbeEvidence:
+    evidence = ProbeEvidence(limits=DistanceLimits(noise=noise, step=step, floor=floor))
     for number, value in enumerate(nats):
         evidence.add(ProbeDistance(probe=str(number), nats=value))
     return evidence
@@ -76,7 +76,7 @@ def test_a_healthy_server_is_rarely_another_one_at_any_look() -> None:
     """Both shares are at their limits, which is worse than any healthy server that was seen."""
     rng, accused, trials = random.Random(5), 0, 400
     for _ in range(trials):
-        evidence = Evidence(limits=Limits(noise=0.0, step=0.0, floor=FLOOR))
+        evidence = ProbeEvidence(limits=DistanceLimits(noise=0.0, step=0.0, floor=FLOOR))
         for number in range(200):
             u = rng.random()
             nats = 1.0 if u < ALLOWED_FAR else BEYOND if u < ALLOWED else NEAR
@@ -84,7 +84,7 @@ def test_a_healthy_server_is_rarely_another_one_at_any_look() -> None:
             if evidence.found:
                 break
         accused += evidence.found
-    assert 0 < accused <= 10  # of 4 that the level allows on average
+    assert accused <= 8  # the level allows 4 on average
 
 
 @pytest.mark.parametrize(("share", "least"), [(0.08, 0.6), (0.5, 0.999)])
@@ -99,8 +99,8 @@ def test_a_fault_of_few_requests_is_mostly_found_within_the_budget(
 
 
 def test_far_is_half_a_nat_or_three_floors() -> None:
-    assert Limits(noise=0.0, step=0.0, floor=FLOOR).far == FAR_NATS
-    assert Limits(noise=0.0, step=0.0, floor=1.0).far == 3.0
+    assert DistanceLimits(noise=0.0, step=0.0, floor=FLOOR).far == FAR_NATS
+    assert DistanceLimits(noise=0.0, step=0.0, floor=1.0).far == 3.0
 
 
 def test_every_outcome_has_a_reason_with_its_figures() -> None:
