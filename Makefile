@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm test-gpu test-slurm test-mpi test-podman test-etcd lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
+.PHONY: demo test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -90,6 +90,11 @@ VLLM = .venv-vllm
 test-vllm: $(VENV)/.dev
 	@sh tests/vllm/build.sh $(VLLM)
 	SERVE_EVAL_VLLM=$(abspath $(VLLM)) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q tests/vllm
+
+# The outcomes of serve-eval verify on real engines, in half an hour. POOL=FILE keeps what was read, for further trials.
+verify-trials: $(VENV)/.dev
+	@sh tests/vllm/build.sh $(VLLM)
+	SERVE_EVAL_VLLM=$(abspath $(VLLM)) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.vllm.verify_trials $(POOL)
 
 # Needs an NVIDIA GPU and the environment of test-peers; without a GPU, the measurement is only tried out.
 test-gpu: $(VENV)/.dev

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,6 +29,7 @@ from tests.peers.peers import LACKS, NOT_OF_THIS_MODEL, Peer
 from tests.vllm.conftest import TABLE, address, has_avx512
 from tests.vllm.deployments import PYTHON, Deployments, aggregated, read_counter
 from tests.vllm.faulty_transfer import foreign_blocks, orchestrated
+from tests.vllm.measured import attribute, compare, verify
 
 pytestmark = [pytest.mark.slow, pytest.mark.vllm]
 VLLM = Peer("vLLM", "vllm", needs=PYTHON, gguf=False)
@@ -41,47 +41,8 @@ for name in ("json_schema", "json_portable", "special_tokens"):
 ASKED = "vllm:prompt_tokens_total"
 MOVED = 'vllm:prompt_tokens_by_source_total{source="external_kv_transfer"}'
 ALONE, FEW, MANY = 30, 60, 150
+ANOTHER = "ANOTHER MODEL, PRECISION OR CACHE"
 ROUNDS = 10
-
-
-def _compare(name: str, a: str, b: str, out: Path, *, limit: int, seed: int = 0) -> Any:
-    """Compare two endpoints as a user does; return the one task of comparison.json and the exit."""
-    began = time.monotonic()
-    ran = serve_eval(
-        "compare", a, b, "--model", MODEL, "--tasks", "word_problems", "--limit", limit,
-        "--seed", seed, "-o", out,
-    )  # fmt: skip
-    assert (out / "comparison.json").exists(), ran.stderr
-    [task] = json.loads((out / "comparison.json").read_text())["tasks"]
-    paired = task["verdict"]["paired"]
-    told = serve_eval("diagnose", out).stdout.strip().splitlines()
-    TABLE.append(
-        f"compare {name} | {task['a']['value']:.1f} | {task['b']['value']:.1f} | lost"
-        f" {task['worse']}, won {task['better']} | {task['verdict']['outcome']} | p"
-        f" {paired['p']:.2g} | {time.monotonic() - began:.0f} s | diagnose: {told[0]}"
-    )
-    return task, ran.returncode
-
-
-def _attribute(name: str, run: Path, *more: str, samples: int = 15) -> tuple[Any, int]:
-    """Ask the servers of a run separately; return who is accused, or the error, and the exit."""
-    ran = serve_eval("attribute", run, "--samples", samples, "--concurrency", 16, *more)
-    if ran.returncode not in (0, 1):
-        told = " ".join((ran.stderr + ran.stdout).split())
-        TABLE.append(f"attribute {name} | exit {ran.returncode} | {told[-240:]}")
-        return told, ran.returncode
-    found = json.loads((run / "attribution.json").read_text())
-    accused = [
-        f"{row['role']} {row['bad']} of {row['answers']}, others {row['others_bad']}"
-        for part in ("alone", "in_pairs", "transfer")
-        for row in (found[part] or {"rows": []})["rows"]
-        if row["accused"]
-    ]
-    TABLE.append(
-        f"attribute {name} | {'; '.join(accused) or 'nobody'} | {found['requests']} requests |"
-        f" {found['wall_s']:.0f} s"
-    )
-    return accused, ran.returncode
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -127,7 +88,7 @@ def test_quantisation_is_judged_by_what_it_costs(
     if name != "w8a8" and not has_avx512():
         pytest.skip(f"vLLM has no {name} on a CPU without AVX-512")
     a, b = single["aggregated"].base_url, single[name].base_url
-    task, _ = _compare(f"eager against {name}", a, b, tmp_path / "out", limit=MANY)
+    task, _ = compare(f"eager against {name}", a, b, tmp_path / "out", limit=MANY)
     assert task["verdict"]["outcome"] == outcome
 
 
@@ -138,7 +99,7 @@ def test_speculation_keeps_the_answers_and_its_acceptance_is_read(
     names = "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_drafts_total"
     before = [read_counter(root, name) for name in names]
     a, b = single["aggregated"].base_url, single["ngram"].base_url
-    task, _ = _compare("eager against n-gram", a, b, tmp_path / "out", limit=FEW)
+    task, _ = compare("eager against n-gram", a, b, tmp_path / "out", limit=FEW)
     assert task["verdict"]["outcome"] != "FAIL"
     accepted, drafts = (
         read_counter(root, name) - old for name, old in zip(names, before, strict=True)
@@ -187,11 +148,13 @@ def test_a_sound_transfer_passes_and_is_proven(pairs: Deployments, tmp_path: Pat
     context = address(disaggregated, "context_0")
     before = read_counter(decode, MOVED), read_counter(context, ASKED)
     a, b = pairs["aggregated"].base_url, disaggregated.base_url
-    task, _ = _compare("1 + 1, sound", a, b, tmp_path / "out", limit=MANY)
+    task, _ = compare("1 + 1, sound", a, b, tmp_path / "out", limit=MANY)
     assert task["verdict"]["outcome"] == "PASS"
     moved, asked = read_counter(decode, MOVED) - before[0], read_counter(context, ASKED) - before[1]
     TABLE.append(f"1 + 1, sound: {moved:.0f} of {asked:.0f} prompt tokens moved")
     assert moved == asked > 0
+    found = verify("1 + 1, sound", disaggregated.base_url, pairs, tmp_path / "verify")
+    assert found["sides"][0]["outcome"] == "IDENTICAL"
     served = [
         json.loads(line) for line in (tmp_path / "out/b/served.jsonl").read_text().splitlines()
     ]
@@ -206,12 +169,12 @@ def test_sound_servers_are_accused_of_nothing(pairs: Deployments, tmp_path: Path
     workers = _workers(pairs, "generation_0")
     for number in range(ROUNDS):
         out = tmp_path / str(number)
-        task, code = _compare(f"sound, round {number}", a, b, out, limit=20, seed=number)
+        task, code = compare(f"sound, round {number}", a, b, out, limit=20, seed=number)
         assert (task["verdict"]["outcome"] != "FAIL", code in (0, 3)) == (True, True)
         bad = re.compile("unsteady|unlike|more_flips|more_failures|uneven")
         assert not [line for line in task["warnings"] if bad.search(line)]
         if number < 3:
-            assert _attribute(f"sound, round {number}", out / "b", *workers) == ([], 0)
+            assert attribute(f"sound, round {number}", out / "b", *workers) == ([], 0)
 
 
 def _workers(pairs: Deployments, *generation: str) -> list[str]:
@@ -233,7 +196,9 @@ def test_blocks_of_other_requests_are_found(pairs: Deployments, tmp_path: Path) 
         orchestrated(context, [decode]) as url,
     ):
         a = pairs["aggregated"].base_url
-        task, code = _compare("foreign blocks for 10 %", a, url, tmp_path / "out", limit=100)
+        task, code = compare("foreign blocks for 10 %", a, url, tmp_path / "out", limit=100)
+        found = verify("foreign blocks for 10 %", url, pairs, tmp_path / "verify")
+    assert found["sides"][0]["outcome"] == ANOTHER
     assert (task["verdict"]["outcome"], code) == ("FAIL", 1)
     assert task["worse"] > 5 * task["better"]
 
@@ -245,10 +210,13 @@ def test_unequal_block_sizes_are_found_and_the_transfer_is_named(
     decode = pairs["blocks_of_64"].base_url.removesuffix("/v1")
     with orchestrated(context, [decode]) as url:
         a = pairs["aggregated"].base_url
-        task, code = _compare("block sizes 32 and 64", a, url, tmp_path / "out", limit=FEW)
+        task, code = compare("block sizes 32 and 64", a, url, tmp_path / "out", limit=FEW)
         assert (task["verdict"]["outcome"], code) == ("FAIL", 1)
         workers = _workers(pairs, "blocks_of_64")
-        accused, code = _attribute("block sizes 32 and 64", tmp_path / "out/b", *workers)
+        accused, code = attribute("block sizes 32 and 64", tmp_path / "out/b", *workers)
+        found = verify("block sizes 32 and 64", url, pairs, tmp_path / "verify", *workers)
+    assert found["sides"][0]["outcome"] == ANOTHER
+    assert ["transfer of the KV cache" in one for one in found["named"]] == [True]
     assert (len(accused), code) == (1, 1)
     assert accused[0].startswith("transfer")
 
@@ -261,14 +229,17 @@ def test_one_of_two_generation_servers_with_three_bits_is_named(
     decodes = [address(pairs["disaggregated"], "generation_0"), bad]
     with orchestrated(context, decodes) as url:
         a = pairs["aggregated"].base_url
-        task, code = _compare("one of two int3", a, url, tmp_path / "out", limit=100)
+        task, code = compare("one of two int3", a, url, tmp_path / "out", limit=100)
         assert (task["verdict"]["outcome"], code) == ("FAIL", 1)
         rows = [row for row in task["attributions"][1]["rows"] if row["accused"]]
         named = [f"{row['worker']}: {row['bad']} of {row['answers']}" for row in rows]
         TABLE.append(f"one of two int3, as the run names it: {named}")
         assert [row["worker"] for row in rows] == ["generation_1"]
         workers = _workers(pairs, "generation_0", "int3")
-        accused, code = _attribute("one of two int3", tmp_path / "out/b", *workers, samples=25)
+        accused, code = attribute("one of two int3", tmp_path / "out/b", *workers, samples=25)
+        found = verify("one of two int3", url, pairs, tmp_path / "verify", *workers)
+    assert found["sides"][0]["outcome"] == ANOTHER
+    assert [bad in one for one in found["named"]] == [True]
     assert code == 1
     assert any(one.startswith("generation") for one in accused)
 
@@ -285,7 +256,7 @@ def test_a_generation_server_that_takes_nothing_over_is_an_error(
         )  # fmt: skip
         assert ran.returncode == 3, ran.stderr  # NO REFERENCE
         workers = _workers(pairs, "aggregated")
-        told, code = _attribute("decode takes nothing over", tmp_path / "run", *workers)
+        told, code = attribute("decode takes nothing over", tmp_path / "run", *workers)
     assert code == 4
     assert "KV" in told
 

@@ -1,0 +1,71 @@
+"""The commands whose results the tests check, and the line of the table that each adds."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.cli.command import serve_eval
+from tests.peers.conftest import MODEL
+from tests.vllm.conftest import TABLE
+from tests.vllm.deployments import Deployments
+
+FLOOR = 0.08
+"""The largest distance of healthy engines with these weights, in nats."""
+
+
+def compare(name: str, a: str, b: str, out: Path, *, limit: int, seed: int = 0) -> Any:
+    """Compare two endpoints as a user does; return the one task of comparison.json and the exit."""
+    began = time.monotonic()
+    ran = serve_eval(
+        "compare", a, b, "--model", MODEL, "--tasks", "word_problems", "--limit", limit,
+        "--seed", seed, "-o", out,
+    )  # fmt: skip
+    assert (out / "comparison.json").exists(), ran.stderr
+    [task] = json.loads((out / "comparison.json").read_text())["tasks"]
+    paired = task["verdict"]["paired"]
+    told = serve_eval("diagnose", out).stdout.strip().splitlines()
+    TABLE.append(
+        f"compare {name} | {task['a']['value']:.1f} | {task['b']['value']:.1f} | lost"
+        f" {task['worse']}, won {task['better']} | {task['verdict']['outcome']} | p"
+        f" {paired['p']:.2g} | {time.monotonic() - began:.0f} s | diagnose: {told[0]}"
+    )
+    return task, ran.returncode
+
+
+def attribute(name: str, run: Path, *more: str, samples: int = 15) -> tuple[Any, int]:
+    """Ask the servers of a run separately; return who is accused, or the error, and the exit."""
+    ran = serve_eval("attribute", run, "--samples", samples, "--concurrency", 16, *more)
+    if ran.returncode not in (0, 1):
+        told = " ".join((ran.stderr + ran.stdout).split())
+        TABLE.append(f"attribute {name} | exit {ran.returncode} | {told[-240:]}")
+        return told, ran.returncode
+    found = json.loads((run / "attribution.json").read_text())
+    accused = [
+        f"{row['role']} {row['bad']} of {row['answers']}, others {row['others_bad']}"
+        for part in ("alone", "in_pairs", "transfer")
+        for row in (found[part] or {"rows": []})["rows"]
+        if row["accused"]
+    ]
+    TABLE.append(
+        f"attribute {name} | {'; '.join(accused) or 'nobody'} | {found['requests']} requests |"
+        f" {found['wall_s']:.0f} s"
+    )
+    return accused, ran.returncode
+
+
+def verify(name: str, b: str, pairs: Deployments, out: Path, *parts: str) -> Any:
+    """Verify a deployment against the aggregated server; return verification.json."""
+    a = pairs["aggregated"].base_url
+    ran = serve_eval("verify", a, b, "--model", MODEL, "--floor", FLOOR, *parts, "-o", out)
+    assert (out / "verification.json").exists(), ran.stderr
+    found = json.loads((out / "verification.json").read_text())
+    side = found["sides"][0]
+    requests = found["reference_requests"] + sum(one["requests"] for one in found["sides"])
+    TABLE.append(
+        f"verify {name} | {side['outcome']} | {side['beyond_floor']} of {side['asked']} beyond"
+        f" {FLOOR} nat | {requests} requests | {found['wall_s']:.0f} s | {found['named']}"
+    )
+    return found
