@@ -75,6 +75,9 @@ class ReferenceOptions:
     reference: Annotated[
         Path | None, Setting("Use the reference in this file.", metavar="FILE")
     ] = None
+    fleet: Annotated[
+        bool, Setting("Use no reference: judge three or more servers by their majority.")
+    ] = False
     floor: Annotated[
         float | None,
         Setting("Largest difference of sound numerics, if you know it.", metavar="NATS"),
@@ -212,6 +215,8 @@ def _check(servers: list[str], reference: ReferenceOptions, probes: ProbeOptions
         raise PlanError("--register makes a reference and --reference uses one: give one of them")
     if reference.register is not None and len(servers) > 1:
         raise PlanError("--register takes one server")
+    if reference.fleet:
+        _check_fleet(servers, reference)
     if reference.register is None and reference.reference is None and len(servers) < 2:
         raise PlanError(
             "name a reference and a server to verify",
@@ -223,6 +228,17 @@ def _check(servers: list[str], reference: ReferenceOptions, probes: ProbeOptions
         raise PlanError("--probes must be 1 or more")
     if reference.floor is not None and not 0 < reference.floor < 100:
         raise PlanError("--floor must be a positive number of nats, such as 0.08")
+
+
+def _check_fleet(servers: list[str], reference: ReferenceOptions) -> None:
+    """Raise PlanError for options that do not fit a majority."""
+    from serve_eval.errors import PlanError
+    from serve_eval.workflows.verify.fleet import LEAST_SERVERS
+
+    if reference.register or reference.reference or reference.sibling:
+        raise PlanError("--fleet uses no reference: leave out --register, --reference, --sibling")
+    if len(servers) < LEAST_SERVERS:
+        raise PlanError(f"--fleet: a majority takes {LEAST_SERVERS} servers or more")
 
 
 def _name(text: str, settings: dict[str, Any]) -> NamedPlan:
@@ -248,17 +264,15 @@ def _execute(
 ) -> int:
     """Register or verify, with remarks on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import run_async
-    from serve_eval.cli._streams import draw, emit, say
-    from serve_eval.evaluation.storage.file_names import VERIFICATION, VERIFICATION_REFERENCE
-    from serve_eval.evaluation.storage.private_files import read_written_text
+    from serve_eval.cli._streams import draw, say
+    from serve_eval.cli._verified import show_verified
     from serve_eval.evaluation.storage.reports.verification_files import (
         read_reference,
         write_reference,
-        write_verification,
     )
     from serve_eval.verdicts.exit_code import PASS
-    from serve_eval.workflows.verify.text import render, render_reference
-    from serve_eval.workflows.verify.verify import register, verify
+    from serve_eval.workflows.verify.text import render_reference
+    from serve_eval.workflows.verify.verify import register, verify, verify_fleet
 
     if reference.register is not None:
         file = reference.register
@@ -266,6 +280,9 @@ def _execute(
         write_reference(file, made)
         draw(lambda console: render_reference(made, file, console))
         return PASS
+    if reference.fleet:
+        found, used = run_async(verify_fleet(named, rules, out_dir, notify=say))
+        return show_verified(found, used, out_dir, as_json=as_json)
     known: NamedPlan | VerificationReference = (
         named[0] if reference.reference is None else read_reference(reference.reference)
     )
@@ -283,13 +300,6 @@ def _execute(
             notify=say,
         )
     )
-    files = [out_dir / VERIFICATION]
-    write_verification(files[0], found)
-    if reference.reference is None:
-        files.append(out_dir / VERIFICATION_REFERENCE)
-        write_reference(files[1], used)
-    if as_json:
-        emit(read_written_text(files[0]))
-    else:
-        draw(lambda console: render(found, files, console))
-    return found.exit_code
+    return show_verified(
+        found, used if reference.reference is None else None, out_dir, as_json=as_json
+    )

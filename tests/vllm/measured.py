@@ -12,7 +12,7 @@ from tests.peers.conftest import MODEL
 from tests.vllm.conftest import TABLE
 from tests.vllm.deployments import Deployments
 
-FLOOR = 0.08
+FLOOR = 0.22
 """The largest distance of healthy engines with these weights, in nats."""
 
 

@@ -120,24 +120,48 @@ def try_often(
     probes: Sequence[Probe],
     sibling: Sequence[ProbeReading | None],
     b: Sequence[ProbeReading | None],
+    sd: float = 0.0,
 ) -> tuple[Counter[str], list[int]]:
-    """Return the outcomes of all trials, and the probes that each took."""
-    healthy = [_distance(p, one) for p, one in zip(probes, sibling, strict=True)]
-    judged = [_distance(p, one) for p, one in zip(probes, b, strict=True)]
-    outcomes, taken = Counter[str](), []
+    """Return the outcomes of all trials, and the probes that each took.
+
+    `sd` is the standard deviation of the noise, in nats, that is added to every log-probability.
+    """
+    outcomes, taken = Counter[str](), list[int]()
     for trial in range(TRIALS):
-        order = random.Random(f"{SEED}:{trial}").sample(range(len(probes)), BUDGET)
-        floor = max(one.nats for i in order[:SIBLING_PROBES] if (one := healthy[i]) is not None)
-        found = ProbeEvidence(limits=evidence.DistanceLimits(noise=0.0, step=0.0, floor=floor))
-        for number, i in enumerate(order, start=1):
-            if (one := judged[i]) is not None:
-                found.add(one)
+        rng = random.Random(f"{SEED}:{trial}")
+        order = rng.sample(range(len(probes)), BUDGET)
+        asked = [_add_noise(probes[i].reading, sd, rng) for i in order]
+        first = list(zip(order, asked, strict=True))[:SIBLING_PROBES]
+        own = [_far(one, _add_noise(probes[i].reading, sd, rng)) for i, one in first]
+        healthy = [_far(one, _add_noise(sibling[i], sd, rng)) for i, one in first]
+        limits = evidence.DistanceLimits(noise=max(own), step=0.0, floor=max(healthy))
+        found = ProbeEvidence(limits=limits)
+        for number, (i, one) in enumerate(zip(order, asked, strict=True), start=1):
+            reading = _add_noise(b[i], sd, rng)
+            if reading and (distance := measure_distance(probes[i].id, one, reading)):
+                found.add(distance)
             looked = number % 20 == 0
             if found.found or (looked and found.conclude() is not Outcome.UNDECIDED):
                 break
         outcomes[found.conclude().value] += 1
         taken.append(found.asked)
     return outcomes, taken
+
+
+def _add_noise(reading: ProbeReading | None, sd: float, rng: random.Random) -> ProbeReading | None:
+    if reading is None or not sd:
+        return reading
+    tokens = []
+    for token in reading.tokens:
+        top = {text: value + rng.gauss(0, sd) for text, value in token.top.items()}
+        logprob = top.get(token.text, token.logprob + rng.gauss(0, sd))
+        tokens.append(msgspec.structs.replace(token, logprob=logprob, top=top))
+    return msgspec.structs.replace(reading, tokens=tuple(tokens))
+
+
+def _far(a: ProbeReading | None, b: ProbeReading | None) -> float:
+    found = None if a is None or b is None else measure_distance("", a, b)
+    return 0.0 if found is None else found.nats
 
 
 def _distance(probe: Probe, reading: ProbeReading | None) -> ProbeDistance | None:
@@ -151,10 +175,16 @@ def print_tables(probes: Sequence[Probe], pool: Mapping[str, list[ProbeReading |
         nats = [one.nats for p, r in zip(probes, readings, strict=True) if (one := _distance(p, r))]
         tenth = statistics.quantiles(nats, n=10)[-1]
         print(f"{name} | {statistics.median(nats):.4f} | {tenth:.4f} | {max(nats):.4f}")
-    for sibling in ("compiled", "float32", "numpy"):
-        print(f"\nsibling {sibling}: system | outcomes in {TRIALS} trials | probes (median, 90 %)")
+    cases = [("compiled", 0.0), ("float32", 0.0), ("numpy", 0.0)]
+    cases += [("compiled", sd) for sd in (0.005, 0.02, 0.05)]
+    for sibling, sd in cases:
+        noise = f", noise of {sd} nat" if sd else ""
+        print(
+            f"\nsibling {sibling}{noise}: system | outcomes in {TRIALS} trials | probes"
+            " (median, 90 %)"
+        )
         for name, readings in pool.items():
-            outcomes, taken = try_often(probes, pool[sibling], readings)
+            outcomes, taken = try_often(probes, pool[sibling], readings, sd)
             told = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
             tenth = statistics.quantiles(taken, n=10)[-1]
             print(f"{name} | {told} | {statistics.median(taken):.0f}, {tenth:.0f}")

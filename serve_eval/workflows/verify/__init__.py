@@ -5,6 +5,7 @@ __all__ = [
     "candidates",
     "distance",
     "evidence",
+    "fleet",
     "judged",
     "legs",
     "prompts",

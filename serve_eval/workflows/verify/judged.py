@@ -11,6 +11,7 @@ from serve_eval.errors import EndpointError
 from serve_eval.schema import (
     Probe,
     ProbeDistance,
+    ProbeReading,
     VerificationOutcome,
     VerificationReference,
     VerifiedSide,
@@ -19,8 +20,8 @@ from serve_eval.workflows.verify.asking import AskedServer
 from serve_eval.workflows.verify.distance import measure_distance
 from serve_eval.workflows.verify.evidence import ALPHA, DistanceLimits, ProbeEvidence
 
-REPEATS = 3
-"""Further answers to a probe whose answer is far from the reference's."""
+REPEATS, REPEATED = 3, 3
+"""Further answers to a probe that is far from the reference, and number of such probes."""
 MOST_UNANSWERED, LEAST_UNANSWERED = 0.1, 10
 """Share and number of probes without an answer with which a server is given up."""
 
@@ -44,7 +45,10 @@ class JudgedServer:
 
         Raises EndpointError if the server answers too few.
         """
-        readings = await self.server.read_all([probe.prompt for probe in probes])
+        await self.judge(probes, await self.server.read_all([probe.prompt for probe in probes]))
+
+    async def judge(self, probes: Sequence[Probe], readings: Sequence[ProbeReading | None]) -> None:
+        """Look at the evidence after each of the server's answers. Raises as `ask` does."""
         for probe, reading in zip(probes, readings, strict=True):
             self.evidence.tried += 1
             if reading is None:
@@ -62,7 +66,7 @@ class JudgedServer:
 
     async def _repeat(self, probe: Probe, distance: ProbeDistance) -> ProbeDistance:
         """Ask a probe again whose answer is far from the reference's."""
-        if distance.nats <= self.evidence.limits.far:
+        if distance.nats <= self.evidence.limits.far or self.evidence.far >= REPEATED:
             return distance
         more = await self.server.read_all([probe.prompt] * REPEATS)
         measured = [

@@ -30,6 +30,7 @@ from serve_eval.schema import (
 )
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.verify.candidates import CandidateCutter
+from serve_eval.workflows.verify.fleet import judge_fleet
 from serve_eval.workflows.verify.judged import JudgedServer
 from serve_eval.workflows.verify.legs import GivenWorker, name_parts, verify_parts
 from serve_eval.workflows.verify.prompts import audit_prompts
@@ -129,6 +130,30 @@ async def verify(
             probes = known.probes[: rules.probes]
             sides += await verify_parts(one, known, probes, workers, session)
     return _to_result(known, sides, name, clock, made), known
+
+
+@with_scope
+async def verify_fleet(
+    servers: Sequence[NamedPlan],
+    rules: VerifyRules,
+    out_dir: Path,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    notify: Callable[[str], None] = ignore,
+) -> tuple[Verification, VerificationReference]:
+    """Judge servers by their majority. Return the result, and the reference that was used.
+
+    Raises what `verify` raises.
+    """
+    clock = Stopwatch()
+    session = VerifySession(rules=rules, out_dir=out_dir, environ=environ, notify=notify)
+    async with AsyncExitStack() as stack:
+        made = await _open_maker(servers[0], None, session, stack)
+        await made.extend(ROUND)
+        first = _to_reference(made, rules)
+        name, known, sides = await judge_fleet(made, servers[1:], first, session, stack)
+    name = f"the majority, as {name}"
+    return _to_result(known, sides, name, clock, None), known
 
 
 async def _audit(

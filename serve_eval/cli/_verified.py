@@ -1,0 +1,34 @@
+"""Write and print the result of `serve-eval verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from serve_eval.schema import Verification, VerificationReference
+
+
+def show_verified(
+    found: Verification, used: VerificationReference | None, out_dir: Path, *, as_json: bool
+) -> int:
+    """Write the files, print the result, and return the exit code."""
+    from serve_eval.cli._streams import draw, emit
+    from serve_eval.evaluation.storage.file_names import VERIFICATION, VERIFICATION_REFERENCE
+    from serve_eval.evaluation.storage.private_files import read_written_text
+    from serve_eval.evaluation.storage.reports.verification_files import (
+        write_reference,
+        write_verification,
+    )
+    from serve_eval.workflows.verify.text import render
+
+    files = [out_dir / VERIFICATION]
+    write_verification(files[0], found)
+    if used is not None:
+        files.append(out_dir / VERIFICATION_REFERENCE)
+        write_reference(files[1], used)
+    if as_json:
+        emit(read_written_text(files[0]))
+    else:
+        draw(lambda console: render(found, files, console))
+    return found.exit_code

@@ -1,0 +1,140 @@
+"""Judge the servers of a fleet by each other: find those that differ from the majority.
+
+All servers are asked the same probes. The one with the smallest distances from the others stands
+for the majority, and the nearer half of the others shows what healthy servers differ by. So fewer
+than half of them may be broken in the same way, or more in different ways.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+
+import msgspec
+
+from serve_eval.errors import EndpointError
+from serve_eval.schema import Probe, ProbeReading, VerificationReference, VerifiedSide
+from serve_eval.workflows.verify.asking import AskedServer
+from serve_eval.workflows.verify.distance import GONE, measure_distance
+from serve_eval.workflows.verify.judged import JudgedServer
+from serve_eval.workflows.verify.reference import ReferenceMaker
+from serve_eval.workflows.verify.servers import NamedPlan, VerifySession, open_server
+
+FIRST, ROUND = 60, 20
+"""Probes that all servers are asked, and those of each further round."""
+LEAST_SERVERS = 3
+Readings = Sequence[ProbeReading | None]
+
+
+async def judge_fleet(
+    made: ReferenceMaker,
+    servers: Sequence[NamedPlan],
+    known: VerificationReference,
+    session: VerifySession,
+    stack: AsyncExitStack,
+) -> tuple[str, VerificationReference, list[VerifiedSide]]:
+    """Return the name of the server that stands for the majority, the reference, and the sides.
+
+    `made` asks the first server, and `known` is its reference.
+    """
+    await made.extend(min(FIRST, session.rules.probes))
+    opened = [await stack.enter_async_context(open_server(one, session)) for one in servers]
+    asked = [made.server, *opened]
+    prompts = [probe.prompt for probe in made.probes]
+    found = await asyncio.gather(*(one.read_all(prompts) for one in opened))
+    readings: list[Readings] = [[probe.reading for probe in made.probes], *found]
+    middle, spread = find_middle(made.probes, readings)
+    floor = session.rules.floor or max(spread, known.noise)
+    known = msgspec.structs.replace(known, floor=floor)
+    judged = {
+        place: JudgedServer(server, known, len(asked) - 1)
+        for place, server in enumerate(asked)
+        if place != middle
+    }
+    kept = {place: readings[place] for place in judged}
+    begin = 0
+    while pending := {
+        place: one for place, one in judged.items() if not one.is_decided(session.rules.probes)
+    }:
+        if begin >= len(made.probes):
+            if begin >= session.rules.probes:
+                break
+            await made.extend(min(session.rules.probes, begin + ROUND))
+            more = made.probes[begin:]
+            readings[middle], kept = await _read_more(more, asked, middle, pending, readings)
+        probes = rebase(made.probes[begin:], readings[middle][begin:])
+        for place, one in pending.items():
+            answers = [
+                reading
+                for reading, answer in zip(
+                    kept[place][begin:], readings[middle][begin:], strict=True
+                )
+                if answer is not None
+            ]
+            await one.judge(probes, answers)
+        begin = len(made.probes)
+    known = msgspec.structs.replace(known, probes=tuple(rebase(made.probes, readings[middle])))
+    return asked[middle].name, known, [judged[place].result() for place in sorted(judged)]
+
+
+async def _read_more(
+    more: Sequence[Probe],
+    asked: Sequence[AskedServer],
+    middle: int,
+    pending: Mapping[int, JudgedServer],
+    readings: Sequence[Readings],
+) -> tuple[Readings, dict[int, Readings]]:
+    """Ask further probes of the middle server and of those that are not clear yet."""
+    prompts = [probe.prompt for probe in more]
+    places = sorted({middle, *pending})
+
+    async def read(place: int) -> Readings:
+        own = [probe.reading for probe in more] if place == 0 else None
+        return [*readings[place], *(own or await asked[place].read_all(prompts))]
+
+    found = dict(zip(places, await asyncio.gather(*map(read, places)), strict=True))
+    return found.pop(middle), found
+
+
+def rebase(probes: Sequence[Probe], readings: Readings) -> list[Probe]:
+    """Return the probes with another server's answers as the reference, without missing ones."""
+    return [
+        msgspec.structs.replace(probe, reading=reading, again=(), sibling=None)
+        for probe, reading in zip(probes, readings, strict=True)
+        if reading is not None
+    ]
+
+
+def find_middle(probes: Sequence[Probe], readings: Sequence[Readings]) -> tuple[int, float]:
+    """Return the server in the middle of all, and the largest distance of the nearer half from it.
+
+    Pure. The middle is the server whose median distance from its nearer half is the smallest. It
+    takes a majority to be near each other, so a broken minority is not in the middle. Raises
+    EndpointError if too few servers answer.
+    """
+    able = [place for place, one in enumerate(readings) if any(one)]
+    if len(able) < LEAST_SERVERS:
+        raise EndpointError(f"only {len(able)} servers answered; a majority takes {LEAST_SERVERS}")
+    best: tuple[float, int, float] | None = None
+    for place in able:
+        rows = sorted(
+            (statistics.median(nats), max(nats))
+            for other in able
+            if other != place and (nats := _measure_all(probes, readings[place], readings[other]))
+        )
+        near = rows[: len(able) // 2]
+        score = sum(median for median, _ in near), place, max(largest for _, largest in near)
+        best = score if best is None or score < best else best
+    assert best is not None
+    return best[1], best[2]
+
+
+def _measure_all(probes: Sequence[Probe], a: Readings, b: Readings) -> list[float]:
+    found = [
+        GONE if (one := measure_distance(probe.id, x, y)) is None else one.nats
+        for probe, x, y in zip(probes, a, b, strict=True)
+        if x is not None and y is not None
+    ]
+    return found or [GONE]
