@@ -132,8 +132,6 @@ def test_every_package_says_what_it_holds() -> None:
         assert "__all__" in map(ast.unparse, targets), init
 
 
-
-
 IRREGULAR = """begun built chosen done drawn found given gone got grown had held hidden kept known left lost made meant
 met said seen sent shown spoken sworn taken thought told torn understood won written"""  # noqa: E501
 NO_PARTICIPLE = frozenset(
