@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +20,11 @@ from serve_eval.plugins.scope import scope
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
 from tests.tasks.made_data import write_all
 
+# BLAS threads of several workers would wait for each other on the same cores, and cost
+# processor time. Nothing above imports numpy, which reads these variables once.
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
 # A shell that starts the tests in its background ignores SIGINT, which every process of a test
 # would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -26,6 +33,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # These tests check correctness, not speed: a busy machine must not fail a property.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the collected tests and their modules from garbage collection.
+
+    They stay until the end, so that each pass over them would find nothing.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -58,13 +59,56 @@ def test_forty_behaviours_are_where_newcomers_are_sent() -> None:
     assert not [file for file in behaviours.values() if not (ROOT / file).exists()]
 
 
-def test_public_class_names_are_unique() -> None:
-    places: dict[str, list[str]] = {}
+class Function(NamedTuple):
+    """A function of the product."""
+
+    place: str
+    name: str
+    is_property: bool
+    parameters: tuple[str, ...]
+
+
+class Survey(NamedTuple):
+    """The functions of the product, and its public classes with their files."""
+
+    functions: list[Function]
+    classes: list[tuple[str, str]]
+
+
+@cache
+def _survey() -> Survey:
+    """Parse the product once for all tests."""
+    survey = Survey([], [])
     for folder in ("serve_eval", "launchers"):
         for file in (ROOT / folder).rglob("*.py"):
-            for node in ast.parse(file.read_text()).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+            place, tree = str(file.relative_to(ROOT)), ast.parse(file.read_text())
+            survey.classes.extend(
+                (place, node.name)
+                for node in tree.body
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+            )
+            survey.functions.extend(
+                _describe(place, node)
+                for node in ast.walk(tree)
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            )
+    return survey
+
+
+def _describe(place: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Function:
+    given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+    return Function(
+        place=f"{place}:{node.lineno}",
+        name=node.name,
+        is_property=any("property" in ast.unparse(one) for one in node.decorator_list),
+        parameters=tuple(parameter.arg for parameter in given),
+    )
+
+
+def test_public_class_names_are_unique() -> None:
+    places: dict[str, list[str]] = {}
+    for place, name in _survey().classes:
+        places.setdefault(name, []).append(place)
     assert not {name: files for name, files in places.items() if len(files) > 1}
 
 
@@ -88,21 +132,6 @@ def test_every_package_says_what_it_holds() -> None:
         assert "__all__" in map(ast.unparse, targets), init
 
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@cache
-def _list_functions() -> list[tuple[str, Function]]:
-    """Return every function of the product with its location."""
-    return [
-        (f"{file.relative_to(ROOT)}:{node.lineno}", node)
-        for folder in ("serve_eval", "launchers")
-        for file in (ROOT / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, Function)
-    ]
-
-
 IRREGULAR = """begun built chosen done drawn found given gone got grown had held hidden kept known left lost made meant
 met said seen sent shown spoken sworn taken thought told torn understood won written"""  # noqa: E501
 NO_PARTICIPLE = frozenset(
@@ -121,23 +150,18 @@ def test_functions_are_verbs_and_never_participles() -> None:
     assert all(map(_begins_with_participle, ("told_so_far", "_aggregated")))
     assert not any(map(_begins_with_participle, ("seed", "_find_known")))
     named = [
-        f"{place} {function.name}"
-        for place, function in _list_functions()
-        if not any("property" in ast.unparse(one) for one in function.decorator_list)
-        and _begins_with_participle(function.name)
+        f"{function.place} {function.name}"
+        for function in _survey().functions
+        if not function.is_property and _begins_with_participle(function.name)
     ]
     assert named == []
 
 
 def test_parameters_of_one_letter_are_those_of_the_field() -> None:
     letters = {
-        f"{place} {parameter.arg}"
-        for place, function in _list_functions()
-        for parameter in (
-            *function.args.posonlyargs,
-            *function.args.args,
-            *function.args.kwonlyargs,
-        )
-        if len(parameter.arg) == 1 and parameter.arg not in "nkpiab_"
+        f"{function.place} {parameter}"
+        for function in _survey().functions
+        for parameter in function.parameters
+        if len(parameter) == 1 and parameter not in "nkpiab_"
     }
     assert letters == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -106,6 +107,22 @@ def test_the_command_of_ci_is_that_of_the_makefile() -> None:
     )
     assert "timeout" in rule
     assert "--slow-part" in rule
+
+
+@pytest.mark.parametrize("failing", ["none", "lint", "test-slow-part", "test-peer"])
+def test_ci_fails_with_any_step_and_prints_all(tmp_path: Path, failing: str) -> None:
+    """A `make` of our own stands for the steps; the last two run at the same time."""
+    (tmp_path / "make").write_text(f'#!/bin/sh\necho "made $1"\n[ "$1" != {failing} ]\n')
+    (tmp_path / "make").chmod(0o755)
+    script = tmp_path / ".ci/run"
+    script.parent.mkdir()
+    script.write_bytes((ROOT / ".ci/run").read_bytes())
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", script], env=environ, capture_output=True, text=True)
+    assert (done.returncode == 0) == (failing == "none"), done.stderr
+    if failing in ("none", "test-peer"):  # any other failure ends the rest
+        made = ["lint", "test", "test-sandbox", "test-slow-part", "test-peer"]
+        assert sorted(done.stdout.split("\n")) == sorted(["", *(f"made {step}" for step in made)])
 
 
 @pytest.mark.parametrize("marker", ["slurm", "mpi", "peers", "gpu"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -181,7 +182,9 @@ def environment() -> dict[str, object]:
     }
 
 
+@cache
 def _version(package: str) -> str | None:
+    # A report is built several times a run, and each look-up parses the metadata of the package.
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

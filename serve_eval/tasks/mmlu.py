@@ -81,13 +81,13 @@ def task(
                 f"MMLU is incomplete: {folder} has {detail}; {wanted} are needed",
                 hint=local.advice(SOURCE),
             )
+        heads = {subject: _head(subject, dev[subject][:num_fewshot]) for subject in SUBJECTS}
         samples = []
         for subject, row in _sample({s: len(test[s]) for s in SUBJECTS}, wanted, random_seed):
-            prompt = _prompt(subject, dev[subject][:num_fewshot], test[subject][row])
             samples.append(
                 Sample(
                     id=f"{subject}-{row}",
-                    prompt=prompt,
+                    prompt=heads[subject] + _example(test[subject][row]),
                     target=test[subject][row][5],
                     metadata={"subject": subject},
                     choices=CHOICES if likelihood else (),
@@ -187,10 +187,11 @@ def _example(row: Row) -> str:
     )
 
 
-def _prompt(subject: str, shots: Sequence[Row], row: Row) -> str:
+def _head(subject: str, shots: Sequence[Row]) -> str:
+    """Return what the prompts of a subject share: the instruction and the examples."""
     about = "".join(f" {word}" for word in subject.split("_"))
     head = f"The following are multiple choice questions (with answers) about {about}.\n\n"
-    return head + "".join(f"{_example(shot)} {shot[5]}\n\n" for shot in shots) + _example(row)
+    return head + "".join(f"{_example(shot)} {shot[5]}\n\n" for shot in shots)
 
 
 def _score(sample: Sample, response: Response) -> Score:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tests.prose import source
@@ -58,7 +58,7 @@ def opens_with_question(text: str) -> bool:
     return bool(words) and words[0].strip(".,:;'\"`").lower() in QUESTION_WORDS
 
 
-def listed(proses: Iterator[Prose]) -> Iterator[tuple[Prose, str]]:
+def listed(proses: Iterable[Prose]) -> Iterator[tuple[Prose, str]]:
     """Yield the listed phrases of some texts, each with the text that it stands in."""
     for prose in proses:
         for found in PHRASES.finditer(" ".join(prose.text.split())):

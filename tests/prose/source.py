@@ -6,8 +6,9 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PACKAGES = ("serve_eval", "launchers")
@@ -34,18 +35,41 @@ def python_files(root: Path, folders: tuple[str, ...]) -> list[Path]:
     return [file for folder in folders for file in sorted((root / folder).rglob("*.py"))]
 
 
-def docstrings(file: Path) -> Iterator[Prose]:
-    """Yield the docstrings of a file: of the module, classes, functions, and of constants."""
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+def docstrings(file: Path) -> Sequence[Prose]:
+    """Return the docstrings of a file: of the module, classes, functions, and of constants."""
+    return _parse_texts(file)[0]
+
+
+@cache
+def comments(file: Path) -> Sequence[Prose]:
+    """Return the comments of a file, those of consecutive lines as one."""
+    return tuple(_find_comments(file))
+
+
+def messages(file: Path) -> Sequence[Prose]:
+    """Return the strings of a file that are no docstrings and have at least MIN_WORDS words."""
+    return _parse_texts(file)[1]
+
+
+@cache  # several checks read the same files, and parsing is most of their time
+def _parse_texts(file: Path) -> tuple[Sequence[Prose], Sequence[Prose]]:
+    nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+    return tuple(_find_docstrings(file, nodes)), tuple(_find_messages(file, nodes))
+
+
+def _find_docstrings(file: Path, nodes: Sequence[ast.AST]) -> Iterator[Prose]:
+    for node in nodes:
         match node:
             case ast.Expr(value=ast.Constant(value=str() as text)):
                 yield Prose(file, node.lineno, text)
 
 
-def comments(file: Path) -> Iterator[Prose]:
-    """Yield the comments of a file, those of consecutive lines as one."""
+def _find_comments(file: Path) -> Iterator[Prose]:
     block: list[tuple[int, str]] = []
-    for token in tokenize.generate_tokens(io.StringIO(file.read_text("utf-8")).readline):
+    source = file.read_text("utf-8")
+    if "#" not in source:
+        return
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
             continue
         if block and token.start[0] > block[-1][0] + 1:
@@ -56,11 +80,9 @@ def comments(file: Path) -> Iterator[Prose]:
         yield Prose(file, block[0][0], " ".join(text for _, text in block))
 
 
-def messages(file: Path) -> Iterator[Prose]:
-    """Yield the strings of a file that are no docstrings and have at least MIN_WORDS words."""
-    tree = ast.parse(file.read_text("utf-8"))
-    known = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
-    for node in ast.walk(tree):
+def _find_messages(file: Path, nodes: Sequence[ast.AST]) -> Iterator[Prose]:
+    known = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             known |= {id(part) for part in node.values}
             text = "".join(

@@ -13,6 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def decode(ids: Iterable[int], *, special: bool = False) -> str:
     return b"".join(_bytes(token, special) for token in ids).decode("utf-8", "replace")
 
 
+@lru_cache(maxsize=65536)
 def _bytes(token: int, special: bool) -> bytes:
     if _FIRST_PIECE <= token < _LAST_PIECE:
         raw = token.to_bytes(PIECE_BYTES + 1).lstrip(b"\x00")

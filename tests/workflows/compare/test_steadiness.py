@@ -171,8 +171,9 @@ def test_a_comparison_that_an_older_version_finished_asks_nothing(
 def test_the_warning_never_exceeds_its_level() -> None:
     """Given the prompts with two answers at one side only, A's share of them is binomial at 1/2."""
     for prompts in range(401):
+        chances = binom.pmf(range(prompts + 1), prompts, 0.5)
         chance = sum(
-            float(binom.pmf(own, prompts, 0.5))
+            float(chances[own])
             for own in range(prompts + 1)
             if mcnemar(own, prompts - own).p_exact_two_sided <= UNSTEADY_ALPHA
         )

@@ -226,7 +226,6 @@ def test_shards_of_other_runs_are_refused_with_what_differs(
 def test_shards_of_other_data_are_refused_with_the_data_named(
     plan: list[str], shards: Sharding, data_root: Path, tmp_path: Path
 ) -> None:
-    [a] = shards(2, only=[1])
     other = tmp_path / "data"
     shutil.copytree(data_root, other)
     file = other / "gsm8k/test.jsonl"

@@ -316,8 +316,8 @@ def test_a_matrix_that_explodes_is_refused_by_its_number_before_it_is_expanded(
     assert "suite.yaml:1: matrix: has 1000000 combinations; the limit is 10000" in _problems(
         tmp_path, f"matrix:\n{axes}"
     )
-    forty = "".join(
-        f"  {name}: [{', '.join(map(str, range(1, 21)))}]\n" for name in ("seed", "limit")
+    thirty = "".join(
+        f"  {name}: [{', '.join(map(str, range(1, 16)))}]\n" for name in ("seed", "limit")
     )
-    found = _problems(tmp_path, f"defaults: {{model: m, tasks: [gsm8k]}}\nmatrix:\n{forty}")
-    assert "400 runs exceed max_runs (200): exclude some, or set max_runs: 400" in found
+    found = _problems(tmp_path, f"defaults: {{model: m, tasks: [gsm8k]}}\nmatrix:\n{thirty}")
+    assert "225 runs exceed max_runs (200): exclude some, or set max_runs: 225" in found
