@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +19,12 @@ from serve_eval.cli._sides import (
     settings_with,
     with_plan,
 )
-from serve_eval.plugins.setting import Setting
+from serve_eval.cli._verify_options import (
+    PartOptions,
+    ProbeOptions,
+    ReferenceOptions,
+    VerifyOutputOptions,
+)
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.prompt_audit.reading import PromptSide
@@ -52,88 +57,6 @@ EXAMPLES = (
 )
 TASK = "word_problems"
 """Task whose prompts give the texts if nothing else is named. It needs no data set."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReferenceOptions:
-    """Choose what servers are compared with."""
-
-    title: ClassVar[str] = "Reference"
-    sibling: Annotated[
-        str | None,
-        Setting(
-            (
-                "A healthy server of the same weights, such as a replica: it measures how much"
-                " sound numerics differ."
-            ),
-            metavar="HOST",
-        ),
-    ] = None
-    register: Annotated[
-        Path | None, Setting("Write a reference of the one server to this file.", metavar="FILE")
-    ] = None
-    reference: Annotated[
-        Path | None, Setting("Use the reference in this file.", metavar="FILE")
-    ] = None
-    fleet: Annotated[
-        bool, Setting("Use no reference: judge three or more servers by their majority.")
-    ] = False
-    floor: Annotated[
-        float | None,
-        Setting("Largest difference of sound numerics, if you know it.", metavar="NATS"),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartOptions:
-    """Choose the servers of a deployment that are asked on their own if it differs."""
-
-    title: ClassVar[str] = "Deployments"
-    worker: Annotated[
-        list[str] | None,
-        Setting(
-            (
-                "context=URL, generation=URL, or the URL of a complete server (default: those that"
-                " the endpoint names). Repeatable."
-            ),
-            metavar="ROLE=URL",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbeOptions:
-    """Choose the probes, and what prompts are compared with."""
-
-    title: ClassVar[str] = "Probes"
-    probes: Annotated[int | None, Setting("Most probes per server (default 200).", metavar="N")] = (
-        None
-    )
-    text: Annotated[
-        Path | None,
-        Setting("Cut the probes from the paragraphs of this file.", metavar="FILE"),
-    ] = None
-    tokenizer: Annotated[
-        str | None,
-        Setting(
-            "Folder of the model's tokenizer: also compare each server's prompt tokens with it.",
-            metavar="DIR",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerifyOutputOptions:
-    """Choose the folder and the output."""
-
-    title: ClassVar[str] = "Output"
-    output_dir: Annotated[
-        Path | None,
-        Setting(
-            "Folder (default outputs/<time>_verify).", flags=("--output-dir", "-o"), metavar="DIR"
-        ),
-    ] = None
-    as_json: Annotated[bool, Setting("Print verification.json.", flags=("--json",))] = False
 
 
 @command(usual=USUAL, examples=EXAMPLES)

@@ -1,0 +1,68 @@
+"""Test that servers of a fleet are judged by their majority."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from serve_eval.errors import EndpointError
+from serve_eval.schema import Probe, ProbeReading, TokenReading
+from serve_eval.workflows.verify.fleet import find_middle
+from tests.cli.command import serve_eval
+from tests.workflows.verify.model_server import ModelServer
+
+NUMERICS = 0.02
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_the_server_that_differs_from_the_majority_is_named(place: int, tmp_path: Path) -> None:
+    servers = [ModelServer(name=f"s{i}", numerics=NUMERICS) for i in range(4)]
+    servers[place] = ModelServer(name="bad", numerics=0.6)
+    with ExitStack() as stack:
+        urls = [stack.enter_context(one.server.serve_in_thread()) for one in servers]
+        ran = serve_eval("verify", "--fleet", *urls, "--model", "m", "-o", tmp_path)
+    assert ran.returncode == 1, ran.stderr
+    found = json.loads((tmp_path / "verification.json").read_text())
+    assert found["reference"].startswith("the majority, as http")
+    assert len(found["sides"]) == 3
+    bad = [one["name"] for one in found["sides"] if one["outcome"].startswith("ANOTHER")]
+    assert bad == [urls[place]]
+    assert all(one["asked"] >= 20 for one in found["sides"])
+
+
+def test_a_sound_fleet_is_sound(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        servers = [ModelServer(name=f"s{i}", numerics=NUMERICS) for i in range(3)]
+        urls = [stack.enter_context(one.server.serve_in_thread()) for one in servers]
+        ran = serve_eval("verify", "--fleet", *urls, "--model", "m", "-o", tmp_path)
+    assert ran.returncode == 0, ran.stdout
+
+
+def _read(value: float) -> ProbeReading:
+    token = TokenReading(text="a", logprob=value, top={"a": value, "b": -3.0})
+    return ProbeReading(text="a", tokens=(token,))
+
+
+def test_the_middle_is_near_a_majority() -> None:
+    probes = [Probe(id=str(i), prompt="p", reading=_read(-1.0)) for i in range(5)]
+    readings = [[_read(value)] * 5 for value in (-1.5, -1.0, -1.02, -1.01, -0.2)]
+    place, spread = find_middle(probes, readings)
+    assert place in (1, 2, 3)
+    assert spread <= 0.0201
+    with pytest.raises(EndpointError, match="only 2 servers answered"):
+        find_middle(probes, [readings[0], readings[1], [None] * 5])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["h:1", "h:2"], "a majority takes 3"),
+        (["h:1", "h:2", "h:3", "--sibling", "h:4"], "--fleet uses no reference"),
+    ],
+)
+def test_options_that_do_not_fit_a_fleet_are_refused(words: list[str], told: str) -> None:
+    ran = serve_eval("verify", "--fleet", *words, "--model", "m")
+    assert (ran.returncode, told in ran.stderr) == (2, True), ran.stderr
