@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from serve_eval.schema import Endpoint
+from tests.cli.command import serve_eval
 from tests.peers.conftest import SMOKE_TABLE, ours
 from tests.peers.conftest import TABLE as WAYS_TABLE
-from tests.vllm.deployments import PYTHON, Deployments, aggregated, decoding, disaggregated
+from tests.vllm.deployments import MODEL, PYTHON, Deployments, aggregated, decoding, disaggregated
 from tests.vllm.quantise import write_model
 
 __all__ = ["ours"]
@@ -24,6 +25,8 @@ SPECULATION = {
     "prompt_lookup_max": 3,
     "prompt_lookup_min": 1,
 }
+FLOOR, PROBES = 0.22, 120
+"""The largest distance of healthy engines with these weights, in nats, and the probes asked."""
 SIDE_PORT = 5680
 """The first of the ports at which the further generation servers meet the context server."""
 Weights = Callable[[str], Path]
@@ -59,7 +62,10 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> Weights:
 
 @pytest.fixture(scope="session")
 def single(deployments: Deployments, quantised: Weights) -> Deployments:
-    """Return aggregated deployments: one as it is, and one for each change."""
+    """Return aggregated deployments: one as it is, and one for each change.
+
+    The first is started as users start it, the others are forked.
+    """
     began = time.monotonic()
     changed = {
         "w8a8": aggregated(model=str(quantised("w8a8"))),
@@ -68,7 +74,7 @@ def single(deployments: Deployments, quantised: Weights) -> Deployments:
     if has_avx512():
         changed["w4a16"] = aggregated(model=str(quantised("w4a16")))
         changed["kv_fp8"] = aggregated(kv_cache_dtype="fp8")
-    deployments.start(aggregated=aggregated(), **changed)
+    deployments.start(plain="aggregated", aggregated=aggregated(), **changed)
     TABLE.append(f"start of {len(changed) + 1} servers: {time.monotonic() - began:.0f} s")
     return deployments
 
@@ -80,18 +86,30 @@ def pairs(deployments: Deployments, quantised: Weights) -> Deployments:
     Those of `single` are ended first, because all together need more memory than some machines
     have.
     """
-    running = deployments.names
-    if others := [name for name in running if name != "aggregated"]:
-        deployments.stop(*others)
+    deployments.stop()
     began = time.monotonic()
     deployments.start(
-        **({} if "aggregated" in running else {"aggregated": aggregated()}),
+        aggregated=aggregated(),
         disaggregated=disaggregated(),
         blocks_of_64=decoding(SIDE_PORT, block_size=64),
         int3=decoding(SIDE_PORT + 1, check=False, model=str(quantised("int3"))),
     )
     TABLE.append(f"start of the servers of pairs: {time.monotonic() - began:.0f} s")
     return deployments
+
+
+@pytest.fixture(scope="session")
+def reference(pairs: Deployments, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a reference of the aggregated server for `serve-eval verify`."""
+    file = tmp_path_factory.mktemp("verify") / "reference.json"
+    began = time.monotonic()
+    ran = serve_eval(
+        "verify", pairs["aggregated"].base_url, "--model", MODEL, "--register", file,
+        "--floor", FLOOR, "--probes", PROBES, "-o", file.parent / "out",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    TABLE.append(f"verify --register, {PROBES} probes: {time.monotonic() - began:.0f} s")
+    return file
 
 
 def address(endpoint: Endpoint, name: str) -> str:

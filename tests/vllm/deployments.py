@@ -172,9 +172,19 @@ class Deployments:
             shutil.rmtree(self._socket.parent)
 
     async def _start_all(self, launchers: Mapping[str, Spec]) -> None:
-        """Start deployments in turn, which takes less time than all at once on two cores."""
-        for name, spec in launchers.items():
-            self._kept[name] = await self._start(name, spec)
+        """Start deployments in turn, which takes less time than all at once on two cores.
+
+        A plain start uses one core, so the others are not kept waiting by it.
+        """
+        plain = [name for name, spec in launchers.items() if spec.options["command"] == [*COMMAND]]
+        async with asyncio.TaskGroup() as group:
+            starting = {
+                name: group.create_task(self._start(name, launchers[name])) for name in plain
+            }
+            for name, spec in launchers.items():
+                if name not in plain:
+                    self._kept[name] = await self._start(name, spec)
+        self._kept |= {name: task.result() for name, task in starting.items()}
 
     async def _start(self, name: str, spec: Spec) -> _Kept:
         ready, end = asyncio.get_running_loop().create_future(), asyncio.Event()

@@ -9,28 +9,30 @@ from typing import Any
 
 from tests.cli.command import serve_eval
 from tests.peers.conftest import MODEL
-from tests.vllm.conftest import TABLE
-from tests.vllm.deployments import Deployments
-
-FLOOR = 0.22
-"""The largest distance of healthy engines with these weights, in nats."""
+from tests.vllm.conftest import FLOOR, TABLE
 
 
-def compare(name: str, a: str, b: str, out: Path, *, limit: int, seed: int = 0) -> Any:
-    """Compare two endpoints as a user does; return the one task of comparison.json and the exit."""
+def compare(
+    name: str, a: str, b: str, out: Path, *, limit: int, seed: int = 0, sound: bool = True
+) -> Any:
+    """Compare two endpoints as a user does; return the one task of comparison.json and the exit.
+
+    Faulty ones are asked few prompts twice, which takes half as long.
+    """
     began = time.monotonic()
     ran = serve_eval(
         "compare", a, b, "--model", MODEL, "--tasks", "word_problems", "--limit", limit,
-        "--seed", seed, "-o", out,
+        "--seed", seed, *(() if sound else ("--self", 20)), "-o", out,
     )  # fmt: skip
     assert (out / "comparison.json").exists(), ran.stderr
     [task] = json.loads((out / "comparison.json").read_text())["tasks"]
     paired = task["verdict"]["paired"]
-    told = serve_eval("diagnose", out).stdout.strip().splitlines()
+    took = time.monotonic() - began
+    told = serve_eval("diagnose", out).stdout.strip().splitlines() if seed == 0 else ["not asked"]
     TABLE.append(
         f"compare {name} | {task['a']['value']:.1f} | {task['b']['value']:.1f} | lost"
         f" {task['worse']}, won {task['better']} | {task['verdict']['outcome']} | p"
-        f" {paired['p']:.2g} | {time.monotonic() - began:.0f} s | diagnose: {told[0]}"
+        f" {paired['p']:.2g} | {took:.0f} s | diagnose: {told[0]}"
     )
     return task, ran.returncode
 
@@ -56,16 +58,17 @@ def attribute(name: str, run: Path, *more: str, samples: int = 15) -> tuple[Any,
     return accused, ran.returncode
 
 
-def verify(name: str, b: str, pairs: Deployments, out: Path, *parts: str) -> Any:
-    """Verify a deployment against the aggregated server; return verification.json."""
-    a = pairs["aggregated"].base_url
-    ran = serve_eval("verify", a, b, "--model", MODEL, "--floor", FLOOR, *parts, "-o", out)
+def verify(name: str, url: str, reference: Path, out: Path, *parts: str) -> Any:
+    """Verify a deployment against a registered reference; return verification.json."""
+    ran = serve_eval("verify", url, "--model", MODEL, "--reference", reference, *parts, "-o", out)
     assert (out / "verification.json").exists(), ran.stderr
     found = json.loads((out / "verification.json").read_text())
     side = found["sides"][0]
-    requests = found["reference_requests"] + sum(one["requests"] for one in found["sides"])
+    requests = sum(one["requests"] for one in found["sides"])
+    tokens = sum(one["tokens"] for one in found["sides"])
     TABLE.append(
         f"verify {name} | {side['outcome']} | {side['beyond_floor']} of {side['asked']} beyond"
-        f" {FLOOR} nat | {requests} requests | {found['wall_s']:.0f} s | {found['named']}"
+        f" {FLOOR} nat | {requests} requests, {tokens} tokens | {found['wall_s']:.0f} s |"
+        f" {'; '.join(found['named']).partition(': ')[2] or 'no part asked'}"
     )
     return found

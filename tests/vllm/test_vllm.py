@@ -27,7 +27,7 @@ from tests.cli.command import serve_eval
 from tests.peers.conftest import MODEL, SAMPLES, WAYS, Ours, evaluated, smoke_rows
 from tests.peers.peers import LACKS, NOT_OF_THIS_MODEL, Peer
 from tests.vllm.conftest import TABLE, address, has_avx512
-from tests.vllm.deployments import PYTHON, Deployments, aggregated, read_counter
+from tests.vllm.deployments import PYTHON, Deployments, read_counter
 from tests.vllm.faulty_transfer import foreign_blocks, orchestrated
 from tests.vllm.measured import attribute, compare, verify
 
@@ -142,18 +142,20 @@ def test_a_run_of_launched_servers_reports_what_was_transferred(
     assert task.attribution.joined == FEW
 
 
-def test_a_sound_transfer_passes_and_is_proven(pairs: Deployments, tmp_path: Path) -> None:
+def test_a_sound_transfer_passes_and_is_proven(
+    pairs: Deployments, reference: Path, tmp_path: Path
+) -> None:
     disaggregated = pairs["disaggregated"]
     decode = address(disaggregated, "generation_0")
     context = address(disaggregated, "context_0")
     before = read_counter(decode, MOVED), read_counter(context, ASKED)
     a, b = pairs["aggregated"].base_url, disaggregated.base_url
-    task, _ = compare("1 + 1, sound", a, b, tmp_path / "out", limit=MANY)
+    task, _ = compare("1 + 1, sound", a, b, tmp_path / "out", limit=100)
     assert task["verdict"]["outcome"] == "PASS"
     moved, asked = read_counter(decode, MOVED) - before[0], read_counter(context, ASKED) - before[1]
     TABLE.append(f"1 + 1, sound: {moved:.0f} of {asked:.0f} prompt tokens moved")
     assert moved == asked > 0
-    found = verify("1 + 1, sound", disaggregated.base_url, pairs, tmp_path / "verify")
+    found = verify("1 + 1, sound", disaggregated.base_url, reference, tmp_path / "verify")
     assert found["sides"][0]["outcome"] == "IDENTICAL"
     served = [
         json.loads(line) for line in (tmp_path / "out/b/served.jsonl").read_text().splitlines()
@@ -161,7 +163,7 @@ def test_a_sound_transfer_passes_and_is_proven(pairs: Deployments, tmp_path: Pat
     assert {(one["context"], one["generation"]) for one in served} == {
         ("context_0", "generation_0")
     }
-    assert len(served) == MANY
+    assert len(served) == 100
 
 
 def test_sound_servers_are_accused_of_nothing(pairs: Deployments, tmp_path: Path) -> None:
@@ -173,7 +175,7 @@ def test_sound_servers_are_accused_of_nothing(pairs: Deployments, tmp_path: Path
         assert (task["verdict"]["outcome"] != "FAIL", code in (0, 3)) == (True, True)
         bad = re.compile("unsteady|unlike|more_flips|more_failures|uneven")
         assert not [line for line in task["warnings"] if bad.search(line)]
-        if number < 3:
+        if number < 2:
             assert attribute(f"sound, round {number}", out / "b", *workers) == ([], 0)
 
 
@@ -189,32 +191,38 @@ def _workers(pairs: Deployments, *generation: str) -> list[str]:
     return [word for url in urls for word in ("--worker", url)]
 
 
-def test_blocks_of_other_requests_are_found(pairs: Deployments, tmp_path: Path) -> None:
+def test_blocks_of_other_requests_are_found(
+    pairs: Deployments, reference: Path, tmp_path: Path
+) -> None:
     decode = address(pairs["disaggregated"], "generation_0")
     with (
         foreign_blocks(address(pairs["disaggregated"], "context_0")) as context,
         orchestrated(context, [decode]) as url,
     ):
         a = pairs["aggregated"].base_url
-        task, code = compare("foreign blocks for 10 %", a, url, tmp_path / "out", limit=100)
-        found = verify("foreign blocks for 10 %", url, pairs, tmp_path / "verify")
+        task, code = compare(
+            "foreign blocks for 10 %", a, url, tmp_path / "out", limit=100, sound=False
+        )
+        found = verify("foreign blocks for 10 %", url, reference, tmp_path / "verify")
     assert found["sides"][0]["outcome"] == ANOTHER
     assert (task["verdict"]["outcome"], code) == ("FAIL", 1)
     assert task["worse"] > 5 * task["better"]
 
 
 def test_unequal_block_sizes_are_found_and_the_transfer_is_named(
-    pairs: Deployments, tmp_path: Path
+    pairs: Deployments, reference: Path, tmp_path: Path
 ) -> None:
     context = address(pairs["disaggregated"], "context_0")
     decode = pairs["blocks_of_64"].base_url.removesuffix("/v1")
     with orchestrated(context, [decode]) as url:
         a = pairs["aggregated"].base_url
-        task, code = compare("block sizes 32 and 64", a, url, tmp_path / "out", limit=FEW)
+        task, code = compare(
+            "block sizes 32 and 64", a, url, tmp_path / "out", limit=30, sound=False
+        )
         assert (task["verdict"]["outcome"], code) == ("FAIL", 1)
         workers = _workers(pairs, "blocks_of_64")
         accused, code = attribute("block sizes 32 and 64", tmp_path / "out/b", *workers)
-        found = verify("block sizes 32 and 64", url, pairs, tmp_path / "verify", *workers)
+        found = verify("block sizes 32 and 64", url, reference, tmp_path / "verify", *workers)
     assert found["sides"][0]["outcome"] == ANOTHER
     assert ["transfer of the KV cache" in one for one in found["named"]] == [True]
     assert (len(accused), code) == (1, 1)
@@ -222,14 +230,14 @@ def test_unequal_block_sizes_are_found_and_the_transfer_is_named(
 
 
 def test_one_of_two_generation_servers_with_three_bits_is_named(
-    pairs: Deployments, tmp_path: Path
+    pairs: Deployments, reference: Path, tmp_path: Path
 ) -> None:
     context = address(pairs["disaggregated"], "context_0")
     bad = pairs["int3"].base_url.removesuffix("/v1")
     decodes = [address(pairs["disaggregated"], "generation_0"), bad]
     with orchestrated(context, decodes) as url:
         a = pairs["aggregated"].base_url
-        task, code = compare("one of two int3", a, url, tmp_path / "out", limit=100)
+        task, code = compare("one of two int3", a, url, tmp_path / "out", limit=100, sound=False)
         assert (task["verdict"]["outcome"], code) == ("FAIL", 1)
         rows = [row for row in task["attributions"][1]["rows"] if row["accused"]]
         named = [f"{row['worker']}: {row['bad']} of {row['answers']}" for row in rows]
@@ -237,7 +245,7 @@ def test_one_of_two_generation_servers_with_three_bits_is_named(
         assert [row["worker"] for row in rows] == ["generation_1"]
         workers = _workers(pairs, "generation_0", "int3")
         accused, code = attribute("one of two int3", tmp_path / "out/b", *workers, samples=25)
-        found = verify("one of two int3", url, pairs, tmp_path / "verify", *workers)
+        found = verify("one of two int3", url, reference, tmp_path / "verify", *workers)
     assert found["sides"][0]["outcome"] == ANOTHER
     assert [bad in one for one in found["named"]] == [True]
     assert code == 1
@@ -303,21 +311,3 @@ def _kill_after_first_answers(url: str, out: Path) -> None:
 
 def _count_answers(out: Path) -> int:
     return sum(len(file.read_bytes().splitlines()) for file in out.glob("samples/*"))
-
-
-def test_the_command_that_users_give_starts_the_same_server(
-    deployments: Deployments, tmp_path: Path
-) -> None:
-    """The servers of the other tests are forked."""
-    deployments.stop()
-    deployments.start(plain="alone", alone=aggregated())
-    url = deployments["alone"].base_url
-    out = tmp_path / "run"
-    ran = serve_eval(
-        "run", "--base-url", url, "--model", MODEL, "--tasks", "word_problems", "--limit", FEW,
-        "--no-reference", "-o", out,
-    )  # fmt: skip
-    assert ran.returncode == 3, ran.stderr  # NO REFERENCE
-    [task] = json.loads((out / "report.json").read_text())["tasks"]
-    TABLE.append(f"started by its own command: {task['result']['value']:.2f} of {FEW} prompts")
-    assert (task["result"]["scored"], task["result"]["failed"]) == (FEW, 0)

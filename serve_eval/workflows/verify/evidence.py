@@ -1,8 +1,8 @@
 """Judge a server by the distances of its answers, after every probe. Pure.
 
-Three limits divide the distances: the noise (the largest distance of the reference's server from
-itself), the floor (the largest one of a healthy sibling, or a given one), and three floors. The
-conclusion is
+Three limits divide the distances: the noise (MARGIN times the largest distance of the reference's
+server from itself), the floor (the largest one of a healthy sibling, or a given one), and three
+floors. The conclusion is
 
 * ANOTHER, if the evidence shows that more than ALLOWED of the probes lie beyond the floor, or more
   than ALLOWED_FAR of them far beyond it. Both bets share one error budget: their evidence is
@@ -29,6 +29,8 @@ ALLOWED, ALLOWED_FAR = 0.05, 0.01
 """Shares of probes beyond the floor, and far beyond it, that healthy servers may have."""
 FAR_NATS = 0.5
 """Distance, in nats, that no numerics explain. A fault of few requests shows in such hits."""
+MARGIN = 1.5
+"""The largest noise is assumed to be so many times that of the few repetitions that were seen."""
 FLOORS = 3.0
 SHARE = 0.1
 MORE = 100
@@ -46,7 +48,7 @@ class DistanceLimits:
     @property
     def beyond_noise(self) -> float:
         """The largest distance that the noise and the rounding explain."""
-        return max(self.noise, self.step)
+        return max(MARGIN * self.noise, self.step)
 
     @property
     def beyond_floor(self) -> float:

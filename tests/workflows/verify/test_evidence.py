@@ -69,7 +69,9 @@ def test_noise_and_rounding_raise_the_limits() -> None:
     assert _judge([NEAR] * 60, noise=0.06).conclude() is Outcome.IDENTICAL
     assert _judge([0.009] * 60, step=0.01).conclude() is Outcome.IDENTICAL
     assert _judge([BEYOND] * 60, noise=0.3).conclude() is Outcome.IDENTICAL
-    assert _judge([0.0] * 98 + [BEYOND] * 2, noise=0.06).conclude() is Outcome.OTHER_NUMERICS
+    assert _judge([0.089] * 60, noise=0.06).conclude() is Outcome.IDENTICAL
+    assert _judge([0.091] * 60, noise=0.06).conclude() is Outcome.ANOTHER
+    assert _judge([0.3] * 2 + [0.0] * 118, noise=0.06).conclude() is Outcome.OTHER_NUMERICS
 
 
 def test_a_healthy_server_is_rarely_another_one_at_any_look() -> None:
