@@ -124,7 +124,7 @@ def verify(
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """What else is looked at: the servers of a deployment, and the tokens of prompts."""
+    """The parts that are checked too: servers of a deployment, and tokens of prompts."""
 
     workers: list[GivenWorker]
     tokenizer: PromptSide | None

@@ -226,6 +226,8 @@ def test_main_reports_its_address_and_decodes_msgpack(tmp_path: Path) -> None:
         while not report.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         url = f"http://{report.read_text().strip()}"
+        while HTTP.get(f"{url}/v1/models").status_code != 200 and time.monotonic() < deadline:
+            time.sleep(0.02)
         assert process.poll() is None
         assert HTTP.get(f"{url}/v1/models").json()["data"][0]["id"] == "x"
         headers = {"X-TRTLLM-Msgpack": "1", "Content-Type": "application/json"}

@@ -95,7 +95,7 @@ class AskedServer:
     async def continue_texts(
         self, prompts: Sequence[str], tokens: int
     ) -> list[AnswerTokens | None]:
-        """Return the answers of so many tokens to prompts, all in flight together."""
+        """Return answers of up to `tokens` tokens to prompts, all in flight together."""
 
         async def ask(prompt: str) -> AnswerTokens | None:
             try:

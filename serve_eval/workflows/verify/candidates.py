@@ -31,7 +31,7 @@ class CandidateCutter:
         self.per_token, self.longest = CHARS_PER_TOKEN, LONGEST
 
     def fit(self, context_tokens: int) -> None:
-        """Cut no longer prefixes than a context of so many tokens has room for."""
+        """Limit the length of prefixes to what a context of `context_tokens` has room for."""
         self.longest = min(self.longest, max(ANSWER_ROOM, context_tokens - ANSWER_ROOM))
 
     def choose(self, texts: Sequence[str]) -> str:

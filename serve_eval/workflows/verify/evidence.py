@@ -30,7 +30,7 @@ ALLOWED, ALLOWED_FAR = 0.05, 0.01
 FAR_NATS = 0.5
 """Distance, in nats, that no numerics explain. A fault of few requests shows in such hits."""
 MARGIN = 1.5
-"""The largest noise is assumed to be so many times that of the few repetitions that were seen."""
+"""Factor from the largest distance of a few repetitions to the largest one of many."""
 FLOORS = 3.0
 SHARE = 0.1
 MORE = 100

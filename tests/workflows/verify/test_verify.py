@@ -135,7 +135,7 @@ def test_a_fault_of_few_requests_is_found_by_far_hits(tmp_path: Path) -> None:
     assert side.outcome is ANOTHER
     assert side.far > 0
     repeated = [one for one in side.distances if one.repeats]
-    assert len(repeated) == side.far
+    assert len(repeated) == min(3, side.far)
     assert all(min(one.repeats) > 0.08 for one in repeated)  # this fault depends on the prompt
 
 
