@@ -25,7 +25,7 @@ SPECULATION = {
     "prompt_lookup_max": 3,
     "prompt_lookup_min": 1,
 }
-FLOOR, PROBES = 0.22, 120
+FLOOR, PROBES = 0.22, 80
 """The largest distance of healthy engines with these weights, in nats, and the probes asked."""
 SIDE_PORT = 5680
 """The first of the ports at which the further generation servers meet the context server."""
@@ -62,10 +62,7 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> Weights:
 
 @pytest.fixture(scope="session")
 def single(deployments: Deployments, quantised: Weights) -> Deployments:
-    """Return aggregated deployments: one as it is, and one for each change.
-
-    The first is started as users start it, the others are forked.
-    """
+    """Return aggregated deployments: one as it is, and one for each change."""
     began = time.monotonic()
     changed = {
         "w8a8": aggregated(model=str(quantised("w8a8"))),
@@ -74,7 +71,7 @@ def single(deployments: Deployments, quantised: Weights) -> Deployments:
     if has_avx512():
         changed["w4a16"] = aggregated(model=str(quantised("w4a16")))
         changed["kv_fp8"] = aggregated(kv_cache_dtype="fp8")
-    deployments.start(plain="aggregated", aggregated=aggregated(), **changed)
+    deployments.start(aggregated=aggregated(), **changed)
     TABLE.append(f"start of {len(changed) + 1} servers: {time.monotonic() - began:.0f} s")
     return deployments
 

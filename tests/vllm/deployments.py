@@ -43,7 +43,6 @@ OPTIONS: Mapping[str, Any] = {
         "HF_HUB_OFFLINE": "1",
     },
 }
-COMMAND = (str(PYTHON), "-m", "vllm.entrypoints.openai.api_server")
 WARM = Path(__file__).with_name("warm.py")
 WARM_S = 180.0
 NIXL = "NixlConnector"
@@ -97,8 +96,8 @@ class _Kept(NamedTuple):
 class Deployments:
     """Starts deployments and ends them, each by its name. They run in a thread.
 
-    The servers of all but the `plain` ones are forked from one process, `warm.py`, which saves nine
-    tenths of the time of a start.
+    All servers are forked from one process, `warm.py`, which saves nine tenths of the time of a
+    start.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -116,20 +115,15 @@ class Deployments:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
 
-    def start(self, *, plain: str = "", **launchers: Spec) -> None:
-        """Start deployments and wait until they answer.
-
-        The one with the name `plain` is started as users start it.
-        """
+    def start(self, **launchers: Spec) -> None:
+        """Start deployments and wait until they answer."""
+        command = [str(PYTHON), str(WARM), "start", str(self._socket)]
         specs = {
-            name: replace(spec, options={**spec.options, "command": self._command(name == plain)})
+            name: replace(spec, options={**spec.options, "command": command})
             for name, spec in launchers.items()
         }
         starting = asyncio.run_coroutine_threadsafe(self._start_all(specs), self._loop)
         starting.result(READY_S + 60)
-
-    def _command(self, plain: bool) -> list[str]:
-        return [*COMMAND] if plain else [str(PYTHON), str(WARM), "start", str(self._socket)]
 
     def _wait_until_warm(self) -> None:
         deadline = time.monotonic() + WARM_S
@@ -172,19 +166,9 @@ class Deployments:
             shutil.rmtree(self._socket.parent)
 
     async def _start_all(self, launchers: Mapping[str, Spec]) -> None:
-        """Start deployments in turn, which takes less time than all at once on two cores.
-
-        A plain start uses one core, so the others are not kept waiting by it.
-        """
-        plain = [name for name, spec in launchers.items() if spec.options["command"] == [*COMMAND]]
-        async with asyncio.TaskGroup() as group:
-            starting = {
-                name: group.create_task(self._start(name, launchers[name])) for name in plain
-            }
-            for name, spec in launchers.items():
-                if name not in plain:
-                    self._kept[name] = await self._start(name, spec)
-        self._kept |= {name: task.result() for name, task in starting.items()}
+        """Start deployments in turn, which takes less time than all at once on two cores."""
+        for name, spec in launchers.items():
+            self._kept[name] = await self._start(name, spec)
 
     async def _start(self, name: str, spec: Spec) -> _Kept:
         ready, end = asyncio.get_running_loop().create_future(), asyncio.Event()
@@ -202,8 +186,7 @@ class Deployments:
     async def _keep(
         self, name: str, spec: Spec, ready: asyncio.Future[Endpoint], end: asyncio.Event
     ) -> None:
-        if spec.options["command"] != [*COMMAND]:
-            await asyncio.to_thread(self._wait_until_warm)
+        await asyncio.to_thread(self._wait_until_warm)
         context = LaunchContext(model=MODEL, log_dir=self._folder / name)
         async with load_launcher(spec.name).launch(context, **spec.options) as endpoint:
             ready.set_result(endpoint)
