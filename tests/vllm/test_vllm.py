@@ -171,7 +171,7 @@ def test_sound_servers_are_accused_of_nothing(pairs: Deployments, tmp_path: Path
     workers = _workers(pairs, "generation_0")
     for number in range(ROUNDS):
         out = tmp_path / str(number)
-        task, code = compare(f"sound, round {number}", a, b, out, limit=20, seed=number)
+        task, code = compare(f"sound, round {number}", a, b, out, limit=15, seed=number)
         assert (task["verdict"]["outcome"] != "FAIL", code in (0, 3)) == (True, True)
         bad = re.compile("unsteady|unlike|more_flips|more_failures|uneven")
         assert not [line for line in task["warnings"] if bad.search(line)]
@@ -244,7 +244,7 @@ def test_one_of_two_generation_servers_with_three_bits_is_named(
         TABLE.append(f"one of two int3, as the run names it: {named}")
         assert [row["worker"] for row in rows] == ["generation_1"]
         workers = _workers(pairs, "generation_0", "int3")
-        accused, code = attribute("one of two int3", tmp_path / "out/b", *workers, samples=25)
+        accused, code = attribute("one of two int3", tmp_path / "out/b", *workers, samples=40)
         found = verify("one of two int3", url, reference, tmp_path / "verify", *workers)
     assert found["sides"][0]["outcome"] == ANOTHER
     assert [bad in one for one in found["named"]] == [True]
