@@ -81,7 +81,7 @@ class VerificationOutcome(StrEnum):
 
 
 class ProbeDistance(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far an answer is from the reference's, in nats.
+    """The distance of an answer from the reference's answer, in nats.
 
     The distance is that of the log-probability of the reference's likeliest token, the larger one
     of both tokens; `token` says which of them it was. `at_least`: the token was not listed, so the

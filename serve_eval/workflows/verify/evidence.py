@@ -63,7 +63,7 @@ class DistanceLimits:
 
 @dataclass(slots=True, kw_only=True)
 class ProbeEvidence:
-    """What the probes so far say about one server.
+    """The counts of one server's distances so far, and the evidence in them.
 
     `tried` counts probes with and without an answer, `asked` those with one. `found` is True from
     the first probe on at which the evidence exceeds 1 / `alpha`, and `highest` is the natural

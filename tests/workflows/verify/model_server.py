@@ -20,8 +20,8 @@ class ModelServer:
     """Answers with tokens whose log-probabilities depend on the prompt alone, and on its faults.
 
     `numerics` is the standard deviation, in nats, of what this server adds to each log-probability,
-    the same each time; `noise` is that of what it adds each time anew. For `foreign` of the
-    prompts it answers another one. `certain` makes each token certain; `short` leaves the first
+    the same for every request; `noise` is that of a term drawn for each request. `foreign` is the
+    share of prompts in whose place it answers another one. `certain` makes each token certain; `short` leaves the first
     token out of the list; `plain` lists none; `salts` False refuses a cache_salt; `chat_only`
     refuses completions.
     """
