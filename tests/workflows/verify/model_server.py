@@ -21,9 +21,9 @@ class ModelServer:
 
     `numerics` is the standard deviation, in nats, of what this server adds to each log-probability,
     the same for every request; `noise` is that of a term drawn for each request. `foreign` is the
-    share of prompts in whose place it answers another one. `certain` makes each token certain; `short` leaves the first
-    token out of the list; `plain` lists none; `salts` False refuses a cache_salt; `chat_only`
-    refuses completions.
+    share of prompts in whose place it answers another one. `certain` makes each token certain;
+    `short` leaves the first token out of the list; `plain` lists none; `salts` False refuses a
+    cache_salt; `chat_only` refuses completions.
     """
 
     name: str = "m"
