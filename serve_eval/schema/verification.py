@@ -52,7 +52,7 @@ class VerificationReference(Struct, frozen=True, kw_only=True):
     `noise` is the largest distance of the server from itself; `floor` is the largest distance of a
     healthy sibling, or was given, and `median` the sibling's median (None: unknown). `step` is the
     step of its log-probabilities. All four are in nats. `salted`: each question had a cache_salt of
-    its own, so that nothing came from the prefix cache.
+    its own, so that nothing came from the prefix cache. `chat`: the probes are messages of chats.
     """
 
     version: int = REFERENCE_VERSION
@@ -64,6 +64,7 @@ class VerificationReference(Struct, frozen=True, kw_only=True):
     source: str
     seed: int
     salted: bool
+    chat: bool = False
     noise: float
     step: float
     floor: float | None

@@ -47,12 +47,16 @@ class AskedServer:
     why: str = ""
     fingerprint: str | None = None
 
-    async def settle(self, prompt: str) -> None:
-        """Find out which questions the server takes. Raises Unreadable if it takes none."""
+    async def settle(self, prompt: str, *, chat: bool | None = None) -> None:
+        """Find out which questions the server takes.
+
+        `chat`: it must take chats, or texts, as the reference's server did (None: either). Answers
+        to the two cannot be compared. Raises Unreadable if it takes none.
+        """
         last = Unreadable("")
-        for chat in (False, True):
+        for by_chat in (False, True) if chat is None else (chat,):
             for salted in (True, False):
-                self.chat, self.salted, self.lists = chat, salted, True
+                self.chat, self.salted, self.lists = by_chat, salted, True
                 try:
                     await self._ask(prompt, TOKENS)
                 except Unreadable as error:

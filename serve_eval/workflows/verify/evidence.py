@@ -171,6 +171,11 @@ class ProbeEvidence:
                 f"{self.beyond_noise} of {self.asked} probes differ, by at most"
                 f" {self.largest:.3g} nat, and no floor says how much healthy servers differ"
             )
+        if not self.beyond_floor:
+            return (
+                f"none of {self.asked} probes differs by more than healthy numerics, but so few"
+                f" exclude only a share of {self.bound_share(0):.0%} or more"
+            )
         return (
             f"{self.beyond_floor} of {self.asked} probes differ by more than healthy numerics: too"
             " many for a sound server, too few for another one"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import msgspec
@@ -40,7 +40,10 @@ async def judge_fleet(
     `made` asks the first server, and `known` is its reference.
     """
     await made.extend(min(FIRST, session.rules.probes))
-    opened = [await stack.enter_async_context(open_server(one, session)) for one in servers]
+    opened = [
+        await stack.enter_async_context(open_server(one, session, chat=known.chat))
+        for one in servers
+    ]
     asked = [made.server, *opened]
     prompts = [probe.prompt for probe in made.probes]
     found = await asyncio.gather(*(one.read_all(prompts) for one in opened))
@@ -63,7 +66,9 @@ async def judge_fleet(
                 break
             await made.extend(min(session.rules.probes, begin + ROUND))
             more = made.probes[begin:]
-            readings[middle], kept = await _read_more(more, asked, middle, pending, readings)
+            kept = await _read_more(more, asked, sorted({middle, *pending}), readings)
+            for place, found_more in kept.items():
+                readings[place] = found_more
         probes = rebase(made.probes[begin:], readings[middle][begin:])
         for place, one in pending.items():
             answers = [
@@ -82,20 +87,17 @@ async def judge_fleet(
 async def _read_more(
     more: Sequence[Probe],
     asked: Sequence[AskedServer],
-    middle: int,
-    pending: Mapping[int, JudgedServer],
+    places: Sequence[int],
     readings: Sequence[Readings],
-) -> tuple[Readings, dict[int, Readings]]:
-    """Ask further probes of the middle server and of those that are not clear yet."""
+) -> dict[int, Readings]:
+    """Return the answers of some servers, with those to further probes."""
     prompts = [probe.prompt for probe in more]
-    places = sorted({middle, *pending})
 
     async def read(place: int) -> Readings:
         own = [probe.reading for probe in more] if place == 0 else None
         return [*readings[place], *(own or await asked[place].read_all(prompts))]
 
-    found = dict(zip(places, await asyncio.gather(*map(read, places)), strict=True))
-    return found.pop(middle), found
+    return dict(zip(places, await asyncio.gather(*map(read, places)), strict=True))
 
 
 def rebase(probes: Sequence[Probe], readings: Readings) -> list[Probe]:

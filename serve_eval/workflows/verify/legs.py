@@ -74,14 +74,17 @@ async def verify_parts(
     """
     async with AsyncExitStack() as stack:
         opened = [
-            (one.role, await stack.enter_async_context(open_server(one.named, session)))
+            (
+                one.role,
+                await stack.enter_async_context(open_server(one.named, session, chat=known.chat)),
+            )
             for one in given
         ] or await _open_known(whole.server, stack)
         if len(opened) < 2:
             return []
         found = []
         for role, server in opened:
-            server.chat, server.salted = whole.server.chat, whole.server.salted and server.salted
+            server.salted = whole.server.salted and server.salted
             judged = JudgedServer(server, known, len(opened))
             for begin in range(0, len(probes), ROUND):
                 if judged.is_decided(session.rules.probes):
@@ -106,7 +109,7 @@ async def _open_known(whole: AskedServer, stack: AsyncExitStack) -> list[tuple[s
                 client=await stack.enter_async_context(client),
                 in_flight=whole.in_flight,
             )
-            await settle_server(asked)
+            await settle_server(asked, chat=whole.chat)
         except (PlanError, EndpointError):
             continue
         found.append((role or SERVER, asked))

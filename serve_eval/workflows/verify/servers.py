@@ -58,8 +58,10 @@ class VerifySession:
 
 
 @asynccontextmanager
-async def open_server(named: NamedPlan, session: VerifySession) -> AsyncIterator[AskedServer]:
-    """Launch or reach a server, and find out which questions it takes."""
+async def open_server(
+    named: NamedPlan, session: VerifySession, *, chat: bool | None = None
+) -> AsyncIterator[AskedServer]:
+    """Launch or reach a server, and find out which questions it takes. `chat` is that of settle."""
     plan = await with_model(named.plan, session.environ, notify=session.notify)
     prepared = await asyncio.to_thread(prepare, plan)
     most = plan.limits.concurrency
@@ -74,13 +76,16 @@ async def open_server(named: NamedPlan, session: VerifySession) -> AsyncIterator
             client=client,
             in_flight=IN_FLIGHT if most == "auto" else min(IN_FLIGHT, most),
         )
-        await settle_server(server)
+        await settle_server(server, chat=chat)
         yield server
 
 
-async def settle_server(server: AskedServer) -> None:
-    """Find out which questions a server takes. Raises EndpointError if it takes none."""
+async def settle_server(server: AskedServer, *, chat: bool | None = None) -> None:
+    """Find out which questions a server takes. `chat` is that of settle.
+
+    Raises EndpointError if it takes none.
+    """
     try:
-        await server.settle(FIRST)
+        await server.settle(FIRST, chat=chat)
     except Unreadable as error:
         raise EndpointError(f"{server.name}: {error}") from error

@@ -102,7 +102,10 @@ async def verify(
             made = await _open_maker(reference, sibling, session, stack)
             await made.extend(SIBLING_PROBES if sibling is not None else ROUND)
             known, name = _to_reference(made, rules), reference.name
-        asked = [await stack.enter_async_context(open_server(one, session)) for one in servers]
+        asked = [
+            await stack.enter_async_context(open_server(one, session, chat=known.chat))
+            for one in servers
+        ]
         known = msgspec.structs.replace(
             known, floor=known.floor if rules.floor is None else rules.floor
         )
@@ -242,8 +245,9 @@ async def _open_maker(
         )
     other = None
     if sibling is not None:
-        other = await stack.enter_async_context(open_server(sibling, session))
-        other.chat, other.salted = asked.chat, asked.salted and other.salted
+        opening = open_server(sibling, session, chat=asked.chat)
+        other = await stack.enter_async_context(opening)
+        other.salted = asked.salted and other.salted
     cutter = CandidateCutter(texts, rules.seed)
     if (context := await asked.client.context_tokens()) is not None:
         cutter.fit(context)
@@ -262,6 +266,7 @@ def _to_reference(made: ReferenceMaker, rules: VerifyRules) -> VerificationRefer
         source=info.base_url,
         seed=rules.seed,
         salted=made.server.salted,
+        chat=made.server.chat,
         noise=measure_noise(made.probes),
         step=measure_step(made.probes),
         floor=rules.floor if sibling is None or rules.floor is not None else sibling[0],

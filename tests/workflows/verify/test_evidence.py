@@ -110,7 +110,8 @@ def test_every_outcome_has_a_reason_with_its_figures() -> None:
         ([0.0] * 60, "none of 60 probes"),
         ([NEAR] * 60, "60 of 60 probes differ, by at most 0.05 nat"),
         ([BEYOND] * 10, "10 of 10 probes differ by more than healthy numerics (0.08 nat)"),
-        ([NEAR] * 10, "0 of 10 probes differ by more than healthy numerics"),
+        ([NEAR] * 10, "none of 10 probes differs by more than healthy numerics"),
+        ([BEYOND] * 2, "2 of 2 probes differ by more than healthy numerics: too many"),
     ):
         assert words in _judge(nats).explain()
     assert "no floor says" in _judge([NEAR] * 60, floor=None).explain()

@@ -41,6 +41,18 @@ def test_a_sound_fleet_is_sound(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stdout
 
 
+def test_servers_that_are_not_clear_are_asked_round_after_round(tmp_path: Path) -> None:
+    servers = [ModelServer(name=f"s{i}", numerics=NUMERICS) for i in range(3)]
+    servers.append(ModelServer(name="rare", numerics=NUMERICS, foreign=0.06))
+    with ExitStack() as stack:
+        urls = [stack.enter_context(one.server.serve_in_thread()) for one in servers]
+        serve_eval("verify", "--fleet", *urls, "--model", "m", "--probes", 140, "-o", tmp_path)
+    found = json.loads((tmp_path / "verification.json").read_text())
+    asked = {one["name"]: one["asked"] for one in found["sides"]}
+    assert asked.pop(urls[3]) >= 100  # a far hit among the first is followed by 100 more
+    assert set(asked.values()) == {60}
+
+
 def _read(value: float) -> ProbeReading:
     token = TokenReading(text="a", logprob=value, top={"a": value, "b": -3.0})
     return ProbeReading(text="a", tokens=(token,))

@@ -209,6 +209,12 @@ def test_chats_are_asked_where_there_are_no_completions(tmp_path: Path) -> None:
     assert _outcome(_verify(a, bad, tmp_path / "2", floor=0.08)) is ANOTHER
 
 
+def test_a_chat_is_never_compared_with_a_text(tmp_path: Path) -> None:
+    """The answers differ although the model is the same, so they are no evidence."""
+    with pytest.raises(EndpointError, match="no completions"):
+        _verify(ModelServer(name="a"), ModelServer(name="b", chat_only=True), tmp_path, floor=0.08)
+
+
 def test_rounded_log_probabilities_do_not_look_like_a_difference(tmp_path: Path) -> None:
     a = ModelServer(name="a", decimals=2)
     found = _verify(a, ModelServer(name="b"), tmp_path, floor=0.001)
