@@ -117,7 +117,7 @@ def damaged(
 ) -> tuple[Comparison, Path]:
     out = tmp_path_factory.mktemp("damaged") / "out"
     found, _ = _compare(
-        plan, replace(steady, run=1), replace(steady, run=2, damage=0.2), out, show_flips=500
+        plan, replace(steady, run=1), replace(steady, run=2, damage=0.4), out, show_flips=500
     )
     return found, out
 
