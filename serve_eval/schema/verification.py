@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from serve_eval.schema.engine_counts import ServerCounts
+
 REFERENCE_VERSION = 1
 """Version of the reference file. It changes when an old program could misread a new file."""
 
@@ -32,17 +34,28 @@ class ProbeReading(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cached_tokens: int | None = None
 
 
+class RepeatedReading(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An answer of the reference's server to a probe that was asked again.
+
+    It was given `times` times, with up to `in_flight` questions in flight.
+    """
+
+    reading: ProbeReading
+    in_flight: int
+    times: int = 1
+
+
 class Probe(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A text that breaks off where the next token is uncertain, and the reference's answers to it.
 
-    `reading` is the answer to compare with; `again` are further answers of the same server to the
-    same text, `sibling` is the answer of a healthy sibling.
+    `reading` is the answer to compare with; `again` are the different further answers of the same
+    server to the same text, `sibling` is the answer of a healthy sibling.
     """
 
     id: str
     prompt: str
     reading: ProbeReading
-    again: tuple[ProbeReading, ...] = ()
+    again: tuple[RepeatedReading, ...] = ()
     sibling: ProbeReading | None = None
 
 
@@ -53,6 +66,7 @@ class VerificationReference(Struct, frozen=True, kw_only=True):
     healthy sibling, or was given, and `median` the sibling's median (None: unknown). `step` is the
     step of its log-probabilities. All four are in nats. `salted`: each question had a cache_salt of
     its own, so that nothing came from the prefix cache. `chat`: the probes are messages of chats.
+    `protocol` says what decides the probes and the answers.
     """
 
     version: int = REFERENCE_VERSION
@@ -63,6 +77,7 @@ class VerificationReference(Struct, frozen=True, kw_only=True):
     fingerprint: str | None
     source: str
     seed: int
+    protocol: dict[str, str] = {}
     salted: bool
     chat: bool = False
     noise: float
@@ -87,7 +102,7 @@ class ProbeDistance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     The distance is that of the log-probability of the reference's likeliest token, the larger one
     of both tokens; `token` says which of them it was. `at_least`: the token was not listed, so the
     distance is a lower bound. `flipped`: the answer has another token. A repeated probe has the
-    distances of its repeats.
+    distances of its repeats. `prompt_tokens` is the length of the probe, by the reference's server.
     """
 
     probe: str
@@ -98,6 +113,7 @@ class ProbeDistance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     first_nats: float = 0.0
     second_nats: float | None = None
     repeats: tuple[float, ...] = ()
+    prompt_tokens: int = 0
 
 
 class VerifiedSide(Struct, frozen=True, kw_only=True):
@@ -108,8 +124,9 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     `excluded_share` is the smallest share of probes beyond the limit of the outcome that the test
     would have excluded with 99 % confidence. `effect` is the median distance in units of the
     sibling's. `prompts` names prompts that the server reads as other tokens than the reference's
-    server, or than the files of a tokenizer. A server that is `part_of` a deployment has a `role`
-    there, if that is known.
+    server, or than the files of a tokenizer. `samples`: it ignores the temperature of 0. A server
+    that is `part_of` a deployment has a `role` there, if that is known. `engines` are the counts of
+    the servers behind it while it was asked, as far as they count.
     """
 
     name: str
@@ -131,9 +148,11 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     requests: int
     cached_tokens: int | None
     salted: bool
+    samples: bool = False
     fingerprint: str | None
     distances: tuple[ProbeDistance, ...]
     prompts: tuple[str, ...] = ()
+    engines: tuple[ServerCounts, ...] = ()
 
 
 class Verification(Struct, frozen=True, kw_only=True):

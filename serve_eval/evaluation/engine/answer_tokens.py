@@ -13,6 +13,8 @@ from serve_eval.client.client import Client
 from serve_eval.client.wire_format import fields, wire
 from serve_eval.schema import Failure, Request, Usage
 
+REFUSALS = (400, 401, 403, 404, 405, 413, 422, 501)
+"""Statuses that the same request would get again."""
 TOP = 5
 """Alternatives requested for each token; OpenAI's completions return no more."""
 UNREADABLE = (
@@ -46,12 +48,13 @@ class AnswerTokens(NamedTuple):
 class Unreadable(Exception):
     """The reason why a response lacks the requested log-probabilities.
 
-    `text` is the answer if there was one without them.
+    `text` is the answer if there was one without them. `refused`: the server will refuse the same
+    request again.
     """
 
-    def __init__(self, why: str, *, text: str | None = None) -> None:
+    def __init__(self, why: str, *, text: str | None = None, refused: bool = False) -> None:
         super().__init__(why)
-        self.text = text
+        self.text, self.refused = text, refused
 
 
 async def ask_tokens(request: Request, client: Client) -> AnswerTokens:
@@ -69,7 +72,8 @@ async def ask_tokens(request: Request, client: Client) -> AnswerTokens:
         raise Unreadable(client.masking.message(str(reply.error)))
     if reply.status != 200:
         raise Unreadable(
-            f"HTTP {reply.status}: {wire.describe(reply.content, client.masking.message)}"
+            f"HTTP {reply.status}: {wire.describe(reply.content, client.masking.message)}",
+            refused=reply.status in REFUSALS,
         )
     try:
         found = read_answer(reply.content)

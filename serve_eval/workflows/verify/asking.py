@@ -22,6 +22,8 @@ SALT = "cache_salt"
 TOKENS = 2
 PAUSE_S = 0.5
 ATTEMPTS = 3
+LEAST_UNLIKELY, UNLIKELY = 3, 0.2
+"""Number and share of first tokens, not the likeliest of their lists, that show sampling."""
 CONTINUE = "Continue this text. Write only what follows.\n\n"
 """Instruction for servers that answer only chats."""
 
@@ -32,7 +34,8 @@ class AskedServer:
 
     `salted`: each question has a cache_salt of its own, so that nothing comes from the prefix
     cache. Otherwise each question is asked before, and that answer is not used, so that all of its
-    blocks come from the cache if there is one. `lists` is False if it lists no tokens.
+    blocks come from the cache if there is one. `lists` is False if it lists no tokens. `chosen`
+    counts listed first tokens, and `unlikely` those of them that were not the likeliest.
     """
 
     name: str
@@ -44,6 +47,8 @@ class AskedServer:
     requests: int = 0
     tokens: int = 0
     unanswered: int = 0
+    chosen: int = 0
+    unlikely: int = 0
     why: str = ""
     fingerprint: str | None = None
 
@@ -58,7 +63,7 @@ class AskedServer:
             for salted in (True, False):
                 self.chat, self.salted, self.lists = by_chat, salted, True
                 try:
-                    await self._ask(prompt, TOKENS)
+                    await self._try(prompt, TOKENS)
                 except Unreadable as error:
                     last = error
                     if error.text is not None:
@@ -88,13 +93,23 @@ class AskedServer:
         try:
             if not self.salted:
                 await self._try(prompt, TOKENS)
-            return _note(await self._try(prompt, TOKENS))
+            found = _note(await self._try(prompt, TOKENS))
         except Unreadable as error:
             if error.text is not None:
                 return ProbeReading(text=error.text)
             self.unanswered += 1
             self.why = str(error)
             return None
+        if found.tokens and not found.skipped:
+            first = found.tokens[0]
+            self.chosen += 1
+            self.unlikely += first.logprob < max([first.logprob, *first.top.values()])
+        return found
+
+    @property
+    def samples(self) -> bool:
+        """True if the server clearly ignores the temperature of 0."""
+        return self.unlikely > max(LEAST_UNLIKELY, UNLIKELY * self.chosen)
 
     async def continue_texts(
         self, prompts: Sequence[str], tokens: int
@@ -115,7 +130,7 @@ class AskedServer:
             try:
                 return await self._ask(prompt, tokens)
             except Unreadable as error:
-                if error.text is not None or attempt == ATTEMPTS - 1:
+                if error.refused or error.text is not None or attempt == ATTEMPTS - 1:
                     raise
             await asyncio.sleep(PAUSE_S)
         raise AssertionError

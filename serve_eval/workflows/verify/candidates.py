@@ -29,10 +29,12 @@ class CandidateCutter:
         self._order = self._rng.sample(range(len(texts)), len(texts))
         self._number = 0
         self.per_token, self.longest = CHARS_PER_TOKEN, LONGEST
+        self._room: int | None = None
 
     def fit(self, context_tokens: int) -> None:
         """Limit the length of prefixes to what a context of `context_tokens` has room for."""
-        self.longest = min(self.longest, max(ANSWER_ROOM, context_tokens - ANSWER_ROOM))
+        self._room = max(ANSWER_ROOM, context_tokens - ANSWER_ROOM)
+        self.longest = min(self.longest, self._room)
 
     def choose(self, texts: Sequence[str]) -> str:
         """Return one of several texts, at random."""
@@ -41,7 +43,14 @@ class CandidateCutter:
     def cut(self) -> str:
         """Return the next prefix."""
         shortest = min(SHORTEST, self.longest // 2)
-        wanted = int(self._rng.uniform(shortest, self.longest) * self.per_token)
+        return self._cut(self._rng.uniform(shortest, self.longest))
+
+    def cut_long(self, tokens: int) -> str | None:
+        """Return a prefix of about that length, or None if the context has no room for it."""
+        return None if self._room is not None and tokens > self._room else self._cut(tokens)
+
+    def _cut(self, tokens: float) -> str:
+        wanted = int(tokens * self.per_token)
         parts = [self._texts[self._order[self._number % len(self._order)]]]
         self._number += 1
         while sum(map(len, parts)) <= wanted:

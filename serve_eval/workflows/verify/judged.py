@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from serve_eval.errors import EndpointError
+from serve_eval.errors import EndpointError, NotComparableError
 from serve_eval.schema import (
     Probe,
     ProbeDistance,
@@ -22,6 +22,9 @@ from serve_eval.workflows.verify.evidence import ALPHA, DistanceLimits, ProbeEvi
 
 REPEATS, REPEATED = 3, 3
 """Further answers to a probe that is far from the reference, and number of such probes."""
+LEAST_CHANGED, CHANGED = 3, 0.3
+"""Number and share of other answers to the same questions with which a server is given up that
+reports no log-probabilities. A greedy server that gets every tenth request wrong stays below."""
 MOST_UNANSWERED, LEAST_UNANSWERED = 0.1, 10
 """Share and number of probes without an answer with which a server is given up."""
 
@@ -49,6 +52,8 @@ class JudgedServer:
 
     async def judge(self, probes: Sequence[Probe], readings: Sequence[ProbeReading | None]) -> None:
         """Look at the evidence after each of the server's answers. Raises as `ask` does."""
+        if not self.server.lists and not self.evidence.tried:
+            await self._check_steady(probes, readings)
         for probe, reading in zip(probes, readings, strict=True):
             self.evidence.tried += 1
             if reading is None:
@@ -56,12 +61,36 @@ class JudgedServer:
             if reading.cached_tokens is not None:
                 self._cached = (self._cached or 0) + reading.cached_tokens
             if (distance := measure_distance(probe.id, probe.reading, reading)) is not None:
-                self.evidence.add(await self._repeat(probe, distance))
+                distance = await self._repeat(probe, distance)
+                length = probe.reading.prompt_tokens
+                self.evidence.add(msgspec.structs.replace(distance, prompt_tokens=length))
         unanswered = self.server.unanswered
         if unanswered > max(LEAST_UNANSWERED, MOST_UNANSWERED * self.evidence.tried):
             raise EndpointError(
                 f"{self.server.name}: {unanswered} of {self.evidence.tried} probes got no answer:"
                 f" {self.server.why}"
+            )
+
+    async def _check_steady(
+        self, probes: Sequence[Probe], readings: Sequence[ProbeReading | None]
+    ) -> None:
+        """Ask again, and raise NotComparableError if most answers are other ones.
+
+        Only the texts of such a server can be compared, and those of one that samples say nothing.
+        """
+        again = await self.server.read_all([probe.prompt for probe in probes])
+        pairs = [
+            (one.text, other.text)
+            for one, other in zip(readings, again, strict=True)
+            if one is not None and other is not None
+        ]
+        changed = sum(one != other for one, other in pairs)
+        if changed > max(LEAST_CHANGED, CHANGED * len(pairs)):
+            raise NotComparableError(
+                f"{self.server.name}: UNSUPPORTED: it reports no log-probabilities, and {changed}"
+                f" of {len(pairs)} questions got another answer when asked again: it ignores the"
+                " temperature of 0, or answers at random",
+                hint="Let the server report logprobs, or measure it with serve-eval compare.",
             )
 
     async def _repeat(self, probe: Probe, distance: ProbeDistance) -> ProbeDistance:
@@ -102,6 +131,7 @@ class JudgedServer:
             requests=server.requests,
             cached_tokens=self._cached,
             salted=server.salted,
+            samples=server.samples,
             fingerprint=server.fingerprint,
             distances=tuple(evidence.distances),
         )

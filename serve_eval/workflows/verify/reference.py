@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
 
 from serve_eval.errors import NotComparableError
-from serve_eval.evaluation.engine.answer_tokens import AnswerTokens
-from serve_eval.schema import Probe, ProbeReading
-from serve_eval.workflows.verify.asking import AskedServer
+from serve_eval.evaluation.engine.answer_tokens import TOP, AnswerTokens
+from serve_eval.schema import Probe, ProbeReading, RepeatedReading
+from serve_eval.workflows.verify.asking import TOKENS, AskedServer
 from serve_eval.workflows.verify.candidates import CandidateCutter
 from serve_eval.workflows.verify.distance import find_step, measure_distance
 
@@ -23,18 +27,28 @@ CONTINUED = 16
 TRIES = 15
 """Candidates per probe after which a server is given up."""
 ALONE = 20
-"""Probes whose second answer is asked one at a time, so that the noise covers the batch size."""
+"""Probes whose further answers are also asked one at a time: the noise covers the batch size."""
+LONG = 2200
+"""Tokens of one probe that is longer than vLLM's default chunk of a prompt, of 2,048 tokens."""
+LONG_TRIES = 3
 
 
 @dataclass(slots=True, kw_only=True)
 class ReferenceMaker:
-    """Asks a server, and its healthy sibling if there is one, for the answers to compare with."""
+    """Asks a server, and its healthy sibling if there is one, for the answers to compare with.
+
+    `repeats` is the number of further answers to each of the first ALONE probes, both one at a time
+    and many in flight. With 1, they are asked one at a time only.
+    """
 
     server: AskedServer
     sibling: AskedServer | None
     cutter: CandidateCutter
+    protocol: dict[str, str]
+    repeats: int = 1
     probes: list[Probe] = field(default_factory=list)
     candidates: int = 0
+    tried_long: bool = False
 
     async def extend(self, count: int) -> None:
         """Find probes until there are `count` of them.
@@ -42,9 +56,12 @@ class ReferenceMaker:
         Raises NotComparableError if the server is almost never uncertain.
         """
         while len(self.probes) < count:
-            missing = count - len(self.probes)
+            known = len(self.probes)
+            missing = (ALONE if known < ALONE <= count else count) - known
             prompts = await self._find(min(self.server.in_flight, missing))
             await self._keep(prompts)
+            if not self.tried_long:
+                await self._find_long()
             if self.candidates > TRIES * count and len(self.probes) < count:
                 why = f": {self.server.why}" if self.server.why else ""
                 raise NotComparableError(
@@ -53,13 +70,25 @@ class ReferenceMaker:
                     hint="Choose other texts, with --tasks or --text.",
                 )
 
-    async def _find(self, count: int) -> list[str]:
-        """Return texts that break off before an uncertain token.
+    async def _find_long(self) -> None:
+        """Find the one long probe, if the server takes prompts of its length.
 
-        The server continues cut texts, and each is kept up to one of its uncertain tokens.
+        The lengths of tokens are known by now.
         """
-        prompts = [self.cutter.cut() for _ in range(count)]
+        self.tried_long = True
+        before = len(self.probes)
+        for _ in range(LONG_TRIES):
+            if (text := self.cutter.cut_long(LONG)) is None or len(self.probes) > before:
+                return
+            await self._keep(await self._continue([text]))
+
+    async def _find(self, count: int) -> list[str]:
+        """Return texts that break off before an uncertain token."""
         self.candidates += count
+        return await self._continue([self.cutter.cut() for _ in range(count)])
+
+    async def _continue(self, prompts: Sequence[str]) -> list[str]:
+        """Return cut texts, each continued by the server up to one of its uncertain tokens."""
         answers = await self.server.continue_texts(prompts, CONTINUED)
         asked = [(p, one) for p, one in zip(prompts, answers, strict=True) if one is not None]
         self._learn_length(asked)
@@ -82,7 +111,7 @@ class ReferenceMaker:
     async def _keep(self, prompts: Sequence[str]) -> None:
         alone = len(self.probes) < ALONE
         readings = await self.server.read_all(prompts)
-        again = await self.server.read_all(prompts, at_once=1 if alone else None)
+        again = await self._read_again(prompts, alone=alone)
         siblings: Sequence[ProbeReading | None] = [None] * len(prompts)
         if self.sibling is not None:
             siblings = await self.sibling.read_all(prompts)
@@ -93,10 +122,35 @@ class ReferenceMaker:
                         id=f"p{len(self.probes):03}",
                         prompt=prompt,
                         reading=reading,
-                        again=() if other is None else (other,),
+                        again=other,
                         sibling=sibling,
                     )
                 )
+
+    async def _read_again(
+        self, prompts: Sequence[str], *, alone: bool
+    ) -> list[tuple[RepeatedReading, ...]]:
+        """Return the further answers to each prompt, those that are equal once."""
+        many = self.server.in_flight
+        loads = [many]
+        if alone:
+            loads = [1] * self.repeats + ([many] * self.repeats if self.repeats > 1 else [])
+        found: list[list[RepeatedReading]] = [[] for _ in prompts]
+        for load in loads:
+            readings = await self.server.read_all(prompts, at_once=load)
+            for known, reading in zip(found, readings, strict=True):
+                if reading is not None:
+                    _count(known, RepeatedReading(reading=reading, in_flight=load))
+        return [tuple(known) for known in found]
+
+
+def _count(known: list[RepeatedReading], one: RepeatedReading) -> None:
+    """Add an answer to those that are known, or count it once more."""
+    for place, other in enumerate(known):
+        if (other.in_flight, other.reading) == (one.in_flight, one.reading):
+            known[place] = msgspec.structs.replace(other, times=other.times + 1)
+            return
+    known.append(one)
 
 
 def break_off(prompt: str, answer: AnswerTokens) -> Iterator[str]:
@@ -119,6 +173,22 @@ def is_uncertain(reading: ProbeReading) -> bool:
     return UNCERTAIN[0] - SLACK <= likeliest <= UNCERTAIN[1] + SLACK
 
 
+def describe_protocol(
+    server: AskedServer, texts: Sequence[str], file: Path | None, tasks: Sequence[str]
+) -> dict[str, str]:
+    """Return what decides the probes and the answers of a server."""
+    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    return {
+        "texts": ", ".join(tasks) if file is None else file.name,
+        "texts_sha256": digest,
+        "route": "/chat/completions" if server.chat else "/completions",
+        "cache": "cache_salt" if server.salted else "asked twice",
+        "max_tokens": str(TOKENS),
+        "logprobs": str(TOP),
+        "temperature": "0",
+    }
+
+
 def measure_noise(probes: Sequence[Probe]) -> float:
     """Return the largest distance of the reference's server from itself, in nats."""
     return max(
@@ -126,7 +196,7 @@ def measure_noise(probes: Sequence[Probe]) -> float:
             found.nats
             for probe in probes
             for again in probe.again
-            if (found := measure_distance(probe.id, probe.reading, again)) is not None
+            if (found := measure_distance(probe.id, probe.reading, again.reading)) is not None
         ),
         default=0.0,
     )

@@ -15,8 +15,11 @@ from serve_eval.schema import (
     VerificationReference,
     VerifiedSide,
 )
-from serve_eval.workflows.verify.evidence import ALPHA
+from serve_eval.workflows.verify.evidence import ALPHA, FAR_NATS
+from serve_eval.workflows.verify.path import describe_path
 
+CHUNK = 2048
+"""Tokens of vLLM's default chunk of a prompt."""
 _STYLES = {
     VerificationOutcome.IDENTICAL: "bold green",
     VerificationOutcome.OTHER_NUMERICS: "bold green",
@@ -68,6 +71,9 @@ def _lines(found: Verification, side: VerifiedSide) -> Iterator[str]:
         )
     if place := _place(side):
         yield place
+    if length := _length(side):
+        yield length
+    yield from describe_path(side.engines)
     low, high = found.prompt_lengths
     cached = "" if side.cached_tokens is None else f", {side.cached_tokens:,} from the prefix cache"
     yield (
@@ -84,6 +90,17 @@ def _place(side: VerifiedSide) -> str:
     second = sum(one.token == 1 for one in side.distances if one.nats > 0)
     if first == 0 and second:
         return "only second tokens differ: on trtllm-serve, these read the transferred KV cache"
+    return ""
+
+
+def _length(side: VerifiedSide) -> str:
+    """Return a line if only probes longer than a chunk are far away."""
+    far = [one for one in side.distances if one.nats > FAR_NATS]
+    if far and side.far and all(one.prompt_tokens > CHUNK for one in far):
+        return (
+            f"only the probe of {far[0].prompt_tokens:,} tokens is far away, and it is the only one"
+            f" longer than {CHUNK:,}: a fault of long prompts, such as chunked prefill"
+        )
     return ""
 
 

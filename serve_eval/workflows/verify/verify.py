@@ -33,9 +33,11 @@ from serve_eval.workflows.verify.candidates import CandidateCutter
 from serve_eval.workflows.verify.fleet import judge_fleet
 from serve_eval.workflows.verify.judged import JudgedServer
 from serve_eval.workflows.verify.legs import GivenWorker, name_parts, verify_parts
+from serve_eval.workflows.verify.path import PathMeter, warn_of_path
 from serve_eval.workflows.verify.prompts import audit_prompts
 from serve_eval.workflows.verify.reference import (
     ReferenceMaker,
+    describe_protocol,
     measure_noise,
     measure_sibling,
     measure_step,
@@ -45,6 +47,8 @@ from serve_eval.workflows.verify.texts import read_texts, texts_of_tasks
 
 ROUND = 20
 """Probes of a round."""
+REPEATS = 10
+"""Further answers to each of a registered reference's first probes, at either load."""
 SIBLING_PROBES = 60
 """Probes with which a sibling's floor is measured before a server is judged by it."""
 
@@ -67,6 +71,7 @@ async def register(
     session = VerifySession(rules=rules, out_dir=out_dir, environ=environ, notify=notify)
     async with AsyncExitStack() as stack:
         made = await _open_maker(server, sibling, session, stack)
+        made.repeats = REPEATS
         await made.extend(rules.probes)
         return _to_reference(made, rules)
 
@@ -110,6 +115,8 @@ async def verify(
             known, floor=known.floor if rules.floor is None else rules.floor
         )
         judged = [JudgedServer(server, known, len(servers)) for server in asked]
+        meters = [PathMeter(server) for server in asked]
+        await asyncio.gather(*(meter.begin() for meter in meters))
         while pending := [one for one in judged if not one.is_decided(rules.probes)]:
             begin = pending[0].evidence.tried
             if made is not None:
@@ -125,10 +132,12 @@ async def verify(
             known = msgspec.structs.replace(
                 _to_reference(made, rules), floor=known.floor, noise=known.noise
             )
+        engines = await asyncio.gather(*(meter.end() for meter in meters))
         sides = []
-        for one in judged:
+        for one, counted in zip(judged, engines, strict=True):
             prompts = await _audit(one, made, tokenizer)
-            sides.append(msgspec.structs.replace(one.result(), prompts=prompts))
+            side = one.result()
+            sides.append(msgspec.structs.replace(side, prompts=prompts, engines=counted))
         for one in others:
             probes = known.probes[: rules.probes]
             sides += await verify_parts(one, known, probes, workers, session)
@@ -219,6 +228,12 @@ def _warn(known: VerificationReference, sides: Sequence[VerifiedSide]) -> list[s
             )
         if one.unanswered:
             found.append(f"{one.name}: {one.unanswered} probes without an answer do not count")
+        if one.samples:
+            found.append(
+                f"{one.name}: it ignores the temperature of 0, and samples. Log-probabilities are"
+                " still compared, second tokens only where the first are equal"
+            )
+        found += warn_of_path(one.name, one.engines)
     return found
 
 
@@ -251,7 +266,8 @@ async def _open_maker(
     cutter = CandidateCutter(texts, rules.seed)
     if (context := await asked.client.context_tokens()) is not None:
         cutter.fit(context)
-    return ReferenceMaker(server=asked, sibling=other, cutter=cutter)
+    protocol = describe_protocol(asked, texts, rules.text, [task.name for task in plan.tasks])
+    return ReferenceMaker(server=asked, sibling=other, cutter=cutter, protocol=protocol)
 
 
 def _to_reference(made: ReferenceMaker, rules: VerifyRules) -> VerificationReference:
@@ -265,6 +281,7 @@ def _to_reference(made: ReferenceMaker, rules: VerifyRules) -> VerificationRefer
         fingerprint=made.server.fingerprint,
         source=info.base_url,
         seed=rules.seed,
+        protocol=made.protocol,
         salted=made.server.salted,
         chat=made.server.chat,
         noise=measure_noise(made.probes),

@@ -23,7 +23,8 @@ class ModelServer:
     the same for every request; `noise` is that of a term drawn for each request. `foreign` is the
     share of prompts in whose place it answers another one. `certain` makes each token certain;
     `short` leaves the first token out of the list; `plain` lists none; `salts` False refuses a
-    cache_salt; `chat_only` refuses completions.
+    cache_salt; `chat_only` refuses completions. `busy` requests get 503 first. `samples` draws each
+    token, whatever the temperature. Prompts of `wrong_from` tokens and more are taken for others.
     """
 
     name: str = "m"
@@ -37,6 +38,9 @@ class ModelServer:
     salts: bool = True
     chat_only: bool = False
     ends_at_once: bool = False
+    busy: int = 0
+    samples: bool = False
+    wrong_from: int | None = None
     failing: float = 0.0
     decimals: int = 12
     fingerprint: str | None = None
@@ -49,6 +53,9 @@ class ModelServer:
     def _reply(self, request: HttpRequest) -> Reply:
         if "cache_salt" in request.body and not self.salts:
             return fail(400, "cache_salt: extra inputs are not permitted")
+        if self.busy and request.body.get("logprobs") is not None:
+            self.busy -= 1
+            return fail(503, "busy")
         if self.chat_only and not request.chat:
             return fail(404, "no completions")
         if self.rng.random() < self.failing and request.number > SETTLED:
@@ -61,13 +68,18 @@ class ModelServer:
         prompt = request.prompt
         if self.foreign and _uniform("foreign", self.name, prompt) < self.foreign:
             prompt = "another prompt" + prompt[::-1]
+        if self.wrong_from is not None and len(request.prompt) // 4 >= self.wrong_from:
+            prompt = "another prompt" + prompt[::-1]
         text, tokens = "", list[dict[str, Any]]()
         for place in range(0 if self.ends_at_once else request.max_tokens):
             at = prompt + text
             top = self._next(at, exact=self.second_only and place == 0)
-            likeliest = max(top, key=lambda word: top[word])
-            text += likeliest
-            tokens.append({"token": likeliest, "logprob": top[likeliest], "top": top})
+            chosen = max(top, key=lambda word: top[word])
+            if self.samples:
+                weights = [math.exp(value) for value in top.values()]
+                [chosen] = self.rng.choices(list(top), weights)
+            text += chosen
+            tokens.append({"token": chosen, "logprob": top[chosen], "top": top})
         choice = {"logprobs": None if self.plain else _listed(tokens[self.short :], request.chat)}
         usage = len(request.prompt) // 4, len(tokens)
         body = {} if self.fingerprint is None else {"system_fingerprint": self.fingerprint}

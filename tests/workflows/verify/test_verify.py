@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from serve_eval.errors import EndpointError, NotComparableError, ReferenceFileError
 from serve_eval.evaluation.storage.reports.verification_files import (
@@ -27,6 +29,7 @@ from serve_eval.schema import (
 )
 from serve_eval.workflows.verify.legs import parse_worker
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
+from serve_eval.workflows.verify.text import CHUNK, render
 from serve_eval.workflows.verify.verify import register, verify
 from tests.cli.command import serve_eval
 from tests.workflows.verify.model_server import ModelServer
@@ -159,6 +162,34 @@ def test_flips_count_where_there_are_no_log_probabilities(tmp_path: Path) -> Non
     assert _outcome(_verify(a, bad, tmp_path / "2", floor=0.08)) is ANOTHER
 
 
+def test_a_server_that_samples_is_told_of_and_needs_log_probabilities(tmp_path: Path) -> None:
+    a = ModelServer(name="a")
+    found = _verify(a, ModelServer(name="b", samples=True), tmp_path / "1", floor=0.08)
+    assert _outcome(found) is IDENTICAL
+    assert any("ignores the temperature of 0" in line for line in found.warnings)
+    greedy = _verify(a, ModelServer(name="b"), tmp_path / "2", floor=0.08)
+    assert not any("temperature" in line for line in greedy.warnings)
+    with pytest.raises(NotComparableError, match="UNSUPPORTED: it reports no log-probabilities"):
+        _verify(a, ModelServer(name="b", samples=True, plain=True), tmp_path / "3", floor=0.08)
+
+
+def test_one_probe_is_longer_than_a_chunk(tmp_path: Path) -> None:
+    a = ModelServer(name="a")
+    found = _verify(a, ModelServer(name="b", wrong_from=1000), tmp_path, floor=0.08)
+    [side] = found.sides
+    [far] = [one for one in side.distances if one.nats > 0.08]
+    assert far.prompt_tokens > CHUNK
+    assert len(far.repeats) == 3
+    told = io.StringIO()
+    render(found, [], Console(file=told, width=200))
+    assert "it is the only one longer than 2,048: a fault of long prompts" in told.getvalue()
+
+
+def test_a_server_that_is_busy_at_first_does_not_refuse_salts(tmp_path: Path) -> None:
+    found = _verify(ModelServer(name="a"), ModelServer(name="b", busy=2), tmp_path, floor=0.08)
+    assert (_outcome(found), found.sides[0].salted) == (IDENTICAL, True)
+
+
 def test_answers_that_end_at_once_are_another_model(tmp_path: Path) -> None:
     b = ModelServer(name="b", ends_at_once=True)
     found = _verify(ModelServer(name="a"), b, tmp_path, floor=0.08)
@@ -265,6 +296,10 @@ def test_a_reference_file_replaces_the_server(tmp_path: Path) -> None:
     write_reference(file, made)
     assert read_reference(file) == made
     assert len(file.read_text().splitlines()) == len(made.probes) + 2 == 82
+    repeats = [[(one.in_flight, one.times) for one in probe.again] for probe in made.probes]
+    assert repeats[:20] == [[(1, 10), (16, 10)]] * 20
+    assert repeats[20:] == [[(16, 1)]] * 60
+    assert made.protocol["texts"] == "word_problems"
     for b, code in ((ModelServer(numerics=NUMERICS), 0), (ModelServer(numerics=0.5), 1)):
         with b.server.serve_in_thread() as url:
             ran = serve_eval(

@@ -1,0 +1,73 @@
+"""Prove the path of the probes: count what the servers behind an endpoint did with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from serve_eval.evaluation.endpoint import deployment, engine_counters
+from serve_eval.evaluation.endpoint.companions import Companions
+from serve_eval.evaluation.endpoint.deployed_servers import ROLES
+from serve_eval.evaluation.endpoint.engine_counters import SessionMeter
+from serve_eval.schema import Endpoint, ServerCounts
+from serve_eval.workflows.verify.asking import AskedServer
+
+GENERATION = ROLES["generation_servers"]
+
+
+class PathMeter:
+    """Reads the counters of the servers behind one endpoint before and after the probes."""
+
+    def __init__(self, server: AskedServer) -> None:
+        self._client = server.client
+        self._endpoint: Endpoint = server.client.endpoint
+        self._meter: SessionMeter | None = None
+
+    async def begin(self) -> None:
+        """Read the counters. Nothing is counted of servers that have none."""
+        self._endpoint = await deployment.learn_deployment(self._endpoint, self._client)
+        self._meter = await engine_counters.begin(self._endpoint, self._client, 0, Companions())
+
+    async def end(self) -> tuple[ServerCounts, ...]:
+        """Return what was counted since then."""
+        if self._meter is None:
+            return ()
+        found = await engine_counters.end(
+            self._meter, self._endpoint, self._client, 0, Companions()
+        )
+        return found.servers
+
+
+def describe_path(servers: Sequence[ServerCounts]) -> Iterator[str]:
+    """Yield what the counters say about the transfer of the KV cache. Pure."""
+    moved = _moved(servers)
+    if moved is not None:
+        tokens, of = moved
+        yield f"KV transfer: {tokens:,} of {of:,} prompt tokens came from other servers"
+
+
+def warn_of_path(name: str, servers: Sequence[ServerCounts]) -> Iterator[str]:
+    """Yield a warning if generation servers took over no KV cache, or some of it failed. Pure."""
+    moved = _moved(servers)
+    if moved is not None and moved[1] and not moved[0]:
+        yield (
+            f"{name}: no KV cache crossed the wire: its generation servers computed all"
+            f" {moved[1]:,} prompt tokens themselves, so the transfer was not tested"
+        )
+    for one in servers:
+        faults = (None if one.counts is None else one.counts.transfer_faults) or {}
+        if any(faults.values()):
+            each = ", ".join(f"{kind} {count}" for kind, count in faults.items() if count)
+            yield f"{name}: the KV transfer of {one.server} failed in part: {each}"
+
+
+def _moved(servers: Sequence[ServerCounts]) -> tuple[int, int] | None:
+    """Return the moved prompt tokens and all of them at generation servers; None if unknown."""
+    found = [
+        (one.counts.moved_tokens, one.counts.prompt_tokens)
+        for one in servers
+        if one.counts is not None and one.role == GENERATION
+    ]
+    known = [(moved, of) for moved, of in found if moved is not None and of is not None]
+    if not known:
+        return None
+    return sum(moved for moved, _ in known), sum(of for _, of in known)
