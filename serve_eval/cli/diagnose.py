@@ -15,6 +15,13 @@ def diagnose(
         Path, typer.Argument(metavar="RUN", help="Folder of a run, a comparison or a suite.")
     ],
     include_path: IncludePath = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Also compare counted prompt tokens with the tokenizer of this folder.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Explain why a run is red or undecided, and name the option to change.
@@ -24,13 +31,18 @@ def diagnose(
     Exit codes: 0 for any finding, since a diagnosis is not a verdict; 2 for a folder that cannot be
     read.
     """
+    from contextlib import ExitStack
+
     from serve_eval.cli._streams import emit
+    from serve_eval.evaluation.prompt_audit.local import open_local
     from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.report.text import clean
     from serve_eval.workflows.diagnose.story import diagnose as diagnosed
     from serve_eval.workflows.diagnose.text import lines
 
-    diagnosis = diagnosed(run, include_path=folders_of(include_path))
+    with ExitStack() as stack:
+        local = None if tokenizer is None else stack.enter_context(open_local(tokenizer))
+        diagnosis = diagnosed(run, include_path=folders_of(include_path), local=local)
     if as_json:
         emit(pretty_json(diagnosis).decode())
     else:

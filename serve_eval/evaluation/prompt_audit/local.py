@@ -70,9 +70,10 @@ class LocalTokenizer:
 
     async def read(self, prompt: Prompt) -> PromptReading:
         """Return the tokens of a prompt. A template that fails is the reading's problem."""
-        return await asyncio.to_thread(self._read, prompt)
+        return await asyncio.to_thread(self.read_now, prompt)
 
-    def _read(self, prompt: Prompt) -> PromptReading:
+    def read_now(self, prompt: Prompt) -> PromptReading:
+        """Return the tokens of a prompt, as `read` does, in this thread."""
         if isinstance(prompt, str):
             ids = self._tokenizer.encode(prompt, add_special_tokens=True)
             return self._reading(ids, dated=False)

@@ -11,6 +11,7 @@ __all__ = [
     "finding",
     "known_messages",
     "levels",
+    "prompt_counts",
     "setting",
     "sides",
     "story",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.evaluation.storage.reports.comparison_files import is_comparison, locate_runs
@@ -15,6 +16,7 @@ from serve_eval.workflows.diagnose import (
     course,
     cut,
     extraction,
+    prompt_counts,
     setting,
     sides,
     template,
@@ -96,10 +98,14 @@ class Diagnosis:
 
 
 @with_scope
-def diagnose(folder: Path, *, include_path: Sequence[str] = ()) -> Diagnosis:
+def diagnose(
+    folder: Path, *, include_path: Sequence[str] = (), local: LocalTokenizer | None = None
+) -> Diagnosis:
     """Diagnose the folder of a run, a comparison or a suite.
 
-    Raises RunFolderError if the folder is none of them, or is damaged.
+    With `local`, also compare the prompt tokens that servers counted with these files of a model.
+    Raises RunFolderError if the folder is none of them, or is damaged, and PlanError if prompts
+    cannot be built again for `local`.
     """
     named = _runs(folder)
     read_runs = [(label, read(path, include_path=include_path)) for label, path in named]
@@ -109,7 +115,14 @@ def diagnose(folder: Path, *, include_path: Sequence[str] = ()) -> Diagnosis:
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
         folder=str(folder),
-        runs=tuple(_diagnose(label, evidence) for label, evidence in read_runs),
+        runs=tuple(
+            _diagnose(
+                label,
+                evidence,
+                [] if local is None else prompt_counts.audit_counts(evidence, local, include_path),
+            )
+            for label, evidence in read_runs
+        ),
         between=between,
     )
 
@@ -146,7 +159,7 @@ def _runs(folder: Path) -> list[tuple[str, Path]]:
     return [("", folder)]
 
 
-def _diagnose(label: str, evidence: Evidence) -> DiagnosedRun:
+def _diagnose(label: str, evidence: Evidence, more: Sequence[Finding]) -> DiagnosedRun:
     tasks = tuple(
         DiagnosedTask(
             task=task.name,
@@ -160,5 +173,8 @@ def _diagnose(label: str, evidence: Evidence) -> DiagnosedRun:
         for task in evidence.tasks
     )
     return DiagnosedRun(
-        label=label, folder=str(evidence.folder), tasks=tasks, findings=findings(evidence)
+        label=label,
+        folder=str(evidence.folder),
+        tasks=tasks,
+        findings=(*findings(evidence), *more),
     )

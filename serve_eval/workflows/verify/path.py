@@ -39,7 +39,7 @@ class PathMeter:
 
 def describe_path(servers: Sequence[ServerCounts]) -> Iterator[str]:
     """Yield what the counters say about the transfer of the KV cache. Pure."""
-    moved = _moved(servers)
+    moved = _count_moved(servers)
     if moved is not None:
         tokens, of = moved
         yield f"KV transfer: {tokens:,} of {of:,} prompt tokens came from other servers"
@@ -47,7 +47,7 @@ def describe_path(servers: Sequence[ServerCounts]) -> Iterator[str]:
 
 def warn_of_path(name: str, servers: Sequence[ServerCounts]) -> Iterator[str]:
     """Yield a warning if generation servers took over no KV cache, or some of it failed. Pure."""
-    moved = _moved(servers)
+    moved = _count_moved(servers)
     if moved is not None and moved[1] and not moved[0]:
         yield (
             f"{name}: no KV cache crossed the wire: its generation servers computed all"
@@ -60,7 +60,7 @@ def warn_of_path(name: str, servers: Sequence[ServerCounts]) -> Iterator[str]:
             yield f"{name}: the KV transfer of {one.server} failed in part: {each}"
 
 
-def _moved(servers: Sequence[ServerCounts]) -> tuple[int, int] | None:
+def _count_moved(servers: Sequence[ServerCounts]) -> tuple[int, int] | None:
     """Return the moved prompt tokens and all of them at generation servers; None if unknown."""
     found = [
         (one.counts.moved_tokens, one.counts.prompt_tokens)
