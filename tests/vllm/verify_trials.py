@@ -32,6 +32,7 @@ from serve_eval.workflows.verify.verify import register
 from tests.scripted_server import serve_in_thread
 from tests.vllm.deployments import MODEL, Deployments, aggregated, decoding, disaggregated
 from tests.vllm.faulty_transfer import foreign_blocks, orchestrated
+from tests.vllm.peer_pool import list_systems, read_peer
 from tests.vllm.quantise import write_model
 
 POOL, TRIALS, BUDGET = 500, 200, 200
@@ -198,8 +199,13 @@ def main() -> None:
     else:
         with tempfile.TemporaryDirectory() as folder:
             probes, pool = read_pool(Path(folder))
-        if file is not None:
-            file.write_bytes(msgspec.json.encode((probes, pool)))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, peer, kind in list_systems():
+            if name not in pool:
+                texts = [probe.prompt for probe in probes]
+                pool[name] = asyncio.run(read_peer(peer, kind, texts, Path(folder)))
+    if file is not None:
+        file.write_bytes(msgspec.json.encode((probes, pool)))
     print_tables(probes, pool)
 
 
