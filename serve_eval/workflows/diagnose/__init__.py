@@ -4,6 +4,7 @@ Each finding comes with its evidence and the option to change.
 """
 
 __all__ = [
+    "between",
     "course",
     "cut",
     "evidence",
@@ -11,6 +12,7 @@ __all__ = [
     "finding",
     "known_messages",
     "levels",
+    "loops",
     "prompt_counts",
     "setting",
     "sides",

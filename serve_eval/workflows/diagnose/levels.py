@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from serve_eval.evaluation.attribution import from_run, latency
 from serve_eval.evaluation.results import degradation
+from serve_eval.workflows.diagnose import between
 from serve_eval.workflows.diagnose.finding import ALPHA
 
 OF_A_TASK = {
@@ -23,6 +24,8 @@ OF_A_TASK = {
 """Levels of the rules that test each task of a run."""
 OF_A_RUN = {"server_errors": ALPHA}
 """Levels of the rules that test a run as a whole."""
+OF_A_COMPARISON = between.LEVELS
+"""Levels of the rules that test each task of a comparison, in addition to those of its runs."""
 
 
 def sum_levels(tasks: int = 1) -> float:

@@ -10,9 +10,14 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
-from serve_eval.evaluation.storage.reports.comparison_files import is_comparison, locate_runs
+from serve_eval.evaluation.storage.reports.comparison_files import (
+    find_comparison,
+    is_comparison,
+    locate_runs,
+)
 from serve_eval.plugins.scope import with_scope
 from serve_eval.workflows.diagnose import (
+    between,
     course,
     cut,
     extraction,
@@ -109,9 +114,13 @@ def diagnose(
     """
     named = _runs(folder)
     read_runs = [(label, read(path, include_path=include_path)) for label, path in named]
-    between: tuple[Finding, ...] = ()
+    found: tuple[Finding, ...] = ()
+    others: list[Evidence | None] = [None] * len(read_runs)
     if is_comparison(folder) and len(read_runs) == 2:
-        between = tuple(sides.prompt_tokens(read_runs[0][1], read_runs[1][1]))
+        a, b = (evidence for _, evidence in read_runs)
+        pairs = between.pair_answers(a, b, find_comparison(folder))
+        found = (*sides.prompt_tokens(a, b), *between.find_differences(pairs))
+        others = [b, a]
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
         folder=str(folder),
@@ -119,11 +128,12 @@ def diagnose(
             _diagnose(
                 label,
                 evidence,
+                other,
                 [] if local is None else prompt_counts.audit_counts(evidence, local, include_path),
             )
-            for label, evidence in read_runs
+            for (label, evidence), other in zip(read_runs, others, strict=True)
         ),
-        between=between,
+        between=found,
     )
 
 
@@ -159,7 +169,9 @@ def _runs(folder: Path) -> list[tuple[str, Path]]:
     return [("", folder)]
 
 
-def _diagnose(label: str, evidence: Evidence, more: Sequence[Finding]) -> DiagnosedRun:
+def _diagnose(
+    label: str, evidence: Evidence, other: Evidence | None, more: Sequence[Finding]
+) -> DiagnosedRun:
     tasks = tuple(
         DiagnosedTask(
             task=task.name,
@@ -172,9 +184,12 @@ def _diagnose(label: str, evidence: Evidence, more: Sequence[Finding]) -> Diagno
         )
         for task in evidence.tasks
     )
+    found = findings(evidence)
+    for task in () if other is None else other.tasks:
+        found = tuple(between.drop_contradicted(found, task))
     return DiagnosedRun(
         label=label,
         folder=str(evidence.folder),
         tasks=tasks,
-        findings=(*findings(evidence), *more),
+        findings=(*found, *more),
     )

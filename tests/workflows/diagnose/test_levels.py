@@ -14,7 +14,7 @@ from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.schema import Outcome
 from serve_eval.workflows.diagnose.evidence import Evidence
 from serve_eval.workflows.diagnose.finding import ALPHA
-from serve_eval.workflows.diagnose.levels import OF_A_RUN, OF_A_TASK, sum_levels
+from serve_eval.workflows.diagnose.levels import OF_A_COMPARISON, OF_A_RUN, OF_A_TASK, sum_levels
 from serve_eval.workflows.diagnose.story import findings
 from tests.workflows.diagnose.test_pure import healthy
 
@@ -41,7 +41,8 @@ def test_every_rule_of_the_table_that_tests_has_its_level_in_the_sum() -> None:
     ]
     assert {
         rule for rule, _, speaks, _ in rows if "test" in speaks
-    } == OF_A_TASK.keys() | OF_A_RUN.keys()
+    } == OF_A_TASK.keys() | OF_A_RUN.keys() | OF_A_COMPARISON.keys()
+    assert f"add .00{round(1000 * sum(OF_A_COMPARISON.values()))}" in " ".join(TEXT.split())
 
 
 @pytest.mark.parametrize(("apart", "said"), [(10, False), (11, True)])

@@ -619,8 +619,9 @@ def test_both_sides_of_a_comparison_and_what_lies_between(tmp_path: Path) -> Non
 
     asyncio.run(compared())
     diagnosis = diagnose(tmp_path / "out")
-    assert [(run.label, names(run)) for run in diagnosis.runs] == [("A", []), ("B", ["truncated"])]
-    [between] = diagnosis.between
+    assert [(run.label, names(run)) for run in diagnosis.runs] == [("A", []), ("B", [])]
+    [between, cuts] = diagnosis.between
+    assert (cuts.rule, cuts.told.startswith("B cuts ")) == ("cuts", True)
     assert between.told.startswith("B counts 1 token more than the other in 60 of 60 prompts")
     assert "A compared with B" in list(lines(diagnosis))
 
