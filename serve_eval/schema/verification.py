@@ -102,13 +102,15 @@ class ProbeDistance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     The distance is that of the log-probability of the reference's likeliest token, the larger one
     of both tokens; `token` says which of them it was. `at_least`: the token was not listed, so the
     distance is a lower bound. `flipped`: the answer has another token. A repeated probe has the
-    distances of its repeats. `prompt_tokens` is the length of the probe, by the reference's server.
+    distances of its repeats. `texts_only`: log-probabilities were not compared. `prompt_tokens` is
+    the length of the probe, by the reference's server.
     """
 
     probe: str
     nats: float
     token: int = 0
     at_least: bool = False
+    texts_only: bool = False
     flipped: bool = False
     first_nats: float = 0.0
     second_nats: float | None = None

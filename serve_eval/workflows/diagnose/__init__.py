@@ -5,6 +5,7 @@ Each finding comes with its evidence and the option to change.
 
 __all__ = [
     "between",
+    "breakdown",
     "course",
     "cut",
     "evidence",

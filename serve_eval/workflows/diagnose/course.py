@@ -38,7 +38,10 @@ def worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
                 f"{row.others} from other workers (worker identified by {attribution.how} for"
                 f" {attribution.joined} of "
             )
-            told += f"{attribution.planned} samples)"
+            told += (
+                f"{attribution.planned} samples). Prompts may stick to servers, such as those of"
+                " one subject: attribute asks all servers the same ones"
+            )
             yield Finding(
                 rule="worker",
                 told=told,

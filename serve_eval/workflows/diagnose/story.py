@@ -27,6 +27,7 @@ from serve_eval.workflows.diagnose import (
     template,
     unanswered,
 )
+from serve_eval.workflows.diagnose.breakdown import Breakdown, break_down
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, read
 from serve_eval.workflows.diagnose.finding import Finding
 
@@ -68,7 +69,10 @@ RUN_RULES: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosedTask:
-    """The result of a task. `outcome` is None if the run did not finish."""
+    """The result of a task.
+
+    `outcome` is None if the run did not finish. `breakdown` is about a task that is not green.
+    """
 
     task: str
     outcome: str | None
@@ -77,6 +81,7 @@ class DiagnosedTask:
     asked: int
     wrong: int
     missing: int
+    breakdown: Breakdown | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +186,7 @@ def _diagnose(
             asked=len(task.asked),
             wrong=sum(one.bad for one in task.asked),
             missing=len(task.missing) + task.unscored,
+            breakdown=break_down(evidence, task),
         )
         for task in evidence.tasks
     )

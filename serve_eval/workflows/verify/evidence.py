@@ -7,8 +7,9 @@ floors. The conclusion is
 * ANOTHER, if the evidence shows that more than ALLOWED of the probes lie beyond the floor, or more
   than ALLOWED_FAR of them far beyond it. Both bets share one error budget: their evidence is
   averaged, and must exceed 1 / ALPHA.
-* IDENTICAL, if a share of SHARE beyond the noise is excluded, and no probe lies beyond three times
-  the noise. Where the reference's server never differs from itself, that means no difference;
+* IDENTICAL, if a share of SHARE beyond the noise is excluded, no probe lies beyond three times the
+  noise, and the server lists log-probabilities. Where the reference's server never differs from
+  itself, that means no difference;
 * OTHER NUMERICS, if a share of SHARE beyond three floors is excluded;
 * UNDECIDED otherwise.
 
@@ -67,7 +68,8 @@ class ProbeEvidence:
 
     `tried` counts probes with and without an answer, `asked` those with one. `found` is True from
     the first probe on at which the evidence exceeds 1 / `alpha`, and `highest` is the natural
-    logarithm of the most evidence so far.
+    logarithm of the most evidence so far. `numbers` counts distances between log-probabilities,
+    not between texts alone.
     """
 
     limits: DistanceLimits
@@ -79,6 +81,7 @@ class ProbeEvidence:
     beyond_floors: int = 0
     far: int = 0
     last_far: int = 0
+    numbers: int = 0
     highest: float = 0.0
     distances: list[ProbeDistance] = field(default_factory=list)
 
@@ -97,6 +100,7 @@ class ProbeEvidence:
         limits, nats = self.limits, distance.nats
         self.asked += 1
         self.distances.append(distance)
+        self.numbers += not distance.texts_only
         self.beyond_noise += nats > limits.beyond_noise
         self.beyond_floor += nats > limits.beyond_floor
         self.beyond_floors += nats > FLOORS * limits.beyond_floor
@@ -121,7 +125,7 @@ class ProbeEvidence:
         waiting = self.far and self.asked < self.last_far + MORE
         if not self.asked or waiting:
             return VerificationOutcome.UNDECIDED
-        alike = self.largest <= FLOORS * self.limits.beyond_noise
+        alike = self.numbers and self.largest <= FLOORS * self.limits.beyond_noise
         if alike and self.bound_share(self.beyond_noise) < SHARE:
             return VerificationOutcome.IDENTICAL
         if self.limits.floor is not None and self.bound_share(self.beyond_floors) < SHARE:
@@ -160,6 +164,11 @@ class ProbeEvidence:
             return (
                 f"{self.beyond_noise} of {self.asked} probes differ by more than the server from"
                 f" itself, by at most {self.largest:.3g} nat"
+            )
+        if outcome is VerificationOutcome.OTHER_NUMERICS and not self.numbers:
+            return (
+                f"{self.beyond_noise} of {self.asked} probes have another clear first token; the"
+                " server lists no log-probabilities, so finer differences were not seen"
             )
         if outcome is VerificationOutcome.OTHER_NUMERICS:
             return (
