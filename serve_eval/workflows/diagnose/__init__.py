@@ -17,6 +17,7 @@ __all__ = [
     "prompt_counts",
     "setting",
     "sides",
+    "signs",
     "story",
     "template",
     "told",

@@ -13,11 +13,12 @@ from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, ids
 from serve_eval.workflows.diagnose.loops import is_loop
+from serve_eval.workflows.diagnose.signs import SIGNS
 
 LEAST, MOST_SHARE = 10, 0.5
 """Answers that must differ in the same way, and the share of those that differ at all."""
-SHORTER = 0.5
-"""Ratio of the median lengths below which one side stops early."""
+TOLERATED, EARLY = 0.1, 0.5
+"""Share by which answers may be shorter in the mean, and ratio below which they end early."""
 AT_START = 0.9
 """Share of the different answers that differ from their first character on."""
 
@@ -100,8 +101,11 @@ def find_cuts(both: ComparedAnswers) -> Iterator[Finding]:
     )
 
 
-def find_early_ends(both: ComparedAnswers) -> Iterator[Finding]:
-    """Yield a finding if the answers of one side are clearly shorter."""
+def find_lengths(both: ComparedAnswers) -> Iterator[Finding]:
+    """Yield a finding if one side's answers are shorter by a tenth of the mean or more.
+
+    MLPerf's test TEST09 allows a tenth. Tokens are compared if both sides count them.
+    """
     counted = all(
         one.usage.completion_tokens and other.usage.completion_tokens
         for one, other in both.responses
@@ -109,28 +113,50 @@ def find_early_ends(both: ComparedAnswers) -> Iterator[Finding]:
     lengths = [(_length(one, counted), _length(other, counted)) for one, other in both.responses]
     if len(lengths) < LEAST:
         return
-    medians = [statistics.median(side) for side in zip(*lengths, strict=True)]
-    side = 0 if medians[0] < medians[1] else 1
-    shorter = sum(one[side] < one[1 - side] for one in lengths)
-    longer = sum(one[side] > one[1 - side] for one in lengths)
-    p = mcnemar(shorter, longer).p_exact_two_sided
-    if medians[side] > SHORTER * medians[1 - side] or p > ALPHA:
+    means = [statistics.fmean(side) for side in zip(*lengths, strict=True)]
+    side = 0 if means[0] < means[1] else 1
+    shorter = [one[side] < one[1 - side] for one in lengths]
+    p = mcnemar(sum(shorter), sum(a > b for a, b in _turn(lengths, side))).p_exact_two_sided
+    if means[side] > (1 - TOLERATED) * means[1 - side] or p > ALPHA:
         return
-    shown = [
-        pair[side]
-        for pair, length in zip(both.pairs, lengths, strict=True)
-        if length[side] < length[1 - side]
-    ]
     unit = "tokens" if counted else "characters"
+    does = "stops early" if means[side] < EARLY * means[1 - side] else "gives shorter answers"
     yield _find(
         both,
-        "early_ends",
-        f"{'AB'[side]} stops early: its answers have {medians[side]:g} {unit} in the median, those"
-        f" of {'AB'[1 - side]} {medians[1 - side]:g}",
+        "lengths",
+        f"{'AB'[side]} {does}: {means[side]:.1f} {unit} in the mean, and {'AB'[1 - side]}"
+        f" {means[1 - side]:.1f}; shorter in {sum(shorter)} of {len(lengths)} prompts",
         (*_find_server(side), "compare stop strings, eos_token and generation_config of both"),
-        shown,
+        [pair[side] for pair, less in zip(both.pairs, shorter, strict=True) if less],
         p,
     )
+
+
+def _turn(lengths: Sequence[tuple[int, int]], side: int) -> list[tuple[int, int]]:
+    """Return the pairs with the lengths of that side first."""
+    return [(one[side], one[1 - side]) for one in lengths]
+
+
+def find_signs(both: ComparedAnswers) -> Iterator[Finding]:
+    """Yield a finding for each sign of damage that the answers of one side show more often."""
+    texts = [(one.text, other.text) for one, other in both.responses]
+    if not texts:
+        return
+    a, b = (list(side) for side in zip(*texts, strict=True))
+    for words, mark in SIGNS.items():
+        marks = list(zip(mark(a, b), mark(b, a), strict=True))
+        if (more := _more(marks, ALPHA / len(SIGNS))) is None:
+            continue
+        side, counts, p = more
+        yield _find(
+            both,
+            "signs",
+            f"{counts[side]} of {len(texts)} answers of {'AB'[side]} {words}, and"
+            f" {counts[1 - side]} of {'AB'[1 - side]}",
+            _find_server(side),
+            [pair[side] for pair, one in zip(both.pairs, marks, strict=True) if one[side]],
+            p,
+        )
 
 
 def _length(response: Response, counted: bool) -> int:
@@ -182,10 +208,11 @@ def find_self_differences(both: ComparedAnswers) -> Iterator[Finding]:
 RULES: tuple[Callable[[ComparedAnswers], Iterator[Finding]], ...] = (
     find_first_difference,
     find_cuts,
-    find_early_ends,
+    find_lengths,
+    find_signs,
     find_self_differences,
 )
-LEVELS = {"cuts": ALPHA, "early_ends": ALPHA, "self_differences": ALPHA}
+LEVELS = {"cuts": ALPHA, "lengths": ALPHA, "signs": ALPHA, "self_differences": ALPHA}
 """Levels of these rules for each task of a comparison."""
 
 
@@ -206,12 +233,14 @@ def _needs_no_more(finding: Finding, other: TaskEvidence) -> bool:
     return bool(other.texts) and 2 * cut * finding.of < finding.count * len(other.texts)
 
 
-def _more(pairs: Sequence[tuple[bool, bool]]) -> tuple[int, tuple[int, int], float] | None:
+def _more(
+    pairs: Sequence[tuple[bool, bool]], level: float = ALPHA
+) -> tuple[int, tuple[int, int], float] | None:
     """Return the side that shows a sign more often, both counts, and p; None if neither clearly."""
     only = [sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs)]
     side = 0 if only[0] > only[1] else 1
     p = mcnemar(only[side], only[1 - side]).p_exact_two_sided
-    if p > ALPHA or only[side] < LEAST:
+    if p > level or only[side] < LEAST:
         return None
     return side, (sum(a for a, _ in pairs), sum(b for _, b in pairs)), p
 

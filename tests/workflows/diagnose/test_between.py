@@ -59,6 +59,24 @@ def _wordy(asked: Asked) -> Said:
     return Said(text=f"the answer is {asked.target}", tokens=30)
 
 
+def _terse(asked: Asked) -> Said:
+    return Said(text=f"the answer is {asked.target}", tokens=25)
+
+
+def _slightly(asked: Asked) -> Said:
+    return Said(text=f"the answer is {asked.target}", tokens=28)
+
+
+def _cyrillic(asked: Asked) -> Said:
+    text = f"the answer is {asked.target}"
+    return Said(text=f"{text} \u043e\u0442" if asked.chance("odd") < 0.5 else text, tokens=30)
+
+
+def _same(asked: Asked) -> Said:
+    text = f"the answer is {asked.target}"
+    return Said(text="the answer is always forty-two" if asked.number % 2 else text, tokens=30)
+
+
 def _foreign(asked: Asked) -> Said:
     return Said(text=f"?{sound(asked).text}")
 
@@ -96,9 +114,28 @@ def test_tokens_are_advised_where_both_sides_lack_them(tmp_path: Path) -> None:
     assert [one.rule for run in found.runs for one in run.findings] == ["truncated"] * 2
 
 
-def test_a_side_that_stops_early_is_named(tmp_path: Path) -> None:
-    told = _only(_diagnose(_wordy, _brief, tmp_path), "early_ends").told
-    assert told == "B stops early: its answers have 2 tokens in the median, those of A 30"
+@pytest.mark.parametrize(
+    ("b", "does"), [(_brief, "stops early"), (_terse, "gives shorter answers")]
+)
+def test_a_side_with_shorter_answers_is_named(tmp_path: Path, b: Act, does: str) -> None:
+    told = _only(_diagnose(_wordy, b, tmp_path), "lengths").told
+    assert told.startswith(f"B {does}: ")
+    assert told.endswith(f"and A 30.0; shorter in {SAMPLES} of {SAMPLES} prompts")
+
+
+def test_lengths_within_a_tenth_are_equal(tmp_path: Path) -> None:
+    assert "lengths" not in _rules(_diagnose(_wordy, _slightly, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("b", "told"),
+    [
+        (_cyrillic, "answers of B have letters of a script that the other side never writes"),
+        (_same, "answers of B equal the answer to another prompt, and 0 of A"),
+    ],
+)
+def test_signs_of_damage_are_counted_on_both_sides(tmp_path: Path, b: Act, told: str) -> None:
+    assert told in _only(_diagnose(_wordy, b, tmp_path), "signs").told
 
 
 @pytest.mark.parametrize(("b", "named"), [(_foreign, True), (_late, False)])
