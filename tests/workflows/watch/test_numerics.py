@@ -1,0 +1,249 @@
+"""Test the choice and the judgement of probes without an endpoint, and the level of the alarm."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from serve_eval.evaluation.probes.evidence import ALLOWED, ALLOWED_FAR, weigh_probes
+from serve_eval.stats.sequential_monitor import compute_starting_share
+from serve_eval.workflows.watch import bets
+from serve_eval.workflows.watch.bets import ACCURACY, ALPHA, NUMERICS
+from serve_eval.workflows.watch.numerics import choose_probes, forget_probes, judge_probes
+from serve_eval.workflows.watch.record import (
+    Seen,
+    SeenProbes,
+    State,
+    WatchAlarm,
+    WatchedProbes,
+)
+
+FLOOR, FAR = 0.1, 0.5
+NEAR, BEYOND, VERY_FAR = 0.05, 0.2, 3.0
+
+
+def _state(count: int = 100, seed: int = 3) -> State:
+    return State(
+        bound={},
+        seed=seed,
+        model="m",
+        chat=False,
+        answers=[],
+        usable=[],
+        misses=[],
+        prompt_tokens=[],
+        probes=WatchedProbes(count=count),
+    )
+
+
+def _play(state: State, asked: Sequence[int], nats: Sequence[float | None]) -> list[WatchAlarm]:
+    state.rounds += 1
+    found = SeenProbes(
+        asked=[str(i) for i in asked],
+        nats=list(nats),
+        limit=FLOOR,
+        beyond=sum(one is not None and one > FLOOR for one in nats),
+        far=sum(one is not None and one > FAR for one in nats),
+        listed=True,
+    )
+    seen = Seen(
+        round=state.rounds,
+        started_at="",
+        seconds=0.0,
+        asked=[],
+        values=[],
+        usable="",
+        prompt_tokens=[],
+        failures={},
+        probes=found,
+    )
+    return judge_probes(state, seen)
+
+
+def _round(state: State, nats: Callable[[int], float | None], most: int = 20) -> list[WatchAlarm]:
+    asked = choose_probes(state, most)
+    return _play(state, asked, [nats(i) for i in asked])
+
+
+@pytest.mark.parametrize("with_probes", [False, True])
+def test_all_alarms_share_one_budget(with_probes: bool) -> None:
+    state = _state()
+    if not with_probes:
+        state.probes = None
+    levels = bets.levels(state)
+    assert math.fsum([*levels.values(), *bets.FLOOR_ALPHA.values()]) == pytest.approx(0.01)
+    if not with_probes:
+        assert levels == ALPHA == {ACCURACY: 0.005, bets.USABLE: 0.0015, bets.FAILURES: 0.001}
+    else:
+        assert (levels[NUMERICS], levels[ACCURACY]) == (0.002, 0.003)
+    assert bets.limit(state, ACCURACY) == -math.log(levels[ACCURACY])
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "sizes"), [(100, 20, [20] * 5), (61, 20, [16, 15, 15, 15]), (7, 20, [7])]
+)
+def test_a_cycle_asks_each_probe_once_in_an_order_of_its_own(
+    count: int, most: int, sizes: list[int]
+) -> None:
+    state, orders = _state(count), list[list[int]]()
+    for _ in range(3):
+        order = list[int]()
+        for size in sizes:
+            asked = choose_probes(state, most)
+            assert len(asked) == size
+            _play(state, asked, [NEAR] * size)
+            order += asked
+        assert sorted(order) == list(range(count))
+        orders.append(order)
+    assert orders[0] != orders[1] != orders[2]
+    again = _state(count)
+    assert choose_probes(again, most) == orders[0][: sizes[0]]
+    assert choose_probes(_state(count, seed=4), most) != orders[0][: sizes[0]]
+
+
+def test_a_strong_fault_alarms_in_its_first_round_at_any_time() -> None:
+    """Fourteen of twenty probes are beyond the floor, at a new watch and after a month."""
+    for rounds in (0, 4320):
+        state = _state(200)
+        assert state.probes is not None
+        state.probes.rounds, state.probes.cycles = rounds, rounds // 10
+        asked = choose_probes(state, 20)
+        (alarm,) = _play(state, asked, [BEYOND] * 14 + [NEAR] * 6)
+        assert "14 of 20 probes beyond 0.1 nat" in alarm.told
+        assert alarm.kind == NUMERICS
+
+
+@pytest.mark.parametrize("place", range(10))
+def test_a_strong_fault_alarms_in_its_first_round_anywhere_in_a_cycle(place: int) -> None:
+    state = _state(200)
+    for _ in range(10 + place):
+        assert not _round(state, lambda i: NEAR)
+    (alarm,) = _play(state, choose_probes(state, 20), [BEYOND] * 14 + [NEAR] * 6)
+    assert alarm.figures["probes"] == 20
+
+
+def test_a_weaker_fault_alarms_by_the_probes_of_its_cycle() -> None:
+    """Four of twenty probes are too few in one round, and enough in some of them together."""
+    state = _state(200)
+    for _ in range(9):
+        if alarms := _play(state, choose_probes(state, 20), [BEYOND] * 4 + [NEAR] * 16):
+            break
+    (alarm,) = alarms
+    assert alarm.figures["beyond"] == 4 * state.rounds
+    assert 1 < state.rounds < 7
+
+
+def test_few_very_far_probes_are_named_by_their_share() -> None:
+    state = _state(200)
+    alarms = _play(state, choose_probes(state, 20), [VERY_FAR] * 6 + [NEAR] * 14)
+    assert [alarm.figures["far"] for alarm in alarms] == [6]
+
+
+def test_a_missing_answer_counts_as_one_like_the_reference() -> None:
+    missing, near = _state(), _state()
+    asked = choose_probes(missing, 20)
+    _play(missing, asked, [BEYOND] * 3 + [None] * 17)
+    _play(near, asked, [BEYOND] * 3 + [NEAR] * 17)
+    assert bets.evidence(missing, NUMERICS) == bets.evidence(near, NUMERICS)
+    before = missing.probes
+    assert before is not None
+    place = before.place
+    assert not _round(missing, lambda i: None)
+    assert (before.place, before.rounds) == (place, 1)
+
+
+def test_forgotten_evidence_begins_a_new_cycle() -> None:
+    state = _state()
+    _round(state, lambda i: BEYOND)
+    assert state.probes is not None
+    state.probes = forget_probes(state.probes)
+    assert bets.evidence(state, NUMERICS) == 0.0
+    assert (state.probes.cycle, state.probes.place) == (2, 0)
+    assert not _round(state, lambda i: NEAR)
+
+
+ROUNDS, WATCHES = 60, 250
+
+
+def _highest(repeats: bool, seed: int) -> float:
+    """Return the most evidence against a healthy server at the edge of the hypothesis.
+
+    `repeats`: the same probes are beyond the floor in each cycle. Otherwise each time others are.
+    """
+    state, rng, highest = _state(100, seed), random.Random(f"{seed}:{repeats}"), 0.0
+
+    def draw(i: int) -> float:
+        u = rng.random()
+        return VERY_FAR if u < ALLOWED_FAR else BEYOND if u < ALLOWED else NEAR
+
+    def repeat(i: int) -> float:
+        return VERY_FAR if i < 1 else BEYOND if i < 5 else NEAR
+
+    for _ in range(ROUNDS):
+        _round(state, repeat if repeats else draw)
+        highest = max(highest, bets.evidence(state, NUMERICS))
+    return highest
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_healthy_watches_at_the_edge_are_accused_in_at_most_the_budgeted_share(
+    repeats: bool,
+) -> None:
+    """A level is the chance that the evidence ever exceeds 1 / level."""
+    highest = [_highest(repeats, seed) for seed in range(WATCHES)]
+    for level, allowed in ((0.002, 2), (0.02, 9), (0.1, 34)):
+        assert sum(one >= -math.log(level) for one in highest) <= allowed, level
+    if not repeats:  # The test has the power to see a level that is too high.
+        assert sum(one >= -math.log(0.5) for one in highest) > 5
+
+
+@pytest.mark.parametrize("count", [60, 100, 200])
+def test_a_repeated_cycle_of_a_healthy_server_is_within_its_level_exactly(count: int) -> None:
+    """The server repeats itself, and 5 % of the probes are beyond the floor, 1 % far beyond it.
+
+    The order alone is random. The chance that the evidence of a cycle ever exceeds c is at most
+    1 / c, although it is looked at after each probe, which is more often than a watch does.
+    """
+    for c in (2.0, 20.0, 1000.0):
+        assert c * _cross(count, math.floor(0.05 * count), count // 100, math.log(c)) < 0.5
+
+
+def _cross(count: int, beyond: int, far: int, nats: float) -> float:
+    """Return the chance that the evidence of some first probes of a random order reaches `nats`."""
+    chances, crossed = {(0, 0): 1.0}, 0.0
+    for asked in range(count):
+        after: dict[tuple[int, int], float] = {}
+        for (hits, fars), chance in chances.items():
+            left = count - asked
+            kinds = far - fars, beyond - far - (hits - fars)
+            for step, ways in (
+                ((1, 1), kinds[0]),
+                ((1, 0), kinds[1]),
+                ((0, 0), left - sum(kinds)),
+            ):
+                key = hits + step[0], fars + step[1]
+                after[key] = after.get(key, 0.0) + chance * ways / left
+        over = {key for key, p in after.items() if p and weigh_probes(asked + 1, *key) >= nats}
+        crossed += math.fsum(after[key] for key in over)
+        chances = {key: p for key, p in after.items() if p and key not in over}
+    return crossed
+
+
+def test_the_shares_of_all_rounds_and_cycles_are_one_budget() -> None:
+    """Rounds and cycles have half of it each, so the evidence is that of a share less a half."""
+    total = math.fsum(compute_starting_share(k) for k in range(1, 10_000))
+    assert 0.8 < total < 1.0
+    state = _state(40)
+    for k in range(1, 6):
+        _round(state, lambda i: NEAR)
+        spans = bets.weigh_spans(state)
+        cycle = (k + 1) // 2
+        assert spans[0][0] == pytest.approx(
+            weigh_probes(20, 0, 0) + math.log(compute_starting_share(k) / 2)
+        )
+        assert spans[1][0] == pytest.approx(
+            weigh_probes(20 if k % 2 else 40, 0, 0) + math.log(compute_starting_share(cycle) / 2)
+        )
