@@ -189,7 +189,7 @@ def test_probes_of_a_reference_cost_tokens_and_need_no_baseline(tmp_path: Path) 
     assert "once in 10 rounds" in few
     assert "probes" not in serve_eval("watch", "127.0.0.1:9", "--dry-run").stdout
     for more, told in (
-        (("--budget-tokens", "6000"), "beside the probes, which take up to"),
+        (("--budget-tokens", "6000"), " and the probes, which take up to"),
         (("--probes-per-round", "0"), "--probes-per-round must be 1 or more"),
     ):
         done = serve_eval(*command, *more)

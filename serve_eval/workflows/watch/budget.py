@@ -71,7 +71,7 @@ def budget(
     """
     question, rest = max(prompt_tokens) + answer_tokens, max(0, tokens - probes)
     if rest < LEAST * question:
-        beside = f" beside the probes, which take up to {probes} tokens" if probes else ""
+        beside = f" and the probes, which take up to {probes} tokens" if probes else ""
         fewer = ", ask fewer probes with --probes-per-round N" if probes else ""
         raise PlanError(
             f"--budget-tokens: {tokens} tokens are enough for {rest // question} questions of up"
