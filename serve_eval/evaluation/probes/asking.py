@@ -37,8 +37,8 @@ class AskedServer:
     `salted`: each question has a cache_salt of its own, so that nothing comes from the prefix
     cache. Otherwise each question is asked before, and that answer is not used, so that all of its
     blocks come from the cache if there is one. `lists` is False if it lists no tokens. `chosen`
-    counts listed first tokens, and `unlikely` those of them that were not the likeliest. A request that fails is sent
-    up to `attempts` times.
+    counts listed first tokens, and `unlikely` those of them that were not the likeliest. A request
+    that fails is sent up to `attempts` times.
     """
 
     name: str

@@ -18,7 +18,7 @@ from serve_eval.workflows.watch import judging, pool
 from serve_eval.workflows.watch.budget import LEAST, Budget, budget, smoke_tokens
 from serve_eval.workflows.watch.job import WatchSession
 from serve_eval.workflows.watch.pool import QuestionPool
-from serve_eval.workflows.watch.probing import ask_probes
+from serve_eval.workflows.watch.probing import ask_probes, plan_probes
 from serve_eval.workflows.watch.record import Seen, State
 
 
@@ -30,7 +30,7 @@ async def ask_round(session: WatchSession) -> Seen:
         smoke=smoke_tokens(session.checks),
         prompt_tokens=state.prompt_tokens,
         answer_tokens=session.pool.answer_tokens,
-        probes=0 if job.reference is None else job.reference.round_tokens,
+        probes=plan_probes(session),
     )
     due = bool(spending.smoke_every) and (
         state.rounds % spending.smoke_every == 0 or judging.is_asked_again(state)

@@ -16,6 +16,14 @@ from serve_eval.workflows.watch.record import Seen, SeenProbes
 from serve_eval.workflows.watch.reference import WatchReference
 
 
+def plan_probes(session: WatchSession) -> int:
+    """Return the tokens that the probes of the next round take at most; 0 without a reference."""
+    reference = session.job.reference
+    if reference is None:
+        return 0
+    return reference.sum_tokens(choose_probes(session.state, reference.per_round))
+
+
 async def ask_probes(session: WatchSession, client: Client, seen: Seen) -> None:
     """Ask the probes of a round, and record their distances.
 
@@ -70,7 +78,7 @@ def _note(
     asked: Sequence[Probe],
     readings: Sequence[ProbeReading | None],
 ) -> None:
-    """Record the distance of each probe."""
+    """Record the distance of each probe. Texts without log-probabilities are no evidence."""
     limits = reference.limits
     found.asked = [probe.id for probe in asked]
     for probe, reading in zip(asked, readings, strict=True):
@@ -78,6 +86,9 @@ def _note(
         if reading is not None:
             found.listed |= bool(reading.tokens)
             distance = measure_distance(probe.id, probe.reading, reading)
-        found.nats.append(None if distance is None else round(distance.nats, 6))
+        if distance is None or distance.texts_only:
+            found.nats.append(None)
+        else:
+            found.nats.append(round(distance.nats, 6))
     found.beyond = sum(nats > limits.beyond_floor for nats in found.measured)
     found.far = sum(nats > limits.far for nats in found.measured)

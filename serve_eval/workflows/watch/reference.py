@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,9 +36,14 @@ class WatchReference:
 
     @property
     def round_tokens(self) -> int:
-        """The largest number of tokens of a round's probes."""
+        """The largest number of tokens of a round's probes, with the longest ones together."""
         sizes = sorted(map(self.count_tokens, self.known.probes), reverse=True)
         return sum(sizes[: self.per_round]) + _SETTLING_TOKENS
+
+    def sum_tokens(self, positions: Sequence[int]) -> int:
+        """Return the tokens of some probes."""
+        probes = self.known.probes
+        return sum(self.count_tokens(probes[i]) for i in positions) + _SETTLING_TOKENS
 
     def count_tokens(self, probe: Probe) -> int:
         """Return the tokens of a probe: those of the reference, or an upper estimate."""

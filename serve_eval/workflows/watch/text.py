@@ -64,7 +64,8 @@ def _probes(state: State, seen: Seen) -> list[str]:
     came = len(found.measured)
     missing = f", {len(found.asked) - came} without an answer" if came < len(found.asked) else ""
     if not came:
-        return [f"probes: none of {len(found.asked)} answered: {found.first_failure}"]
+        why = f": {found.first_failure}" if found.first_failure else ""
+        return [f"probes: none of {len(found.asked)} can be compared{why}"]
     weight = ""
     if state.probes is not None and state.probes.in_cycle.beyond:
         most = 1 / bets.levels(state)[bets.NUMERICS]
