@@ -1,13 +1,11 @@
 """Find out in seconds whether servers still serve the model that was deployed."""
 
 __all__ = [
-    "asking",
     "candidates",
-    "distance",
-    "evidence",
     "fleet",
     "judged",
     "legs",
+    "path",
     "prompts",
     "reference",
     "servers",

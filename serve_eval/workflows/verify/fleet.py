@@ -15,9 +15,9 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from serve_eval.errors import EndpointError
+from serve_eval.evaluation.probes.asking import AskedServer
+from serve_eval.evaluation.probes.distance import GONE, measure_distance
 from serve_eval.schema import Probe, ProbeReading, VerificationReference, VerifiedSide
-from serve_eval.workflows.verify.asking import AskedServer
-from serve_eval.workflows.verify.distance import GONE, measure_distance
 from serve_eval.workflows.verify.judged import JudgedServer
 from serve_eval.workflows.verify.reference import ReferenceMaker
 from serve_eval.workflows.verify.servers import NamedPlan, VerifySession, open_server

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 import msgspec
 
 from serve_eval.errors import EndpointError, NotComparableError
+from serve_eval.evaluation.probes.asking import AskedServer
+from serve_eval.evaluation.probes.distance import measure_distance
+from serve_eval.evaluation.probes.evidence import ALPHA, DistanceLimits, ProbeEvidence
 from serve_eval.schema import (
     Probe,
     ProbeDistance,
@@ -16,9 +19,6 @@ from serve_eval.schema import (
     VerificationReference,
     VerifiedSide,
 )
-from serve_eval.workflows.verify.asking import AskedServer
-from serve_eval.workflows.verify.distance import measure_distance
-from serve_eval.workflows.verify.evidence import ALPHA, DistanceLimits, ProbeEvidence
 
 REPEATS, REPEATED = 3, 3
 """Further answers to a probe that is far from the reference, and number of such probes."""

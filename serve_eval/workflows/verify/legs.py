@@ -14,6 +14,7 @@ from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.deployed_servers import ROLES, SERVER, list_servers
+from serve_eval.evaluation.probes.asking import AskedServer
 from serve_eval.schema import (
     Limits,
     Probe,
@@ -23,7 +24,6 @@ from serve_eval.schema import (
     VerifiedSide,
 )
 from serve_eval.schema.base_url import normalise_base_url
-from serve_eval.workflows.verify.asking import AskedServer
 from serve_eval.workflows.verify.judged import JudgedServer
 from serve_eval.workflows.verify.servers import (
     NamedPlan,

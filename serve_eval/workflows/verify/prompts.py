@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from serve_eval.client.client import Client
+from serve_eval.evaluation.probes.asking import AskedServer
 from serve_eval.evaluation.prompt_audit.audit import audit
 from serve_eval.evaluation.prompt_audit.reading import PromptSide
-from serve_eval.workflows.verify.asking import AskedServer
 
 
 async def audit_prompts(server: AskedServer, other: Client | PromptSide) -> tuple[str, ...]:

@@ -13,10 +13,10 @@ import msgspec
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.engine.answer_tokens import TOP, AnswerTokens
+from serve_eval.evaluation.probes.asking import TOKENS, AskedServer
+from serve_eval.evaluation.probes.distance import find_step, measure_distance
 from serve_eval.schema import Probe, ProbeReading, RepeatedReading
-from serve_eval.workflows.verify.asking import TOKENS, AskedServer
 from serve_eval.workflows.verify.candidates import CandidateCutter
-from serve_eval.workflows.verify.distance import find_step, measure_distance
 
 UNCERTAIN = math.log(0.2), math.log(0.6)
 """Log-probabilities of the likeliest next token between which a text is a useful probe."""

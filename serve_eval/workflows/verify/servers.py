@@ -13,16 +13,14 @@ from serve_eval.errors import EndpointError
 from serve_eval.evaluation.endpoint.launch import launch, with_model
 from serve_eval.evaluation.engine.answer_tokens import Unreadable
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.probes.asking import FIRST, AskedServer
 from serve_eval.evaluation.storage.file_names import SERVERS
 from serve_eval.schema import Plan
-from serve_eval.workflows.verify.asking import AskedServer
 
 PROBES = 200
 """Default budget of probes per server."""
 IN_FLIGHT = 16
 """Most requests in flight at a server."""
-FIRST = "The quick brown fox"
-"""Text of the requests that find out which questions a server takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from serve_eval.evaluation.probes.evidence import ALPHA, FAR_NATS
 from serve_eval.report.layout import say
 from serve_eval.schema import (
     Verification,
@@ -15,7 +16,6 @@ from serve_eval.schema import (
     VerificationReference,
     VerifiedSide,
 )
-from serve_eval.workflows.verify.evidence import ALPHA, FAR_NATS
 from serve_eval.workflows.verify.path import describe_path
 
 CHUNK = 2048

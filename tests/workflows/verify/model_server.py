@@ -48,9 +48,10 @@ class ModelServer:
     server: ScriptedServer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.server = ScriptedServer(self._reply)
+        self.server = ScriptedServer(self.reply)
 
-    def _reply(self, request: HttpRequest) -> Reply:
+    def reply(self, request: HttpRequest) -> Reply:
+        """Answer a request."""
         if "cache_salt" in request.body and not self.salts:
             return fail(400, "cache_salt: extra inputs are not permitted")
         if self.busy and request.body.get("logprobs") is not None:

@@ -62,6 +62,20 @@ class DistanceLimits:
         return max(FAR_NATS, FLOORS * self.beyond_floor)
 
 
+def weigh_probes(asked: int, beyond_floor: int, far: int) -> float:
+    """Return the natural logarithm of the evidence that a server is another one.
+
+    Of `asked` probes, `beyond_floor` lie beyond the floor and `far` of them far beyond it. The
+    evidence is the mean of that against ALLOWED and that against ALLOWED_FAR.
+    """
+    bets = (
+        log_evidence_above(beyond_floor, asked - beyond_floor, ALLOWED),
+        log_evidence_above(far, asked - far, ALLOWED_FAR),
+    )
+    top = max(bets)
+    return top + math.log(sum(math.exp(bet - top) for bet in bets) / len(bets))
+
+
 @dataclass(slots=True, kw_only=True)
 class ProbeEvidence:
     """The counts of one server's distances so far, and the evidence in them.
@@ -108,15 +122,7 @@ class ProbeEvidence:
             self.far += 1
             self.last_far = self.asked
         if limits.floor is not None:
-            self.highest = max(self.highest, self._log_evidence())
-
-    def _log_evidence(self) -> float:
-        bets = (
-            log_evidence_above(self.beyond_floor, self.asked - self.beyond_floor, ALLOWED),
-            log_evidence_above(self.far, self.asked - self.far, ALLOWED_FAR),
-        )
-        top = max(bets)
-        return top + math.log(sum(math.exp(bet - top) for bet in bets) / len(bets))
+            self.highest = max(self.highest, weigh_probes(self.asked, self.beyond_floor, self.far))
 
     def conclude(self) -> VerificationOutcome:
         """Return the outcome so far. UNDECIDED means that more probes may decide."""

@@ -7,9 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from serve_eval.schema import ProbeDistance
-from serve_eval.schema import VerificationOutcome as Outcome
-from serve_eval.workflows.verify.evidence import (
+from serve_eval.evaluation.probes.evidence import (
     ALLOWED,
     ALLOWED_FAR,
     ALPHA,
@@ -18,6 +16,8 @@ from serve_eval.workflows.verify.evidence import (
     DistanceLimits,
     ProbeEvidence,
 )
+from serve_eval.schema import ProbeDistance
+from serve_eval.schema import VerificationOutcome as Outcome
 
 FLOOR = 0.08
 NEAR, BEYOND, VERY_FAR = 0.05, 0.2, 3.0

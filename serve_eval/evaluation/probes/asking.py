@@ -24,6 +24,8 @@ PAUSE_S = 0.5
 ATTEMPTS = 3
 LEAST_UNLIKELY, UNLIKELY = 3, 0.2
 """Number and share of first tokens, not the likeliest of their lists, that show sampling."""
+FIRST = "The quick brown fox"
+"""Text of the requests that find out which questions a server takes."""
 CONTINUE = "Continue this text. Write only what follows.\n\n"
 """Instruction for servers that answer only chats."""
 
@@ -35,7 +37,8 @@ class AskedServer:
     `salted`: each question has a cache_salt of its own, so that nothing comes from the prefix
     cache. Otherwise each question is asked before, and that answer is not used, so that all of its
     blocks come from the cache if there is one. `lists` is False if it lists no tokens. `chosen`
-    counts listed first tokens, and `unlikely` those of them that were not the likeliest.
+    counts listed first tokens, and `unlikely` those of them that were not the likeliest. A request
+    that fails is sent up to `attempts` times.
     """
 
     name: str
@@ -44,6 +47,7 @@ class AskedServer:
     chat: bool = False
     salted: bool = True
     lists: bool = True
+    attempts: int = ATTEMPTS
     requests: int = 0
     tokens: int = 0
     unanswered: int = 0
@@ -126,11 +130,11 @@ class AskedServer:
         return list(await asyncio.gather(*map(ask, prompts)))
 
     async def _try(self, prompt: str, tokens: int) -> AnswerTokens:
-        for attempt in range(ATTEMPTS):
+        for attempt in range(self.attempts):
             try:
                 return await self._ask(prompt, tokens)
             except Unreadable as error:
-                if error.refused or error.text is not None or attempt == ATTEMPTS - 1:
+                if error.refused or error.text is not None or attempt == self.attempts - 1:
                     raise
             await asyncio.sleep(PAUSE_S)
         raise AssertionError
