@@ -104,12 +104,13 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     """The server that was verified, its conclusion, and the figures behind it.
 
     `evidence` is an e-value against "at most the allowed share of probes lies beyond the floor", so
-    1 / evidence bounds a p-value. `beyond_noise`, `beyond_floor` and `far` count probes.
-    `excluded_share` is the smallest share of probes beyond the limit of the outcome that the test
-    would have excluded with 99 % confidence. `effect` is the median distance in units of the
-    sibling's. `prompts` names prompts that the server reads as other tokens than the reference's
-    server, or than the files of a tokenizer. A server that is `part_of` a deployment has a `role`
-    there, if that is known.
+    1 / evidence bounds a p-value; `p_holm` is that, corrected over all servers of the command.
+    `beyond_noise`, `beyond_floor` and `far` count probes. `excluded_share` is the smallest share of
+    probes beyond the limit of the outcome that the test would have excluded with 99 % confidence,
+    for this server alone. `effect` is the median distance in units of the sibling's. `prompts`
+    names prompts that the server reads as other tokens than the reference's server, or than the
+    files of a tokenizer. A server that is `part_of` a deployment has a `role` there, if that is
+    known.
     """
 
     name: str
@@ -126,6 +127,7 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     median: float
     effect: float | None
     evidence: float
+    p_holm: float | None = None
     excluded_share: float | None
     tokens: int
     requests: int

@@ -18,7 +18,7 @@ from serve_eval.errors import EndpointError
 from serve_eval.schema import Probe, ProbeReading, VerificationReference, VerifiedSide
 from serve_eval.workflows.verify.asking import AskedServer
 from serve_eval.workflows.verify.distance import GONE, measure_distance
-from serve_eval.workflows.verify.judged import JudgedServer
+from serve_eval.workflows.verify.judged import judge_together
 from serve_eval.workflows.verify.reference import ReferenceMaker
 from serve_eval.workflows.verify.servers import NamedPlan, VerifySession, open_server
 
@@ -51,11 +51,9 @@ async def judge_fleet(
     middle, spread = find_middle(made.probes, readings)
     floor = session.rules.floor or max(spread, known.noise)
     known = msgspec.structs.replace(known, floor=floor)
-    judged = {
-        place: JudgedServer(server, known, len(asked) - 1)
-        for place, server in enumerate(asked)
-        if place != middle
-    }
+    others = [place for place in range(len(asked)) if place != middle]
+    family = judge_together([asked[place] for place in others], known)
+    judged = dict(zip(others, family, strict=True))
     kept = {place: readings[place] for place in judged}
     begin = 0
     while pending := {

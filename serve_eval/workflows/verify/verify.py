@@ -31,7 +31,7 @@ from serve_eval.schema import (
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.verify.candidates import CandidateCutter
 from serve_eval.workflows.verify.fleet import judge_fleet
-from serve_eval.workflows.verify.judged import JudgedServer
+from serve_eval.workflows.verify.judged import JudgedServer, judge_together
 from serve_eval.workflows.verify.legs import GivenWorker, name_parts, verify_parts
 from serve_eval.workflows.verify.prompts import audit_prompts
 from serve_eval.workflows.verify.reference import (
@@ -109,7 +109,7 @@ async def verify(
         known = msgspec.structs.replace(
             known, floor=known.floor if rules.floor is None else rules.floor
         )
-        judged = [JudgedServer(server, known, len(servers)) for server in asked]
+        judged = judge_together(asked, known)
         while pending := [one for one in judged if not one.is_decided(rules.probes)]:
             begin = pending[0].evidence.tried
             if made is not None:
