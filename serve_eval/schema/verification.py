@@ -153,6 +153,7 @@ class Verification(Struct, frozen=True, kw_only=True):
     floor: float | None
     sibling_median: float | None
     reference_requests: int
+    reference_tokens: int = 0
     prompt_lengths: tuple[int, int]
     salted: bool
     warnings: tuple[str, ...]

@@ -29,8 +29,9 @@ from serve_eval.schema import (
     VerifiedSide,
 )
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
+from serve_eval.workflows.verify.asking import AskedServer
 from serve_eval.workflows.verify.candidates import CandidateCutter
-from serve_eval.workflows.verify.fleet import judge_fleet
+from serve_eval.workflows.verify.fleet import MAJORITY, judge_fleet
 from serve_eval.workflows.verify.judged import JudgedServer, judge_together
 from serve_eval.workflows.verify.legs import GivenWorker, name_parts, verify_parts
 from serve_eval.workflows.verify.prompts import audit_prompts
@@ -40,7 +41,14 @@ from serve_eval.workflows.verify.reference import (
     measure_sibling,
     measure_step,
 )
-from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules, VerifySession, open_server
+from serve_eval.workflows.verify.servers import (
+    NamedPlan,
+    VerifyRules,
+    VerifySession,
+    open_server,
+    open_servers,
+)
+from serve_eval.workflows.verify.text import list_names
 from serve_eval.workflows.verify.texts import read_texts, texts_of_tasks
 
 ROUND = 20
@@ -102,10 +110,7 @@ async def verify(
             made = await _open_maker(reference, sibling, session, stack)
             await made.extend(SIBLING_PROBES if sibling is not None else ROUND)
             known, name = _to_reference(made, rules), reference.name
-        asked = [
-            await stack.enter_async_context(open_server(one, session, chat=known.chat))
-            for one in servers
-        ]
+        asked = await open_servers(servers, session, stack, chat=known.chat)
         known = msgspec.structs.replace(
             known, floor=known.floor if rules.floor is None else rules.floor
         )
@@ -132,7 +137,8 @@ async def verify(
         for one in others:
             probes = known.probes[: rules.probes]
             sides += await verify_parts(one, known, probes, workers, session)
-    return _to_result(known, sides, name, clock, made), known
+    own = [] if made is None else [one for one in (made.server, made.sibling) if one is not None]
+    return _to_result(known, sides, name, clock, own), known
 
 
 @with_scope
@@ -154,9 +160,8 @@ async def verify_fleet(
         made = await _open_maker(servers[0], None, session, stack)
         await made.extend(ROUND)
         first = _to_reference(made, rules)
-        name, known, sides = await judge_fleet(made, servers[1:], first, session, stack)
-    name = f"the majority, as {name}"
-    return _to_result(known, sides, name, clock, None), known
+        middle, known, sides = await judge_fleet(made, servers[1:], first, session, stack)
+    return _to_result(known, sides, MAJORITY + middle.name, clock, [middle]), known
 
 
 async def _audit(
@@ -175,10 +180,10 @@ def _to_result(
     sides: Sequence[VerifiedSide],
     name: str,
     clock: Stopwatch,
-    made: ReferenceMaker | None,
+    servers: Sequence[AskedServer],
 ) -> Verification:
+    """Return the result. `servers` are those that the reference was made with."""
     lengths = [p.reading.prompt_tokens for p in known.probes if p.reading.prompt_tokens] or [0]
-    servers = [] if made is None else [made.server, *([made.sibling] if made.sibling else [])]
     return Verification(
         started_at=clock.started_at,
         wall_s=clock.wall_s,
@@ -188,6 +193,7 @@ def _to_result(
         floor=known.floor,
         sibling_median=known.median,
         reference_requests=sum(one.requests for one in servers),
+        reference_tokens=sum(one.tokens for one in servers),
         prompt_lengths=(min(lengths), max(lengths)),
         salted=known.salted,
         warnings=tuple(_warn(known, sides)),
@@ -211,14 +217,16 @@ def _warn(known: VerificationReference, sides: Sequence[VerifiedSide]) -> list[s
             "no floor is known, so nothing can be called another model: name a healthy sibling"
             " with --sibling HOST, or the floor with --floor NATS"
         )
-    for one in sides:
-        if one.salted != known.salted:
-            found.append(
-                f"{one.name}: asked {_state(one.salted)}, and the reference {_state(known.salted)}:"
-                " the prefix cache may change the last digits"
-            )
-        if one.unanswered:
-            found.append(f"{one.name}: {one.unanswered} probes without an answer do not count")
+    if differing := [one.name for one in sides if one.salted != known.salted]:
+        found.append(
+            f"{list_names(differing)}: asked {_state(not known.salted)}, and the reference"
+            f" {_state(known.salted)}: the prefix cache may change the last digits"
+        )
+    if silent := [one for one in sides if one.unanswered]:
+        found.append(
+            f"{list_names([one.name for one in silent])}: {sum(one.unanswered for one in silent)}"
+            " probes without an answer do not count"
+        )
     return found
 
 
