@@ -23,7 +23,7 @@ COMMENT = re.compile(r"(^|\s)#.*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions:
+class FurtherServerOptions:
     """Choose more servers than those of the command line."""
 
     title: ClassVar[str] = "Servers"
@@ -70,7 +70,7 @@ class GivenServer:
     lasts: bool = True
 
 
-def check_pods(options: ServerOptions) -> None:
+def check_pods(options: FurtherServerOptions) -> None:
     """Raise PlanError for options of pods that do not fit together."""
     from serve_eval.errors import PlanError
 
@@ -113,7 +113,7 @@ def _parse(text: str, where: str) -> Iterator[GivenServer]:
 
 @asynccontextmanager
 async def open_given(
-    named: Sequence[GivenServer], options: ServerOptions, notify: Callable[[str], None]
+    named: Sequence[GivenServer], options: FurtherServerOptions, notify: Callable[[str], None]
 ) -> AsyncIterator[list[GivenServer]]:
     """Yield servers, and the pods after them. Raises LaunchError if these cannot be reached."""
     if options.pods is None:

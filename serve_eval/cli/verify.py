@@ -23,8 +23,8 @@ from serve_eval.cli._verify_options import (
     VerifyOutputOptions,
 )
 from serve_eval.cli._verify_servers import (
+    FurtherServerOptions,
     GivenServer,
-    ServerOptions,
     check_pods,
     open_given,
     read_servers,
@@ -81,7 +81,7 @@ def verify(
         ),
     ] = None,
     *,
-    more: ServerOptions,
+    more: FurtherServerOptions,
     reference: ReferenceOptions,
     probes: ProbeOptions,
     parts: PartOptions,
@@ -141,7 +141,7 @@ class _Asked:
     """What the user asked for: servers, with the settings of their plans, and the rules."""
 
     named: list[GivenServer]
-    pods: ServerOptions
+    pods: FurtherServerOptions
     settings: dict[str, Any]
     workers: list[str]
     tokenizer: PromptSide | None

@@ -105,7 +105,8 @@ def _tabulate(found: Verification, wholes: Sequence[VerifiedSide], console: Cons
         if rest := [one for one in ordered[len(rows) :] if one.outcome is outcome]:
             share = max(one.excluded_share or 0.0 for one in rest)
             others = "others" if len(rest) > 1 else "other"
-            say(console, f"{len(rest)} {others}: {outcome.value}; {_tell_share(share)} at each")
+            told = f"no fault in {share:.1%} of requests or more ({1 - ALPHA:.0%}, each)"
+            say(console, f"{len(rest)} {others}: {outcome.value}; {told}")
     for side in unsound:
         for line in (*_tell_fault(found, side), *side.prompts):
             say(console, f"{side.name}: {line}")
