@@ -122,13 +122,14 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     """The server that was verified, its conclusion, and the figures behind it.
 
     `evidence` is an e-value against "at most the allowed share of probes lies beyond the floor", so
-    1 / evidence bounds a p-value. `beyond_noise`, `beyond_floor` and `far` count probes.
-    `excluded_share` is the smallest share of probes beyond the limit of the outcome that the test
-    would have excluded with 99 % confidence. `effect` is the median distance in units of the
-    sibling's. `prompts` names prompts that the server reads as other tokens than the reference's
-    server, or than the files of a tokenizer. `samples`: it ignores the temperature of 0. A server
-    that is `part_of` a deployment has a `role` there, if that is known. `engines` are the counts of
-    the servers behind it while it was asked, as far as they count.
+    1 / evidence bounds a p-value; `p_holm` is that, corrected over all servers of the command.
+    `beyond_noise`, `beyond_floor` and `far` count probes. `excluded_share` is the smallest share of
+    probes beyond the limit of the outcome that the test would have excluded with 99 % confidence,
+    for this server alone. `effect` is the median distance in units of the sibling's. `prompts`
+    names prompts that the server reads as other tokens than the reference's server, or than the
+    files of a tokenizer. `samples`: it ignores the temperature of 0. A server that is `part_of` a
+    deployment has a `role` there, if that is known. `engines` are the counts of the servers behind
+    it while it was asked, as far as they count.
     """
 
     name: str
@@ -145,6 +146,7 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     median: float
     effect: float | None
     evidence: float
+    p_holm: float | None = None
     excluded_share: float | None
     tokens: int
     requests: int
@@ -172,6 +174,7 @@ class Verification(Struct, frozen=True, kw_only=True):
     floor: float | None
     sibling_median: float | None
     reference_requests: int
+    reference_tokens: int = 0
     prompt_lengths: tuple[int, int]
     salted: bool
     warnings: tuple[str, ...]

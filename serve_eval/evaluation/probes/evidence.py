@@ -6,7 +6,8 @@ floors. The conclusion is
 
 * ANOTHER, if the evidence shows that more than ALLOWED of the probes lie beyond the floor, or more
   than ALLOWED_FAR of them far beyond it. Both bets share one error budget: their evidence is
-  averaged, and must exceed 1 / ALPHA.
+  averaged, and 1 / evidence is a p-value at any time. Holm's correction over all servers of a
+  family must leave it at ALPHA or below;
 * IDENTICAL, if a share of SHARE beyond the noise is excluded, no probe lies beyond three times the
   noise, and the server lists log-probabilities. Where the reference's server never differs from
   itself, that means no difference;
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 
 from serve_eval.schema import ProbeDistance, VerificationOutcome
 from serve_eval.stats.exceedances import log_evidence_above, share_upper_bound
+from serve_eval.stats.multiplicity import holm
 
 ALPHA = 0.01
 ALLOWED, ALLOWED_FAR = 0.05, 0.01
@@ -76,18 +78,33 @@ def weigh_probes(asked: int, beyond_floor: int, far: int) -> float:
     return top + math.log(sum(math.exp(bet - top) for bet in bets) / len(bets))
 
 
-@dataclass(slots=True, kw_only=True)
+class ServerFamily:
+    """The servers whose outcomes share the level ALPHA.
+
+    Each p-value holds at any time and never rises, so Holm's correction of the present ones keeps
+    the level whenever the command stops, and a server that was found stays found. Servers that are
+    not asked any more, or not yet, count too.
+    """
+
+    def __init__(self, limits: DistanceLimits, servers: int) -> None:
+        self.members = [ProbeEvidence(limits=limits, family=self) for _ in range(servers)]
+
+    def correct(self) -> list[float]:
+        """Return the p-value of each server, corrected over all of them."""
+        return holm([one.p for one in self.members])
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class ProbeEvidence:
     """The counts of one server's distances so far, and the evidence in them.
 
-    `tried` counts probes with and without an answer, `asked` those with one. `found` is True from
-    the first probe on at which the evidence exceeds 1 / `alpha`, and `highest` is the natural
-    logarithm of the most evidence so far. `numbers` counts distances between log-probabilities,
-    not between texts alone.
+    `tried` counts probes with and without an answer, `asked` those with one. `highest` is the
+    natural logarithm of the most evidence so far. `numbers` counts distances between
+    log-probabilities, not between texts alone. A server without a `family` is judged alone.
     """
 
     limits: DistanceLimits
-    alpha: float = ALPHA
+    family: ServerFamily | None = field(default=None, repr=False)
     tried: int = 0
     asked: int = 0
     beyond_noise: int = 0
@@ -100,9 +117,21 @@ class ProbeEvidence:
     distances: list[ProbeDistance] = field(default_factory=list)
 
     @property
+    def p(self) -> float:
+        """The p-value of the server alone, by the most evidence so far."""
+        return math.exp(-self.highest)
+
+    @property
+    def p_holm(self) -> float:
+        """The p-value, corrected over the servers of the family."""
+        if self.family is None:
+            return self.p
+        return self.family.correct()[self.family.members.index(self)]
+
+    @property
     def found(self) -> bool:
-        """True if the server is another one, by the evidence at any time so far."""
-        return self.highest >= -math.log(self.alpha)
+        """True if the server is another one, by the evidence of all servers at any time so far."""
+        return self.p_holm <= ALPHA
 
     @property
     def largest(self) -> float:

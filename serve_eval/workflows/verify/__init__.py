@@ -8,6 +8,7 @@ __all__ = [
     "path",
     "prompts",
     "reference",
+    "remarks",
     "servers",
     "text",
     "texts",

@@ -10,7 +10,7 @@ import msgspec
 from serve_eval.errors import EndpointError, NotComparableError
 from serve_eval.evaluation.probes.asking import AskedServer
 from serve_eval.evaluation.probes.distance import measure_distance
-from serve_eval.evaluation.probes.evidence import ALPHA, DistanceLimits, ProbeEvidence
+from serve_eval.evaluation.probes.evidence import DistanceLimits, ProbeEvidence, ServerFamily
 from serve_eval.schema import (
     Probe,
     ProbeDistance,
@@ -32,10 +32,10 @@ MOST_UNANSWERED, LEAST_UNANSWERED = 0.1, 10
 class JudgedServer:
     """A server that is being judged: its evidence and what it was asked."""
 
-    def __init__(self, server: AskedServer, known: VerificationReference, servers: int) -> None:
-        limits = DistanceLimits(noise=known.noise, step=known.step, floor=known.floor)
-        self.server, self._known = server, known
-        self.evidence = ProbeEvidence(limits=limits, alpha=ALPHA / servers)
+    def __init__(
+        self, server: AskedServer, known: VerificationReference, evidence: ProbeEvidence
+    ) -> None:
+        self.server, self._known, self.evidence = server, known, evidence
         self._cached: int | None = None
 
     def is_decided(self, budget: int) -> bool:
@@ -126,6 +126,7 @@ class JudgedServer:
             median=median,
             effect=median / unit if unit else None,
             evidence=evidence.highest_evidence,
+            p_holm=evidence.p_holm,
             excluded_share=evidence.exclude_share(outcome),
             tokens=server.tokens,
             requests=server.requests,
@@ -135,3 +136,15 @@ class JudgedServer:
             fingerprint=server.fingerprint,
             distances=tuple(evidence.distances),
         )
+
+
+def judge_together(
+    servers: Sequence[AskedServer], known: VerificationReference
+) -> list[JudgedServer]:
+    """Return servers to judge that share the level of the command."""
+    limits = DistanceLimits(noise=known.noise, step=known.step, floor=known.floor)
+    family = ServerFamily(limits, len(servers))
+    return [
+        JudgedServer(server, known, evidence)
+        for server, evidence in zip(servers, family.members, strict=True)
+    ]

@@ -24,7 +24,7 @@ from serve_eval.schema import (
     VerifiedSide,
 )
 from serve_eval.schema.base_url import normalise_base_url
-from serve_eval.workflows.verify.judged import JudgedServer
+from serve_eval.workflows.verify.judged import JudgedServer, judge_together
 from serve_eval.workflows.verify.servers import (
     NamedPlan,
     VerifySession,
@@ -82,16 +82,17 @@ async def verify_parts(
         ] or await _open_known(whole.server, stack)
         if len(opened) < 2:
             return []
-        found = []
-        for role, server in opened:
-            server.salted = whole.server.salted and server.salted
-            judged = JudgedServer(server, known, len(opened))
+        family = judge_together([server for _, server in opened], known)
+        for judged in family:
+            judged.server.salted = whole.server.salted and judged.server.salted
             for begin in range(0, len(probes), ROUND):
                 if judged.is_decided(session.rules.probes):
                     break
                 await judged.ask(probes[begin : begin + ROUND])
-            found.append(judged.result(part_of=whole.server.name, role=role))
-        return found
+        return [
+            judged.result(part_of=whole.server.name, role=role)
+            for (role, _), judged in zip(opened, family, strict=True)
+        ]
 
 
 async def _open_known(whole: AskedServer, stack: AsyncExitStack) -> list[tuple[str, AskedServer]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError
@@ -17,6 +19,7 @@ from serve_eval.evaluation.probes.asking import FIRST, AskedServer
 from serve_eval.evaluation.storage.file_names import SERVERS
 from serve_eval.schema import Plan
 
+T = TypeVar("T")
 PROBES = 200
 """Default budget of probes per server."""
 IN_FLIGHT = 16
@@ -61,21 +64,61 @@ async def open_server(
 ) -> AsyncIterator[AskedServer]:
     """Launch or reach a server, and find out which questions it takes. `chat` is that of settle."""
     plan = await with_model(named.plan, session.environ, notify=session.notify)
+    async with _reach_server(named.name, plan, session) as server:
+        await settle_server(server, chat=chat)
+        yield server
+
+
+async def open_servers(
+    named: Sequence[NamedPlan],
+    session: VerifySession,
+    stack: AsyncExitStack,
+    *,
+    chat: bool | None = None,
+) -> list[AskedServer]:
+    """Launch or reach servers, and find out of all together which questions they take.
+
+    They stay open until `stack` closes. `chat` is that of settle.
+    """
+    plans = await _gather(
+        with_model(one.plan, session.environ, notify=session.notify) for one in named
+    )
+    opened = [
+        await stack.enter_async_context(_reach_server(one.name, plan, session))
+        for one, plan in zip(named, plans, strict=True)
+    ]
+    await _gather(settle_server(one, chat=chat) for one in opened)
+    return opened
+
+
+async def _gather(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of all jobs. If one raises, end the others first."""
+    tasks = [asyncio.ensure_future(one) for one in jobs]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _reach_server(
+    name: str, plan: Plan, session: VerifySession
+) -> AsyncIterator[AskedServer]:
     prepared = await asyncio.to_thread(prepare, plan)
     most = plan.limits.concurrency
-    logs = session.out_dir / SERVERS / named.name
+    logs = session.out_dir / SERVERS / quote(name, safe="").lstrip(".")
     logs.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with (
         launch(plan, prepared, logs, notify=session.notify) as endpoint,
         connect(plan, endpoint, session.environ) as client,
     ):
-        server = AskedServer(
-            name=named.name,
+        yield AskedServer(
+            name=name,
             client=client,
             in_flight=IN_FLIGHT if most == "auto" else min(IN_FLIGHT, most),
         )
-        await settle_server(server, chat=chat)
-        yield server
 
 
 async def settle_server(server: AskedServer, *, chat: bool | None = None) -> None:

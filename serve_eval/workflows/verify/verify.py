@@ -17,6 +17,7 @@ import msgspec
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.probes.asking import AskedServer
 from serve_eval.evaluation.prompt_audit.reading import PromptSide
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
@@ -30,10 +31,10 @@ from serve_eval.schema import (
 )
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.verify.candidates import CandidateCutter
-from serve_eval.workflows.verify.fleet import judge_fleet
-from serve_eval.workflows.verify.judged import JudgedServer
+from serve_eval.workflows.verify.fleet import MAJORITY, judge_fleet
+from serve_eval.workflows.verify.judged import JudgedServer, judge_together
 from serve_eval.workflows.verify.legs import GivenWorker, name_parts, verify_parts
-from serve_eval.workflows.verify.path import PathMeter, warn_of_path
+from serve_eval.workflows.verify.path import PathMeter
 from serve_eval.workflows.verify.prompts import audit_prompts
 from serve_eval.workflows.verify.reference import (
     ReferenceMaker,
@@ -42,7 +43,14 @@ from serve_eval.workflows.verify.reference import (
     measure_sibling,
     measure_step,
 )
-from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules, VerifySession, open_server
+from serve_eval.workflows.verify.remarks import warn
+from serve_eval.workflows.verify.servers import (
+    NamedPlan,
+    VerifyRules,
+    VerifySession,
+    open_server,
+    open_servers,
+)
 from serve_eval.workflows.verify.texts import read_texts, texts_of_tasks
 
 ROUND = 20
@@ -107,14 +115,11 @@ async def verify(
             made = await _open_maker(reference, sibling, session, stack)
             await made.extend(SIBLING_PROBES if sibling is not None else ROUND)
             known, name = _to_reference(made, rules), reference.name
-        asked = [
-            await stack.enter_async_context(open_server(one, session, chat=known.chat))
-            for one in servers
-        ]
+        asked = await open_servers(servers, session, stack, chat=known.chat)
         known = msgspec.structs.replace(
             known, floor=known.floor if rules.floor is None else rules.floor
         )
-        judged = [JudgedServer(server, known, len(servers)) for server in asked]
+        judged = judge_together(asked, known)
         meters = [PathMeter(server) for server in asked]
         await asyncio.gather(*(meter.begin() for meter in meters))
         while pending := [one for one in judged if not one.is_decided(rules.probes)]:
@@ -141,7 +146,8 @@ async def verify(
         for one in others:
             probes = known.probes[: rules.probes]
             sides += await verify_parts(one, known, probes, workers, session)
-    return _to_result(known, sides, name, clock, made), known
+    own = [] if made is None else [one for one in (made.server, made.sibling) if one is not None]
+    return _to_result(known, sides, name, clock, own), known
 
 
 @with_scope
@@ -163,9 +169,8 @@ async def verify_fleet(
         made = await _open_maker(servers[0], None, session, stack)
         await made.extend(ROUND)
         first = _to_reference(made, rules)
-        name, known, sides = await judge_fleet(made, servers[1:], first, session, stack)
-    name = f"the majority, as {name}"
-    return _to_result(known, sides, name, clock, None), known
+        middle, known, sides = await judge_fleet(made, servers[1:], first, session, stack)
+    return _to_result(known, sides, MAJORITY + middle.name, clock, [middle]), known
 
 
 async def _audit(
@@ -184,10 +189,10 @@ def _to_result(
     sides: Sequence[VerifiedSide],
     name: str,
     clock: Stopwatch,
-    made: ReferenceMaker | None,
+    servers: Sequence[AskedServer],
 ) -> Verification:
+    """Return the result. `servers` are those that the reference was made with."""
     lengths = [p.reading.prompt_tokens for p in known.probes if p.reading.prompt_tokens] or [0]
-    servers = [] if made is None else [made.server, *([made.sibling] if made.sibling else [])]
     return Verification(
         started_at=clock.started_at,
         wall_s=clock.wall_s,
@@ -197,9 +202,10 @@ def _to_result(
         floor=known.floor,
         sibling_median=known.median,
         reference_requests=sum(one.requests for one in servers),
+        reference_tokens=sum(one.tokens for one in servers),
         prompt_lengths=(min(lengths), max(lengths)),
         salted=known.salted,
-        warnings=tuple(_warn(known, sides)),
+        warnings=tuple(warn(known, sides)),
         sides=tuple(sides),
         named=tuple(name_parts(sides)),
         exit_code=choose_exit_code([one.outcome for one in sides if one.part_of is None]),
@@ -211,34 +217,6 @@ def choose_exit_code(outcomes: Sequence[VerificationOutcome]) -> int:
     if VerificationOutcome.ANOTHER in outcomes:
         return FAIL
     return UNDECIDED if VerificationOutcome.UNDECIDED in outcomes else PASS
-
-
-def _warn(known: VerificationReference, sides: Sequence[VerifiedSide]) -> list[str]:
-    found = []
-    if known.floor is None:
-        found.append(
-            "no floor is known, so nothing can be called another model: name a healthy sibling"
-            " with --sibling HOST, or the floor with --floor NATS"
-        )
-    for one in sides:
-        if one.salted != known.salted:
-            found.append(
-                f"{one.name}: asked {_state(one.salted)}, and the reference {_state(known.salted)}:"
-                " the prefix cache may change the last digits"
-            )
-        if one.unanswered:
-            found.append(f"{one.name}: {one.unanswered} probes without an answer do not count")
-        if one.samples:
-            found.append(
-                f"{one.name}: it ignores the temperature of 0, and samples. Log-probabilities are"
-                " still compared, second tokens only where the first are equal"
-            )
-        found += warn_of_path(one.name, one.engines)
-    return found
-
-
-def _state(salted: bool) -> str:
-    return "without its prefix cache" if salted else "with it"
 
 
 async def _open_maker(

@@ -169,7 +169,7 @@ def test_a_server_that_samples_is_told_of_and_needs_log_probabilities(tmp_path: 
     a = ModelServer(name="a")
     found = _verify(a, ModelServer(name="b", samples=True), tmp_path / "1", floor=0.08)
     assert _outcome(found) is IDENTICAL
-    assert any("ignores the temperature of 0" in line for line in found.warnings)
+    assert any("temperature of 0 is ignored" in line for line in found.warnings)
     greedy = _verify(a, ModelServer(name="b"), tmp_path / "2", floor=0.08)
     assert not any("temperature" in line for line in greedy.warnings)
     with pytest.raises(NotComparableError, match="UNSUPPORTED: it reports no log-probabilities"):
@@ -184,7 +184,7 @@ def test_one_probe_is_longer_than_a_chunk(tmp_path: Path) -> None:
     assert far.prompt_tokens > CHUNK
     assert len(far.repeats) == 3
     told = io.StringIO()
-    render(found, [], Console(file=told, width=200))
+    render(found, [], {}, Console(file=told, width=200))
     assert "it is the only one longer than 2,048: a fault of long prompts" in told.getvalue()
 
 
