@@ -122,6 +122,7 @@ def verify(
         reference=reference,
         rules=VerifyRules(
             probes=PROBES if probes.probes is None else probes.probes,
+            tokens=probes.budget_tokens,
             floor=reference.floor,
             seed=prompts.seed or 0,
             text=probes.text,
@@ -162,6 +163,8 @@ def _check(reference: ReferenceOptions, probes: ProbeOptions) -> None:
         raise PlanError("--sibling: the reference file already has what a sibling measures")
     if probes.probes is not None and probes.probes < 1:
         raise PlanError("--probes must be 1 or more")
+    if probes.budget_tokens is not None and probes.budget_tokens < 1:
+        raise PlanError("--budget-tokens must be 1 or more")
     if reference.floor is not None and not 0 < reference.floor < 100:
         raise PlanError("--floor must be a positive number of nats, such as 0.08")
 

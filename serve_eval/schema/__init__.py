@@ -108,9 +108,11 @@ from serve_eval.schema.verdict import (
     VerdictOutcome,
 )
 from serve_eval.schema.verification import (
+    LostServer,
     Probe,
     ProbeDistance,
     ProbeReading,
+    ProbeRoute,
     RepeatedReading,
     TokenReading,
     Verification,
@@ -175,6 +177,7 @@ __all__ = [
     "Limits",
     "Load",
     "LogprobsForm",
+    "LostServer",
     "Message",
     "Metric",
     "Need",
@@ -188,6 +191,7 @@ __all__ = [
     "Probe",
     "ProbeDistance",
     "ProbeReading",
+    "ProbeRoute",
     "Program",
     "Progress",
     "Prompt",

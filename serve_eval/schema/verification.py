@@ -12,6 +12,18 @@ REFERENCE_VERSION = 1
 """Version of the reference file. It changes when an old program could misread a new file."""
 
 
+class ProbeRoute(StrEnum):
+    """The way in which a server is asked the probes; answers to different ones are not compared.
+
+    TEXT: /completions. CHAT: a message that asks to continue the text. PREFIX: the text is the
+    beginning of the assistant's own message, which the server continues.
+    """
+
+    TEXT = "text"
+    CHAT = "chat"
+    PREFIX = "prefix"
+
+
 class TokenReading(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A generated token, its log-probability in nats, and those of the likeliest tokens there."""
 
@@ -65,8 +77,8 @@ class VerificationReference(Struct, frozen=True, kw_only=True):
     `noise` is the largest distance of the server from itself; `floor` is the largest distance of a
     healthy sibling, or was given, and `median` the sibling's median (None: unknown). `step` is the
     step of its log-probabilities. All four are in nats. `salted`: each question had a cache_salt of
-    its own, so that nothing came from the prefix cache. `chat`: the probes are messages of chats.
-    `protocol` says what decides the probes and the answers.
+    its own, so that nothing came from the prefix cache. `protocol`
+    says what decides the probes and the answers.
     """
 
     version: int = REFERENCE_VERSION
@@ -79,7 +91,7 @@ class VerificationReference(Struct, frozen=True, kw_only=True):
     seed: int
     protocol: dict[str, str] = {}
     salted: bool
-    chat: bool = False
+    route: ProbeRoute = ProbeRoute.TEXT
     noise: float
     step: float
     floor: float | None
@@ -159,10 +171,18 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     engines: tuple[ServerCounts, ...] = ()
 
 
+class LostServer(Struct, frozen=True, kw_only=True):
+    """One of several servers that could not be verified, and why."""
+
+    name: str
+    why: str
+
+
 class Verification(Struct, frozen=True, kw_only=True):
     """The result of `serve-eval verify`.
 
-    `named` says which part of a deployment differs, if that was found.
+    `named` says which part of a deployment differs, if that was found. `lost` are servers without
+    an outcome.
     """
 
     version: int = REFERENCE_VERSION
@@ -180,4 +200,5 @@ class Verification(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     sides: tuple[VerifiedSide, ...]
     named: tuple[str, ...] = ()
+    lost: tuple[LostServer, ...] = ()
     exit_code: int

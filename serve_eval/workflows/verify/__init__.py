@@ -5,6 +5,7 @@ __all__ = [
     "fleet",
     "judged",
     "legs",
+    "making",
     "path",
     "prompts",
     "reference",

@@ -45,7 +45,7 @@ async def judge_fleet(
     `made` asks the first server, and `known` is its reference.
     """
     await made.extend(min(FIRST, session.rules.probes))
-    opened = await open_servers(servers, session, stack, chat=known.chat)
+    opened = await open_servers(servers, session, stack, route=known.route)
     asked = [made.server, *opened]
     prompts = [probe.prompt for probe in made.probes]
     found = await asyncio.gather(*(one.read_all(prompts) for one in opened))
@@ -59,7 +59,9 @@ async def judge_fleet(
     kept = {place: readings[place] for place in judged}
     begin = 0
     while pending := {
-        place: one for place, one in judged.items() if not one.is_decided(session.rules.probes)
+        place: one
+        for place, one in judged.items()
+        if not one.is_decided(session.rules.probes, session.rules.tokens)
     }:
         if begin >= len(made.probes):
             if begin >= session.rules.probes:
@@ -78,10 +80,15 @@ async def judge_fleet(
                 )
                 if answer is not None
             ]
-            await one.judge(probes, answers)
+            if await session.keep(one.server.name, one.judge(probes, answers)) is None:
+                one.lost = True
         begin = len(made.probes)
     known = msgspec.structs.replace(known, probes=tuple(rebase(made.probes, readings[middle])))
-    return asked[middle], known, [judged[place].result() for place in sorted(judged)]
+    return (
+        asked[middle],
+        known,
+        [judged[place].result() for place in sorted(judged) if not judged[place].lost],
+    )
 
 
 async def _read_more(

@@ -37,20 +37,26 @@ class JudgedServer:
     ) -> None:
         self.server, self._known, self.evidence = server, known, evidence
         self._cached: int | None = None
+        self.lost = False
 
-    def is_decided(self, budget: int) -> bool:
-        """Return True if the outcome is clear or the budget of probes is spent."""
+    def is_decided(self, probes: int, tokens: int | None = None) -> bool:
+        """Return True if the outcome is clear, a budget is spent, or the server is lost."""
         evidence = self.evidence
-        return evidence.conclude() is not VerificationOutcome.UNDECIDED or evidence.tried >= budget
+        if evidence.tried >= probes or (tokens is not None and self.server.tokens >= tokens):
+            return True
+        return self.lost or evidence.conclude() is not VerificationOutcome.UNDECIDED
 
-    async def ask(self, probes: Sequence[Probe]) -> None:
-        """Ask a round of probes, and look at the evidence after each.
+    async def ask(self, probes: Sequence[Probe]) -> bool:
+        """Ask a round of probes, look at the evidence after each, and return True.
 
-        Raises EndpointError if the server answers too few.
+        Raises EndpointError if the server answers too few, and NotComparableError if its answers
+        say nothing.
         """
-        await self.judge(probes, await self.server.read_all([probe.prompt for probe in probes]))
+        return await self.judge(
+            probes, await self.server.read_all([probe.prompt for probe in probes])
+        )
 
-    async def judge(self, probes: Sequence[Probe], readings: Sequence[ProbeReading | None]) -> None:
+    async def judge(self, probes: Sequence[Probe], readings: Sequence[ProbeReading | None]) -> bool:
         """Look at the evidence after each of the server's answers. Raises as `ask` does."""
         if not self.server.lists and not self.evidence.tried:
             await self._check_steady(probes, readings)
@@ -70,6 +76,7 @@ class JudgedServer:
                 f"{self.server.name}: {unanswered} of {self.evidence.tried} probes got no answer:"
                 f" {self.server.why}"
             )
+        return True
 
     async def _check_steady(
         self, probes: Sequence[Probe], readings: Sequence[ProbeReading | None]

@@ -76,7 +76,7 @@ async def verify_parts(
         opened = [
             (
                 one.role,
-                await stack.enter_async_context(open_server(one.named, session, chat=known.chat)),
+                await stack.enter_async_context(open_server(one.named, session, route=known.route)),
             )
             for one in given
         ] or await _open_known(whole.server, stack)
@@ -86,7 +86,7 @@ async def verify_parts(
         for judged in family:
             judged.server.salted = whole.server.salted and judged.server.salted
             for begin in range(0, len(probes), ROUND):
-                if judged.is_decided(session.rules.probes):
+                if judged.is_decided(session.rules.probes, session.rules.tokens):
                     break
                 await judged.ask(probes[begin : begin + ROUND])
         return [
@@ -110,7 +110,7 @@ async def _open_known(whole: AskedServer, stack: AsyncExitStack) -> list[tuple[s
                 client=await stack.enter_async_context(client),
                 in_flight=whole.in_flight,
             )
-            await settle_server(asked, chat=whole.chat)
+            await settle_server(asked, route=whole.route)
         except (PlanError, EndpointError):
             continue
         found.append((role or SERVER, asked))

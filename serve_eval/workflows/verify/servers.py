@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from serve_eval.client.connection import connect
-from serve_eval.errors import EndpointError
+from serve_eval.errors import EndpointError, ServeEvalError
 from serve_eval.evaluation.endpoint.launch import launch, with_model
 from serve_eval.evaluation.engine.answer_tokens import Unreadable
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.probes.asking import FIRST, AskedServer
 from serve_eval.evaluation.storage.file_names import SERVERS
-from serve_eval.schema import Plan
+from serve_eval.schema import LostServer, Plan, ProbeRoute
 
 T = TypeVar("T")
 PROBES = 200
@@ -38,11 +46,12 @@ class NamedPlan:
 class VerifyRules:
     """The rules of a verification, fixed before the first request.
 
-    `probes` is the budget per server, `floor` a given floor in nats (None: the sibling's), `text` a
-    file of paragraphs in place of the tasks' prompts.
+    `probes` and `tokens` are the budgets per server (tokens None: no limit), `floor` a given floor
+    in nats (None: the sibling's), `text` a file of paragraphs in place of the tasks' prompts.
     """
 
     probes: int = PROBES
+    tokens: int | None = None
     floor: float | None = None
     seed: int = 0
     text: Path | None = None
@@ -50,22 +59,43 @@ class VerifyRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySession:
-    """The rules of a verification, its folder, and where secrets and remarks go."""
+    """The rules of a verification, its folder, and where secrets and remarks go.
+
+    `lost` are the servers without an outcome so far, with their `errors`.
+    """
 
     rules: VerifyRules
     out_dir: Path
     environ: Mapping[str, str]
     notify: Callable[[str], None]
+    lost: list[LostServer] = field(default_factory=list)
+    errors: list[ServeEvalError] = field(default_factory=list)
+
+    async def keep(self, name: str, job: Awaitable[T]) -> T | None:
+        """Return the result of a job about a server, or note that the server is lost."""
+        try:
+            return await job
+        except ServeEvalError as error:
+            self.lose(name, error)
+            return None
+
+    def lose(self, name: str, error: ServeEvalError) -> None:
+        """Note that a server has no outcome, and why."""
+        self.errors.append(error)
+        self.lost.append(LostServer(name=name, why=str(error).removeprefix(f"{name}: ")))
 
 
 @asynccontextmanager
 async def open_server(
-    named: NamedPlan, session: VerifySession, *, chat: bool | None = None
+    named: NamedPlan, session: VerifySession, *, route: ProbeRoute | None = None
 ) -> AsyncIterator[AskedServer]:
-    """Launch or reach a server, and find out which questions it takes. `chat` is that of settle."""
+    """Launch or reach a server, and find out which questions it takes.
+
+    `route` is that of settle.
+    """
     plan = await with_model(named.plan, session.environ, notify=session.notify)
     async with _reach_server(named.name, plan, session) as server:
-        await settle_server(server, chat=chat)
+        await settle_server(server, route=route)
         yield server
 
 
@@ -74,21 +104,32 @@ async def open_servers(
     session: VerifySession,
     stack: AsyncExitStack,
     *,
-    chat: bool | None = None,
+    route: ProbeRoute | None = None,
 ) -> list[AskedServer]:
     """Launch or reach servers, and find out of all together which questions they take.
 
-    They stay open until `stack` closes. `chat` is that of settle.
+    They stay open until `stack` closes. `route` is that of settle. Servers that cannot be asked are
+    noted in `session.lost`. Raises the first error if there is none left.
     """
     plans = await _gather(
-        with_model(one.plan, session.environ, notify=session.notify) for one in named
+        session.keep(one.name, with_model(one.plan, session.environ, notify=session.notify))
+        for one in named
     )
-    opened = [
-        await stack.enter_async_context(_reach_server(one.name, plan, session))
+    reached = [
+        await session.keep(
+            one.name, stack.enter_async_context(_reach_server(one.name, plan, session))
+        )
         for one, plan in zip(named, plans, strict=True)
+        if plan is not None
     ]
-    await _gather(settle_server(one, chat=chat) for one in opened)
-    return opened
+    opened = [one for one in reached if one is not None]
+    settled = await _gather(
+        session.keep(one.name, settle_server(one, route=route)) for one in opened
+    )
+    found = [one for one, able in zip(opened, settled, strict=True) if able]
+    if not found and session.errors:
+        raise session.errors[0]
+    return found
 
 
 async def _gather(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -121,12 +162,13 @@ async def _reach_server(
         )
 
 
-async def settle_server(server: AskedServer, *, chat: bool | None = None) -> None:
-    """Find out which questions a server takes. `chat` is that of settle.
+async def settle_server(server: AskedServer, *, route: ProbeRoute | None = None) -> bool:
+    """Find out which questions a server takes, and return True. `route` is that of settle.
 
     Raises EndpointError if it takes none.
     """
     try:
-        await server.settle(FIRST, chat=chat)
+        await server.settle(FIRST, route=route)
     except Unreadable as error:
         raise EndpointError(f"{server.name}: {error}") from error
+    return True

@@ -50,7 +50,7 @@ def render(
     `addresses` are those with which a further command reaches the servers, by name.
     """
     wholes = [one for one in found.sides if one.part_of is None]
-    if len(wholes) > 1:
+    if len(wholes) + len(found.lost) > 1:
         say(console, summarise(found, wholes))
     if len(wholes) > FEW:
         _tabulate(found, wholes, console)
@@ -58,6 +58,7 @@ def render(
         if side.part_of is not None or len(wholes) <= FEW:
             _describe(found, side, console)
     for line in (
+        *(f"not verified: {one.name}: {one.why}" for one in found.lost),
         *found.named,
         *(f"warning: {line}" for line in found.warnings),
         *_next(found, addresses),
@@ -84,13 +85,15 @@ def list_names(names: Sequence[str]) -> str:
 
 def summarise(found: Verification, wholes: Sequence[VerifiedSide]) -> str:
     """Return how many servers are another model, and their names."""
-    count = len(wholes) + found.reference.startswith(MAJORITY)
+    count = len(wholes) + found.reference.startswith(MAJORITY) + len(found.lost)
     bad = [one.name for one in wholes if one.outcome is VerificationOutcome.ANOTHER]
     open_ = [one.name for one in wholes if one.outcome is VerificationOutcome.UNDECIDED]
     verb = "are" if len(bad) > 1 else "is"
     told = f"{len(bad) or 'None'} of {count} servers {verb} another model, precision or cache"
     told += f": {list_names(bad)}" if bad else ""
-    return told + (f"; undecided: {list_names(open_)}" if open_ else "")
+    told += f"; undecided: {list_names(open_)}" if open_ else ""
+    lost = [one.name for one in found.lost]
+    return told + (f"; not verified: {list_names(lost)}" if lost else "")
 
 
 def _tabulate(found: Verification, wholes: Sequence[VerifiedSide], console: Console) -> None:

@@ -39,7 +39,7 @@ async def ask_probes(session: WatchSession, client: Client, seen: Seen) -> None:
         name=session.job.base_url,
         client=client,
         in_flight=pool.IN_FLIGHT,
-        chat=reference.known.chat,
+        route=reference.known.route,
         salted=probes.salted and reference.known.salted,
         attempts=1,
     )
@@ -65,7 +65,7 @@ async def ask_probes(session: WatchSession, client: Client, seen: Seen) -> None:
 async def _settle(server: AskedServer, reference: WatchReference) -> str:
     """Find out whether the endpoint takes the reference's questions, and return why not."""
     try:
-        await server.settle(FIRST, chat=reference.known.chat)
+        await server.settle(FIRST, route=reference.known.route)
     except Unreadable as error:
         return str(error)
     server.salted = server.salted and reference.known.salted

@@ -24,7 +24,9 @@ class ModelServer:
     share of prompts in whose place it answers another one. `certain` makes each token certain;
     `short` leaves the first token out of the list; `plain` lists none; `salts` False refuses a
     cache_salt; `chat_only` refuses completions. `busy` requests get 503 first. `samples` draws each
-    token, whatever the temperature. Prompts of `wrong_from` tokens and more are taken for others.
+    token, whatever the temperature.
+    `thinks` begins each message with the same token. Prompts of `wrong_from` tokens and more are
+    taken for others.
     """
 
     name: str = "m"
@@ -41,6 +43,7 @@ class ModelServer:
     busy: int = 0
     samples: bool = False
     wrong_from: int | None = None
+    thinks: bool = False
     failing: float = 0.0
     decimals: int = 12
     fingerprint: str | None = None
@@ -75,6 +78,8 @@ class ModelServer:
         for place in range(0 if self.ends_at_once else request.max_tokens):
             at = prompt + text
             top = self._next(at, exact=self.second_only and place == 0)
+            if self.thinks and not place and not request.body.get("continue_final_message"):
+                top = {"<think>": -1e-4}
             chosen = max(top, key=lambda word: top[word])
             if self.samples:
                 weights = [math.exp(value) for value in top.values()]

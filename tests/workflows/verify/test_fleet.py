@@ -41,6 +41,50 @@ def test_a_sound_fleet_is_sound(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stdout
 
 
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_server_that_cannot_be_judged_does_not_end_the_command(
+    place: int, tmp_path: Path
+) -> None:
+    servers = [ModelServer(name=f"s{i}", numerics=NUMERICS) for i in range(4)]
+    servers[place] = ModelServer(name="broken", failing=1.0)
+    with ExitStack() as stack:
+        urls = [stack.enter_context(one.server.serve_in_thread()) for one in servers]
+        dead = "http://127.0.0.1:9/v1"
+        ran = serve_eval("verify", "--fleet", dead, *urls, "--model", "m", "-o", tmp_path)
+    assert ran.returncode == 4, ran.stderr
+    found = json.loads((tmp_path / "verification.json").read_text())
+    assert {one["name"] for one in found["lost"]} == {dead, urls[place]}
+    assert {one["name"] for one in found["sides"]} < set(urls) - {urls[place]}
+    assert f"not verified: {dead}" in ran.stdout
+    assert "of 5 servers" in ran.stdout
+
+
+def test_one_of_two_servers_may_be_lost_and_not_both(tmp_path: Path) -> None:
+    a, b = ModelServer(name="a"), ModelServer(name="b", numerics=0.6)
+    dead = "http://127.0.0.1:9/v1"
+    with ExitStack() as stack:
+        urls = [stack.enter_context(one.server.serve_in_thread()) for one in (a, b)]
+        both = ["--model", "m", "--floor", 0.08, "-o"]
+        ran = serve_eval("verify", *urls, dead, *both, tmp_path / "1")
+        alone = serve_eval("verify", urls[0], dead, *both, tmp_path / "2")
+    assert ran.returncode == 1, ran.stderr  # b is another model, and that is known
+    [lost] = json.loads((tmp_path / "1/verification.json").read_text())["lost"]
+    assert lost["name"] == dead
+    assert alone.returncode == 4
+    assert not (tmp_path / "2/verification.json").exists()
+
+
+def test_a_budget_of_tokens_ends_the_command(tmp_path: Path) -> None:
+    a, b = ModelServer(name="a"), ModelServer(name="b")
+    with ExitStack() as stack:
+        urls = [stack.enter_context(one.server.serve_in_thread()) for one in (a, b)]
+        few = ["--model", "m", "--floor", 0.08, "--budget-tokens", 5000, "-o", tmp_path]
+        ran = serve_eval("verify", *urls, *few)
+    assert ran.returncode == 3, ran.stderr
+    [side] = json.loads((tmp_path / "verification.json").read_text())["sides"]
+    assert (side["outcome"], side["asked"]) == ("UNDECIDED", 20)
+
+
 def test_servers_that_are_not_clear_are_asked_round_after_round(tmp_path: Path) -> None:
     servers = [ModelServer(name=f"s{i}", numerics=NUMERICS) for i in range(3)]
     servers.append(ModelServer(name="rare", numerics=NUMERICS, foreign=0.06))

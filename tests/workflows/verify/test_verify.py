@@ -22,6 +22,7 @@ from serve_eval.evaluation.storage.reports.verification_files import (
 from serve_eval.schema import (
     Limits,
     Plan,
+    ProbeRoute,
     Spec,
     Verification,
     VerificationOutcome,
@@ -240,6 +241,19 @@ def test_chats_are_asked_where_there_are_no_completions(tmp_path: Path) -> None:
     a, b = (ModelServer(name=name, chat_only=True) for name in "ab")
     assert _outcome(_verify(a, b, tmp_path / "1", floor=0.08)) is IDENTICAL
     bad = ModelServer(name="b", chat_only=True, numerics=0.5)
+    assert _outcome(_verify(a, bad, tmp_path / "2", floor=0.08)) is ANOTHER
+
+
+def test_a_model_that_thinks_first_continues_its_own_message(tmp_path: Path) -> None:
+    a, b = (ModelServer(name=name, chat_only=True, thinks=True) for name in "ab")
+    found = _verify(a, b, tmp_path / "1", floor=0.08)
+    assert _outcome(found) is IDENTICAL
+    known = read_reference(tmp_path / "1/reference.json")
+    assert (known.route, known.protocol["route"]) == (ProbeRoute.PREFIX, "prefix")
+    asked = [one.body for one in b.server.requests if one.body.get("max_tokens") == 2]
+    assert {one["messages"][-1]["role"] for one in asked} == {"assistant"}
+    assert all(one["continue_final_message"] for one in asked)
+    bad = ModelServer(name="b", chat_only=True, thinks=True, numerics=0.6)
     assert _outcome(_verify(a, bad, tmp_path / "2", floor=0.08)) is ANOTHER
 
 
