@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 import serve_eval
 from serve_eval import pace
+from serve_eval.cli._clear_values import convert_clear_values
 from serve_eval.cli._streams import LongSteps, emit, prepare_streams, reserve_stdout, say
 from serve_eval.errors import ServeEvalError
 
@@ -50,6 +51,10 @@ class _Group(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:  # click's types are private to typer
         self.rich_markup_mode = None
         super().format_help(ctx, formatter)
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the options, which convert clear values without pydantic."""
+        return convert_clear_values(super().get_params(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write each command with one sentence, wrapped and not cut off."""
