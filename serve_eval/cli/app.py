@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -87,6 +88,7 @@ class _Commands(_Group):
         return name, command if name is None else _make_command(name), rest
 
 
+@functools.cache
 def _make_command(name: str) -> Any:
     """Return a command with its options."""
     from serve_eval.cli._help import HelpedCommand

@@ -44,9 +44,7 @@ N = 400
 
 
 @pytest.fixture(scope="module")
-def judged(
-    data_root: Path, tmp_path_factory: pytest.TempPathFactory, simulated_here: None
-) -> Plan:
+def judged(data_root: Path, tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Plan:
     """Return a plan of 400 prompts with a reference that was registered from a run of them."""
     plan = Plan(
         model="my-org/my-model",
