@@ -80,7 +80,7 @@ def find_structure(function: Callable[..., Any]) -> type | None:
     parameter = inspect.signature(function).parameters.get(PARAMETER)
     if parameter is None or parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
         return None
-    hint = _read_types(function).get(PARAMETER)
+    hint: Any = _read_types(function).get(PARAMETER)
     if typing.get_origin(hint) is typing.Annotated:
         hint = hint.__origin__
     return hint if is_structure(hint) else None
