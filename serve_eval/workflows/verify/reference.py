@@ -109,9 +109,8 @@ class ReferenceMaker:
         found = []
         for prompt, answer in asked:
             texts = list(break_off(prompt, answer))
-            if (
-                self.server.route is ProbeRoute.CHAT
-            ):  # What was said cannot be part of the question.
+            if self.server.route is ProbeRoute.CHAT:
+                # What was said cannot be part of the question.
                 texts = [text for text in texts if text == prompt]
             if texts:
                 found.append(self.cutter.choose(texts))
