@@ -30,7 +30,10 @@ MOST_UNANSWERED, LEAST_UNANSWERED = 0.1, 10
 
 
 class JudgedServer:
-    """A server that is being judged: its evidence and what it was asked."""
+    """A server that is being judged: its evidence and what it was asked.
+
+    `prompt_gaps` says by how many tokens it counts each prompt longer than the reference's server.
+    """
 
     def __init__(
         self, server: AskedServer, known: VerificationReference, evidence: ProbeEvidence
@@ -38,6 +41,7 @@ class JudgedServer:
         self.server, self._known, self.evidence = server, known, evidence
         self._cached: int | None = None
         self.lost = False
+        self.prompt_gaps: list[int] = []
 
     def is_decided(self, probes: int, tokens: int | None = None) -> bool:
         """Return True if the outcome is clear, a budget is spent, or the server is lost."""
@@ -66,6 +70,8 @@ class JudgedServer:
                 continue
             if reading.cached_tokens is not None:
                 self._cached = (self._cached or 0) + reading.cached_tokens
+            if reading.prompt_tokens and probe.reading.prompt_tokens:
+                self.prompt_gaps.append(reading.prompt_tokens - probe.reading.prompt_tokens)
             if (distance := measure_distance(probe.id, probe.reading, reading)) is not None:
                 distance = await self._repeat(probe, distance)
                 length = probe.reading.prompt_tokens

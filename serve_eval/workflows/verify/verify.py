@@ -34,7 +34,7 @@ from serve_eval.workflows.verify.judged import JudgedServer, judge_together
 from serve_eval.workflows.verify.legs import GivenWorker, name_parts, verify_parts
 from serve_eval.workflows.verify.making import open_maker, to_reference
 from serve_eval.workflows.verify.path import PathMeter
-from serve_eval.workflows.verify.prompts import audit_prompts
+from serve_eval.workflows.verify.prompts import audit_prompts, compare_counts
 from serve_eval.workflows.verify.reference import (
     ReferenceMaker,
 )
@@ -140,6 +140,7 @@ async def verify(
                 continue
             prompts = await _audit(one, made, tokenizer)
             side = one.result()
+            prompts = (*compare_counts(one.prompt_gaps), *prompts)
             sides.append(msgspec.structs.replace(side, prompts=prompts, engines=counted))
         for one in others:
             probes = known.probes[: rules.probes]

@@ -26,7 +26,7 @@ class ModelServer:
     cache_salt; `chat_only` refuses completions. `busy` requests get 503 first. `samples` draws each
     token, whatever the temperature.
     `thinks` begins each message with the same token. Prompts of `wrong_from` tokens and more are
-    taken for others.
+    taken for others. `counts_more` prompt tokens are counted.
     """
 
     name: str = "m"
@@ -44,6 +44,7 @@ class ModelServer:
     samples: bool = False
     wrong_from: int | None = None
     thinks: bool = False
+    counts_more: int = 0
     failing: float = 0.0
     decimals: int = 12
     fingerprint: str | None = None
@@ -87,7 +88,7 @@ class ModelServer:
             text += chosen
             tokens.append({"token": chosen, "logprob": top[chosen], "top": top})
         choice = {"logprobs": None if self.plain else _listed(tokens[self.short :], request.chat)}
-        usage = len(request.prompt) // 4, len(tokens)
+        usage = len(request.prompt) // 4 + self.counts_more, len(tokens)
         body = {} if self.fingerprint is None else {"system_fingerprint": self.fingerprint}
         return answer(text, choice=choice, usage=usage, body=body)
 

@@ -194,6 +194,17 @@ def test_a_server_that_is_busy_at_first_does_not_refuse_salts(tmp_path: Path) ->
     assert (_outcome(found), found.sides[0].salted) == (IDENTICAL, True)
 
 
+@pytest.mark.parametrize(("more", "told"), [(0, None), (1, "1 prompt token more"), (9, "9 prompt")])
+def test_other_counts_of_prompt_tokens_are_told(
+    tmp_path: Path, more: int, told: str | None
+) -> None:
+    b = ModelServer(name="b", counts_more=more)
+    [side] = _verify(ModelServer(name="a"), b, tmp_path, floor=0.08).sides
+    found = [line for line in side.prompts if line.startswith("prompts: the server counts")]
+    assert len(found) == (told is not None)
+    assert all(told in line for line in found if told)
+
+
 def test_answers_that_end_at_once_are_another_model(tmp_path: Path) -> None:
     b = ModelServer(name="b", ends_at_once=True)
     found = _verify(ModelServer(name="a"), b, tmp_path, floor=0.08)
