@@ -10,6 +10,7 @@ from serve_eval.evaluation.attribution import from_run, latency
 from serve_eval.evaluation.results import degradation
 from serve_eval.workflows.diagnose import between
 from serve_eval.workflows.diagnose.finding import ALPHA
+from serve_eval.workflows.diagnose.slicing import ANSWER_LEVEL, PROMPT_LEVEL
 
 OF_A_TASK = {
     "truncated": ALPHA,
@@ -22,7 +23,7 @@ OF_A_TASK = {
     "drift": sum(degradation.ALPHA.values()),
 }
 """Levels of the rules that test each task of a run."""
-OF_A_RUN = {"server_errors": ALPHA}
+OF_A_RUN = {"server_errors": ALPHA, "slice": PROMPT_LEVEL + ANSWER_LEVEL}
 """Levels of the rules that test a run as a whole."""
 OF_A_COMPARISON = between.LEVELS
 """Levels of the rules that test each task of a comparison, in addition to those of its runs."""

@@ -24,6 +24,7 @@ from serve_eval.workflows.diagnose import (
     prompt_counts,
     setting,
     sides,
+    slicing,
     template,
     unanswered,
 )
@@ -119,31 +120,34 @@ def diagnose(
     """
     named = _runs(folder)
     read_runs = [(label, read(path, include_path=include_path)) for label, path in named]
-    found: tuple[Finding, ...] = ()
     others: list[Evidence | None] = [None] * len(read_runs)
     if is_comparison(folder) and len(read_runs) == 2:
-        a, b = (evidence for _, evidence in read_runs)
-        pairs = between.pair_answers(a, b, find_comparison(folder))
-        found = (*sides.prompt_tokens(a, b), *between.find_differences(pairs))
-        others = [b, a]
+        others = [read_runs[1][1], read_runs[0][1]]
+    runs = tuple(
+        _diagnose(
+            label,
+            evidence,
+            other,
+            [] if local is None else prompt_counts.audit_counts(evidence, local, include_path),
+        )
+        for (label, evidence), other in zip(read_runs, others, strict=True)
+    )
+    found: list[Finding] = []
+    if len(runs) == 2 and others[0] is not None and others[1] is not None:
+        b, a = others
+        found += sides.prompt_tokens(a, b)
+        found += between.find_differences(between.pair_answers(a, b, find_comparison(folder)))
+        found += slicing.compare_slices(a, b, (*runs[1].findings, *found))
     return Diagnosis(
-        schema_version=SCHEMA_VERSION,
-        folder=str(folder),
-        runs=tuple(
-            _diagnose(
-                label,
-                evidence,
-                other,
-                [] if local is None else prompt_counts.audit_counts(evidence, local, include_path),
-            )
-            for (label, evidence), other in zip(read_runs, others, strict=True)
-        ),
-        between=found,
+        schema_version=SCHEMA_VERSION, folder=str(folder), runs=runs, between=tuple(found)
     )
 
 
-def findings(evidence: Evidence) -> tuple[Finding, ...]:
-    """Return the findings of all rules about one run."""
+def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
+    """Return the findings of all rules about one run.
+
+    The slices of a run that is not `alone` are tested by its comparison with another one.
+    """
     found = [finding for of_run in RUN_RULES for finding in of_run(evidence)]
     found += [
         finding
@@ -151,6 +155,8 @@ def findings(evidence: Evidence) -> tuple[Finding, ...]:
         for task in evidence.tasks
         for finding in rule(evidence, task)
     ]
+    if alone:
+        found += slicing.find_slices(evidence, found)
     return tuple(
         sorted(
             found,
@@ -190,7 +196,7 @@ def _diagnose(
         )
         for task in evidence.tasks
     )
-    found = findings(evidence)
+    found = findings(evidence, alone=other is None)
     for task in () if other is None else other.tasks:
         found = tuple(between.drop_contradicted(found, task))
     return DiagnosedRun(
