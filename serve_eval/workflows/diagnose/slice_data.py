@@ -100,11 +100,11 @@ def pair_with_reference(task: TaskEvidence, data: Data) -> PairedScores | None:
     return _pair(task, before, after, min(sign * lo, sign * hi))
 
 
-def pair_sides(a: TaskEvidence, b: TaskEvidence) -> PairedScores | None:
-    """Return the scores of the sides of a comparison; None if one did not finish."""
-    if a.report is None or b.report is None:
+def pair_sides(a: TaskEvidence, b: TaskEvidence, data: Data) -> PairedScores | None:
+    """Return the scores of the sides of a comparison; None if the metric is not known."""
+    if a.report is None and a.name not in data:
         return None
-    metric = a.report.result.metric
+    metric = data[a.name][0].metric if a.report is None else a.report.result.metric
     sign = _find_sign(metric)
     before, after = (_score_answers(side, metric, sign) for side in (a, b))
     ends = [sign * end for end in (metric.lo, metric.hi) if end is not None]

@@ -47,13 +47,15 @@ COVERED = {
 """Rules that say more about a kind of slice. Such a slice is not named in addition."""
 
 
-def find_slices(run: Evidence, found: Collection[Finding] = ()) -> Iterator[Finding]:
+def find_slices(
+    run: Evidence, found: Collection[Finding] = (), data: Data | None = None
+) -> Iterator[Finding]:
     """Yield a finding for each task whose score is lost in a slice of its samples.
 
-    `found` has the findings of other rules.
+    `found` has the findings of other rules. `data` are the data sets, if they are already read.
     """
     tasks = [task for task in run.tasks if task.lost]
-    data = read_data(run) if tasks else {}
+    data = read_data(run) if data is None and tasks else data or {}
     for task in tasks:
         covered = _list_covered(task, found)
         if (scores := pair_with_reference(task, data)) is not None:
@@ -62,14 +64,16 @@ def find_slices(run: Evidence, found: Collection[Finding] = ()) -> Iterator[Find
             yield from _find_alone(run, task, data, covered)
 
 
-def compare_slices(a: Evidence, b: Evidence, found: Collection[Finding] = ()) -> Iterator[Finding]:
+def compare_slices(
+    a: Evidence, b: Evidence, found: Collection[Finding] = (), data: Data | None = None
+) -> Iterator[Finding]:
     """Yield a finding for each task in which B loses score against A in a slice of the samples."""
     others = {task.name: task for task in a.tasks}
     tasks = [task for task in b.tasks if task.name in others and task.lost]
-    data = read_data(b) if tasks else {}
+    data = read_data(b) if data is None and tasks else data or {}
     for task in tasks:
         covered, other = _list_covered(task, found), others[task.name]
-        if (scores := pair_sides(other, task)) is not None:
+        if (scores := pair_sides(other, task, data)) is not None:
             count = len(b.tasks)
             yield from _find_paired(b, task, scores, data, covered, other=other, tasks=count)
 
