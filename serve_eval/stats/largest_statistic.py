@@ -7,6 +7,7 @@ together: the distribution of the largest statistic corrects for the choice (Wes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     BoolArray = NDArray[numpy.bool_]
     SingleArray = NDArray[numpy.float32]
 
-DRAWS = 2999
-"""Number of exchanges or permutations."""
+DRAWS, FIRST_DRAWS = 2999, 199
+"""Numbers of exchanges or permutations: of all, and of those that show whether any is promising."""
+PROMISING = 0.05
+"""Largest p after the first draws at which more are made."""
 LEAST_PROMPTS, LEAST_INSIDE = 40, 8
 """Smallest numbers of prompts in all, and inside and outside a slice."""
 LEAST_LOST = 5.0
@@ -98,6 +101,27 @@ def transpose(inside: SingleArray) -> Any:
     from scipy.sparse import csr_array
 
     return csr_array(inside.T)
+
+
+def compute_p(
+    observed: FloatArray, draw: Callable[[int], FloatArray], draws: int, prompts: int
+) -> FloatArray:
+    """Return the adjusted p of the observed statistics.
+
+    `draw` returns a number of rows of statistics under the null hypothesis. After a few draws that
+    leave no slice promising, no more are made: that can only keep a slice from being named.
+    """
+    import numpy
+
+    most = max(1, CELLS // max(prompts, len(observed)))
+    largest = numpy.empty(0)
+    while len(largest) < draws:
+        size = min(most, FIRST_DRAWS if not len(largest) else draws, draws - len(largest))
+        largest = numpy.concatenate([largest, draw(size).max(axis=1)])
+        p = adjust(observed, largest)
+        if p.min() > PROMISING:
+            break
+    return p
 
 
 def adjust(observed: FloatArray, largest: FloatArray) -> FloatArray:

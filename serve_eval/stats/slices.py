@@ -18,13 +18,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from serve_eval.stats.largest_statistic import (
-    CELLS,
     DRAWS,
     LEAST_LOST,
     FoundSlice,
-    adjust,
     as_members,
     choose,
+    compute_p,
     is_large_enough,
     sum_inside,
     transpose,
@@ -217,11 +216,11 @@ def _exchange_p(
     columns_first = transpose(inside)
     # Over all exchanges the mean of each loss is 0.
     spread = numpy.sqrt((losses**2).mean(axis=0) @ inside**2)
-    largest = numpy.empty(draws)
-    rows = max(1, CELLS // max(n, inside.shape[1]))
-    for start in range(0, draws, rows):
-        size = min(rows, draws - start)
+    places = numpy.arange(n)
+
+    def exchange(size: int) -> FloatArray:
+        """Return the statistics of `size` exchanges."""
         picked = random.integers(0, columns, (size, n), dtype=numpy.int8)
-        drawn = losses[picked, numpy.arange(n)]
-        largest[start : start + size] = (sum_inside(drawn, columns_first) / spread).max(axis=1)
-    return adjust(sum_inside(losses[0], columns_first) / spread, largest)
+        return numpy.asarray(sum_inside(losses[picked, places], columns_first) / spread)
+
+    return compute_p(sum_inside(losses[0], columns_first) / spread, exchange, draws, n)

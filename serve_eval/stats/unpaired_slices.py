@@ -11,13 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from serve_eval.stats.largest_statistic import (
-    CELLS,
     DRAWS,
     LEAST_LOST,
     FoundSlice,
-    adjust,
     as_members,
     choose,
+    compute_p,
     is_large_enough,
     sum_inside,
     transpose,
@@ -58,16 +57,15 @@ def find_unpaired_slice(
     inside = inside[:, kept]
     expected, spread = _moments(bad, inside, codes)
     random = numpy.random.default_rng(seed)
-    largest = numpy.empty(draws)
-    rows, columns_first = max(1, CELLS // max(inside.shape)), transpose(inside)
-    for start in range(0, draws, rows):
-        drawn = _permute(bad, codes, min(rows, draws - start), random)
-        largest[start : start + len(drawn)] = (
-            (sum_inside(drawn, columns_first) - expected) / spread
-        ).max(axis=1)
+    columns_first = transpose(inside)
+
+    def permute(size: int) -> FloatArray:
+        """Return the statistics of `size` permutations."""
+        return (sum_inside(_permute(bad, codes, size, random), columns_first) - expected) / spread
+
     within = sum_inside(bad, columns_first)
     strength = (within - expected) / spread
-    p = adjust(strength, largest)
+    p = compute_p(strength, permute, draws, len(bad))
     excess, size = within - expected, inside.sum(axis=0)
     gap = within / size - (bad.sum() - within) / (len(bad) - size)
     chosen = choose(strength, (p <= level) & (excess >= LEAST_LOST) & (gap >= LEAST_GAP))

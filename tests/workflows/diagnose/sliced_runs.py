@@ -22,7 +22,6 @@ from serve_eval.schema import (
     AnsweringServers,
     Attempt,
     Dataset,
-    FailureKind,
     Limits,
     Outcome,
     Plan,
