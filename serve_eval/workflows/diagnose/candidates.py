@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from serve_eval.schema import Response
 
 if TYPE_CHECKING:
+    from serve_eval.stats.inputs import FloatArray, IntArray
+    from serve_eval.stats.largest_statistic import BoolArray
     from serve_eval.workflows.diagnose.evidence import AskedSample
 
 BLOCKS = (16, 32, 64, 128, 256, 512)
@@ -30,11 +33,11 @@ STOP, ANSWER_LENGTH, STEPS = "stop", "answer_length", "steps"
 
 
 class Slice(NamedTuple):
-    """A slice: its kind, its description, and the numbers of the samples inside it."""
+    """A slice: its kind, its description, and which samples are inside it."""
 
     kind: str
     told: str
-    inside: frozenset[int]
+    inside: BoolArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +67,7 @@ def list_prompt_slices(known: Known, largest_block: int = BLOCKS[-1]) -> list[Sl
         *_list_residues(known.lengths, largest_block),
         *_list_loads(known.loads),
         *_list_places(known.asked),
-        _select(
-            STREAM,
-            "answers that were streamed",
-            (bool(one.attempts) and one.attempts[-1].streamed for one in known.asked),
-        ),
+        *_list_streamed(known.asked),
     ]
     return _drop_equal(found)
 
@@ -87,25 +86,36 @@ def list_answer_slices(
     ]
 
 
-def _select(kind: str, told: str, inside: Iterator[bool]) -> Slice:
-    return Slice(kind, told, frozenset(i for i, one in enumerate(inside) if one))
-
-
-def _drop_equal(slices: Sequence[Slice]) -> list[Slice]:
+def _drop_equal(slices: Iterable[Slice]) -> list[Slice]:
     """Return the slices without empty ones and those with the samples of a simpler one."""
-    first: dict[frozenset[int], Slice] = {}
+    first: dict[bytes, Slice] = {}
     for one in slices:
-        if one.inside:
-            first.setdefault(one.inside, one)
+        if one.inside.any():
+            first.setdefault(one.inside.tobytes(), one)
     return list(first.values())
+
+
+def _as_numbers(values: Iterable[float | None]) -> FloatArray:
+    """Return numbers as an array, with NaN for unknown ones."""
+    import numpy
+
+    return numpy.array([math.nan if value is None else value for value in values], dtype=float)
+
+
+def _as_codes(values: Sequence[Hashable]) -> tuple[dict[Hashable, int], IntArray]:
+    """Return a number for each value, and the number of each sample's value."""
+    import numpy
+
+    codes = {value: i for i, value in enumerate(dict.fromkeys(values))}
+    return codes, numpy.array([codes[value] for value in values], dtype=numpy.int64)
 
 
 def _list_metadata(known: Known) -> Iterator[Slice]:
     for name, values in known.metadata.items():
-        for value in dict.fromkeys(value for value in values if value is not None):
-            yield _select(
-                METADATA, f"samples with {name} {value!r}", (one == value for one in values)
-            )
+        codes, numbers = _as_codes(values)
+        for value, code in codes.items():
+            if value is not None:
+                yield Slice(METADATA, f"samples with {name} {value!r}", numbers == code)
 
 
 def list_usable(names: Mapping[str, Sequence[str | None]]) -> dict[str, Sequence[str | None]]:
@@ -121,83 +131,82 @@ def list_usable(names: Mapping[str, Sequence[str | None]]) -> dict[str, Sequence
 
 def _list_workers(known: Known) -> Iterator[Slice]:
     for place, role in enumerate(("context", "generation")):
-        names = {pair[place] for pair in known.pairs} - {None}
-        if len(names) > 1:
-            for name in sorted(filter(None, names)):
-                told = f"answers of {role} server {name}"
-                yield _select(WORKER, told, (pair[place] == name for pair in known.pairs))
-    pairs = {pair for pair in known.pairs if None not in pair}
-    if len(pairs) > 1:
-        for both in sorted(pairs, key=str):
-            told = f"answers of {both[0]} together with {both[1]}"
-            yield _select(PAIR, told, (pair == both for pair in known.pairs))
+        codes, numbers = _as_codes([pair[place] for pair in known.pairs])
+        names = sorted(str(name) for name in codes if name is not None)
+        for name in names if len(names) > 1 else ():
+            yield Slice(WORKER, f"answers of {role} server {name}", numbers == codes[name])
+    codes, numbers = _as_codes(known.pairs)
+    pairs = sorted({pair for pair in known.pairs if None not in pair}, key=str)
+    for pair in pairs if len(pairs) > 1 else ():
+        yield Slice(PAIR, f"answers of {pair[0]} together with {pair[1]}", numbers == codes[pair])
 
 
 def _list_cached(known: Known) -> Iterator[Slice]:
-    shares = [
+    shares = _as_numbers(
         None
         if one.response is None or (cached := one.response.usage.cached_tokens) is None
         else cached / max(1, one.response.usage.prompt_tokens)
         for one in known.asked
-    ]
-    some = "prompts with tokens from the prefix cache"
-    yield _select(CACHED, some, (share is not None and share > 0.0 for share in shares))
-    none = "prompts without tokens from the prefix cache"
-    yield _select(CACHED, none, (share == 0.0 for share in shares))
+    )
+    yield Slice(CACHED, "prompts with tokens from the prefix cache", shares > 0.0)
+    yield Slice(CACHED, "prompts without tokens from the prefix cache", shares == 0.0)
     for part in (0.25, 0.5, 0.75, 0.9):
         told = f"prompts with at least {part:.0%} of their tokens from the prefix cache"
-        yield _select(CACHED, told, (share is not None and share >= part for share in shares))
+        yield Slice(CACHED, told, shares >= part)
 
 
 def _list_residues(lengths: Sequence[int | None], largest: int) -> Iterator[Slice]:
+    numbers = _as_numbers(lengths)
     for size in (block for block in BLOCKS if block <= largest):
-        rests: dict[int, set[int]] = {}
-        for i, length in enumerate(lengths):
-            if length is not None:
-                rests.setdefault(length % size, set()).add(i)
-        for rest in sorted(rests):
+        rests = numbers % size
+        for rest in sorted({int(rest) for rest in rests if not math.isnan(rest)}):
             told = f"prompts whose length leaves {rest} modulo {size}"
-            yield Slice(RESIDUE, told, frozenset(rests[rest]))
+            yield Slice(RESIDUE, told, rests == rest)
         for low, high in ((1, size // 8), (1, size // 2 - 1), (size - size // 8, size - 1)):
             told = f"prompts whose length leaves {low} to {high} modulo {size}"
-            inside = (i for rest in range(low, high + 1) for i in rests.get(rest, ()))
-            yield Slice(RESIDUE, told, frozenset(inside))
+            yield Slice(RESIDUE, told, (rests >= low) & (rests <= high))
 
 
-def _list_thresholds(kind: str, what: str, numbers: Sequence[int | None]) -> Iterator[Slice]:
-    known = sorted(number for number in numbers if number is not None)
+def _list_thresholds(kind: str, what: str, values: Sequence[int | None]) -> Iterator[Slice]:
+    known = sorted(value for value in values if value is not None)
     if not known:
         return
+    numbers = _as_numbers(values)
     tenths = [known[int(tenth * (len(known) - 1))] for tenth in TENTHS]
     for least in dict.fromkeys((*LENGTHS, *tenths)):
-        above = (number is not None and number > least for number in numbers)
-        yield _select(kind, f"{what} more than {least:,} tokens", above)
-        below = (number is not None and number <= least for number in numbers)
-        yield _select(kind, f"{what} at most {least:,} tokens", below)
+        yield Slice(kind, f"{what} more than {least:,} tokens", numbers > least)
+        yield Slice(kind, f"{what} at most {least:,} tokens", numbers <= least)
 
 
 def _list_loads(loads: Sequence[int | None]) -> Iterator[Slice]:
     common = Counter(load for load in loads if load is not None)
-    values = sorted(common)
+    values, numbers = sorted(common), _as_numbers(loads)
     for load in values if len(values) <= 4 * MOST_LOADS else values[:: len(values) // MOST_LOADS]:
         told = f"samples sent with {load} or more requests in flight"
-        yield _select(LOAD, told, (one is not None and one >= load for one in loads))
+        yield Slice(LOAD, told, numbers >= load)
     for load, _ in common.most_common(MOST_LOADS):
         told = f"samples sent with exactly {load} requests in flight"
-        yield _select(LOAD, told, (one == load for one in loads))
+        yield Slice(LOAD, told, numbers == load)
 
 
 def _list_places(asked: Sequence[AskedSample]) -> Iterator[Slice]:
-    sent = [i for i, one in enumerate(asked) if one.attempts]
-    order = sorted(sent, key=lambda i: asked[i].attempts[-1].start_s)
-    n = len(order)
+    import numpy
+
+    starts = _as_numbers(one.attempts[-1].start_s if one.attempts else None for one in asked)
+    n = int((~numpy.isnan(starts)).sum())
+    numbers = numpy.where(numpy.isnan(starts), math.nan, starts.argsort().argsort())
     for third, name in enumerate(("first", "second", "last")):
-        part = order[third * n // 3 : (third + 1) * n // 3]
-        yield Slice(PLACE, f"samples in the {name} third of the run", frozenset(part))
+        inside = (numbers >= third * n // 3) & (numbers < (third + 1) * n // 3)
+        yield Slice(PLACE, f"samples in the {name} third of the run", inside)
     for part_before in TWENTIETHS:
         start = int(part_before * n)
-        told = f"samples sent from number {start + 1:,} on"
-        yield Slice(PLACE, told, frozenset(order[start:]))
+        yield Slice(PLACE, f"samples sent from number {start + 1:,} on", numbers >= start)
+
+
+def _list_streamed(asked: Sequence[AskedSample]) -> Iterator[Slice]:
+    streamed = _as_numbers(bool(one.attempts) and one.attempts[-1].streamed for one in asked)
+    yield Slice(STREAM, "answers that were streamed", streamed > 0.0)
+    yield Slice(STREAM, "answers that were not streamed", streamed == 0.0)
 
 
 Sides = Sequence[Sequence[Response | None]]
@@ -205,13 +214,14 @@ Sides = Sequence[Sequence[Response | None]]
 
 def _compare_stops(sides: Sides) -> Iterator[tuple[Slice, Slice]]:
     reasons = [[_read_stop(one) for one in side] for side in sides]
-    for reason in dict.fromkeys(filter(None, reasons[0])):
-        told = f"answers that end with {reason}"
-        pair = [_select(STOP, told, (one == reason for one in side)) for side in reasons]
-        yield pair[0], pair[1]
+    codes, numbers = _as_codes([*reasons[0], *reasons[1]])
+    n = len(reasons[0])
+    for reason in dict.fromkeys(reasons[0]):
+        told, inside = f"answers that end with {reason}", numbers == codes[reason]
+        yield Slice(STOP, told, inside[:n]), Slice(STOP, told, inside[n:])
 
 
-def _read_stop(response: Response | None) -> str | None:
+def _read_stop(response: Response | None) -> str:
     if response is None:
         return "a failure"
     if response.stop_reason is not None:
@@ -236,13 +246,11 @@ def _compare_numbers(
     unit: str,
 ) -> Iterator[tuple[Slice, Slice]]:
     """Yield slices above and below each threshold."""
-    numbers = [[None if one is None else read(one) for one in side] for side in sides]
+    after, before = (
+        _as_numbers(None if one is None else read(one) for one in side) for side in sides
+    )
     for least in thresholds:
-        for above, word in ((True, "more than"), (False, "at most")):
-            told = f"{what} {word} {least:,} {unit}"
-            pair = [
-                _select(kind, told, (n is not None and (n > least) is above for n in side))
-                for side in numbers
-            ]
-            if pair[0].inside:
-                yield pair[0], pair[1]
+        told = f"{what} more than {least:,} {unit}"
+        yield Slice(kind, told, after > least), Slice(kind, told, before > least)
+        told = f"{what} at most {least:,} {unit}"
+        yield Slice(kind, told, after <= least), Slice(kind, told, before <= least)

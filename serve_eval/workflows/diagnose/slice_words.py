@@ -59,11 +59,12 @@ def report_slice(
     `fell` are the places of the samples with a lower score than in the reference; None: there is no
     reference.
     """
-    inside = [asked[i] for i in sorted(one.inside)]
+    places = one.inside.nonzero()[0].tolist()
+    inside = [asked[i] for i in places]
     if fell is None:
         lost = [sample for sample in inside if sample.lost]
     else:
-        lost = [asked[i] for i in sorted(one.inside) if i in fell]
+        lost = [asked[i] for i in places if i in fell]
     return Finding(
         rule=RULE,
         told=_describe(task, one, named, len(inside), len(asked), paired=fell is not None),

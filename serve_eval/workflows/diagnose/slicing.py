@@ -105,7 +105,7 @@ def _find_paired(
         return
     asked, worst, draws = scores.asked, scores.worst, _count_draws(tasks)
     slices = candidates.list_prompt_slices(learn(run, task, asked, data, other))
-    table = _tabulate(slices, len(asked))
+    table = _tabulate(slices)
     before, after = scores.rows()
     named = find_paired_slice(
         before, after, table, level=PROMPT_LEVEL / tasks, worst=worst, draws=draws
@@ -113,7 +113,7 @@ def _find_paired(
     one = None if named is None else slices[named.place]
     if named is None and other is not None and len(before) == len(after) == 1:
         pairs = candidates.list_answer_slices(asked, _order_as(asked, other))
-        tables = [_tabulate([pair[side] for pair in pairs], len(asked)) for side in (1, 0)]
+        tables = [_tabulate([pair[side] for pair in pairs]) for side in (1, 0)]
         level = ANSWER_LEVEL / tasks
         named = find_answer_slice(
             before, after, (tables[0], tables[1]), level=level, worst=worst, draws=draws
@@ -137,7 +137,7 @@ def _find_alone(
     slices = [one for one in slices if one.kind in kinds]
     named = find_unpaired_slice(
         [one.lost for one in asked],
-        _tabulate(slices, len(asked)),
+        _tabulate(slices),
         _stratify(known),
         level=PROMPT_LEVEL / len(run.tasks),
         draws=_count_draws(len(run.tasks)),
@@ -201,11 +201,10 @@ def _draw_places(n: int) -> list[int]:
     return sorted(random.Random("slices").sample(range(n), MOST_SAMPLES))
 
 
-def _tabulate(slices: Sequence[Slice], n: int) -> SingleArray:
+def _tabulate(slices: Sequence[Slice]) -> SingleArray:
     """Return a row per sample and a column per slice: 1 for samples inside it, else 0."""
     import numpy
 
-    table = numpy.zeros((n, len(slices)), dtype=numpy.float32)
-    for column, one in enumerate(slices):
-        table[list(one.inside), column] = 1.0
-    return table
+    return numpy.stack(
+        [one.inside for one in slices], axis=1, dtype=numpy.float32, casting="unsafe"
+    )
