@@ -36,13 +36,14 @@ DRAWS, MOST_DRAWS = 2999, 20_000
 """Draws for a run of one task, and the largest number of draws."""
 CYCLES = 4
 """Number of blocks that have to fit between the quartiles of the lengths without a reference."""
+_ENDS = ("truncated", "cuts", "unclosed_reasoning", "stopped_in_reasoning")
 COVERED = {
     candidates.LOAD: {"concurrency"},
     candidates.WORKER: {"worker"},
     candidates.PAIR: {"worker"},
     candidates.PLACE: {"drift", "server_errors", "worker_gone"},
-    candidates.STOP: {"truncated", "stop_string", "unclosed_reasoning", "stopped_in_reasoning"},
-    candidates.ANSWER_LENGTH: {"truncated", "unclosed_reasoning", "stopped_in_reasoning", "empty"},
+    candidates.STOP: {*_ENDS, "stop_string"},
+    candidates.ANSWER_LENGTH: {*_ENDS, "empty", "early_ends"},
 }
 """Rules that say more about a kind of slice. Such a slice is not named in addition."""
 

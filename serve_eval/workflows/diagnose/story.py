@@ -120,9 +120,8 @@ def diagnose(
     """
     named = _runs(folder)
     read_runs = [(label, read(path, include_path=include_path)) for label, path in named]
-    others: list[Evidence | None] = [None] * len(read_runs)
-    if is_comparison(folder) and len(read_runs) == 2:
-        others = [read_runs[1][1], read_runs[0][1]]
+    sides_of = [evidence for _, evidence in read_runs] if is_comparison(folder) else []
+    others: Sequence[Evidence | None] = sides_of[::-1] or [None] * len(read_runs)
     runs = tuple(
         _diagnose(
             label,
@@ -132,15 +131,17 @@ def diagnose(
         )
         for (label, evidence), other in zip(read_runs, others, strict=True)
     )
-    found: list[Finding] = []
-    if len(runs) == 2 and others[0] is not None and others[1] is not None:
-        b, a = others
-        found += sides.prompt_tokens(a, b)
-        found += between.find_differences(between.pair_answers(a, b, find_comparison(folder)))
-        found += slicing.compare_slices(a, b, (*runs[1].findings, *found))
-    return Diagnosis(
-        schema_version=SCHEMA_VERSION, folder=str(folder), runs=runs, between=tuple(found)
-    )
+    found = _compare(folder, *sides_of, runs[1].findings) if sides_of else ()
+    return Diagnosis(schema_version=SCHEMA_VERSION, folder=str(folder), runs=runs, between=found)
+
+
+def _compare(
+    folder: Path, a: Evidence, b: Evidence, of_b: Sequence[Finding]
+) -> tuple[Finding, ...]:
+    """Return the findings between both sides of a comparison; `of_b` are those of B alone."""
+    found = [*sides.prompt_tokens(a, b)]
+    found += between.find_differences(between.pair_answers(a, b, find_comparison(folder)))
+    return (*found, *slicing.compare_slices(a, b, (*of_b, *found)))
 
 
 def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
