@@ -106,7 +106,7 @@ def _find_paired(
         return
     asked, worst, draws = scores.asked, scores.worst, _count_draws(tasks)
     slices = candidates.list_prompt_slices(learn(run, task, asked, data, other))
-    table = _tabulate(slices)
+    table = _tabulate(slices, len(asked))
     before, after = scores.rows()
     named = find_paired_slice(
         before, after, table, level=PROMPT_LEVEL / tasks, worst=worst, draws=draws
@@ -114,7 +114,7 @@ def _find_paired(
     one = None if named is None else slices[named.place]
     if named is None and other is not None and len(before) == len(after) == 1:
         pairs = candidates.list_answer_slices(asked, _order_as(asked, other))
-        tables = [_tabulate([pair[side] for pair in pairs]) for side in (1, 0)]
+        tables = [_tabulate([pair[side] for pair in pairs], len(asked)) for side in (1, 0)]
         level = ANSWER_LEVEL / tasks
         named = find_answer_slice(
             before, after, (tables[0], tables[1]), level=level, worst=worst, draws=draws
@@ -138,7 +138,7 @@ def _find_alone(
     slices = [one for one in slices if one.kind in kinds]
     named = find_unpaired_slice(
         [one.lost for one in asked],
-        _tabulate(slices),
+        _tabulate(slices, len(asked)),
         _stratify(known),
         level=PROMPT_LEVEL / len(run.tasks),
         draws=_count_draws(len(run.tasks)),
@@ -202,10 +202,12 @@ def _draw_places(n: int) -> list[int]:
     return sorted(random.Random("slices").sample(range(n), MOST_SAMPLES))
 
 
-def _tabulate(slices: Sequence[Slice]) -> SingleArray:
+def _tabulate(slices: Sequence[Slice], n: int) -> SingleArray:
     """Return a row per sample and a column per slice: 1 for samples inside it, else 0."""
     import numpy
 
+    if not slices:
+        return numpy.empty((n, 0), dtype=numpy.float32)
     return numpy.stack(
         [one.inside for one in slices], axis=1, dtype=numpy.float32, casting="unsafe"
     )

@@ -131,14 +131,15 @@ def diagnose(
         )
         for (label, evidence), other in zip(read_runs, others, strict=True)
     )
-    found = _compare(folder, *sides_of, runs[1].findings) if sides_of else ()
+    found = _compare(folder, sides_of, runs[1].findings) if sides_of else ()
     return Diagnosis(schema_version=SCHEMA_VERSION, folder=str(folder), runs=runs, between=found)
 
 
 def _compare(
-    folder: Path, a: Evidence, b: Evidence, of_b: Sequence[Finding]
+    folder: Path, both: Sequence[Evidence], of_b: Sequence[Finding]
 ) -> tuple[Finding, ...]:
     """Return the findings between both sides of a comparison; `of_b` are those of B alone."""
+    a, b = both
     found = [*sides.prompt_tokens(a, b)]
     found += between.find_differences(between.pair_answers(a, b, find_comparison(folder)))
     return (*found, *slicing.compare_slices(a, b, (*of_b, *found)))
