@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray
     from serve_eval.stats.largest_statistic import SingleArray
 
-DRAWS = 999
+DRAWS = 499
 
 
 class UniformLoss(NamedTuple):

@@ -85,21 +85,29 @@ def draw_pair(
     *,
     same: float = 0.0,
     rate: float = 0.9,
+    longer: float = 1.0,
 ) -> tuple[Evidence, Evidence]:
-    """Return sides A and B; B answers `rate` of the broken prompts wrongly."""
+    """Return sides A and B; B answers `rate` of the broken prompts wrongly.
+
+    Answers that are broken are `longer` than others by this factor.
+    """
     n = len(prompts.chance)
     right = draw_right(random, prompts)
-    other = numpy.where(random.random(n) < same, right, draw_right(random, prompts))
-    other &= ~(broken & (random.random(n) < rate))
-    return build_evidence(random, prompts, right), build_evidence(random, prompts, other)
+    hit = broken & (random.random(n) < rate)
+    other = numpy.where(random.random(n) < same, right, draw_right(random, prompts)) & ~hit
+    factor = numpy.where(hit, longer, 1.0)
+    return (
+        build_evidence(random, prompts, right, numpy.ones(n)),
+        build_evidence(random, prompts, other, factor),
+    )
 
 
 def build_evidence(
-    random: numpy.random.Generator, prompts: Prompts, right: NDArray[Any]
+    random: numpy.random.Generator, prompts: Prompts, right: NDArray[Any], factor: NDArray[Any]
 ) -> Evidence:
     """Return a run without a report whose order was random."""
     length = numpy.where(right, 1.0, 1.6) * numpy.exp(random.normal(size=len(right)) * 0.4)
-    length = (40 * length / prompts.chance**0.3).astype(int)
+    length = (40 * factor * length / prompts.chance**0.3).astype(int)
     asked = [
         _ask(i, bool(right[i]), int(prompts.tokens[i]), int(length[i]), prompts)
         for i in range(len(right))
@@ -172,9 +180,9 @@ FAULTS: dict[str, tuple[Callable[[Prompts], NDArray[Any]], str]] = {
     ),
     "one worker": (lambda one: one.worker == 2, "answers of generation server g2"),
     "one subject": (lambda one: one.subject == 3, "samples with subject 's3'"),
-    "late in the run": (
+    "from a time on": (
         lambda one: one.start_s > numpy.quantile(one.start_s, 0.7),
-        "samples sent from number",
+        "samples ",
     ),
 }
 """Faults: the prompts that they hit, and the words by which they are named."""
