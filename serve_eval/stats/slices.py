@@ -207,6 +207,8 @@ def _exchange_p(
     """Return the adjusted p of a net loss inside each slice, by exchanges of the scores."""
     import numpy
 
+    # Each prompt counts alike, whether or not its scores differ: losses close together stand out.
+    spread = numpy.sqrt((inside**2).sum(axis=0))
     moved = values.min(axis=1) < values.max(axis=1)
     values, inside = values[moved], inside[moved]
     n, columns = values.shape
@@ -214,8 +216,6 @@ def _exchange_p(
         numpy.float32
     )
     columns_first = transpose(inside)
-    # Over all exchanges the mean of each loss is 0.
-    spread = numpy.sqrt((losses**2).mean(axis=0) @ inside**2)
     places = numpy.arange(n)
 
     def exchange(size: int) -> FloatArray:

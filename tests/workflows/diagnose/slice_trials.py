@@ -77,7 +77,7 @@ def _print_faults(seeds: Sequence[int]) -> None:
 
 
 def _print_false(runs: int) -> None:
-    print("\n| runs without a slice | n | found |\n|---|---|---|")
+    print("| runs without a slice | n | found |\n|---|---|---|")
     for name, broken, same, rate, count in (
         ("healthy, two independent draws per prompt", break_none, 0.0, 0.0, runs),
         ("healthy, greedy", break_none, GREEDY, 0.0, runs // 4),
@@ -97,5 +97,6 @@ def _print_false(runs: int) -> None:
 
 
 if __name__ == "__main__":
-    _print_faults(range(20))
     _print_false(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+    print()
+    _print_faults(range(20))
