@@ -109,7 +109,7 @@ def compute_p(
     """Return the adjusted p of the observed statistics.
 
     `draw` returns a number of rows of statistics under the null hypothesis. After a few draws that
-    leave no slice promising, no more are made: that can only keep a slice from being named.
+    leave no slice promising, it stops: that can only keep a slice from being named.
     """
     import numpy
 

@@ -41,7 +41,7 @@ class Slice(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownSamples:
     """The properties of the samples of a task, in the same order; None if unknown.
 
     `metadata` has values by name. `pairs` are the context and the generation server.
@@ -54,8 +54,8 @@ class Known:
     pairs: Sequence[tuple[str | None, str | None]]
 
 
-def list_prompt_slices(known: Known, largest_block: int = BLOCKS[-1]) -> list[Slice]:
-    """Return slices of prompts, and of answers by what a healthy server does not tie to scores.
+def list_prompt_slices(known: KnownSamples, largest_block: int = BLOCKS[-1]) -> list[Slice]:
+    """Return slices of prompts, and of answers by things that leave a healthy score alone.
 
     Lengths are divided by blocks of at most `largest_block` tokens.
     """
@@ -75,7 +75,7 @@ def list_prompt_slices(known: Known, largest_block: int = BLOCKS[-1]) -> list[Sl
 def list_answer_slices(
     asked: Sequence[AskedSample], before: Sequence[AskedSample]
 ) -> list[tuple[Slice, Slice]]:
-    """Return slices by what comes with the score of an answer: of `asked`, and of the reference."""
+    """Return slices of answers by their end and length: of `asked`, and of the reference."""
     sides = [[one.response for one in side] for side in (asked, before)]
     return [
         *_compare_stops(sides),
@@ -110,7 +110,7 @@ def _as_codes(values: Sequence[Hashable]) -> tuple[dict[Hashable, int], IntArray
     return codes, numpy.array([codes[value] for value in values], dtype=numpy.int64)
 
 
-def _list_metadata(known: Known) -> Iterator[Slice]:
+def _list_metadata(known: KnownSamples) -> Iterator[Slice]:
     for name, values in known.metadata.items():
         codes, numbers = _as_codes(values)
         for value, code in codes.items():
@@ -129,7 +129,7 @@ def list_usable(names: Mapping[str, Sequence[str | None]]) -> dict[str, Sequence
     }
 
 
-def _list_workers(known: Known) -> Iterator[Slice]:
+def _list_workers(known: KnownSamples) -> Iterator[Slice]:
     for place, role in enumerate(("context", "generation")):
         codes, numbers = _as_codes([pair[place] for pair in known.pairs])
         names = sorted(str(name) for name in codes if name is not None)
@@ -141,7 +141,7 @@ def _list_workers(known: Known) -> Iterator[Slice]:
         yield Slice(PAIR, f"answers of {pair[0]} together with {pair[1]}", numbers == codes[pair])
 
 
-def _list_cached(known: Known) -> Iterator[Slice]:
+def _list_cached(known: KnownSamples) -> Iterator[Slice]:
     shares = _as_numbers(
         None
         if one.response is None or (cached := one.response.usage.cached_tokens) is None

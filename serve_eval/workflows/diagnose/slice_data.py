@@ -14,7 +14,7 @@ from serve_eval.evaluation.trust import adopt_code
 from serve_eval.schema import HOLDOUT, Dataset, Metric, Reference, Task
 from serve_eval.verdicts.pairing import read_stored_runs
 from serve_eval.verdicts.reference_samples import as_stored
-from serve_eval.workflows.diagnose.candidates import Known, list_usable
+from serve_eval.workflows.diagnose.candidates import KnownSamples, list_usable
 from serve_eval.workflows.diagnose.course import count_in_flight
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence, base_of
 
@@ -152,11 +152,11 @@ def learn(
     asked: Sequence[AskedSample],
     data: Data,
     other: TaskEvidence | None = None,
-) -> Known:
+) -> KnownSamples:
     """Return what is known of samples; `other` tells lengths of prompts that have no answer."""
     told = {} if other is None else {one.id: _count_prompt(one) for one in other.asked}
     served = (read_traces(run.folder) or {}).get(task.name, {})
-    return Known(
+    return KnownSamples(
         asked=asked,
         lengths=[_count_prompt(one) or told.get(one.id) for one in asked],
         metadata=_read_metadata(task.name, asked, data),

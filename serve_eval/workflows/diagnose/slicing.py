@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from serve_eval.workflows.diagnose import candidates
-from serve_eval.workflows.diagnose.candidates import Known, Slice
+from serve_eval.workflows.diagnose.candidates import KnownSamples, Slice
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.slice_data import (
@@ -161,7 +161,7 @@ def _list_testable(run: Evidence, task: TaskEvidence) -> set[str]:
     return kinds
 
 
-def _find_largest_block(known: Known) -> int:
+def _find_largest_block(known: KnownSamples) -> int:
     """Return the largest block that fits several times between short and long prompts.
 
     The length modulo a larger one would be another word for the length.
@@ -171,7 +171,7 @@ def _find_largest_block(known: Known) -> int:
     return (lengths[-quarter - 1] - lengths[quarter]) // CYCLES if quarter else 0
 
 
-def _stratify(known: Known) -> list[int]:
+def _stratify(known: KnownSamples) -> list[int]:
     """Return a number for each sample: its group by metadata, and the third of its length."""
     groups = next(iter(known.metadata.values()), [None] * len(known.asked))
     lengths = sorted(length for length in known.lengths if length is not None)

@@ -13,7 +13,7 @@ import pytest
 
 from serve_eval.schema import Plan, Spec
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
-from serve_eval.workflows.diagnose.candidates import Known, list_prompt_slices
+from serve_eval.workflows.diagnose.candidates import KnownSamples, list_prompt_slices
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.levels import OF_A_COMPARISON, OF_A_RUN, sum_own_levels
 from serve_eval.workflows.diagnose.slicing import compare_slices
@@ -91,7 +91,7 @@ def test_a_rule_that_says_more_about_a_slice_takes_its_place() -> None:
 def test_the_smallest_block_and_the_length_come_first() -> None:
     """All prompts with 6 modulo 16 tokens have 6 modulo 32 and more, or only one length."""
     asked = healthy(random.Random(1), 60).tasks[0].asked
-    known = Known(
+    known = KnownSamples(
         asked=asked,
         lengths=[38 if i % 3 else 40 for i in range(60)],
         metadata={},
