@@ -19,6 +19,7 @@ from serve_eval.workflows.diagnose.levels import OF_A_COMPARISON, OF_A_RUN, sum_
 from serve_eval.workflows.diagnose.slicing import compare_slices
 from serve_eval.workflows.diagnose.story import diagnose, name_slices
 from serve_eval.workflows.references.register import register
+from tests.cli.command import serve_eval
 from tests.workflows.diagnose.server import (
     Act,
     Asked,
@@ -181,6 +182,19 @@ def test_one_real_server_is_named_once(good: tuple[Plan, Path], tmp_path: Path) 
     named = [one for one in found if one.rule in ("worker", "slice")]
     assert len(named) == 1
     assert "g0" in named[0].told
+
+
+def test_the_slice_is_printed_below_a_red_comparison(
+    good: tuple[Plan, Path], tmp_path: Path
+) -> None:
+    hit, words = REAL["cached"]
+    plan, a = good
+    run(plan, Server(act=break_if(hit), answers=answers_to(plan.tasks[0])), tmp_path / "b")
+    compared = serve_eval("compare", a, tmp_path / "b", "-o", tmp_path / "comparison")
+    assert compared.returncode == 1, compared.stderr
+    assert f"word_problems: the loss lies in one slice: {words}" in " ".join(
+        compared.stdout.split()
+    )
 
 
 def test_equal_sides_have_no_slice(good: tuple[Plan, Path], tmp_path: Path) -> None:
