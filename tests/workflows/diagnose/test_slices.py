@@ -16,7 +16,7 @@ from serve_eval.workflows.compare.compare import CompareRules, CompareSide, comp
 from serve_eval.workflows.diagnose.candidates import KnownSamples, list_prompt_slices
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.levels import OF_A_COMPARISON, OF_A_RUN, sum_own_levels
-from serve_eval.workflows.diagnose.slicing import compare_slices
+from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
 from serve_eval.workflows.diagnose.story import diagnose, name_slices
 from serve_eval.workflows.references.register import register
 from tests.cli.command import serve_eval
@@ -31,7 +31,13 @@ from tests.workflows.diagnose.server import (
     sound,
 )
 from tests.workflows.diagnose.slice_trials import break_all, break_none, count_named, run_trial
-from tests.workflows.diagnose.sliced_runs import FAULTS, build_data, draw_pair, draw_prompts
+from tests.workflows.diagnose.sliced_runs import (
+    FAULTS,
+    build_data,
+    build_evidence,
+    draw_pair,
+    draw_prompts,
+)
 from tests.workflows.diagnose.test_pure import healthy
 
 SEEDS = range(2)
@@ -70,6 +76,16 @@ def test_healthy_runs_are_accused_in_at_most_one_of_a_hundred(alone: bool) -> No
     """Both sides answer each prompt independently. At most .12 of 60 are accused on average."""
     found = [run_trial(s, 120, break_none, alone=alone, same=0.0) for s in range(60)]
     assert sum(map(bool, found)) <= 1
+
+
+def test_the_length_modulo_a_large_block_is_no_other_word_for_the_length() -> None:
+    """All prompts have fewer than 512 tokens, and the long ones are lost."""
+    generator = numpy.random.default_rng(2)
+    prompts = draw_prompts(generator, 600)
+    prompts = replace(prompts, tokens=prompts.tokens % 500)
+    right = generator.random(600) > numpy.where(prompts.tokens > 400, 0.9, 0.1)
+    run_ = build_evidence(generator, prompts, right, numpy.ones(600))
+    assert list(find_slices(run_, (), {})) == []
 
 
 def test_answers_that_become_longer_than_wrong_ones_are_named() -> None:
