@@ -6,6 +6,7 @@ Each finding comes with its evidence and the option to change.
 __all__ = [
     "between",
     "breakdown",
+    "candidates",
     "course",
     "cut",
     "evidence",
@@ -18,6 +19,9 @@ __all__ = [
     "setting",
     "sides",
     "signs",
+    "slice_data",
+    "slice_words",
+    "slicing",
     "story",
     "template",
     "told",
