@@ -104,13 +104,19 @@ def find_cuts(both: ComparedAnswers) -> Iterator[Finding]:
 def find_lengths(both: ComparedAnswers) -> Iterator[Finding]:
     """Yield a finding if one side's answers are shorter by a tenth of the mean or more.
 
-    MLPerf's test TEST09 allows a tenth. Tokens are compared if both sides count them.
+    MLPerf's test TEST09 allows a tenth. Tokens are compared if both sides count them. Answers that
+    were cut are those of `find_cuts`: their lengths say nothing.
     """
+    whole = [
+        (pair, both_said)
+        for pair, both_said in zip(both.pairs, both.responses, strict=True)
+        if not any(one.truncated for one in both_said)
+    ]
+    responses = [both_said for _, both_said in whole]
     counted = all(
-        one.usage.completion_tokens and other.usage.completion_tokens
-        for one, other in both.responses
+        one.usage.completion_tokens and other.usage.completion_tokens for one, other in responses
     )
-    lengths = [(_length(one, counted), _length(other, counted)) for one, other in both.responses]
+    lengths = [(_length(one, counted), _length(other, counted)) for one, other in responses]
     if len(lengths) < LEAST:
         return
     means = [statistics.fmean(side) for side in zip(*lengths, strict=True)]
@@ -127,7 +133,7 @@ def find_lengths(both: ComparedAnswers) -> Iterator[Finding]:
         f"{'AB'[side]} {does}: {means[side]:.1f} {unit} in the mean, and {'AB'[1 - side]}"
         f" {means[1 - side]:.1f}; shorter in {sum(shorter)} of {len(lengths)} prompts",
         (*_find_server(side), "compare stop strings, eos_token and generation_config of both"),
-        [pair[side] for pair, less in zip(both.pairs, shorter, strict=True) if less],
+        [pair[side] for (pair, _), less in zip(whole, shorter, strict=True) if less],
         p,
     )
 

@@ -160,12 +160,15 @@ def _next(run: Evidence, task: TaskEvidence, shown: list[AskedSample]) -> Iterat
         yield f"serve-eval attribute {run.place}"
 
 
-def describe(found: Breakdown) -> Iterator[str]:
-    """Yield the lines to print. Pure."""
-    lost = sum(found.kinds.values())
+def describe_kinds(found: Breakdown) -> str:
+    """Return the lost samples by kind. Pure."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in found.kinds.items())
     cut = f"; {found.cut} of them were cut at max_tokens" if found.cut else ""
-    yield f"lost: {kinds}{cut}" if lost else "lost: nothing"
+    return f"lost: {kinds}{cut}"
+
+
+def describe_examples(found: Breakdown) -> Iterator[str]:
+    """Yield near misses, examples, errors of judges, and the next commands. Pure."""
     if found.near:
         yield f"{found.near} wrong answers are one character away from the expected one"
     if found.unread:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from serve_eval.workflows.diagnose.breakdown import describe
+from serve_eval.workflows.diagnose.breakdown import describe_examples, describe_kinds
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask, Diagnosis
 
@@ -25,8 +25,8 @@ def _run(run: DiagnosedRun) -> Iterator[str]:
     label = f"{run.label}: " if run.label else ""
     for task in run.tasks:
         yield f"{label}{_task(task)}"
-        for line in () if task.breakdown is None else describe(task.breakdown):
-            yield f"{_INDENT}{line}"
+        if task.breakdown is not None:
+            yield f"{_INDENT}{describe_kinds(task.breakdown)}"
     if not run.findings:
         red = any(task.breakdown is not None for task in run.tasks)
         yield (
@@ -36,6 +36,12 @@ def _run(run: DiagnosedRun) -> Iterator[str]:
         )
     for number, finding in enumerate(run.findings, 1):
         yield from _describe_finding(number, finding)
+    for task in run.tasks:
+        if task.breakdown is not None:
+            several = f" ({task.task})" if len(run.tasks) > 1 else ""
+            yield f"the lost samples{several}"
+            for line in describe_examples(task.breakdown):
+                yield f"{_INDENT}{line}"
     yield ""
 
 

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.workflows.diagnose.breakdown import Breakdown, describe, is_one_edit
+from serve_eval.workflows.diagnose.breakdown import (
+    Breakdown,
+    describe_examples,
+    describe_kinds,
+    is_one_edit,
+)
 from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.diagnose.text import lines
 from tests.workflows.diagnose.server import Act, Asked, Said, Server, answers_to, plan_for, run
@@ -95,8 +100,8 @@ def test_what_is_absent_is_not_described() -> None:
         judge_errors=("judge j: 2 failed of 4 judgements",),
         next=("serve-eval verify GOOD U",),
     )
-    assert list(describe(found)) == [
-        "lost: 1 wrong",
+    assert describe_kinds(found) == "lost: 1 wrong"
+    assert list(describe_examples(found)) == [
         "judge j: 2 failed of 4 judgements",
         "next: serve-eval verify GOOD U",
     ]
