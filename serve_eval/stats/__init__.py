@@ -39,4 +39,5 @@ __all__ = [
     "run_effects",
     "sequential_monitor",
     "tango",
+    "together",
 ]

@@ -9,6 +9,7 @@ __all__ = [
     "evidence",
     "extraction",
     "finding",
+    "foreign",
     "known_messages",
     "levels",
     "prompt_counts",

@@ -21,7 +21,7 @@ OF_A_TASK = {
     "drift": sum(degradation.ALPHA.values()),
 }
 """Levels of the rules that test each task of a run."""
-OF_A_RUN = {"server_errors": ALPHA}
+OF_A_RUN = {"server_errors": ALPHA, "foreign_answers": ALPHA}
 """Levels of the rules that test a run as a whole."""
 
 

@@ -9,7 +9,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from serve_eval.workflows.invariants.canaries.prompts import ALPHABET, GROUP, LENGTH, TOOL
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, tool_call
+from tests.scripted_server import (
+    HttpRequest,
+    Reply,
+    ScriptedServer,
+    answer,
+    fail,
+    models,
+    tool_call,
+)
 
 _GROUP = f"[{ALPHABET}]{{{GROUP}}}"
 _CODE = re.compile(rf"\b(?:{_GROUP}-{_GROUP}-{_GROUP}|[{ALPHABET}]{{{LENGTH}}})\b")
@@ -93,4 +101,5 @@ def copier(leak: Leak | None = None, *, copies: bool = True, tools: bool = True)
             return tool_call(TOOL, {"code": code})
         return answer(f"The code is {code}.", usage=(90, 12))
 
-    return ScriptedServer(reply, paths=["/v1/completions", "/v1/chat/completions"])
+    paths = ["/v1/completions", "/v1/chat/completions"]
+    return ScriptedServer(reply, paths=paths, routes={"/v1/models": models("m")})

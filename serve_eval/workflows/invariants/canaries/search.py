@@ -174,9 +174,9 @@ def _suspect(
     ]
     for length in lengths:
         stretches: dict[str, dict[str, None]] = {}
-        for into, plain in texts:
+        for holder, plain in texts:
             for i in range(len(plain) - length + 1):
-                stretches.setdefault(plain[i : i + length], {})[into] = None
+                stretches.setdefault(plain[i : i + length], {})[holder] = None
         examples = [
             (name, into)
             for name, code in sent.items()
