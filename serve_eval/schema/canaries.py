@@ -50,8 +50,8 @@ class CanaryLeak:
 class CanarySuspicion:
     """Parts of codes, at least `length` characters long, in replies to other requests.
 
-    They are parts of `codes` codes, where chance gives `expected`. `p` is the chance of so many,
-    corrected for the number of lengths. `source` and `into` are an example.
+    They are parts of `codes` codes, where chance gives `expected`. `p` is the chance of that number
+    or more, corrected for the number of lengths. `source` and `into` are an example.
     """
 
     length: int

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DRAWS = 1999
-"""Permutations that a significant result takes."""
+"""Default number of permutations that a significant result takes."""
 LENGTHS = 5
 """Classes of similar length, of equal size, in each stratum."""
 
@@ -46,6 +46,7 @@ def compare_together(
     *,
     alpha: float,
     seed: int,
+    draws: int = DRAWS,
 ) -> Together:
     """Return the one-sided p-value of the pairs that were in flight together.
 
@@ -74,9 +75,9 @@ def compare_together(
     random = numpy.random.default_rng(seed)
     real = overlap(numpy.arange(len(spans)))
     statistic = float(largest(real).sum()) - 1e-9
-    most = int(alpha * (DRAWS + 1)) - 1
+    most = int(alpha * (draws + 1) + 1e-9) - 1
     above = drawn = counted = 0
-    while drawn < DRAWS and above <= most:
+    while drawn < draws and above <= most:
         slots = numpy.arange(len(spans))
         for members in classes:
             slots[members] = members[random.permutation(len(members))]
@@ -85,7 +86,7 @@ def compare_together(
         counted += int((sums > 0.0).sum())
         drawn += 1
     # With fewer draws than planned, the test stopped after its last allowed exceedance.
-    p = (above + 1) / (drawn + 1) if drawn == DRAWS else min(1.0, max(above / drawn, 2 * alpha))
+    p = (above + 1) / (drawn + 1) if drawn == draws else min(1.0, max(above / drawn, 2 * alpha))
     return Together(
         p=p,
         observed=tuple(order[k] for k in numpy.flatnonzero(real)),

@@ -28,9 +28,10 @@ def found_in(evidence: Evidence) -> list[Finding]:
 
 @pytest.mark.parametrize("in_flight", [8, 64])
 def test_exchanged_answers_are_found_with_their_pairs(in_flight: int) -> None:
-    n = 30 * in_flight if in_flight == 8 else 800
+    n = 240 if in_flight == 8 else 800
     [found] = found_in(draw_run(random.Random(4), n, in_flight=in_flight, share=0.1))
-    assert found.p is not None and found.p <= ALPHA
+    assert found.p is not None
+    assert found.p <= ALPHA
     assert found.told.count(" has the answer of ") == 3
     assert found.change == ("serve-eval invariants '' --canaries",)
     assert len(found.samples) == 5
@@ -38,14 +39,14 @@ def test_exchanged_answers_are_found_with_their_pairs(in_flight: int) -> None:
 
 
 def test_healthy_runs_are_hardly_ever_accused() -> None:
-    """The level is .001: of 150 runs, three or more are accused with a chance below .001.
+    """The level is .001: of 80 runs, three or more are accused with a chance below .0001.
 
     Targets are short numbers that many samples share, and hard samples are both slow and wrong.
     """
     rng = random.Random("no exchange")
     accused = sum(
         bool(found_in(draw_run(rng, rng.choice((60, 150, 300)), in_flight=8, share=0.0)))
-        for _ in range(150)
+        for _ in range(80)
     )
     assert accused < 3
 
@@ -63,7 +64,8 @@ def test_the_p_value_is_that_of_a_permutation() -> None:
             pairs,
             [1.0] * 60,
             alpha=0.05,
-            seed=seed,  # type: ignore[arg-type]
+            seed=seed,
+            draws=199,  # type: ignore[arg-type]
         )
         small += found.p <= 0.05
     assert small <= 27  # 15 are expected, and three standard deviations are 11

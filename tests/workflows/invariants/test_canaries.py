@@ -285,7 +285,9 @@ def test_a_sound_server_passes_and_the_power_is_said(tmp_path: Path) -> None:
     assert found.in_flight > 1
     assert found.chance < 1e-9
     text = printed(found)
-    assert f"{N} of {N} answers repeat their own code: if 3.5% of the answers or more" in text
+    assert f"{N} of {N} answers repeat their own code" in text
+    assert "an exchange of 3.5% of the answers or more would show with a chance of 95%" in text
+    assert max(map(len, text.splitlines()[:-1])) <= 80
     assert "no leak found" in text
 
 

@@ -40,7 +40,7 @@ from serve_eval.workflows.invariants.canaries.asking import (
     open_clients,
     settle_forms,
 )
-from serve_eval.workflows.invariants.canaries.prompts import Canary, make_canaries
+from serve_eval.workflows.invariants.canaries.prompts import KINDS, Canary, make_canaries
 from serve_eval.workflows.invariants.canaries.search import count_in_flight, search_codes
 
 REQUESTS = 400
@@ -161,7 +161,8 @@ def _judge(
             sum(record.kind == kind for record in answers),
             sum(record.kind == kind and record.id in found.own for record in answers),
         )
-        for kind in dict.fromkeys(one.kind for one in canaries)
+        for kind in KINDS
+        if any(one.kind == kind for one in canaries)
     }
     return CanaryResult(
         schema_version=CANARY_SCHEMA,
