@@ -21,7 +21,7 @@ from serve_eval.workflows.diagnose.finding import ALPHA, LEAST, Finding, ids
 
 COMMON = 0.1
 """Share of the targets from which a target says nothing about whose it is, such as a letter."""
-MOST_PAIRS = 200_000
+MOST_PAIRS = 20_000
 """Pairs that are tested, those with the rarest targets first."""
 SHARED_BY = 3
 """Prompts that may share a sentence. Garbage, and words of a template, are shared by more."""
@@ -114,7 +114,7 @@ def _report(
         change=(f"serve-eval invariants {shlex.quote(run.base_url)} --canaries",),
         count=len(owners),
         of=wrong,
-        explains=len(owners),
+        explains=max(1, round(len(owners) - found.expected)),
         lost=sum(len(task.lost) for task in run.tasks),
         task=names.pop() if len(names) == 1 else None,
         samples=ids(asked[i].one for i in owners),

@@ -1,12 +1,14 @@
 """Trials of leaks between requests: what is found, and after how many prompts.
 
-`python -m tests.workflows.invariants.leak_trials` prints the figures of the documentation.
+`python -m tests.workflows.invariants.leak_trials` prints the figures of the documentation;
+`canaries` or `diagnose` after it prints only those.
 """
 
 from __future__ import annotations
 
 import asyncio
 import statistics
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,38 +85,49 @@ async def try_diagnose(
     return any(one.rule == "foreign_answers" for one in findings(read(out)))
 
 
+async def print_canaries(top: Path) -> None:
+    """Print in how many trials the canaries found a leak, and after how many replies."""
+    print(f"canaries, {REQUESTS} requests, 64 in flight, {TRIALS} trials:")
+    for share in SHARES:
+        firsts = [
+            await try_canaries(share, seed, top / f"c{share}-{seed}") for seed in range(TRIALS)
+        ]
+        seen = [first for first in firsts if first is not None]
+        after = (
+            f", the first after {min(seen)} to {max(seen)} replies"
+            f" (median {statistics.median(seen):g})"
+            if seen
+            else ""
+        )
+        print(f"  {share:.0%} exchanged: found in {len(seen)} of {TRIALS}{after}", flush=True)
+
+
+async def print_diagnoses(top: Path) -> None:
+    """Print in how many trials diagnose named the exchange."""
+    answers = await ask_embedded(top / "embedded")
+    print(f"diagnose, {len(answers)} problems, answers of the embedded model, {TRIALS} trials:")
+    for share in (SHARES[0], SHARES[-1]):
+        for in_flight in (8, 64):
+            named = [
+                await try_diagnose(
+                    share, seed, in_flight, answers, top / f"d{share}-{in_flight}-{seed}"
+                )
+                for seed in range(TRIALS)
+            ]
+            print(
+                f"  {share:.0%} exchanged, {in_flight} in flight: named in {sum(named)} of"
+                f" {TRIALS}",
+                flush=True,
+            )
+
+
 async def main() -> None:
     """Print the figures."""
     with tempfile.TemporaryDirectory() as folder:
-        top = Path(folder)
-        print(f"canaries, {REQUESTS} requests, 64 in flight, {TRIALS} trials:")
-        for share in SHARES:
-            firsts = [
-                await try_canaries(share, seed, top / f"c{share}-{seed}") for seed in range(TRIALS)
-            ]
-            seen = [first for first in firsts if first is not None]
-            after = (
-                f", the first after {min(seen)} to {max(seen)} replies"
-                f" (median {statistics.median(seen):g})"
-                if seen
-                else ""
-            )
-            print(f"  {share:.0%} exchanged: found in {len(seen)} of {TRIALS}{after}", flush=True)
-        answers = await ask_embedded(top / "embedded")
-        print(f"diagnose, {len(answers)} problems, answers of the embedded model:")
-        for share in SHARES:
-            for in_flight in (8, 64):
-                named = [
-                    await try_diagnose(
-                        share, seed, in_flight, answers, top / f"d{share}-{in_flight}-{seed}"
-                    )
-                    for seed in range(TRIALS)
-                ]
-                print(
-                    f"  {share:.0%} exchanged, {in_flight} in flight: named in {sum(named)} of"
-                    f" {TRIALS}",
-                    flush=True,
-                )
+        if "diagnose" not in sys.argv:
+            await print_canaries(Path(folder))
+        if "canaries" not in sys.argv:
+            await print_diagnoses(Path(folder))
 
 
 if __name__ == "__main__":

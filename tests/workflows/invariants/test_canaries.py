@@ -18,6 +18,7 @@ from rich.console import Console
 from serve_eval.errors import EndpointError, RunFolderError
 from serve_eval.evaluation.storage.reports.canary_files import CanaryPlan, read_canary_log
 from serve_eval.schema import (
+    AnsweringServers,
     Attempt,
     CanaryRecord,
     CanaryResult,
@@ -229,6 +230,20 @@ def test_a_leak_says_how_long_both_were_in_flight() -> None:
     assert leak.together_s == pytest.approx(-2.0)
 
 
+def test_servers_that_a_router_names_are_told() -> None:
+    named = Attempt(
+        start_s=0.0,
+        end_s=1.0,
+        failure=None,
+        status=200,
+        request_id="r",
+        servers=AnsweringServers(context="ctx:1", generation="gen:2"),
+    )
+    into = record(FIRST, OTHER, attempts=(named,))
+    found = search_codes({FIRST: into, SECOND: record(SECOND, OTHER)}, CODES)
+    assert found.leaks[0].servers == (None, "ctx:1 + gen:2")
+
+
 def test_half_a_code_is_a_suspicion_and_no_proof() -> None:
     found = search_codes({FIRST: record(FIRST, f"I read {OTHER[2:9]} there")}, CODES)
     assert found.leaks == ()
@@ -286,7 +301,7 @@ def test_a_sound_server_passes_and_the_power_is_said(tmp_path: Path) -> None:
     assert found.chance < 1e-9
     text = printed(found)
     assert f"{N} of {N} answers repeat their own code" in text
-    assert "an exchange of 3.5% of the answers or more would show with a chance of 95%" in text
+    assert "an exchange of 6.9% of the answers or more would show with a chance of 95%" in text
     assert max(map(len, text.splitlines()[:-1])) <= 80
     assert "no leak found" in text
 
@@ -295,6 +310,16 @@ def test_a_model_that_copies_nothing_tests_little_and_says_so(tmp_path: Path) ->
     found = check(copier(copies=False), tmp_path / "out")
     assert (found.exit_code, found.own) == (PASS, 0)
     assert "an exchange of whole answers was not tested" in printed(found)
+
+
+def test_cached_tokens_are_told_if_the_server_counts_them(tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 100, "completion_tokens": 5}
+    counted = {"usage": {**usage, "prompt_tokens_details": {"cached_tokens": 64}}}
+    server = copier(lambda _request, code, _before: answer(code, body=counted))
+    found = check(server, tmp_path / "out")
+    assert found.cached_tokens is not None
+    assert found.cached_tokens % 64 == 0
+    assert f"prefix cache: {found.cached_tokens:,} of " in printed(found)
 
 
 def test_exchanged_answers_are_proof(tmp_path: Path) -> None:

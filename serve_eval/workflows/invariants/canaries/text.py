@@ -41,10 +41,12 @@ def _describe_power(found: CanaryResult) -> list[str]:
     said = f"{found.own} of {found.answers} answers repeat their own code"
     if not found.own:
         return [
-            f"{said}: an exchange of whole answers was not tested,",
-            "only codes that the server itself puts into texts, thoughts, calls and errors",
+            f"{said}:",
+            "an exchange of whole answers was not tested, only codes that the server itself",
+            "puts into texts, thoughts, tool calls and errors",
         ]
-    share = 1.0 - (1.0 - SURE) ** (1.0 / found.own)
+    # Answers are exchanged in pairs, so two of them are one chance to see it.
+    share = 1.0 - (1.0 - SURE) ** (2.0 / found.own)
     return [
         said,
         f"an exchange of {share:.1%} of the answers or more would show with a chance of {SURE:.0%}",
