@@ -73,6 +73,31 @@ def test_the_p_value_is_that_of_a_permutation() -> None:
     assert small <= 27  # 15 are expected, and three standard deviations are 11
 
 
+def test_samples_that_take_long_are_together_more_often_and_prove_nothing() -> None:
+    """Pair the slow fifth of the samples, which overlap far more than others do."""
+    rng = random.Random(7)
+    starts = [rng.uniform(0.0, 100.0) for _ in range(200)]
+    spans = [(at, at + (20.0 if i < 40 else 0.2)) for i, at in enumerate(starts)]
+    pairs = [(i, rng.randrange(40)) for i in range(40)]
+    pairs = [(i, j) for i, j in pairs if i != j]
+    found = compare_together(
+        spans, ["t"] * 200, pairs, [1.0] * len(pairs), alpha=0.05, seed=1, draws=199
+    )
+    assert found.p > 0.05
+
+
+def test_contents_stay_within_their_task_and_repeat() -> None:
+    """Ask one repeat after the other: pairs within a repeat are together more often."""
+    rng = random.Random(9)
+    spans = [(at := rng.uniform(0.0, 10.0) + 100.0 * (i % 2), at + 3.0) for i in range(200)]
+    pairs = [(i, (i + 2 * rng.randrange(1, 90)) % 200) for i in range(100)]
+    for strata, small in (([f"{i % 2}" for i in range(200)], False), (["t"] * 200, True)):
+        found = compare_together(
+            spans, strata, pairs, [1.0] * len(pairs), alpha=0.05, seed=1, draws=199
+        )
+        assert (found.p <= 0.05) is small
+
+
 def test_only_runs_in_random_order_are_tested() -> None:
     guilty = draw_run(random.Random(4), 300, in_flight=8, share=0.3)
     assert found_in(guilty)
