@@ -151,9 +151,8 @@ def test_copied_sentences_are_found_and_garbage_is_not() -> None:
     assert found.count == 20
     garbage = "one 1 two 2 three 3 four 4 five 5 six 6 seven 7"
     assert not found_in(write(dict.fromkeys(range(40), garbage)))
-    assert not found_in(
-        write(dict.fromkeys(range(40), "It is a nice day and we are all very happy."))
-    )
+    wordy = {i: "The pears of this pair are quite " + "very " * (i // 2 + 2) for i in range(40)}
+    assert not found_in(write(wordy))
 
 
 @pytest.mark.parametrize(("targets", "found"), [(4, False), (60, True)])
