@@ -15,7 +15,8 @@ demo: $(VENV)/.runtime
 WORKERS = $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 
 test: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -p tests.compiled_once -n $(WORKERS) --dist worksteal \
+	  -m "not slow" $(TESTS)
 
 # The fast tests on each Python that the classifiers name and this machine has, in separate environments.
 # TESTS=tests/client runs a part; PYTHONS="3.12 3.13" limits the versions.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -12,17 +11,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from launchers._kubernetes.job import JobSettings, write_manifest
-from serve_eval.errors import PlanError, install_hint
+from launchers._kubernetes.surroundings import check_packages, needs_tunnels
+from serve_eval.errors import PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, LaunchContext
 
-IN_A_POD = "KUBERNETES_SERVICE_HOST"
-"""Variable that the cluster sets in every container."""
 MANIFEST = "job.yaml"
 NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 NAMES = ("service", "namespace", "job_claim", "job_data_claim", "job_secret")
 """Options that name an object of the cluster."""
-PACKAGES = ("kr8s", "httpx_ws")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +88,7 @@ def commands(context: LaunchContext, options: KubernetesOptions) -> list[list[st
 
     Raises PlanError for an impossible option, and if the packages of the extra are missing.
     """
-    for package in PACKAGES:
-        if importlib.util.find_spec(package) is None:
-            raise PlanError(
-                f"the launcher kubernetes needs the package {package}",
-                hint=install_hint("kubernetes"),
-            )
+    check_packages("the launcher kubernetes")
     for name in NAMES:
         if (value := getattr(options, name)) is not None and not NAME.fullmatch(value):
             raise PlanError(f"launcher.{name}: {value!r} is not a name of Kubernetes")
@@ -147,13 +139,13 @@ async def launch(context: LaunchContext, options: KubernetesOptions) -> AsyncIte
         service=options.service,
         port=options.port,
         also_watch=options.also_watch,
-        tunnels=(options.address or _choose_address(os.environ)) == "port-forward",
+        tunnels=(
+            needs_tunnels(os.environ)
+            if options.address is None
+            else options.address == "port-forward"
+        ),
         ready_timeout_s=options.ready_timeout_s,
         answer_timeout_s=options.answer_timeout_s,
     )
     async with attach(context, wanted) as endpoint:
         yield endpoint
-
-
-def _choose_address(environ: Mapping[str, str]) -> str:
-    return "cluster" if environ.get(IN_A_POD) else "port-forward"

@@ -14,6 +14,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from serve_eval.cli._clear_values import convert_clear_values
 from serve_eval.cli._options import EVERYTHING, Examples
 
 MOST_WIDTH = 80
@@ -43,6 +44,10 @@ class HelpedCommand(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help; if `usual` is set, its short form."""
         formatter.write(f"{page(self, ctx, everything=not self.usual)}\n")
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the options, which convert clear values without pydantic."""
+        return convert_clear_values(super().get_params(ctx))
 
     def full_help(self, ctx: Any) -> str:
         """Return the help with all options."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,17 @@ if TYPE_CHECKING:
 
 
 def show_verified(
-    found: Verification, used: VerificationReference | None, out_dir: Path, *, as_json: bool
+    found: Verification,
+    used: VerificationReference | None,
+    out_dir: Path,
+    addresses: Mapping[str, str],
+    *,
+    as_json: bool,
 ) -> int:
-    """Write the files, print the result, and return the exit code."""
+    """Write the files, print the result, and return the exit code.
+
+    `addresses` are those with which a further command reaches the servers, by name.
+    """
     from serve_eval.cli._streams import draw, emit
     from serve_eval.evaluation.storage.file_names import VERIFICATION, VERIFICATION_REFERENCE
     from serve_eval.evaluation.storage.private_files import read_written_text
@@ -30,5 +39,5 @@ def show_verified(
     if as_json:
         emit(read_written_text(files[0]))
     else:
-        draw(lambda console: render(found, files, console))
+        draw(lambda console: render(found, files, addresses, console))
     return found.exit_code

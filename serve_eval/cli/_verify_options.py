@@ -64,6 +64,9 @@ class ProbeOptions:
     probes: Annotated[int | None, Setting("Most probes per server (default 200).", metavar="N")] = (
         None
     )
+    budget_tokens: Annotated[
+        int | None, Setting("Most tokens per server, read and written.", metavar="N")
+    ] = None
     text: Annotated[
         Path | None,
         Setting("Cut the probes from the paragraphs of this file.", metavar="FILE"),

@@ -100,6 +100,26 @@ class WatchJudgedOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WatchProbeOptions:
+    """Choose the reference whose probes each round asks."""
+
+    title: ClassVar[str] = "Probes"
+    verify_reference: Annotated[
+        Path | None,
+        Setting(
+            (
+                "Also ask probes of this reference of serve-eval verify: an alarm if the endpoint"
+                " is another model, from the first round on."
+            ),
+            metavar="FILE",
+        ),
+    ] = None
+    probes_per_round: Annotated[
+        int | None, Setting("Probes per round (default 20).", metavar="N")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class AlarmOptions:
     """Choose the effects of an alarm."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -13,6 +14,7 @@ from typer.core import TyperGroup
 
 import serve_eval
 from serve_eval import pace
+from serve_eval.cli._clear_values import convert_clear_values
 from serve_eval.cli._streams import LongSteps, emit, prepare_streams, reserve_stdout, say
 from serve_eval.errors import ServeEvalError
 
@@ -51,6 +53,10 @@ class _Group(TyperGroup):
         self.rich_markup_mode = None
         super().format_help(ctx, formatter)
 
+    def get_params(self, ctx: Any) -> Any:
+        """Return the options, which convert clear values without pydantic."""
+        return convert_clear_values(super().get_params(ctx))
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write each command with one sentence, wrapped and not cut off."""
         rows = [
@@ -82,6 +88,7 @@ class _Commands(_Group):
         return name, command if name is None else _make_command(name), rest
 
 
+@functools.cache
 def _make_command(name: str) -> Any:
     """Return a command with its options."""
     from serve_eval.cli._help import HelpedCommand

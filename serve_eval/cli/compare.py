@@ -260,14 +260,14 @@ def _execute(
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.cli._red_results import draw_comparison
+    from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
     from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
     from serve_eval.workflows.compare.compare import SHOW_FLIPS
     from serve_eval.workflows.compare.compare import compare as compare_both
-    from serve_eval.workflows.compare.text import render
 
     say(f"serve-eval compare: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
@@ -296,5 +296,5 @@ def _execute(
     if result.as_json:
         emit(read_written_text(out_dir / COMPARISON))
     else:
-        draw(lambda console: render(comparison, out_dir, console))
+        draw_comparison(comparison, out_dir)
     return comparison.exit_code

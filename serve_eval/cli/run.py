@@ -244,14 +244,14 @@ def execute(
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.cli._red_results import draw_report
+    from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.evaluate import evaluate
     from serve_eval.evaluation.storage.reports.report_file import report_text
     from serve_eval.evaluation.storage.run_folder import holds_run, plan_and_owner
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.report.page import write_page
-    from serve_eval.report.terminal import render
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
 
     base_url = plan.launcher.options.get("base_url")
@@ -293,5 +293,5 @@ def execute(
     if as_json:
         emit(report_text(out_dir))
     else:
-        draw(lambda console: render(report, out_dir, console))
+        draw_report(report, out_dir)
     return report.exit_code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,11 +13,8 @@ from serve_eval.cli._sides import (
     SendingOptions,
     SidePromptOptions,
     SideProtocolOptions,
-    is_endpoint,
     new_folder,
-    resolve_side,
     settings_with,
-    with_plan,
 )
 from serve_eval.cli._verify_options import (
     PartOptions,
@@ -25,17 +22,28 @@ from serve_eval.cli._verify_options import (
     ReferenceOptions,
     VerifyOutputOptions,
 )
+from serve_eval.cli._verify_servers import (
+    FurtherServerOptions,
+    GivenServer,
+    check_pods,
+    open_given,
+    read_servers,
+    to_plan,
+    to_plans,
+)
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.prompt_audit.reading import PromptSide
-    from serve_eval.schema import VerificationReference
-    from serve_eval.workflows.verify.legs import GivenWorker
+    from serve_eval.schema import Verification, VerificationReference
     from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 
 USUAL = (
     "sibling",
     "register",
     "reference",
+    "fleet",
+    "server_file",
+    "pods",
     "floor",
     "probes",
     "tasks",
@@ -54,6 +62,7 @@ EXAMPLES = (
         "Check a deployment against it, tomorrow or after an update:",
         "serve-eval verify host:8000 --reference llama.json",
     ),
+    ("Find the replica that differs:", "serve-eval verify --fleet --pods app=llama"),
 )
 TASK = "word_problems"
 """Task whose prompts give the texts if nothing else is named. It needs no data set."""
@@ -62,15 +71,17 @@ TASK = "word_problems"
 @command(usual=USUAL, examples=EXAMPLES)
 def verify(
     servers: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="[A] B...",
+            metavar="[A] [B]...",
             help=(
                 "Running endpoints (host:port or URL), plan files or run folders. Without"
-                " --reference and --register, the first is the reference."
+                " --reference, --register and --fleet, the first is the reference."
             ),
         ),
-    ],
+    ] = None,
+    *,
+    more: FurtherServerOptions,
     reference: ReferenceOptions,
     probes: ProbeOptions,
     parts: PartOptions,
@@ -89,33 +100,37 @@ def verify(
     """
     from serve_eval.cli._async import Interrupted
     from serve_eval.cli._streams import say
-    from serve_eval.errors import PlanError
     from serve_eval.evaluation.prompt_audit.local import open_local
     from serve_eval.verdicts.exit_code import INTERRUPTED
-    from serve_eval.workflows.verify.legs import parse_worker
     from serve_eval.workflows.verify.servers import PROBES, VerifyRules
 
-    _check(servers, reference, probes)
+    _check(reference, probes)
+    check_pods(more)
     settings = settings_with(protocol, prompts, sending)
     settings.setdefault("tasks", [TASK])
-    rules = VerifyRules(
-        probes=PROBES if probes.probes is None else probes.probes,
-        floor=reference.floor,
-        seed=prompts.seed or 0,
-        text=probes.text,
+    named = [GivenServer(name=text, text=text) for text in servers or ()]
+    if more.server_file is not None:
+        named += read_servers(more.server_file)
+    if more.pods is None:  # Else the pods are found first.
+        _check_number(len(named), reference)
+    asked = _Asked(
+        named=named,
+        pods=more,
+        settings=settings,
+        workers=parts.worker or [],
+        tokenizer=None if probes.tokenizer is None else open_local(Path(probes.tokenizer)),
+        reference=reference,
+        rules=VerifyRules(
+            probes=PROBES if probes.probes is None else probes.probes,
+            tokens=probes.budget_tokens,
+            floor=reference.floor,
+            seed=prompts.seed or 0,
+            text=probes.text,
+        ),
+        out_dir=output.output_dir or new_folder("verify"),
     )
-    named = [_name(text, settings) for text in servers]
-    names = [one.name for one in named]
-    if len(set(names)) < len(names):
-        raise PlanError("a server is named twice", hint="Name each server once.")
-    sibling = None if reference.sibling is None else _name(reference.sibling, settings)
-    out_dir = output.output_dir or new_folder("verify")
     try:
-        more = _Parts(
-            workers=[parse_worker(text, named[-1]) for text in parts.worker or ()],
-            tokenizer=None if probes.tokenizer is None else open_local(Path(probes.tokenizer)),
-        )
-        code = _execute(named, sibling, more, rules, reference, out_dir, as_json=output.as_json)
+        code = _execute(asked, as_json=output.as_json)
     except Interrupted:
         say("Interrupted; nothing was saved")
         code = INTERRUPTED
@@ -123,71 +138,58 @@ def verify(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Parts:
-    """The parts that are checked too: servers of a deployment, and tokens of prompts."""
+class _Asked:
+    """What the user asked for: servers, with the settings of their plans, and the rules."""
 
-    workers: list[GivenWorker]
+    named: list[GivenServer]
+    pods: FurtherServerOptions
+    settings: dict[str, Any]
+    workers: list[str]
     tokenizer: PromptSide | None
+    reference: ReferenceOptions
+    rules: VerifyRules
+    out_dir: Path
 
 
-def _check(servers: list[str], reference: ReferenceOptions, probes: ProbeOptions) -> None:
+def _check(reference: ReferenceOptions, probes: ProbeOptions) -> None:
     """Raise PlanError for options that do not fit together."""
     from serve_eval.errors import PlanError
 
     if reference.register is not None and reference.reference is not None:
         raise PlanError("--register makes a reference and --reference uses one: give one of them")
-    if reference.register is not None and len(servers) > 1:
-        raise PlanError("--register takes one server")
-    if reference.fleet:
-        _check_fleet(servers, reference)
-    if reference.register is None and reference.reference is None and len(servers) < 2:
-        raise PlanError(
-            "name a reference and a server to verify",
-            hint="For example: serve-eval verify old:8000 new:8000, or use --reference FILE.",
-        )
+    if reference.fleet and (reference.register or reference.reference or reference.sibling):
+        raise PlanError("--fleet uses no reference: leave out --register, --reference, --sibling")
     if reference.reference is not None and reference.sibling is not None:
         raise PlanError("--sibling: the reference file already has what a sibling measures")
     if probes.probes is not None and probes.probes < 1:
         raise PlanError("--probes must be 1 or more")
+    if probes.budget_tokens is not None and probes.budget_tokens < 1:
+        raise PlanError("--budget-tokens must be 1 or more")
     if reference.floor is not None and not 0 < reference.floor < 100:
         raise PlanError("--floor must be a positive number of nats, such as 0.08")
 
 
-def _check_fleet(servers: list[str], reference: ReferenceOptions) -> None:
-    """Raise PlanError for options that do not fit a majority."""
+def _check_number(servers: int, reference: ReferenceOptions) -> None:
+    """Raise PlanError for a number of servers that does not fit the reference."""
     from serve_eval.errors import PlanError
     from serve_eval.workflows.verify.fleet import LEAST_SERVERS
 
-    if reference.register or reference.reference or reference.sibling:
-        raise PlanError("--fleet uses no reference: leave out --register, --reference, --sibling")
-    if len(servers) < LEAST_SERVERS:
+    if reference.register is not None and servers != 1:
+        raise PlanError("--register takes one server")
+    if reference.fleet and servers < LEAST_SERVERS:
         raise PlanError(f"--fleet: a majority takes {LEAST_SERVERS} servers or more")
+    alone = reference.register is not None or reference.reference is not None
+    if servers < (1 if alone else 2):
+        raise PlanError(
+            "name a server to verify" if alone else "name a reference and a server to verify",
+            hint="For example: serve-eval verify old:8000 new:8000, or use --reference FILE.",
+        )
 
 
-def _name(text: str, settings: dict[str, Any]) -> NamedPlan:
-    """Return a server with its name: what the user wrote."""
-    from serve_eval.workflows.verify.servers import NamedPlan
-
-    if is_endpoint(text):
-        plan = with_plan({}, {**settings, "base_url": text}).plan
-    else:
-        plan = resolve_side(text, settings)[0].plan
-    return NamedPlan(name=text, plan=replace(plan, no_reference=True))
-
-
-def _execute(
-    named: list[NamedPlan],
-    sibling: NamedPlan | None,
-    more: _Parts,
-    rules: VerifyRules,
-    reference: ReferenceOptions,
-    out_dir: Path,
-    *,
-    as_json: bool,
-) -> int:
+def _execute(asked: _Asked, *, as_json: bool) -> int:
     """Register or verify, with remarks on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import run_async
-    from serve_eval.cli._streams import draw, say
+    from serve_eval.cli._streams import draw
     from serve_eval.cli._verified import show_verified
     from serve_eval.evaluation.storage.reports.verification_files import (
         read_reference,
@@ -195,34 +197,61 @@ def _execute(
     )
     from serve_eval.verdicts.exit_code import PASS
     from serve_eval.workflows.verify.text import render_reference
-    from serve_eval.workflows.verify.verify import register, verify, verify_fleet
 
-    if reference.register is not None:
-        file = reference.register
-        made = run_async(register(named[0], sibling, rules, out_dir, notify=say))
+    file = asked.reference.register
+    if file is not None:
+        made = run_async(_register(asked))
         write_reference(file, made)
         draw(lambda console: render_reference(made, file, console))
         return PASS
-    if reference.fleet:
-        found, used = run_async(verify_fleet(named, rules, out_dir, notify=say))
-        return show_verified(found, used, out_dir, as_json=as_json)
-    known: NamedPlan | VerificationReference = (
-        named[0] if reference.reference is None else read_reference(reference.reference)
-    )
-    servers = named[1:] if reference.reference is None else named
-    found, used = run_async(
-        verify(
-            known,
-            servers,
-            sibling,
-            rules,
-            out_dir,
-            source=str(reference.reference or ""),
-            workers=more.workers,
-            tokenizer=more.tokenizer,
-            notify=say,
-        )
+    known = asked.reference.reference
+    found, used, addresses = run_async(
+        _verify(asked, None if known is None else read_reference(known))
     )
     return show_verified(
-        found, used if reference.reference is None else None, out_dir, as_json=as_json
+        found, used if known is None else None, asked.out_dir, addresses, as_json=as_json
     )
+
+
+async def _register(asked: _Asked) -> VerificationReference:
+    from serve_eval.cli._streams import say
+    from serve_eval.workflows.verify.verify import register
+
+    async with open_given(asked.named, asked.pods, say) as given:
+        _check_number(len(given), asked.reference)
+        [server] = to_plans(given, asked.settings)
+        return await register(server, _plan_sibling(asked), asked.rules, asked.out_dir, notify=say)
+
+
+async def _verify(
+    asked: _Asked, known: VerificationReference | None
+) -> tuple[Verification, VerificationReference, dict[str, str]]:
+    """Return the result, the reference, and the address of each server that has a lasting one."""
+    from serve_eval.cli._streams import say
+    from serve_eval.workflows.verify.legs import parse_worker
+    from serve_eval.workflows.verify.verify import verify, verify_fleet
+
+    async with open_given(asked.named, asked.pods, say) as given:
+        _check_number(len(given), asked.reference)
+        named = to_plans(given, asked.settings)
+        addresses = {one.name: one.text for one in given if one.lasts}
+        if asked.reference.fleet:
+            found, used = await verify_fleet(named, asked.rules, asked.out_dir, notify=say)
+            return found, used, addresses
+        found, used = await verify(
+            named[0] if known is None else known,
+            named[1:] if known is None else named,
+            _plan_sibling(asked),
+            asked.rules,
+            asked.out_dir,
+            source=str(asked.reference.reference or ""),
+            workers=[parse_worker(text, named[-1]) for text in asked.workers],
+            tokenizer=asked.tokenizer,
+            notify=say,
+        )
+        return found, used, addresses
+
+
+def _plan_sibling(asked: _Asked) -> NamedPlan | None:
+    text = asked.reference.sibling
+    return None if text is None else to_plan(GivenServer(name=text, text=text), asked.settings)

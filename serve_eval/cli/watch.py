@@ -18,6 +18,7 @@ from serve_eval.cli._watch_options import (
     RoundOptions,
     WatchFolderOptions,
     WatchJudgedOptions,
+    WatchProbeOptions,
     WatchPromptOptions,
 )
 from serve_eval.evaluation.plan.flag_values import names_of
@@ -25,6 +26,7 @@ from serve_eval.evaluation.plan.options import ConnectionOptions
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
+    from serve_eval.workflows.watch.reference import WatchReference
     from serve_eval.workflows.watch.story import WatchJob
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -36,6 +38,7 @@ USUAL = (
     "every",
     "budget_tokens",
     "tolerance",
+    "verify_reference",
     "on_alarm",
     "on_alarm_command",
     "webhook",
@@ -55,6 +58,10 @@ EXAMPLES = (
         "Ask your own cases, and serve metrics for Prometheus:",
         "serve-eval watch host:8000 --cases FILE --metrics-port 9400",
     ),
+    (
+        "Also notice another model or precision, by a reference of serve-eval verify:",
+        "serve-eval watch host:8000 --verify-reference llama.json",
+    ),
     ("Start with new evidence after a repair:", "serve-eval watch host:8000 --forget-alarms"),
 )
 
@@ -64,12 +71,15 @@ def watch(
     asked: RoundOptions,
     prompts: WatchPromptOptions,
     judged: WatchJudgedOptions,
+    probes: WatchProbeOptions,
     alarm: AlarmOptions,
     connection: ConnectionOptions,
     folder: WatchFolderOptions,
     url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
 ) -> None:
     """Watch a production endpoint and raise an alarm when it gets worse.
+
+    With --verify-reference, also when it is another model, precision or cache than the reference.
 
     The probability of a false alarm is at most .01, for any duration. This assumes that the
     baseline answers are independent, and that no round as a whole is worse than the baseline by
@@ -80,7 +90,7 @@ def watch(
     asked at the start, 130 interrupted before the endpoint was found.
     """
     plan = _plan(address_of(url, asked.model, connection), settings_of(prompts))
-    job = _job(plan, prompts, asked, judged, alarm)
+    job = _job(plan, prompts, asked, judged, probes, alarm)
     if folder.dry_run:
         from serve_eval.cli._streams import emit
 
@@ -111,6 +121,7 @@ def _job(
     prompts: WatchPromptOptions,
     asked: RoundOptions,
     judged: WatchJudgedOptions,
+    probes: WatchProbeOptions,
     alarm: AlarmOptions,
 ) -> WatchJob:
     """Return the job to watch. Raises PlanError for invalid options."""
@@ -160,7 +171,23 @@ def _job(
         delivery=delivery(
             alarm.on_alarm_command, webhook, os.environ, names_of(alarm.alarm_env) or ()
         ),
+        reference=_reference(probes),
     )
+
+
+def _reference(asked: WatchProbeOptions) -> WatchReference | None:
+    """Return the reference to compare with. Raises PlanError and ReferenceFileError."""
+    from serve_eval.errors import PlanError
+    from serve_eval.workflows.watch.reference import PER_ROUND, read_watch_reference
+
+    number = asked.probes_per_round
+    if asked.verify_reference is None:
+        if number is not None:
+            raise PlanError("--probes-per-round needs --verify-reference FILE")
+        return None
+    if number is not None and number < 1:
+        raise PlanError("--probes-per-round must be 1 or more")
+    return read_watch_reference(asked.verify_reference, PER_ROUND if number is None else number)
 
 
 def _wrong_numbers(asked: RoundOptions, judged: WatchJudgedOptions) -> Iterator[str]:
@@ -189,6 +216,7 @@ def _cost(job: WatchJob) -> list[str]:
         smoke=smoke,
         prompt_tokens=asked.prompt_tokens(),
         answer_tokens=asked.answer_tokens,
+        probes=0 if job.reference is None else job.reference.round_tokens,
     )
     lines = list(
         budget.describe_budget(
@@ -200,10 +228,19 @@ def _cost(job: WatchJob) -> list[str]:
             learnt=job.rules.reference is None,
         )
     )
+    if job.reference is not None:
+        lines.append(
+            budget.describe_probes(
+                job.reference.per_round,
+                len(job.reference.known.probes),
+                spending.probes,
+                every_s=job.every_s,
+            )
+        )
     if smoke and not spending.smoke_every:
         lines.append(
             f"the smoke test is left out, since it takes up to {smoke} tokens: give"
-            f" --budget-tokens {smoke} or more"
+            f" --budget-tokens {smoke + spending.probes} or more"
         )
     return lines
 

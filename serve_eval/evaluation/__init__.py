@@ -13,6 +13,7 @@ __all__ = [
     "judges",
     "plan",
     "prepare",
+    "probes",
     "reach",
     "rerun",
     "rescore",

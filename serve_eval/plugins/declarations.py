@@ -21,9 +21,10 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -60,12 +61,28 @@ def is_structure(hint: Any) -> bool:
     )
 
 
+_TYPES: MutableMapping[Any, Mapping[str, Any]] = WeakKeyDictionary()
+"""The types of functions and structures that were read before: a run needs them many times."""
+
+
+def _read_types(declared: Any) -> Mapping[str, Any]:
+    """Return the types of a function or structure by name, with their Settings.
+
+    Raises NameError for an unresolved type.
+    """
+    if (known := _TYPES.get(declared)) is None:
+        known = _TYPES[declared] = typing.get_type_hints(declared, include_extras=True)
+    return known
+
+
 def find_structure(function: Callable[..., Any]) -> type | None:
     """Return the structure in which a function takes its options; None for keyword-only ones."""
     parameter = inspect.signature(function).parameters.get(PARAMETER)
     if parameter is None or parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
         return None
-    hint = typing.get_type_hints(function).get(PARAMETER)
+    hint: Any = _read_types(function).get(PARAMETER)
+    if typing.get_origin(hint) is typing.Annotated:
+        hint = hint.__origin__
     return hint if is_structure(hint) else None
 
 
@@ -73,7 +90,7 @@ def read_options(function: Callable[..., Any]) -> dict[str, Option]:
     """Return the options of a function by name. Raises NameError for an unresolved type."""
     if (structure := find_structure(function)) is not None:
         return {option.path: option for option in list_fields(structure)}
-    hints = typing.get_type_hints(function, include_extras=True)
+    hints = _read_types(function)
     return {
         name: _describe(name, hints.get(name, REQUIRED), parameter.default)
         for name, parameter in inspect.signature(function).parameters.items()
@@ -86,7 +103,7 @@ def list_fields(structure: type) -> list[Option]:
 
     A field that a structure redefines, to change its default, keeps its position in the base.
     """
-    hints = typing.get_type_hints(structure, include_extras=True)
+    hints = _read_types(structure)
     defaults = (
         _read_struct_defaults(structure)
         if issubclass(structure, msgspec.Struct)

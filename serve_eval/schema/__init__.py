@@ -109,9 +109,11 @@ from serve_eval.schema.verdict import (
     VerdictOutcome,
 )
 from serve_eval.schema.verification import (
+    LostServer,
     Probe,
     ProbeDistance,
     ProbeReading,
+    ProbeRoute,
     RepeatedReading,
     TokenReading,
     Verification,
@@ -180,6 +182,7 @@ __all__ = [
     "Limits",
     "Load",
     "LogprobsForm",
+    "LostServer",
     "Message",
     "Metric",
     "Need",
@@ -193,6 +196,7 @@ __all__ = [
     "Probe",
     "ProbeDistance",
     "ProbeReading",
+    "ProbeRoute",
     "Program",
     "Progress",
     "Prompt",

@@ -12,6 +12,18 @@ REFERENCE_VERSION = 1
 """Version of the reference file. It changes when an old program could misread a new file."""
 
 
+class ProbeRoute(StrEnum):
+    """The way in which a server is asked the probes; answers to different ones are not compared.
+
+    TEXT: /completions. CHAT: a message that asks to continue the text. PREFIX: the text is the
+    beginning of the assistant's own message, which the server continues.
+    """
+
+    TEXT = "text"
+    CHAT = "chat"
+    PREFIX = "prefix"
+
+
 class TokenReading(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A generated token, its log-probability in nats, and those of the likeliest tokens there."""
 
@@ -65,8 +77,8 @@ class VerificationReference(Struct, frozen=True, kw_only=True):
     `noise` is the largest distance of the server from itself; `floor` is the largest distance of a
     healthy sibling, or was given, and `median` the sibling's median (None: unknown). `step` is the
     step of its log-probabilities. All four are in nats. `salted`: each question had a cache_salt of
-    its own, so that nothing came from the prefix cache. `chat`: the probes are messages of chats.
-    `protocol` says what decides the probes and the answers.
+    its own, so that nothing came from the prefix cache. `protocol`
+    says what decides the probes and the answers.
     """
 
     version: int = REFERENCE_VERSION
@@ -79,7 +91,7 @@ class VerificationReference(Struct, frozen=True, kw_only=True):
     seed: int
     protocol: dict[str, str] = {}
     salted: bool
-    chat: bool = False
+    route: ProbeRoute = ProbeRoute.TEXT
     noise: float
     step: float
     floor: float | None
@@ -102,13 +114,15 @@ class ProbeDistance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     The distance is that of the log-probability of the reference's likeliest token, the larger one
     of both tokens; `token` says which of them it was. `at_least`: the token was not listed, so the
     distance is a lower bound. `flipped`: the answer has another token. A repeated probe has the
-    distances of its repeats. `prompt_tokens` is the length of the probe, by the reference's server.
+    distances of its repeats. `texts_only`: log-probabilities were not compared. `prompt_tokens` is
+    the length of the probe, by the reference's server.
     """
 
     probe: str
     nats: float
     token: int = 0
     at_least: bool = False
+    texts_only: bool = False
     flipped: bool = False
     first_nats: float = 0.0
     second_nats: float | None = None
@@ -120,13 +134,14 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     """The server that was verified, its conclusion, and the figures behind it.
 
     `evidence` is an e-value against "at most the allowed share of probes lies beyond the floor", so
-    1 / evidence bounds a p-value. `beyond_noise`, `beyond_floor` and `far` count probes.
-    `excluded_share` is the smallest share of probes beyond the limit of the outcome that the test
-    would have excluded with 99 % confidence. `effect` is the median distance in units of the
-    sibling's. `prompts` names prompts that the server reads as other tokens than the reference's
-    server, or than the files of a tokenizer. `samples`: it ignores the temperature of 0. A server
-    that is `part_of` a deployment has a `role` there, if that is known. `engines` are the counts of
-    the servers behind it while it was asked, as far as they count.
+    1 / evidence bounds a p-value; `p_holm` is that, corrected over all servers of the command.
+    `beyond_noise`, `beyond_floor` and `far` count probes. `excluded_share` is the smallest share of
+    probes beyond the limit of the outcome that the test would have excluded with 99 % confidence,
+    for this server alone. `effect` is the median distance in units of the sibling's. `prompts`
+    names prompts that the server reads as other tokens than the reference's server, or than the
+    files of a tokenizer. `samples`: it ignores the temperature of 0. A server that is `part_of` a
+    deployment has a `role` there, if that is known. `engines` are the counts of the servers behind
+    it while it was asked, as far as they count.
     """
 
     name: str
@@ -143,6 +158,7 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     median: float
     effect: float | None
     evidence: float
+    p_holm: float | None = None
     excluded_share: float | None
     tokens: int
     requests: int
@@ -155,10 +171,18 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     engines: tuple[ServerCounts, ...] = ()
 
 
+class LostServer(Struct, frozen=True, kw_only=True):
+    """One of several servers that could not be verified, and why."""
+
+    name: str
+    why: str
+
+
 class Verification(Struct, frozen=True, kw_only=True):
     """The result of `serve-eval verify`.
 
-    `named` says which part of a deployment differs, if that was found.
+    `named` says which part of a deployment differs, if that was found. `lost` are servers without
+    an outcome.
     """
 
     version: int = REFERENCE_VERSION
@@ -170,9 +194,11 @@ class Verification(Struct, frozen=True, kw_only=True):
     floor: float | None
     sibling_median: float | None
     reference_requests: int
+    reference_tokens: int = 0
     prompt_lengths: tuple[int, int]
     salted: bool
     warnings: tuple[str, ...]
     sides: tuple[VerifiedSide, ...]
     named: tuple[str, ...] = ()
+    lost: tuple[LostServer, ...] = ()
     exit_code: int

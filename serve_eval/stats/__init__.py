@@ -25,6 +25,7 @@ __all__ = [
     "inputs",
     "instability",
     "judgement",
+    "largest_statistic",
     "lateness",
     "mcnemar",
     "min_p",
@@ -38,6 +39,9 @@ __all__ = [
     "repeats",
     "run_effects",
     "sequential_monitor",
+    "slices",
     "tango",
     "together",
+    "uniform_loss",
+    "unpaired_slices",
 ]

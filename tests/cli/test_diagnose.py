@@ -39,7 +39,8 @@ def red(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_diagnosis_is_printed_and_is_no_verdict(red: Path) -> None:
     done = serve_eval("diagnose", red)
     assert done.returncode == 0, done.stderr
-    first, second, third, *_ = done.stdout.splitlines()
+    first, lost, second, third, *_ = done.stdout.splitlines()
+    assert lost.startswith("   lost: ")
     assert first.startswith("word_problems: FAIL")
     assert second.startswith("1. truncated (word_problems): ")
     assert third.startswith("   explains up to ")

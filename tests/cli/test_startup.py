@@ -32,6 +32,7 @@ HEAVY = {
     "jsonschema",
     "pyarrow",
     "tokenizers",
+    "pydantic",
 }
 """Modules that a run with the default verdict does not need."""
 
@@ -60,12 +61,13 @@ def test_help_imports_no_command_and_nothing_that_only_a_run_needs() -> None:
     code, modules, told = asyncio.run(_run("--help"))
     assert code == 0
     assert "Evaluate an endpoint" in told
-    assert not modules & (HEAVY | {"numpy", "msgspec", "yaml", "pydantic", "asyncio"})
+    assert not modules & (HEAVY | {"numpy", "msgspec", "yaml", "asyncio"})
     ours = {name for name in modules if name.startswith("serve_eval")}
     assert ours == {
         "serve_eval",
         "serve_eval.cli",
         "serve_eval.cli.app",
+        "serve_eval.cli._clear_values",
         "serve_eval.cli._interrupts",
         "serve_eval.cli._streams",
         "serve_eval.errors",

@@ -16,6 +16,8 @@ from serve_eval.cli._suite_dry_run import show
 from serve_eval.workflows.suite.file import read
 from tests.cli.command import environment, serve_eval
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 KEY = "sk-test-0123456789abcdef"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import environment, serve_eval
+from tests.workflows.verify.model_server import ModelServer
 from tests.workflows.watch.server import Endpoint
 
 SMALL = ("--every", "0", "--limit", "40", "--passes", "2", "--budget-tokens", "6000", "--no-smoke")
@@ -156,3 +157,50 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path) -> None:
     assert process.returncode == 0, told
     assert "The same command resumes the watch in" in told
     assert json.loads((tmp_path / "o/state.json").read_text())["rounds"] == 1
+
+
+def test_probes_of_a_reference_cost_tokens_and_need_no_baseline(tmp_path: Path) -> None:
+    """The cost is printed before anything is sent, and wrong options are refused."""
+    model = ModelServer(name="m", fingerprint="f")
+    file = tmp_path / "reference.json"
+    with model.server.serve_in_thread() as url:
+        done = serve_eval(
+            *("verify", url, "--model", "m", "--register", file, "--floor", "0.08"),
+            *("--probes", "40", "-o", tmp_path / "v"),
+        )
+        assert done.returncode == 0, done.stderr
+    command = ("watch", "127.0.0.1:9", "--verify-reference", file, "--dry-run")
+    done = serve_eval(*command)
+    assert done.returncode == 0, done.stderr
+    cost = re.search(
+        r"^probes: 20 per round, at most ([\d,]+) of these tokens, ([\d,]+) per day; all 40 are"
+        r" asked once in 2 rounds\. They need no baseline: an alarm that the model is another one"
+        r" is possible from the first round on$",
+        done.stdout,
+        re.MULTILINE,
+    )
+    assert cost is not None, done.stdout
+    tokens, day = (int(number.replace(",", "")) for number in cost.groups())
+    assert day == 144 * tokens
+    assert 20 * 130 < tokens < 20 * 500
+    assert "at most 16000 tokens" in done.stdout
+    few = serve_eval(*command, "--probes-per-round", "4").stdout
+    assert "probes: 4 per round" in few
+    assert "once in 10 rounds" in few
+    assert "probes" not in serve_eval("watch", "127.0.0.1:9", "--dry-run").stdout
+    for more, told in (
+        (("--budget-tokens", "6000"), " and the probes, which take up to"),
+        (("--probes-per-round", "0"), "--probes-per-round must be 1 or more"),
+    ):
+        done = serve_eval(*command, *more)
+        assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+    done = serve_eval("watch", "127.0.0.1:9", "--probes-per-round", "4", "--dry-run")
+    assert (done.returncode, "needs --verify-reference" in done.stderr) == (2, True)
+    endpoint = Endpoint(model=ModelServer(name="m", numerics=0.4))
+    with endpoint.server.serve_in_thread() as url:
+        more = ("--every", "0", "--limit", "40", "--no-smoke", "--verify-reference", file)
+        done = serve_eval("watch", url, *more, "--rounds", "3", "-o", tmp_path / "o")
+    assert done.returncode == 1
+    assert "ALARM numerics: the endpoint is another model, precision or cache" in done.stdout
+    assert "They need no baseline" in done.stderr
+    assert done.stdout.count("  round ") == 1

@@ -47,6 +47,8 @@ from serve_eval.workflows.references.register import register
 ACCURACY = Metric()
 LOST = Failure(kind=FailureKind.TIMEOUT, message="late")
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 
 def _task(metric: Metric) -> Task:
     def score(sample: Sample, response: Response) -> Score:
@@ -228,7 +230,7 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def judged(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Plan:
+def judged(plan: Plan, tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Plan:
     """Return the plan with a reference that was registered from a run of it."""
     folder = tmp_path_factory.mktemp("judged")
     _run(plan, folder / "reference")

@@ -51,6 +51,9 @@ def _by_mapping(context: object, options: dict[str, Any]) -> None: ...
 def _by_optional(context: object, *, options: _Whole) -> None: ...
 
 
+def _by_described(_: object, options: Annotated[_Whole, "of a launcher"]) -> None: ...
+
+
 def test_own_fields_come_first_and_a_changed_default_keeps_its_place() -> None:
     assert list(read_options(_by_structure).values()) == [
         Option(path="model", hint=str, default=REQUIRED, meaning="What."),
@@ -83,6 +86,7 @@ def test_a_struct_has_the_names_of_plans_and_keeps_its_bounds() -> None:
     ("function", "structure"),
     [
         (_by_structure, _Whole),
+        (_by_described, _Whole),
         (_by_keyword, None),
         (_by_any, None),
         (_by_mapping, None),

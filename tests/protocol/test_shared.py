@@ -468,6 +468,7 @@ def test_every_flag_becomes_an_option_of_every_task_and_shows_in_the_dry_run(
     assert roles == ["system", "user", "assistant", "user", "assistant", "user"]
 
 
+@pytest.mark.usefixtures("simulated_here")
 def test_a_run_with_a_template_of_our_own_is_answered_by_the_completions_route(
     tmp_path: Path, data_root: Path, tokenizer: str
 ) -> None:

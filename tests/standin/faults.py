@@ -70,6 +70,10 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The engine dies: the request gets `null` and the server sends itself SIGINT."""
     corrupt_after: int | None = None
     """Answers are wrong; 0: from the beginning."""
+    residue: tuple[int, int] | None = None
+    """(64, 5): wrong answers only for prompts whose number of tokens leaves 5 modulo 64."""
+    longer_than: int = 0
+    """Wrong answers only for prompts of more tokens."""
     kv_loss_after: int | None = None
     """The context worker's cache is lost: a generation worker returns an empty answer."""
     wrong_tp: bool = False
@@ -98,6 +102,11 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         `number` counts requests from 1.
         """
         return after is not None and number > after and self.drawn(number)
+
+    def corrupts(self, number: int, tokens: int) -> bool:
+        """Return True if the answer to this request, with a prompt of so many tokens, is wrong."""
+        fits = self.residue is None or tokens % self.residue[0] == self.residue[1]
+        return self.strikes(self.corrupt_after, number) and fits and tokens > self.longer_than
 
     def drawn(self, number: int) -> bool:
         """Return True if this request is in the share."""

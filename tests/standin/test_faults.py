@@ -181,6 +181,30 @@ def test_corruption_from_a_request_on_and_of_a_share(known: Path) -> None:
     assert said != asked(1)
 
 
+def test_corruption_of_prompts_by_their_length() -> None:
+    async def each(**faults: Any) -> dict[int, str]:
+        said = {}
+        async with (
+            aggregated(Model(), {"corrupt_after": 0, **faults}) as url,
+            httpx.AsyncClient(trust_env=False, timeout=20.0) as http,
+        ):
+            for words in range(1, 13):
+                body = {"model": "m", "prompt": " ".join(["hi"] * words), "max_tokens": 6}
+                told = (await http.post(f"{url}/completions", json=body)).json()
+                said[told["usage"]["prompt_tokens"]] = told["choices"][0]["text"]
+        return said
+
+    sound = asyncio.run(each(longer_than=10**6))
+    lengths = list(sound)
+    for faults, hit in (
+        ({"residue": (3, 1)}, [n for n in lengths if n % 3 == 1]),
+        ({"longer_than": 8}, [n for n in lengths if n > 8]),
+    ):
+        said = asyncio.run(each(**faults))
+        assert [n for n in lengths if said[n] != sound[n]] == hit
+        assert 0 < len(hit) < len(lengths)
+
+
 def test_one_generation_server_and_one_pair_are_wrong(known: Path) -> None:
     """Servers take turns, so the first context server always serves the first and third."""
 

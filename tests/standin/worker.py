@@ -346,7 +346,7 @@ class _Worker:
     def _whole(self, ids: list[int], request: Request, index: int, number: int) -> list[int]:
         """Return the whole answer, with the first token that a context worker may have chosen."""
         params = request.disaggregated_params
-        wrong = self.faults.strikes(self.faults.corrupt_after, number)
+        wrong = self.faults.corrupts(number, len(ids))
         first: list[int] = []
         if params is not None and params.request_type == "generation_only":
             state = state_of(params.encoded_opaque_state)

@@ -37,12 +37,14 @@ from serve_eval.stats.early_stop import EarlyClassic
 from serve_eval.verdicts import pairing, reference_samples
 from serve_eval.workflows.references.register import register
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 ALPHA = 0.05
 N = 400
 
 
 @pytest.fixture(scope="module")
-def judged(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
+def judged(data_root: Path, tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Plan:
     """Return a plan of 400 prompts with a reference that was registered from a run of them."""
     plan = Plan(
         model="my-org/my-model",

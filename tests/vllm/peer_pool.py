@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from serve_eval.schema import Plan, ProbeReading, Spec
+from serve_eval.schema import Plan, ProbeReading, ProbeRoute, Spec
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules, VerifySession, open_server
 from tests.peers.peers import PEERS_OF_OURS, PYTHON, ROOT, WEIGHTS, Peer
 from tests.vllm.deployments import MODEL
@@ -56,7 +56,9 @@ async def read_peer(
         rules=VerifyRules(), out_dir=folder / peer.name / kind, environ=peer.env(), notify=print
     )
     began = time.monotonic()
-    async with open_server(NamedPlan(name="b", plan=plan), session, chat=False) as server:
+    async with open_server(
+        NamedPlan(name="b", plan=plan), session, route=ProbeRoute.TEXT
+    ) as server:
         found = await server.read_all(texts)
     print(f"{peer.name} {kind}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return found

@@ -156,7 +156,11 @@ def test_a_sound_transfer_passes_and_is_proven(
     TABLE.append(f"1 + 1, sound: {moved:.0f} of {asked:.0f} prompt tokens moved")
     assert moved == asked > 0
     found = verify("1 + 1, sound", disaggregated.base_url, reference, tmp_path / "verify")
-    assert found["sides"][0]["outcome"] == "IDENTICAL"
+    [side] = found["sides"]
+    assert side["outcome"] == "IDENTICAL"
+    counts = {one["role"]: one["counts"] for one in side["engines"]}
+    by_source = counts["generation"]["prompt_tokens_by_source"]
+    assert by_source["external_kv_transfer"] == counts["context"]["prompt_tokens"] > 0
     served = [
         json.loads(line) for line in (tmp_path / "out/b/served.jsonl").read_text().splitlines()
     ]

@@ -21,12 +21,12 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.client.client import Client
+from serve_eval.evaluation.probes import evidence
+from serve_eval.evaluation.probes.asking import AskedServer
+from serve_eval.evaluation.probes.distance import measure_distance
+from serve_eval.evaluation.probes.evidence import ProbeEvidence
 from serve_eval.schema import Endpoint, Limits, Plan, Probe, ProbeDistance, ProbeReading, Spec
 from serve_eval.schema import VerificationOutcome as Outcome
-from serve_eval.workflows.verify import evidence
-from serve_eval.workflows.verify.asking import AskedServer
-from serve_eval.workflows.verify.distance import measure_distance
-from serve_eval.workflows.verify.evidence import ProbeEvidence
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import register
 from tests.scripted_server import serve_in_thread

@@ -11,5 +11,6 @@ __all__ = [
     "request",
     "runner",
     "send",
+    "starvation",
     "upkeep",
 ]

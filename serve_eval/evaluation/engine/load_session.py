@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 from serve_eval.client.client import Client
@@ -10,6 +11,7 @@ from serve_eval.errors import JournalError
 from serve_eval.evaluation.endpoint.hang_detector import HangDetector
 from serve_eval.evaluation.engine.concurrency import Automatic, Fixed
 from serve_eval.evaluation.engine.lane import Lane
+from serve_eval.evaluation.engine.starvation import StarvationWatch
 from serve_eval.evaluation.storage.records.reply_proofs import (
     ConnectionStep,
     Proofs,
@@ -52,6 +54,11 @@ class LoadSession:
         self.pace = Automatic(limits) if limits.concurrency == "auto" else Fixed(limits.concurrency)
         self.workers = self.finished = 0
         self.lag_s = self.wall_s = 0.0
+        self.starvation = StarvationWatch(time.monotonic)
+
+    async def watch_starvation(self) -> None:
+        """Warn once if a request waits far longer than others. Runs until it is cancelled."""
+        await self.starvation.watch(self._notify)
 
     def proven(self, connection: int, turns: int) -> None:
         """Record that the client found a connection in step."""

@@ -10,7 +10,7 @@ from serve_eval.evaluation.engine.circuit_breaker import CircuitBreaker
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.upkeep import rare_collections, upkeep
-from serve_eval.schema import Progress
+from serve_eval.schema import Failure, Progress, Response
 
 ROUNDS = 2
 """Number of rounds with withdrawn answers after which each request has its own connection.
@@ -126,7 +126,7 @@ class _Round:
             if lane.meet is not None:
                 await lane.meet(i)
             number = None if watch is None else watch.start()
-            result = await send.send(self._client, accumulator.task, accumulator.samples[i])
+            result = await self._send(lane, i, me)
         except asyncio.CancelledError:
             if not lane.decided or me.uncancel():
                 raise
@@ -144,6 +144,15 @@ class _Round:
         pace.note_result(result, self._clock() + self._offset)
         if session.workers < pace.limit:
             self._start_workers()
+
+    async def _send(self, lane: Lane, i: int, me: asyncio.Task[None]) -> Response | Failure:
+        """Send a sample while its waiting time is watched."""
+        accumulator, starvation = lane.accumulator, self._session.starvation
+        starvation.begin(me)
+        try:
+            return await send.send(self._client, accumulator.task, accumulator.samples[i])
+        finally:
+            starvation.end(me)
 
     def _count(self, lane: Lane, me: asyncio.Task[None]) -> None:
         """Count a result, show the progress, and end the lane if the result decides it."""

@@ -35,6 +35,7 @@ def upkeep(
         measure_lag(session),
         observe(busy),
         withdraw(session, lanes),
+        session.watch_starvation(),
     ]
     return guards if session.hang_detector is None else [*guards, session.hang_detector.watch()]
 

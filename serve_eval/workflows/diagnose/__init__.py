@@ -4,6 +4,9 @@ Each finding comes with its evidence and the option to change.
 """
 
 __all__ = [
+    "between",
+    "breakdown",
+    "candidates",
     "course",
     "cut",
     "evidence",
@@ -12,9 +15,14 @@ __all__ = [
     "foreign",
     "known_messages",
     "levels",
+    "loops",
     "prompt_counts",
     "setting",
     "sides",
+    "signs",
+    "slice_data",
+    "slice_words",
+    "slicing",
     "story",
     "template",
     "told",

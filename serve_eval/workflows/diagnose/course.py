@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from serve_eval.evaluation.attribution.latency import describe_slow as told_of_slow
 from serve_eval.evaluation.results.degradation import describe as told_of
@@ -38,7 +38,10 @@ def worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
                 f"{row.others} from other workers (worker identified by {attribution.how} for"
                 f" {attribution.joined} of "
             )
-            told += f"{attribution.planned} samples)"
+            told += (
+                f"{attribution.planned} samples). Prompts may stick to servers, such as those of"
+                " one subject: attribute asks all servers the same ones"
+            )
             yield Finding(
                 rule="worker",
                 told=told,
@@ -105,7 +108,7 @@ def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     asked = [one for one in asked if one.started_s >= since]
     if not run.in_random_order or len(asked) < 2 * LEAST_GROUP:
         return
-    loads = _loads(run, asked)
+    loads = count_in_flight(run, asked)
     low_load, _, high_load = statistics.quantiles(loads, n=4)
     low = [one for one, load in zip(asked, loads, strict=True) if load <= low_load]
     high = [one for one, load in zip(asked, loads, strict=True) if load >= high_load]
@@ -131,7 +134,7 @@ def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     )
 
 
-def _loads(run: Evidence, asked: list[AskedSample]) -> list[int]:
+def count_in_flight(run: Evidence, asked: Sequence[AskedSample]) -> list[int]:
     """Return the requests in flight, itself included, at each sample's last attempt."""
     attempts = [attempt for task in run.tasks for one in task.asked for attempt in one.attempts]
     starts, ends = sorted(a.start_s for a in attempts), sorted(a.end_s for a in attempts)

@@ -1,6 +1,6 @@
 """The contents of a run folder, as the rules read them.
 
-Reading sends no requests, writes nothing, and needs no data set.
+Reading sends no requests, writes nothing, and needs no data set. Rules may use one that is there.
 """
 
 from __future__ import annotations
@@ -163,6 +163,8 @@ class Evidence:
     logs: tuple[Path, ...]
     mask: Callable[[str], str] = str
     """Masks keys in a line of a log: a run that was killed leaves them there."""
+    include_path: tuple[str, ...] = ()
+    """Folders of code that the user named."""
 
     @property
     def place(self) -> str:
@@ -231,6 +233,7 @@ def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
         tasks=tuple(tasks),
         logs=tuple(log_files(folder, sessions)),
         mask=SecretMask(plan.connection, os.environ),
+        include_path=tuple(include_path),
     )
 
 

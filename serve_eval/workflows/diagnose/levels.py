@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from serve_eval.evaluation.attribution import from_run, latency
 from serve_eval.evaluation.results import degradation
+from serve_eval.workflows.diagnose import between
 from serve_eval.workflows.diagnose.finding import ALPHA
+from serve_eval.workflows.diagnose.slicing import ANSWER_LEVEL, PROMPT_LEVEL
 
 OF_A_TASK = {
     "truncated": ALPHA,
@@ -21,8 +23,26 @@ OF_A_TASK = {
     "drift": sum(degradation.ALPHA.values()),
 }
 """Levels of the rules that test each task of a run."""
-OF_A_RUN = {"server_errors": ALPHA, "foreign_answers": ALPHA}
+OF_A_RUN = {
+    "server_errors": ALPHA,
+    "foreign_answers": ALPHA,
+    "slice": PROMPT_LEVEL + ANSWER_LEVEL,
+}
 """Levels of the rules that test a run as a whole."""
+OF_A_COMPARISON = {**between.LEVELS, "slice": OF_A_RUN["slice"]}
+"""Levels of the rules that test a task of a comparison, in addition to those of its runs.
+
+The runs of a comparison are not searched for slices: the comparison is."""
+
+
+REPEATED = ("worker", "slow_worker", "drift")
+"""Rules that repeat what the report says, at the levels of the report."""
+
+
+def sum_own_levels(tasks: int = 1) -> float:
+    """Return the same as `sum_levels` without the rules that repeat the report."""
+    own = sum(level for rule, level in OF_A_TASK.items() if rule not in REPEATED)
+    return tasks * own + sum(OF_A_RUN.values())
 
 
 def sum_levels(tasks: int = 1) -> float:

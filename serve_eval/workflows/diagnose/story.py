@@ -10,9 +10,14 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
-from serve_eval.evaluation.storage.reports.comparison_files import is_comparison, locate_runs
+from serve_eval.evaluation.storage.reports.comparison_files import (
+    find_comparison,
+    is_comparison,
+    locate_runs,
+)
 from serve_eval.plugins.scope import with_scope
 from serve_eval.workflows.diagnose import (
+    between,
     course,
     cut,
     extraction,
@@ -20,9 +25,11 @@ from serve_eval.workflows.diagnose import (
     prompt_counts,
     setting,
     sides,
+    slicing,
     template,
     unanswered,
 )
+from serve_eval.workflows.diagnose.breakdown import Breakdown, break_down
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, read
 from serve_eval.workflows.diagnose.finding import Finding
 
@@ -65,7 +72,10 @@ RUN_RULES: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosedTask:
-    """The result of a task. `outcome` is None if the run did not finish."""
+    """The result of a task.
+
+    `outcome` is None if the run did not finish. `breakdown` is about a task that is not green.
+    """
 
     task: str
     outcome: str | None
@@ -74,6 +84,7 @@ class DiagnosedTask:
     asked: int
     wrong: int
     missing: int
+    breakdown: Breakdown | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,26 +122,54 @@ def diagnose(
     """
     named = _runs(folder)
     read_runs = [(label, read(path, include_path=include_path)) for label, path in named]
-    between: tuple[Finding, ...] = ()
-    if is_comparison(folder) and len(read_runs) == 2:
-        between = tuple(sides.prompt_tokens(read_runs[0][1], read_runs[1][1]))
-    return Diagnosis(
-        schema_version=SCHEMA_VERSION,
-        folder=str(folder),
-        runs=tuple(
-            _diagnose(
-                label,
-                evidence,
-                [] if local is None else prompt_counts.audit_counts(evidence, local, include_path),
-            )
-            for label, evidence in read_runs
-        ),
-        between=between,
+    sides_of = [evidence for _, evidence in read_runs] if is_comparison(folder) else []
+    others: Sequence[Evidence | None] = sides_of[::-1] or [None] * len(read_runs)
+    runs = tuple(
+        _diagnose(
+            label,
+            evidence,
+            other,
+            [] if local is None else prompt_counts.audit_counts(evidence, local, include_path),
+        )
+        for (label, evidence), other in zip(read_runs, others, strict=True)
     )
+    found = _compare(folder, sides_of, runs[1].findings) if sides_of else ()
+    return Diagnosis(schema_version=SCHEMA_VERSION, folder=str(folder), runs=runs, between=found)
 
 
-def findings(evidence: Evidence) -> tuple[Finding, ...]:
-    """Return the findings of all rules about one run."""
+@with_scope
+def name_slices(folder: Path, *, include_path: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return a line for each slice that explains a red run or comparison, in about a second.
+
+    No other rule is applied. Nothing is returned for a folder that cannot be read.
+    """
+    try:
+        both = [read(path, include_path=include_path) for _, path in _runs(folder)]
+    except RunFolderError:
+        return ()
+    found = (
+        slicing.compare_slices(both[0], both[1])
+        if is_comparison(folder)
+        else slicing.find_slices(both[0])
+    )
+    return tuple(f"{one.task}: the loss lies in one slice: {one.told}" for one in found)
+
+
+def _compare(
+    folder: Path, both: Sequence[Evidence], of_b: Sequence[Finding]
+) -> tuple[Finding, ...]:
+    """Return the findings between both sides of a comparison; `of_b` are those of B alone."""
+    a, b = both
+    found = [*sides.prompt_tokens(a, b)]
+    found += between.find_differences(between.pair_answers(a, b, find_comparison(folder)))
+    return (*found, *slicing.compare_slices(a, b, (*of_b, *found)))
+
+
+def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
+    """Return the findings of all rules about one run.
+
+    The slices of a run that is not `alone` are tested by its comparison with another one.
+    """
     found = [finding for of_run in RUN_RULES for finding in of_run(evidence)]
     found += [
         finding
@@ -138,6 +177,8 @@ def findings(evidence: Evidence) -> tuple[Finding, ...]:
         for task in evidence.tasks
         for finding in rule(evidence, task)
     ]
+    if alone:
+        found += slicing.find_slices(evidence, found)
     return tuple(
         sorted(
             found,
@@ -161,7 +202,9 @@ def _runs(folder: Path) -> list[tuple[str, Path]]:
     return [("", folder)]
 
 
-def _diagnose(label: str, evidence: Evidence, more: Sequence[Finding]) -> DiagnosedRun:
+def _diagnose(
+    label: str, evidence: Evidence, other: Evidence | None, more: Sequence[Finding]
+) -> DiagnosedRun:
     tasks = tuple(
         DiagnosedTask(
             task=task.name,
@@ -171,12 +214,16 @@ def _diagnose(label: str, evidence: Evidence, more: Sequence[Finding]) -> Diagno
             asked=len(task.asked),
             wrong=sum(one.bad for one in task.asked),
             missing=len(task.missing) + task.unscored,
+            breakdown=break_down(evidence, task),
         )
         for task in evidence.tasks
     )
+    found = findings(evidence, alone=other is None)
+    for task in () if other is None else other.tasks:
+        found = tuple(between.drop_contradicted(found, task))
     return DiagnosedRun(
         label=label,
         folder=str(evidence.folder),
         tasks=tasks,
-        findings=(*findings(evidence), *more),
+        findings=(*found, *more),
     )

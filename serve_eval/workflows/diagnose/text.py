@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from serve_eval.workflows.diagnose.breakdown import describe_examples, describe_kinds
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask, Diagnosis
 
@@ -24,14 +25,23 @@ def _run(run: DiagnosedRun) -> Iterator[str]:
     label = f"{run.label}: " if run.label else ""
     for task in run.tasks:
         yield f"{label}{_task(task)}"
+        if task.breakdown is not None:
+            yield f"{_INDENT}{describe_kinds(task.breakdown)}"
     if not run.findings:
-        lost = any(task.outcome != "PASS" and (task.wrong or task.missing) for task in run.tasks)
+        red = any(task.breakdown is not None for task in run.tasks)
         yield (
-            f"{label}no cause found{' for the wrong or missing answers' if lost else ''}"
-            f" ({run.folder})"
+            f"{label}no rule explains the lost samples ({run.folder})"
+            if red
+            else f"{label}nothing to explain ({run.folder})"
         )
     for number, finding in enumerate(run.findings, 1):
         yield from _describe_finding(number, finding)
+    for task in run.tasks:
+        if task.breakdown is not None:
+            several = f" ({task.task})" if len(run.tasks) > 1 else ""
+            yield f"the lost samples{several}"
+            for line in describe_examples(task.breakdown):
+                yield f"{_INDENT}{line}"
     yield ""
 
 
@@ -39,6 +49,8 @@ def _task(task: DiagnosedTask) -> str:
     said = f"{task.task}: {task.outcome or 'the run did not finish'}"
     if task.value is not None:
         said += f", {task.value:.3f}"
+    if task.breakdown is not None and task.breakdown.reference is not None:
+        said += f" (reference {task.breakdown.reference:.3f})"
     if task.threshold is not None:
         said += f" (threshold {task.threshold:.3f})"
     return f"{said}; {task.wrong} of {task.asked} samples are wrong, {task.missing} missing"

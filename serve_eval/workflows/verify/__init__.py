@@ -1,15 +1,15 @@
 """Find out in seconds whether servers still serve the model that was deployed."""
 
 __all__ = [
-    "asking",
     "candidates",
-    "distance",
-    "evidence",
     "fleet",
     "judged",
     "legs",
+    "making",
+    "path",
     "prompts",
     "reference",
+    "remarks",
     "servers",
     "text",
     "texts",

@@ -8,6 +8,7 @@ than half of them may be broken in the same way, or more in different ways.
 from __future__ import annotations
 
 import asyncio
+import random
 import statistics
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -15,16 +16,20 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from serve_eval.errors import EndpointError
+from serve_eval.evaluation.probes.asking import AskedServer
+from serve_eval.evaluation.probes.distance import GONE, measure_distance
+from serve_eval.evaluation.probes.evidence import FAR_NATS
 from serve_eval.schema import Probe, ProbeReading, VerificationReference, VerifiedSide
-from serve_eval.workflows.verify.asking import AskedServer
-from serve_eval.workflows.verify.distance import GONE, measure_distance
-from serve_eval.workflows.verify.judged import JudgedServer
+from serve_eval.workflows.verify.judged import judge_together
 from serve_eval.workflows.verify.reference import ReferenceMaker
-from serve_eval.workflows.verify.servers import NamedPlan, VerifySession, open_server
+from serve_eval.workflows.verify.servers import NamedPlan, VerifySession, open_servers
 
 FIRST, ROUND = 60, 20
 """Probes that all servers are asked, and those of each further round."""
 LEAST_SERVERS = 3
+CANDIDATES = 16
+"""Servers, drawn from the fleet, that may stand for the majority: fewer comparisons of pairs."""
+MAJORITY = "the majority, as "
 Readings = Sequence[ProbeReading | None]
 
 
@@ -34,32 +39,29 @@ async def judge_fleet(
     known: VerificationReference,
     session: VerifySession,
     stack: AsyncExitStack,
-) -> tuple[str, VerificationReference, list[VerifiedSide]]:
-    """Return the name of the server that stands for the majority, the reference, and the sides.
+) -> tuple[AskedServer, VerificationReference, list[VerifiedSide]]:
+    """Return the server that stands for the majority, the reference, and the sides.
 
     `made` asks the first server, and `known` is its reference.
     """
     await made.extend(min(FIRST, session.rules.probes))
-    opened = [
-        await stack.enter_async_context(open_server(one, session, chat=known.chat))
-        for one in servers
-    ]
+    opened = await open_servers(servers, session, stack, route=known.route)
     asked = [made.server, *opened]
     prompts = [probe.prompt for probe in made.probes]
     found = await asyncio.gather(*(one.read_all(prompts) for one in opened))
     readings: list[Readings] = [[probe.reading for probe in made.probes], *found]
-    middle, spread = find_middle(made.probes, readings)
+    middle, spread = find_middle(made.probes, readings, session.rules.seed)
     floor = session.rules.floor or max(spread, known.noise)
     known = msgspec.structs.replace(known, floor=floor)
-    judged = {
-        place: JudgedServer(server, known, len(asked) - 1)
-        for place, server in enumerate(asked)
-        if place != middle
-    }
+    others = [place for place in range(len(asked)) if place != middle]
+    family = judge_together([asked[place] for place in others], known)
+    judged = dict(zip(others, family, strict=True))
     kept = {place: readings[place] for place in judged}
     begin = 0
     while pending := {
-        place: one for place, one in judged.items() if not one.is_decided(session.rules.probes)
+        place: one
+        for place, one in judged.items()
+        if not one.is_decided(session.rules.probes, session.rules.tokens)
     }:
         if begin >= len(made.probes):
             if begin >= session.rules.probes:
@@ -78,10 +80,15 @@ async def judge_fleet(
                 )
                 if answer is not None
             ]
-            await one.judge(probes, answers)
+            if await session.keep(one.server.name, one.judge(probes, answers)) is None:
+                one.lost = True
         begin = len(made.probes)
     known = msgspec.structs.replace(known, probes=tuple(rebase(made.probes, readings[middle])))
-    return asked[middle].name, known, [judged[place].result() for place in sorted(judged)]
+    return (
+        asked[middle],
+        known,
+        [judged[place].result() for place in sorted(judged) if not judged[place].lost],
+    )
 
 
 async def _read_more(
@@ -109,25 +116,28 @@ def rebase(probes: Sequence[Probe], readings: Readings) -> list[Probe]:
     ]
 
 
-def find_middle(probes: Sequence[Probe], readings: Sequence[Readings]) -> tuple[int, float]:
+def find_middle(
+    probes: Sequence[Probe], readings: Sequence[Readings], seed: int = 0
+) -> tuple[int, float]:
     """Return the server in the middle of all, and the largest distance of the nearer half from it.
 
-    Pure. The middle is the server whose median distance from its nearer half is the smallest. It
-    takes a majority to be near each other, so a broken minority is not in the middle. Raises
-    EndpointError if too few servers answer.
+    Pure. The middle is the server whose mean distance from its nearer half is the smallest. It
+    takes a majority to be near each other, so a broken minority is not in the middle. The mean
+    shows faults of few requests too; no probe counts for more than FAR_NATS. Raises EndpointError
+    if too few servers answer.
     """
     able = [place for place, one in enumerate(readings) if any(one)]
     if len(able) < LEAST_SERVERS:
         raise EndpointError(f"only {len(able)} servers answered; a majority takes {LEAST_SERVERS}")
     best: tuple[float, int, float] | None = None
-    for place in able:
+    for place in random.Random(seed).sample(able, min(CANDIDATES, len(able))):
         rows = sorted(
-            (statistics.median(nats), max(nats))
+            (statistics.fmean(min(one, FAR_NATS) for one in nats), max(nats))
             for other in able
             if other != place and (nats := _measure_all(probes, readings[place], readings[other]))
         )
         near = rows[: len(able) // 2]
-        score = sum(median for median, _ in near), place, max(largest for _, largest in near)
+        score = sum(mean for mean, _ in near), place, max(largest for _, largest in near)
         best = score if best is None or score < best else best
     assert best is not None
     return best[1], best[2]

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 import msgspec
 
 from serve_eval.errors import EndpointError, NotComparableError
+from serve_eval.evaluation.probes.asking import AskedServer
+from serve_eval.evaluation.probes.distance import measure_distance
+from serve_eval.evaluation.probes.evidence import DistanceLimits, ProbeEvidence, ServerFamily
 from serve_eval.schema import (
     Probe,
     ProbeDistance,
@@ -16,9 +19,6 @@ from serve_eval.schema import (
     VerificationReference,
     VerifiedSide,
 )
-from serve_eval.workflows.verify.asking import AskedServer
-from serve_eval.workflows.verify.distance import measure_distance
-from serve_eval.workflows.verify.evidence import ALPHA, DistanceLimits, ProbeEvidence
 
 REPEATS, REPEATED = 3, 3
 """Further answers to a probe that is far from the reference, and number of such probes."""
@@ -30,27 +30,37 @@ MOST_UNANSWERED, LEAST_UNANSWERED = 0.1, 10
 
 
 class JudgedServer:
-    """A server that is being judged: its evidence and what it was asked."""
+    """A server that is being judged: its evidence and what it was asked.
 
-    def __init__(self, server: AskedServer, known: VerificationReference, servers: int) -> None:
-        limits = DistanceLimits(noise=known.noise, step=known.step, floor=known.floor)
-        self.server, self._known = server, known
-        self.evidence = ProbeEvidence(limits=limits, alpha=ALPHA / servers)
+    `prompt_gaps` says by how many tokens it counts each prompt longer than the reference's server.
+    """
+
+    def __init__(
+        self, server: AskedServer, known: VerificationReference, evidence: ProbeEvidence
+    ) -> None:
+        self.server, self._known, self.evidence = server, known, evidence
         self._cached: int | None = None
+        self.lost = False
+        self.prompt_gaps: list[int] = []
 
-    def is_decided(self, budget: int) -> bool:
-        """Return True if the outcome is clear or the budget of probes is spent."""
+    def is_decided(self, probes: int, tokens: int | None = None) -> bool:
+        """Return True if the outcome is clear, a budget is spent, or the server is lost."""
         evidence = self.evidence
-        return evidence.conclude() is not VerificationOutcome.UNDECIDED or evidence.tried >= budget
+        if evidence.tried >= probes or (tokens is not None and self.server.tokens >= tokens):
+            return True
+        return self.lost or evidence.conclude() is not VerificationOutcome.UNDECIDED
 
-    async def ask(self, probes: Sequence[Probe]) -> None:
-        """Ask a round of probes, and look at the evidence after each.
+    async def ask(self, probes: Sequence[Probe]) -> bool:
+        """Ask a round of probes, look at the evidence after each, and return True.
 
-        Raises EndpointError if the server answers too few.
+        Raises EndpointError if the server answers too few, and NotComparableError if its answers
+        say nothing.
         """
-        await self.judge(probes, await self.server.read_all([probe.prompt for probe in probes]))
+        return await self.judge(
+            probes, await self.server.read_all([probe.prompt for probe in probes])
+        )
 
-    async def judge(self, probes: Sequence[Probe], readings: Sequence[ProbeReading | None]) -> None:
+    async def judge(self, probes: Sequence[Probe], readings: Sequence[ProbeReading | None]) -> bool:
         """Look at the evidence after each of the server's answers. Raises as `ask` does."""
         if not self.server.lists and not self.evidence.tried:
             await self._check_steady(probes, readings)
@@ -60,6 +70,8 @@ class JudgedServer:
                 continue
             if reading.cached_tokens is not None:
                 self._cached = (self._cached or 0) + reading.cached_tokens
+            if reading.prompt_tokens and probe.reading.prompt_tokens:
+                self.prompt_gaps.append(reading.prompt_tokens - probe.reading.prompt_tokens)
             if (distance := measure_distance(probe.id, probe.reading, reading)) is not None:
                 distance = await self._repeat(probe, distance)
                 length = probe.reading.prompt_tokens
@@ -70,6 +82,7 @@ class JudgedServer:
                 f"{self.server.name}: {unanswered} of {self.evidence.tried} probes got no answer:"
                 f" {self.server.why}"
             )
+        return True
 
     async def _check_steady(
         self, probes: Sequence[Probe], readings: Sequence[ProbeReading | None]
@@ -126,6 +139,7 @@ class JudgedServer:
             median=median,
             effect=median / unit if unit else None,
             evidence=evidence.highest_evidence,
+            p_holm=evidence.p_holm,
             excluded_share=evidence.exclude_share(outcome),
             tokens=server.tokens,
             requests=server.requests,
@@ -135,3 +149,15 @@ class JudgedServer:
             fingerprint=server.fingerprint,
             distances=tuple(evidence.distances),
         )
+
+
+def judge_together(
+    servers: Sequence[AskedServer], known: VerificationReference
+) -> list[JudgedServer]:
+    """Return servers to judge that share the level of the command."""
+    limits = DistanceLimits(noise=known.noise, step=known.step, floor=known.floor)
+    family = ServerFamily(limits, len(servers))
+    return [
+        JudgedServer(server, known, evidence)
+        for server, evidence in zip(servers, family.members, strict=True)
+    ]

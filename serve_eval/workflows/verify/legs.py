@@ -14,6 +14,7 @@ from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.deployed_servers import ROLES, SERVER, list_servers
+from serve_eval.evaluation.probes.asking import AskedServer
 from serve_eval.schema import (
     Limits,
     Probe,
@@ -23,8 +24,7 @@ from serve_eval.schema import (
     VerifiedSide,
 )
 from serve_eval.schema.base_url import normalise_base_url
-from serve_eval.workflows.verify.asking import AskedServer
-from serve_eval.workflows.verify.judged import JudgedServer
+from serve_eval.workflows.verify.judged import JudgedServer, judge_together
 from serve_eval.workflows.verify.servers import (
     NamedPlan,
     VerifySession,
@@ -76,22 +76,23 @@ async def verify_parts(
         opened = [
             (
                 one.role,
-                await stack.enter_async_context(open_server(one.named, session, chat=known.chat)),
+                await stack.enter_async_context(open_server(one.named, session, route=known.route)),
             )
             for one in given
         ] or await _open_known(whole.server, stack)
         if len(opened) < 2:
             return []
-        found = []
-        for role, server in opened:
-            server.salted = whole.server.salted and server.salted
-            judged = JudgedServer(server, known, len(opened))
+        family = judge_together([server for _, server in opened], known)
+        for judged in family:
+            judged.server.salted = whole.server.salted and judged.server.salted
             for begin in range(0, len(probes), ROUND):
-                if judged.is_decided(session.rules.probes):
+                if judged.is_decided(session.rules.probes, session.rules.tokens):
                     break
                 await judged.ask(probes[begin : begin + ROUND])
-            found.append(judged.result(part_of=whole.server.name, role=role))
-        return found
+        return [
+            judged.result(part_of=whole.server.name, role=role)
+            for (role, _), judged in zip(opened, family, strict=True)
+        ]
 
 
 async def _open_known(whole: AskedServer, stack: AsyncExitStack) -> list[tuple[str, AskedServer]]:
@@ -109,7 +110,7 @@ async def _open_known(whole: AskedServer, stack: AsyncExitStack) -> list[tuple[s
                 client=await stack.enter_async_context(client),
                 in_flight=whole.in_flight,
             )
-            await settle_server(asked, chat=whole.chat)
+            await settle_server(asked, route=whole.route)
         except (PlanError, EndpointError):
             continue
         found.append((role or SERVER, asked))

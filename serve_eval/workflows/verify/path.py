@@ -8,8 +8,8 @@ from serve_eval.evaluation.endpoint import deployment, engine_counters
 from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.deployed_servers import ROLES
 from serve_eval.evaluation.endpoint.engine_counters import SessionMeter
+from serve_eval.evaluation.probes.asking import AskedServer
 from serve_eval.schema import Endpoint, ServerCounts
-from serve_eval.workflows.verify.asking import AskedServer
 
 GENERATION = ROLES["generation_servers"]
 

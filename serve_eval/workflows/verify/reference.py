@@ -13,10 +13,10 @@ import msgspec
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.engine.answer_tokens import TOP, AnswerTokens
-from serve_eval.schema import Probe, ProbeReading, RepeatedReading
-from serve_eval.workflows.verify.asking import TOKENS, AskedServer
+from serve_eval.evaluation.probes.asking import TOKENS, AskedServer
+from serve_eval.evaluation.probes.distance import find_step, measure_distance
+from serve_eval.schema import Probe, ProbeReading, ProbeRoute, RepeatedReading
 from serve_eval.workflows.verify.candidates import CandidateCutter
-from serve_eval.workflows.verify.distance import find_step, measure_distance
 
 UNCERTAIN = math.log(0.2), math.log(0.6)
 """Log-probabilities of the likeliest next token between which a text is a useful probe."""
@@ -60,6 +60,8 @@ class ReferenceMaker:
             missing = (ALONE if known < ALONE <= count else count) - known
             prompts = await self._find(min(self.server.in_flight, missing))
             await self._keep(prompts)
+            if not self.probes and self.server.route is ProbeRoute.CHAT:
+                self._begin_messages()
             if not self.tried_long:
                 await self._find_long()
             if self.candidates > TRIES * count and len(self.probes) < count:
@@ -69,6 +71,18 @@ class ReferenceMaker:
                     f" only {len(self.probes)} have an uncertain next token{why}",
                     hint="Choose other texts, with --tasks or --text.",
                 )
+
+    def _begin_messages(self) -> None:
+        """Let texts be the beginning of the assistant's message from now on.
+
+        A model that begins each message with the same token, such as one that thinks first, is
+        never uncertain there.
+        """
+        for server in (self.server, self.sibling):
+            if server is not None:
+                server.route = ProbeRoute.PREFIX
+        self.protocol["route"] = ProbeRoute.PREFIX.value
+        self.candidates = 0
 
     async def _find_long(self) -> None:
         """Find the one long probe, if the server takes prompts of its length.
@@ -95,7 +109,8 @@ class ReferenceMaker:
         found = []
         for prompt, answer in asked:
             texts = list(break_off(prompt, answer))
-            if self.server.chat:  # What was said cannot be part of the question.
+            if self.server.route is ProbeRoute.CHAT:
+                # What was said cannot be part of the question.
                 texts = [text for text in texts if text == prompt]
             if texts:
                 found.append(self.cutter.choose(texts))
@@ -181,7 +196,7 @@ def describe_protocol(
     return {
         "texts": ", ".join(tasks) if file is None else file.name,
         "texts_sha256": digest,
-        "route": "/chat/completions" if server.chat else "/completions",
+        "route": server.route.value,
         "cache": "cache_salt" if server.salted else "asked twice",
         "max_tokens": str(TOKENS),
         "logprobs": str(TOP),

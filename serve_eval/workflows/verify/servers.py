@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 from serve_eval.client.connection import connect
-from serve_eval.errors import EndpointError
+from serve_eval.errors import EndpointError, ServeEvalError
 from serve_eval.evaluation.endpoint.launch import launch, with_model
 from serve_eval.evaluation.engine.answer_tokens import Unreadable
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.probes.asking import FIRST, AskedServer
 from serve_eval.evaluation.storage.file_names import SERVERS
-from serve_eval.schema import Plan
-from serve_eval.workflows.verify.asking import AskedServer
+from serve_eval.schema import LostServer, Plan, ProbeRoute
 
+T = TypeVar("T")
 PROBES = 200
 """Default budget of probes per server."""
 IN_FLIGHT = 16
 """Most requests in flight at a server."""
-FIRST = "The quick brown fox"
-"""Text of the requests that find out which questions a server takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +46,12 @@ class NamedPlan:
 class VerifyRules:
     """The rules of a verification, fixed before the first request.
 
-    `probes` is the budget per server, `floor` a given floor in nats (None: the sibling's), `text` a
-    file of paragraphs in place of the tasks' prompts.
+    `probes` and `tokens` are the budgets per server (tokens None: no limit), `floor` a given floor
+    in nats (None: the sibling's), `text` a file of paragraphs in place of the tasks' prompts.
     """
 
     probes: int = PROBES
+    tokens: int | None = None
     floor: float | None = None
     seed: int = 0
     text: Path | None = None
@@ -49,43 +59,116 @@ class VerifyRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySession:
-    """The rules of a verification, its folder, and where secrets and remarks go."""
+    """The rules of a verification, its folder, and where secrets and remarks go.
+
+    `lost` are the servers without an outcome so far, with their `errors`.
+    """
 
     rules: VerifyRules
     out_dir: Path
     environ: Mapping[str, str]
     notify: Callable[[str], None]
+    lost: list[LostServer] = field(default_factory=list)
+    errors: list[ServeEvalError] = field(default_factory=list)
+
+    async def keep(self, name: str, job: Awaitable[T]) -> T | None:
+        """Return the result of a job about a server, or note that the server is lost."""
+        try:
+            return await job
+        except ServeEvalError as error:
+            self.lose(name, error)
+            return None
+
+    def lose(self, name: str, error: ServeEvalError) -> None:
+        """Note that a server has no outcome, and why."""
+        self.errors.append(error)
+        self.lost.append(LostServer(name=name, why=str(error).removeprefix(f"{name}: ")))
 
 
 @asynccontextmanager
 async def open_server(
-    named: NamedPlan, session: VerifySession, *, chat: bool | None = None
+    named: NamedPlan, session: VerifySession, *, route: ProbeRoute | None = None
 ) -> AsyncIterator[AskedServer]:
-    """Launch or reach a server, and find out which questions it takes. `chat` is that of settle."""
+    """Launch or reach a server, and find out which questions it takes.
+
+    `route` is that of settle.
+    """
     plan = await with_model(named.plan, session.environ, notify=session.notify)
+    async with _reach_server(named.name, plan, session) as server:
+        await settle_server(server, route=route)
+        yield server
+
+
+async def open_servers(
+    named: Sequence[NamedPlan],
+    session: VerifySession,
+    stack: AsyncExitStack,
+    *,
+    route: ProbeRoute | None = None,
+) -> list[AskedServer]:
+    """Launch or reach servers, and find out of all together which questions they take.
+
+    They stay open until `stack` closes. `route` is that of settle. Servers that cannot be asked are
+    noted in `session.lost`. Raises the first error if there is none left.
+    """
+    plans = await _gather(
+        session.keep(one.name, with_model(one.plan, session.environ, notify=session.notify))
+        for one in named
+    )
+    reached = [
+        await session.keep(
+            one.name, stack.enter_async_context(_reach_server(one.name, plan, session))
+        )
+        for one, plan in zip(named, plans, strict=True)
+        if plan is not None
+    ]
+    opened = [one for one in reached if one is not None]
+    settled = await _gather(
+        session.keep(one.name, settle_server(one, route=route)) for one in opened
+    )
+    found = [one for one, able in zip(opened, settled, strict=True) if able]
+    if not found and session.errors:
+        raise session.errors[0]
+    return found
+
+
+async def _gather(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of all jobs. If one raises, end the others first."""
+    tasks = [asyncio.ensure_future(one) for one in jobs]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _reach_server(
+    name: str, plan: Plan, session: VerifySession
+) -> AsyncIterator[AskedServer]:
     prepared = await asyncio.to_thread(prepare, plan)
     most = plan.limits.concurrency
-    logs = session.out_dir / SERVERS / named.name
+    logs = session.out_dir / SERVERS / quote(name, safe="").lstrip(".")
     logs.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with (
         launch(plan, prepared, logs, notify=session.notify) as endpoint,
         connect(plan, endpoint, session.environ) as client,
     ):
-        server = AskedServer(
-            name=named.name,
+        yield AskedServer(
+            name=name,
             client=client,
             in_flight=IN_FLIGHT if most == "auto" else min(IN_FLIGHT, most),
         )
-        await settle_server(server, chat=chat)
-        yield server
 
 
-async def settle_server(server: AskedServer, *, chat: bool | None = None) -> None:
-    """Find out which questions a server takes. `chat` is that of settle.
+async def settle_server(server: AskedServer, *, route: ProbeRoute | None = None) -> bool:
+    """Find out which questions a server takes, and return True. `route` is that of settle.
 
     Raises EndpointError if it takes none.
     """
     try:
-        await server.settle(FIRST, chat=chat)
+        await server.settle(FIRST, route=route)
     except Unreadable as error:
         raise EndpointError(f"{server.name}: {error}") from error
+    return True

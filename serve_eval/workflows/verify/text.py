@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.report.layout import say
+from serve_eval.evaluation.probes.evidence import ALPHA, FAR_NATS
+from serve_eval.report.layout import fit_tables, say
+from serve_eval.report.text import clean
 from serve_eval.schema import (
     Verification,
     VerificationOutcome,
     VerificationReference,
     VerifiedSide,
 )
-from serve_eval.workflows.verify.evidence import ALPHA, FAR_NATS
+from serve_eval.workflows.verify.fleet import MAJORITY
 from serve_eval.workflows.verify.path import describe_path
 
 CHUNK = 2048
@@ -26,53 +28,132 @@ _STYLES = {
     VerificationOutcome.ANOTHER: "bold red",
     VerificationOutcome.UNDECIDED: "bold yellow",
 }
+_SHORT = {VerificationOutcome.ANOTHER: "ANOTHER"}
+_ORDER = (
+    VerificationOutcome.ANOTHER,
+    VerificationOutcome.UNDECIDED,
+    VerificationOutcome.OTHER_NUMERICS,
+    VerificationOutcome.IDENTICAL,
+)
+FEW = 3
+"""Most servers that are described one after the other; more of them are a table."""
+MOST_SOUND = 10
+"""Most rows of servers with other numerics."""
+MOST_NAMES = 8
 
 
-def render(found: Verification, files: list[Path], console: Console) -> None:
-    """Print the outcome of each server, and the figures behind it."""
+def render(
+    found: Verification, files: list[Path], addresses: Mapping[str, str], console: Console
+) -> None:
+    """Print the outcome of each server, and the figures behind it.
+
+    `addresses` are those with which a further command reaches the servers, by name.
+    """
+    wholes = [one for one in found.sides if one.part_of is None]
+    if len(wholes) + len(found.lost) > 1:
+        say(console, summarise(found, wholes))
+    if len(wholes) > FEW:
+        _tabulate(found, wholes, console)
     for side in found.sides:
-        console.print(Text(side.outcome.value, style=_STYLES[side.outcome]), end="  ")
-        if side.part_of is None:
-            say(console, f"{side.name} against {found.reference}")
-            for line in (*_lines(found, side), *side.prompts):
-                say(console, f"  {line}")
-        else:
-            say(console, f"{side.name}, {side.role}: {side.why}")
-    for line in found.named:
+        if side.part_of is not None or len(wholes) <= FEW:
+            _describe(found, side, console)
+    for line in (
+        *(f"not verified: {one.name}: {one.why}" for one in found.lost),
+        *found.named,
+        *(f"warning: {line}" for line in found.warnings),
+        *_next(found, addresses),
+        *(f"written: {file}" for file in files),
+    ):
         say(console, line)
-    for line in found.warnings:
-        say(console, f"warning: {line}")
-    for line in _next(found):
-        say(console, line)
-    for file in files:
-        say(console, f"written: {file}")
+
+
+def _describe(found: Verification, side: VerifiedSide, console: Console) -> None:
+    console.print(Text(side.outcome.value, style=_STYLES[side.outcome]), end="  ")
+    if side.part_of is not None:
+        say(console, f"{side.name}, {side.role}: {side.why}")
+        return
+    say(console, f"{side.name} against {found.reference}")
+    for line in (*_lines(found, side), *side.prompts):
+        say(console, f"  {line}")
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return names with commas; of many, the first ones and the number of the others."""
+    shown, more = names[:MOST_NAMES], len(names) - MOST_NAMES
+    return ", ".join(shown) + (f" and {more} others" if more > 0 else "")
+
+
+def summarise(found: Verification, wholes: Sequence[VerifiedSide]) -> str:
+    """Return how many servers are another model, and their names."""
+    count = len(wholes) + found.reference.startswith(MAJORITY) + len(found.lost)
+    bad = [one.name for one in wholes if one.outcome is VerificationOutcome.ANOTHER]
+    open_ = [one.name for one in wholes if one.outcome is VerificationOutcome.UNDECIDED]
+    verb = "are" if len(bad) > 1 else "is"
+    told = f"{len(bad) or 'None'} of {count} servers {verb} another model, precision or cache"
+    told += f": {list_names(bad)}" if bad else ""
+    told += f"; undecided: {list_names(open_)}" if open_ else ""
+    lost = [one.name for one in found.lost]
+    return told + (f"; not verified: {list_names(lost)}" if lost else "")
+
+
+def _tabulate(found: Verification, wholes: Sequence[VerifiedSide], console: Console) -> None:
+    """Print a row for each server that is not identical, and a line for the others."""
+    say(console, f"against {found.reference}; limits: {_limits(found)}")
+    ordered = sorted(wholes, key=lambda one: (_ORDER.index(one.outcome), -one.median))
+    rows = [one for one in ordered if one.outcome is not VerificationOutcome.IDENTICAL]
+    unsound = [one for one in rows if one.outcome is not VerificationOutcome.OTHER_NUMERICS]
+    rows = rows[: len(unsound) + MOST_SOUND]
+    if rows:
+        names = ("server", "probes", "beyond floor", "median", "p", "outcome")
+        for table in fit_tables(names, [_row(one) for one in rows], console.width):
+            console.print(table)
+    for outcome in _ORDER[2:]:
+        if rest := [one for one in ordered[len(rows) :] if one.outcome is outcome]:
+            share = max(one.excluded_share or 0.0 for one in rest)
+            others = "others" if len(rest) > 1 else "other"
+            told = f"no fault in {share:.1%} of requests or more ({1 - ALPHA:.0%}, each)"
+            say(console, f"{len(rest)} {others}: {outcome.value}; {told}")
+    for side in unsound:
+        for line in (*_tell_fault(found, side), *side.prompts):
+            say(console, f"{side.name}: {line}")
+
+
+def _row(side: VerifiedSide) -> list[Text]:
+    p = _tell_p(side) if side.outcome is VerificationOutcome.ANOTHER else ""
+    return [
+        Text(clean(side.name)),
+        Text(str(side.asked)),
+        Text(str(side.beyond_floor)),
+        Text(f"{side.median:.4f}"),
+        Text(p),
+        Text(_SHORT.get(side.outcome, side.outcome.value), style=_STYLES[side.outcome]),
+    ]
+
+
+def _tell_p(side: VerifiedSide) -> str:
+    p = 1 / side.evidence if side.p_holm is None else side.p_holm
+    return f"< {max(p, 1e-12):.1g}"
+
+
+def _tell_share(share: float) -> str:
+    return f"a fault in {share:.1%} of the requests or more would have been seen ({1 - ALPHA:.0%})"
+
+
+def _limits(found: Verification) -> str:
+    floor = "" if found.floor is None else f", floor {found.floor:.4f}"
+    return f"noise {found.noise:.4f}{floor} nat"
 
 
 def _lines(found: Verification, side: VerifiedSide) -> Iterator[str]:
     yield side.why
     effect = "" if side.effect is None else f", {side.effect:.1f} times that of the sibling"
     yield f"median distance {side.median:.4f} nat{effect}"
-    limits = f"noise {found.noise:.4f}"
-    limits += "" if found.floor is None else f", floor {found.floor:.4f}"
-    yield f"limits: {limits} nat"
+    yield f"limits: {_limits(found)}"
     if side.outcome is VerificationOutcome.ANOTHER:
-        yield f"p < {max(1 / side.evidence, 1e-12):.1g} (level {ALPHA}), looked at after each probe"
+        yield f"p {_tell_p(side)} (level {ALPHA}), looked at after each probe"
     if side.excluded_share is not None:
-        yield (
-            f"a fault in {side.excluded_share:.1%} of the requests or more would have been seen"
-            f" ({1 - ALPHA:.0%})"
-        )
-    if side.far:
-        again = [one for one in side.distances if one.repeats]
-        same = sum(all(nats > (found.floor or 0.0) for nats in one.repeats) for one in again)
-        yield (
-            f"{side.far} probes are far away; {same} of {len(again)} were so again each time they"
-            " were repeated"
-        )
-    if place := _place(side):
-        yield place
-    if length := _length(side):
-        yield length
+        yield _tell_share(side.excluded_share)
+    yield from _tell_fault(found, side)
     yield from describe_path(side.engines)
     low, high = found.prompt_lengths
     cached = "" if side.cached_tokens is None else f", {side.cached_tokens:,} from the prefix cache"
@@ -80,6 +161,21 @@ def _lines(found: Verification, side: VerifiedSide) -> Iterator[str]:
         f"asked {side.asked} probes of {low} to {high} tokens: {side.requests} requests,"
         f" {side.tokens:,} tokens{cached}"
     )
+
+
+def _tell_fault(found: Verification, side: VerifiedSide) -> Iterator[str]:
+    """Yield what is known about the kind of a fault."""
+    if side.far:
+        again = [one for one in side.distances if one.repeats]
+        same = sum(all(nats > (found.floor or 0.0) for nats in one.repeats) for one in again)
+        yield (
+            f"probes far away: {side.far}; so again each time they were repeated: {same} of"
+            f" {len(again)}"
+        )
+    if place := _place(side):
+        yield place
+    if length := _length(side):
+        yield length
 
 
 def _place(side: VerifiedSide) -> str:
@@ -104,21 +200,25 @@ def _length(side: VerifiedSide) -> str:
     return ""
 
 
-def _next(found: Verification) -> Iterator[str]:
+def _next(found: Verification, addresses: Mapping[str, str]) -> Iterator[str]:
     others = [
         one
         for one in found.sides
         if one.outcome is VerificationOutcome.ANOTHER and one.part_of is None
     ]
     if others:
+        a, b = (
+            addresses.get(one) for one in (found.reference.removeprefix(MAJORITY), others[0].name)
+        )
         yield (
-            "This says that the model is another one, not that it is worse. Measure that:"
-            f" serve-eval compare {found.reference} {others[0].name}"
+            "This says that the model is another one, not that it is worse. Measure that"
+            + (f": serve-eval compare {a} {b}" if a and b else " with serve-eval compare.")
         )
     if any(one.outcome is VerificationOutcome.UNDECIDED for one in found.sides):
         yield "Undecided: name a sibling or a floor, or raise the budget with --probes."
-    total = sum(one.requests for one in found.sides) + found.reference_requests
-    yield f"{total} requests in {found.wall_s:.1f} s"
+    requests = sum(one.requests for one in found.sides) + found.reference_requests
+    tokens = sum(one.tokens for one in found.sides) + found.reference_tokens
+    yield f"{requests:,} requests, {tokens:,} tokens, in {found.wall_s:.1f} s"
 
 
 def render_reference(made: VerificationReference, file: Path, console: Console) -> None:

@@ -15,35 +15,36 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval.errors import NotComparableError
-from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.probes.asking import AskedServer
 from serve_eval.evaluation.prompt_audit.reading import PromptSide
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
+    LostServer,
+    Probe,
     Verification,
     VerificationOutcome,
     VerificationReference,
     VerifiedSide,
 )
-from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
-from serve_eval.workflows.verify.candidates import CandidateCutter
-from serve_eval.workflows.verify.fleet import judge_fleet
-from serve_eval.workflows.verify.judged import JudgedServer
+from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS, UNDECIDED
+from serve_eval.workflows.verify.fleet import MAJORITY, judge_fleet
+from serve_eval.workflows.verify.judged import JudgedServer, judge_together
 from serve_eval.workflows.verify.legs import GivenWorker, name_parts, verify_parts
-from serve_eval.workflows.verify.path import PathMeter, warn_of_path
-from serve_eval.workflows.verify.prompts import audit_prompts
+from serve_eval.workflows.verify.making import open_maker, to_reference
+from serve_eval.workflows.verify.path import PathMeter
+from serve_eval.workflows.verify.prompts import audit_prompts, compare_counts
 from serve_eval.workflows.verify.reference import (
     ReferenceMaker,
-    describe_protocol,
-    measure_noise,
-    measure_sibling,
-    measure_step,
 )
-from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules, VerifySession, open_server
-from serve_eval.workflows.verify.texts import read_texts, texts_of_tasks
+from serve_eval.workflows.verify.remarks import warn
+from serve_eval.workflows.verify.servers import (
+    NamedPlan,
+    VerifyRules,
+    VerifySession,
+    open_servers,
+)
 
 ROUND = 20
 """Probes of a round."""
@@ -70,10 +71,10 @@ async def register(
     """
     session = VerifySession(rules=rules, out_dir=out_dir, environ=environ, notify=notify)
     async with AsyncExitStack() as stack:
-        made = await _open_maker(server, sibling, session, stack)
+        made = await open_maker(server, sibling, session, stack)
         made.repeats = REPEATS
         await made.extend(rules.probes)
-        return _to_reference(made, rules)
+        return to_reference(made, rules)
 
 
 @with_scope
@@ -104,44 +105,60 @@ async def verify(
             made, known = None, reference
             name = source
         else:
-            made = await _open_maker(reference, sibling, session, stack)
+            made = await open_maker(reference, sibling, session, stack)
             await made.extend(SIBLING_PROBES if sibling is not None else ROUND)
-            known, name = _to_reference(made, rules), reference.name
-        asked = [
-            await stack.enter_async_context(open_server(one, session, chat=known.chat))
-            for one in servers
-        ]
+            known, name = to_reference(made, rules), reference.name
+        asked = await open_servers(servers, session, stack, route=known.route)
         known = msgspec.structs.replace(
             known, floor=known.floor if rules.floor is None else rules.floor
         )
-        judged = [JudgedServer(server, known, len(servers)) for server in asked]
+        judged = judge_together(asked, known)
         meters = [PathMeter(server) for server in asked]
         await asyncio.gather(*(meter.begin() for meter in meters))
-        while pending := [one for one in judged if not one.is_decided(rules.probes)]:
+        while pending := [one for one in judged if not one.is_decided(rules.probes, rules.tokens)]:
             begin = pending[0].evidence.tried
             if made is not None:
                 await made.extend(min(rules.probes, begin + ROUND))
             probes = (known.probes if made is None else made.probes)[: rules.probes]
             if begin >= len(probes):
                 break
-            await asyncio.gather(*(one.ask(probes[begin : begin + ROUND]) for one in pending))
+            await asyncio.gather(
+                *(_ask_or_lose(one, probes[begin : begin + ROUND], session) for one in pending)
+            )
+        _check_any_left(judged, session)
         others = [one for one in judged if one.evidence.found]
         if made is not None:
             if others:  # Enough for their parts to be found sound.
                 await made.extend(min(rules.probes, SIBLING_PROBES))
             known = msgspec.structs.replace(
-                _to_reference(made, rules), floor=known.floor, noise=known.noise
+                to_reference(made, rules), floor=known.floor, noise=known.noise
             )
         engines = await asyncio.gather(*(meter.end() for meter in meters))
         sides = []
         for one, counted in zip(judged, engines, strict=True):
+            if one.lost:
+                continue
             prompts = await _audit(one, made, tokenizer)
             side = one.result()
+            prompts = (*compare_counts(one.prompt_gaps), *prompts)
             sides.append(msgspec.structs.replace(side, prompts=prompts, engines=counted))
         for one in others:
             probes = known.probes[: rules.probes]
             sides += await verify_parts(one, known, probes, workers, session)
-    return _to_result(known, sides, name, clock, made), known
+    own = [] if made is None else [one for one in (made.server, made.sibling) if one is not None]
+    return _to_result(known, sides, name, clock, own, session.lost), known
+
+
+async def _ask_or_lose(one: JudgedServer, probes: Sequence[Probe], session: VerifySession) -> None:
+    """Ask a round of probes, and note the server as lost if it cannot be judged."""
+    if await session.keep(one.server.name, one.ask(probes)) is None:
+        one.lost = True
+
+
+def _check_any_left(judged: Sequence[JudgedServer], session: VerifySession) -> None:
+    """Raise the first error if no server is left."""
+    if session.errors and all(one.lost for one in judged):
+        raise session.errors[0]
 
 
 @with_scope
@@ -160,12 +177,24 @@ async def verify_fleet(
     clock = Stopwatch()
     session = VerifySession(rules=rules, out_dir=out_dir, environ=environ, notify=notify)
     async with AsyncExitStack() as stack:
-        made = await _open_maker(servers[0], None, session, stack)
-        await made.extend(ROUND)
-        first = _to_reference(made, rules)
-        name, known, sides = await judge_fleet(made, servers[1:], first, session, stack)
-    name = f"the majority, as {name}"
-    return _to_result(known, sides, name, clock, None), known
+        made, left = None, list(servers)
+        while made is None and left:
+            one = left.pop(0)
+            made = await session.keep(one.name, _find_probes(one, session, stack))
+        if made is None:
+            raise session.errors[0]
+        first = to_reference(made, rules)
+        middle, known, sides = await judge_fleet(made, left, first, session, stack)
+    return _to_result(known, sides, MAJORITY + middle.name, clock, [middle], session.lost), known
+
+
+async def _find_probes(
+    server: NamedPlan, session: VerifySession, stack: AsyncExitStack
+) -> ReferenceMaker:
+    """Ask a server of a fleet for the first round of probes. Raises what `register` raises."""
+    made = await open_maker(server, None, session, stack)
+    await made.extend(ROUND)
+    return made
 
 
 async def _audit(
@@ -184,10 +213,11 @@ def _to_result(
     sides: Sequence[VerifiedSide],
     name: str,
     clock: Stopwatch,
-    made: ReferenceMaker | None,
+    servers: Sequence[AskedServer],
+    lost: Sequence[LostServer],
 ) -> Verification:
+    """Return the result. `servers` are those that the reference was made with."""
     lengths = [p.reading.prompt_tokens for p in known.probes if p.reading.prompt_tokens] or [0]
-    servers = [] if made is None else [made.server, *([made.sibling] if made.sibling else [])]
     return Verification(
         started_at=clock.started_at,
         wall_s=clock.wall_s,
@@ -197,96 +227,23 @@ def _to_result(
         floor=known.floor,
         sibling_median=known.median,
         reference_requests=sum(one.requests for one in servers),
+        reference_tokens=sum(one.tokens for one in servers),
         prompt_lengths=(min(lengths), max(lengths)),
         salted=known.salted,
-        warnings=tuple(_warn(known, sides)),
+        warnings=tuple(warn(known, sides)),
         sides=tuple(sides),
         named=tuple(name_parts(sides)),
-        exit_code=choose_exit_code([one.outcome for one in sides if one.part_of is None]),
+        lost=tuple(lost),
+        exit_code=choose_exit_code([one.outcome for one in sides if one.part_of is None], lost),
     )
 
 
-def choose_exit_code(outcomes: Sequence[VerificationOutcome]) -> int:
-    """Return 1 if any server is another one, else 3 if any is undecided, else 0."""
+def choose_exit_code(
+    outcomes: Sequence[VerificationOutcome], lost: Sequence[LostServer] = ()
+) -> int:
+    """Return 1 if any server is another one, else 4 if any is lost, 3 if undecided, else 0."""
     if VerificationOutcome.ANOTHER in outcomes:
         return FAIL
+    if lost:
+        return INFRASTRUCTURE
     return UNDECIDED if VerificationOutcome.UNDECIDED in outcomes else PASS
-
-
-def _warn(known: VerificationReference, sides: Sequence[VerifiedSide]) -> list[str]:
-    found = []
-    if known.floor is None:
-        found.append(
-            "no floor is known, so nothing can be called another model: name a healthy sibling"
-            " with --sibling HOST, or the floor with --floor NATS"
-        )
-    for one in sides:
-        if one.salted != known.salted:
-            found.append(
-                f"{one.name}: asked {_state(one.salted)}, and the reference {_state(known.salted)}:"
-                " the prefix cache may change the last digits"
-            )
-        if one.unanswered:
-            found.append(f"{one.name}: {one.unanswered} probes without an answer do not count")
-        if one.samples:
-            found.append(
-                f"{one.name}: it ignores the temperature of 0, and samples. Log-probabilities are"
-                " still compared, second tokens only where the first are equal"
-            )
-        found += warn_of_path(one.name, one.engines)
-    return found
-
-
-def _state(salted: bool) -> str:
-    return "without its prefix cache" if salted else "with it"
-
-
-async def _open_maker(
-    server: NamedPlan, sibling: NamedPlan | None, session: VerifySession, stack: AsyncExitStack
-) -> ReferenceMaker:
-    plan = server.plan
-    extensions.include(plan.include_path)
-    rules = session.rules
-    texts = (
-        texts_of_tasks(await asyncio.to_thread(prepare, plan))
-        if rules.text is None
-        else read_texts(rules.text)
-    )
-    asked = await stack.enter_async_context(open_server(server, session))
-    if not asked.lists:
-        raise NotComparableError(
-            f"{server.name}: UNSUPPORTED: the server reports no log-probabilities of its tokens",
-            hint="A reference needs them: use a server that takes logprobs=5.",
-        )
-    other = None
-    if sibling is not None:
-        opening = open_server(sibling, session, chat=asked.chat)
-        other = await stack.enter_async_context(opening)
-        other.salted = asked.salted and other.salted
-    cutter = CandidateCutter(texts, rules.seed)
-    if (context := await asked.client.context_tokens()) is not None:
-        cutter.fit(context)
-    protocol = describe_protocol(asked, texts, rules.text, [task.name for task in plan.tasks])
-    return ReferenceMaker(server=asked, sibling=other, cutter=cutter, protocol=protocol)
-
-
-def _to_reference(made: ReferenceMaker, rules: VerifyRules) -> VerificationReference:
-    sibling = measure_sibling(made.probes)
-    info = made.server.client.endpoint
-    return VerificationReference(
-        made_at=Stopwatch().started_at,
-        model=info.model or "",
-        server=info.info.server,
-        server_version=info.info.version,
-        fingerprint=made.server.fingerprint,
-        source=info.base_url,
-        seed=rules.seed,
-        protocol=made.protocol,
-        salted=made.server.salted,
-        chat=made.server.chat,
-        noise=measure_noise(made.probes),
-        step=measure_step(made.probes),
-        floor=rules.floor if sibling is None or rules.floor is not None else sibling[0],
-        median=None if sibling is None else sibling[1],
-        probes=tuple(made.probes),
-    )

@@ -1,4 +1,4 @@
-"""Repeat the same questions and checks continuously, and raise an alarm if they get worse."""
+"""Repeat the same questions, checks and probes, and raise an alarm if they get worse or differ."""
 
 __all__ = [
     "alarming",
@@ -9,9 +9,12 @@ __all__ = [
     "job",
     "judging",
     "metrics",
+    "numerics",
     "pool",
+    "probing",
     "questions",
     "record",
+    "reference",
     "story",
     "text",
 ]

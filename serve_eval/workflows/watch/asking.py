@@ -1,4 +1,4 @@
-"""One round of a watch: a smoke test if due, and as many questions as the tokens allow."""
+"""One round of a watch: a smoke test if due, as many questions as the tokens allow, and probes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from serve_eval.workflows.watch import judging, pool
 from serve_eval.workflows.watch.budget import LEAST, Budget, budget, smoke_tokens
 from serve_eval.workflows.watch.job import WatchSession
 from serve_eval.workflows.watch.pool import QuestionPool
+from serve_eval.workflows.watch.probing import ask_probes, plan_probes
 from serve_eval.workflows.watch.record import Seen, State
 
 
@@ -29,6 +30,7 @@ async def ask_round(session: WatchSession) -> Seen:
         smoke=smoke_tokens(session.checks),
         prompt_tokens=state.prompt_tokens,
         answer_tokens=session.pool.answer_tokens,
+        probes=plan_probes(session),
     )
     due = bool(spending.smoke_every) and (
         state.rounds % spending.smoke_every == 0 or judging.is_asked_again(state)
@@ -50,7 +52,8 @@ async def ask_round(session: WatchSession) -> Seen:
         if due:
             await _smoke(session, client, seen)
         results = await pool.ask(client, session.pool, positions)
-    await _note_all(session, seen, results)
+        await _note_all(session, seen, results)
+        await ask_probes(session, client, seen)
     seen.seconds = clock.wall_s
     return seen
 

@@ -13,7 +13,7 @@ from serve_eval.schema import Endpoint
 from serve_eval.workflows.watch import pool, record
 from serve_eval.workflows.watch.job import WatchJob
 from serve_eval.workflows.watch.pool import QuestionPool
-from serve_eval.workflows.watch.record import State
+from serve_eval.workflows.watch.record import State, WatchedProbes
 
 LEAST_PROMPTS = 20
 """Smallest number of prompts from which a baseline can be learnt."""
@@ -65,5 +65,12 @@ async def _begin_anew(job: WatchJob, environ: Mapping[str, str]) -> tuple[State,
         usable=[[] for _ in range(count)],
         misses=[0] * count,
         prompt_tokens=asked.prompt_tokens(),
+        probes=None
+        if job.reference is None
+        else WatchedProbes(count=len(job.reference.known.probes)),
     )
     return state, asked
+
+
+def _begin_probes(job: WatchJob) -> WatchedProbes | None:
+    return None if job.reference is None else WatchedProbes(count=len(job.reference.known.probes))

@@ -1,4 +1,4 @@
-"""Divide the tokens of a round between the smoke test and questions.
+"""Divide the tokens of a round between the smoke test, probes and questions.
 
 Prompt tokens and generated tokens count. The functions are pure.
 """
@@ -28,7 +28,7 @@ has its own load."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The tokens of a round.
+    """The tokens of a round, of which `probes` are kept for the probes of a reference.
 
     A smoke test takes at most `smoke` tokens and runs every `smoke_every` rounds (0: never). A
     question takes at most `question` tokens.
@@ -38,10 +38,11 @@ class Budget:
     smoke: int
     smoke_every: int
     question: int
+    probes: int = 0
 
     def questions(self, *, smoke: bool) -> int:
         """Return the number of questions that fit into a round."""
-        return (self.tokens - self.smoke * smoke) // self.question
+        return (self.tokens - self.probes - self.smoke * smoke) // self.question
 
 
 def checks_of(checks: Sequence[Check]) -> list[Check]:
@@ -59,24 +60,35 @@ def smoke_tokens(checks: Sequence[Check]) -> int:
     )
 
 
-def budget(tokens: int, *, smoke: int, prompt_tokens: Sequence[int], answer_tokens: int) -> Budget:
+def budget(
+    tokens: int, *, smoke: int, prompt_tokens: Sequence[int], answer_tokens: int, probes: int = 0
+) -> Budget:
     """Return how a round spends its tokens.
 
-    A smoke test that takes more than half of the tokens runs every second round. One that takes
-    more than all of them never runs. Raises PlanError if the tokens are too few.
+    `probes` tokens are kept for probes. A smoke test that takes more than half of the rest runs
+    every second round. One that takes more than all of it never runs. Raises PlanError if the
+    tokens are too few.
     """
-    question = max(prompt_tokens) + answer_tokens
-    if tokens < LEAST * question:
+    question, rest = max(prompt_tokens) + answer_tokens, max(0, tokens - probes)
+    if rest < LEAST * question:
+        beside = f" and the probes, which take up to {probes} tokens" if probes else ""
+        fewer = ", ask fewer probes with --probes-per-round N" if probes else ""
         raise PlanError(
-            f"--budget-tokens: {tokens} tokens are enough for {tokens // question} questions of up"
-            f" to {question} tokens",
+            f"--budget-tokens: {tokens} tokens are enough for {rest // question} questions of up"
+            f" to {question} tokens{beside}",
             hint=(
-                f"Give at least {LEAST * question}, or shorten the answers with --set"
-                " TASK.max_tokens=N."
+                f"Give at least {LEAST * question + probes}{fewer}, or shorten the answers with"
+                " --set TASK.max_tokens=N."
             ),
         )
-    every = 0 if not smoke or smoke > tokens else 1 if 2 * smoke <= tokens else 2
-    return Budget(tokens=tokens, smoke=smoke if every else 0, smoke_every=every, question=question)
+    every = 0 if not smoke or smoke > rest else 1 if 2 * smoke <= rest else 2
+    return Budget(
+        tokens=tokens,
+        smoke=smoke if every else 0,
+        smoke_every=every,
+        question=question,
+        probes=probes,
+    )
 
 
 def describe_budget(
@@ -125,6 +137,17 @@ def describe_budget(
             f" notices falls of more than {short:.1%} of the answers, this one of more than"
             f" {least:.1%}"
         )
+
+
+def describe_probes(per_round: int, count: int, tokens: int, *, every_s: float) -> str:
+    """Return a line that describes the cost of `per_round` probes of `count`, `tokens` a round."""
+    asked, rounds = min(per_round, count), math.ceil(count / per_round)
+    day = f", {86400.0 / every_s * tokens:,.0f} per day" if every_s else ""
+    return (
+        f"probes: {asked} per round, at most {tokens:,} of these tokens{day}; all {count} are asked"
+        f" once in {rounds} round{'s' if rounds > 1 else ''}. They need no baseline: an alarm that"
+        " the model is another one is possible from the first round on"
+    )
 
 
 def least_fall(prompts: int, passes: int, tolerance: float) -> float:

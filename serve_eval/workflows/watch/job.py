@@ -15,6 +15,7 @@ from serve_eval.workflows.watch.alarming import Delivery
 from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.pool import QuestionPool
 from serve_eval.workflows.watch.record import State
+from serve_eval.workflows.watch.reference import WatchReference
 
 if TYPE_CHECKING:
     from serve_eval.workflows.watch.metrics import Metrics
@@ -25,6 +26,7 @@ class WatchJob:
     """The endpoint to watch, and how to watch it.
 
     `pool` holds the task's prompts; if it is None, the watch generates `prompts` questions.
+    `reference` has the probes of each round (None: none).
     `tokens` is the budget of a round. `timeout_s` limits each request. The watch ends after
     `rounds` rounds (None: never) and, with `ends`, after an alarm.
     """
@@ -41,6 +43,7 @@ class WatchJob:
     seed: int | None
     ends: bool
     delivery: Delivery
+    reference: WatchReference | None = None
 
     @property
     def base_url(self) -> str:
@@ -54,7 +57,10 @@ class WatchJob:
         rules = record.plain(self.rules)
         if not self.rules.round_means:
             del rules["round_means"]  # Folders of older versions do not have it.
-        return {"base_url": self.base_url, "asked": asked, "rules": rules}
+        bound = {"base_url": self.base_url, "asked": asked, "rules": rules}
+        if self.reference is not None:
+            bound["verify_reference"] = {"sha256": self.reference.digest}
+        return bound
 
     def limit(self, plan: Plan) -> Plan:
         """Return the plan without retries: failures measure the availability of the endpoint."""

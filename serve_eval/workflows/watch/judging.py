@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from serve_eval.checks.row import CheckOutcome
 from serve_eval.stats import sequential_monitor
 from serve_eval.workflows.watch.bets import (
     ACCURACY,
-    ALPHA,
     FAILURES,
     FLOOR_ALPHA,
     USABLE,
     bet,
-    evidence,
+    build_alarm,
     highest_gain,
-    limit,
 )
+from serve_eval.workflows.watch.numerics import judge_probes
 from serve_eval.workflows.watch.record import (
     CheckHistory,
     LearntLevel,
@@ -85,7 +84,7 @@ def judge(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
     """Add a round to the state and return the new alarms, which the state holds as well."""
     state.rounds = seen.round
     _count(state, seen)
-    raised = [*_availability(state, seen, rules)]
+    raised = [*judge_probes(state, seen), *_availability(state, seen, rules)]
     if seen.asked:
         total = math.fsum(value for value in seen.values if value is not None)
         state.recent = [*state.recent[1 - RECENT :], (len(seen.asked), seen.answered, total)]
@@ -211,7 +210,7 @@ def _worse(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
                 ]
                 told += f"; last rounds: {', '.join(shares)}"
             figures = {"baseline": level.mean, "floor": level.floor, "at_least": least}
-            raised.append(_alarm(state, seen, kind, told, figures))
+            raised.append(build_alarm(state, seen, kind, told, figures))
     return raised
 
 
@@ -222,7 +221,7 @@ def _availability(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlar
     state.silent = 0 if seen.came else state.silent + 1
     if state.silent >= SILENT:
         told = f"no answer in {state.silent} consecutive rounds; {seen.first_failure}"
-        raised.append(_alarm(state, seen, DOWN, told, {}))
+        raised.append(build_alarm(state, seen, DOWN, told, {}))
     elif not state.silent:
         _over(state, {DOWN})
     share = 1.0 - seen.came / len(seen.asked)
@@ -232,7 +231,7 @@ def _availability(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlar
             f" {_kinds(seen)}"
         )
         raised.append(
-            _alarm(
+            build_alarm(
                 state, seen, FAILURES, told, {"at_most": rules.max_error_rate, "this_round": share}
             )
         )
@@ -241,21 +240,6 @@ def _availability(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlar
 
 def _kinds(seen: Seen) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in seen.failures.items()) or "none"
-
-
-def _alarm(
-    state: State, seen: Seen, kind: str, told: str, figures: Mapping[str, float]
-) -> WatchAlarm:
-    if kind in ALPHA:
-        figures = {
-            **figures,
-            "evidence_nats": evidence(state, kind),
-            "limit_nats": limit(kind),
-            "alpha": ALPHA[kind],
-        }
-    return WatchAlarm(
-        kind=kind, round=seen.round, at=seen.started_at, told=told, figures=dict(figures)
-    )
 
 
 # -- checks ------------------------------------------------------
@@ -279,7 +263,7 @@ def _checks(state: State, seen: Seen) -> list[WatchAlarm]:
                 f"{name} passed in the first {LEARNT} smoke tests, but not in the last"
                 f" {row.failing}: "
             )
-            alarm = _alarm(state, seen, CHECK, told + seen.told.get(name, outcome), {})
+            alarm = build_alarm(state, seen, CHECK, told + seen.told.get(name, outcome), {})
             alarm.subject = name
             raised.append(alarm)
     return raised

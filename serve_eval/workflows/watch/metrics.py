@@ -65,8 +65,9 @@ class Metrics:
         )
         self._alarm = gauge("alarm", "1 while an alarm of the kind is active.", "kind")
         self._check = gauge("check_passed", "1 if the last smoke test passed the check.", "check")
-        for kind, _ in bets.ALPHA.items():
-            self._limit.labels(kind).set(bets.limit(kind))
+        self._beyond = gauge(
+            "probes_beyond_ratio", "Share of the last round's probes that lie beyond the floor."
+        )
 
     def state(self, state: State, rules: WatchRules) -> None:
         """Set the gauges from the state."""
@@ -78,9 +79,10 @@ class Metrics:
             self._floor.set(state.accuracy.floor - rules.tolerance)
         self._learnt.set(1.0 if state.accuracy is not None else judging.learnt(state, rules))
         standing = {alarm.kind for alarm in state.standing}
-        for kind in (*bets.ALPHA, judging.DOWN, judging.CHECK):
+        for kind in (*bets.levels(state), judging.DOWN, judging.CHECK):
             self._alarm.labels(kind).set(kind in standing)
-        for kind in bets.ALPHA:
+        for kind in bets.levels(state):
+            self._limit.labels(kind).set(bets.limit(state, kind))
             self._evidence.labels(kind).set(bets.evidence(state, kind))
 
     def round(self, seen: Seen, alarms: list[str]) -> None:
@@ -94,6 +96,8 @@ class Metrics:
             self._latency.observe(latency)
         for name, outcome in (seen.checks or {}).items():
             self._check.labels(name).set(outcome == CheckOutcome.PASS)
+        if seen.probes is not None and seen.probes.measured:
+            self._beyond.set(seen.probes.beyond / len(seen.probes.measured))
         for kind in alarms:
             self._raised.labels(kind).inc()
         self._duration.set(seen.seconds)

@@ -23,6 +23,32 @@ SCHEMA_VERSION = 1
 STATE_FILE, ROUNDS_FILE = "state.json", "rounds.jsonl"
 
 
+class SeenProbes(msgspec.Struct, kw_only=True):
+    """The probes of a round.
+
+    `asked` are the ids of the probes in the reference, and `nats` their distances from it (None: no
+    answer, or none that can be compared). `beyond` of them lie beyond `limit` nats, and `far` of
+    these far beyond it. If none was asked, `unfit` is the reason (empty: no question of the round
+    was answered either). `salted` and `listed` say how the endpoint answered: without its prefix
+    cache, and with log-probabilities.
+    """
+
+    asked: list[str] = []
+    nats: list[float | None] = []
+    limit: float
+    beyond: int = 0
+    far: int = 0
+    unfit: str = ""
+    salted: bool = True
+    listed: bool = False
+    first_failure: str = ""
+
+    @property
+    def measured(self) -> list[float]:
+        """The distances of the answers."""
+        return [one for one in self.nats if one is not None]
+
+
 class Seen(msgspec.Struct, kw_only=True):
     """The results of a round.
 
@@ -33,7 +59,7 @@ class Seen(msgspec.Struct, kw_only=True):
     it was not finished. `tokens` are the prompt and generated tokens of all requests, with upper
     estimates if the server did not count. `latencies_s` are those of the answers. `unscored`
     answers have no value, because the scorer raised or timed out; `first_unscored` explains the
-    first.
+    first. `probes` are those of a reference (None: the watch has no reference).
     """
 
     round: int
@@ -52,6 +78,7 @@ class Seen(msgspec.Struct, kw_only=True):
     latencies_s: list[float] = []
     unscored: int = 0
     first_unscored: str = ""
+    probes: SeenProbes | None = None
 
     @property
     def answered(self) -> int:
@@ -80,6 +107,35 @@ class Bets(msgspec.Struct, kw_only=True):
     logs: list[float] = []
 
 
+class ProbeCounts(msgspec.Struct, kw_only=True):
+    """Probes that were tried, those `beyond` the floor, and those `far` beyond it."""
+
+    tried: int = 0
+    beyond: int = 0
+    far: int = 0
+
+
+class WatchedProbes(msgspec.Struct, kw_only=True):
+    """The state of the probes of a reference with `count` of them.
+
+    Cycle number `cycle` asks each probe once; `place` of them were asked in it. The evidence has
+    `rounds` rounds and `cycles` cycles so far, and its counts are those of the `latest` round and
+    of the cycle. The endpoint is `settled` if it answered in the reference's way in the last round,
+    `salted` if without its prefix cache. `warned` lists the warnings that were printed.
+    """
+
+    count: int
+    cycle: int = 1
+    place: int = 0
+    rounds: int = 0
+    cycles: int = 0
+    latest: ProbeCounts = msgspec.field(default_factory=ProbeCounts)
+    in_cycle: ProbeCounts = msgspec.field(default_factory=ProbeCounts)
+    settled: bool = False
+    salted: bool = True
+    warned: list[str] = []
+
+
 class CheckHistory(msgspec.Struct, kw_only=True):
     """The history of a check of the smoke test.
 
@@ -95,9 +151,9 @@ class CheckHistory(msgspec.Struct, kw_only=True):
 class WatchAlarm(msgspec.Struct, kw_only=True):
     """An alarm of a watch.
 
-    `kind` is accuracy, usable, failures, down, or check. `subject` names the check. `figures` are
-    the values behind the alarm. `delivered` means that it was sent to the command and the webhook.
-    `over` means that its cause has ended, so it may be raised again.
+    `kind` is numerics, accuracy, usable, failures, down, or check. `subject` names the check.
+    `figures` are the values behind the alarm. `delivered` means that it was sent to the command and
+    the webhook. `over` means that its cause has ended, so it may be raised again.
     """
 
     kind: str
@@ -122,7 +178,7 @@ class State(msgspec.Struct, kw_only=True):
     each prompt in the order of the passes. `misses` counts how often a prompt had no answer
     although others had, and `dropped` lists the prompts that were dropped for that. `accuracy` and
     `share_usable` are set once the baseline is complete. `recent` has requests, answers and sum of
-    scores of the last rounds.
+    scores of the last rounds. `probes` is None without a reference.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -144,6 +200,7 @@ class State(msgspec.Struct, kw_only=True):
     smokes: int = 0
     recent: list[tuple[int, int, float]] = []
     alarms: list[WatchAlarm] = []
+    probes: WatchedProbes | None = None
 
     @property
     def standing(self) -> list[WatchAlarm]:

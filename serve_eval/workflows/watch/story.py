@@ -22,6 +22,7 @@ from serve_eval.workflows.watch.asking import ask_round
 from serve_eval.workflows.watch.beginning import LEAST_PROMPTS, begin
 from serve_eval.workflows.watch.budget import checks_of
 from serve_eval.workflows.watch.job import WatchJob, WatchSession
+from serve_eval.workflows.watch.numerics import forget_probes, warn_once
 from serve_eval.workflows.watch.record import Seen, WatchAlarm
 from serve_eval.workflows.watch.text import describe_unjudged, line
 
@@ -97,6 +98,8 @@ def _catch_up(session: WatchSession, *, forget: bool) -> None:
         judging.judge(state, seen, rules)
     if forget:
         state.alarms, state.bets, state.silent = [], {}, 0
+        if state.probes is not None:
+            state.probes = forget_probes(state.probes)
     record.save(session.folder, state)
     if session.metrics is not None:
         session.metrics.state(state, rules)
@@ -104,7 +107,7 @@ def _catch_up(session: WatchSession, *, forget: bool) -> None:
 
 def _stands(session: WatchSession) -> bool:
     """Return True, with a message, if an earlier alarm ends the watch."""
-    final = [alarm for alarm in session.state.standing if alarm.kind in bets.ALPHA]
+    final = [alarm for alarm in session.state.standing if alarm.kind in bets.levels(session.state)]
     if not session.job.ends or not final:
         return False
     for alarm in final:
@@ -143,6 +146,8 @@ def _judge_round(session: WatchSession, seen: Seen) -> list[WatchAlarm]:
     record.append(session.folder, seen)
     learning = state.accuracy is None
     new = judging.judge(state, seen, job.rules)
+    salted = job.reference is not None and job.reference.known.salted
+    warnings = list(warn_once(state, seen, salted=salted))
     record.save(session.folder, state)
     if session.metrics is not None:
         session.metrics.round(seen, [alarm.kind for alarm in new])
@@ -150,6 +155,8 @@ def _judge_round(session: WatchSession, seen: Seen) -> list[WatchAlarm]:
     session.notify(line(state, seen, job.rules))
     if learning and judging.blind(state, job.rules):
         session.notify("warning: too few answers are right to notice a fall; watch another task")
+    for warning in warnings:
+        session.notify(warning)
     for alarm in new:
         session.notify(f"ALARM {alarm.name}: {alarm.told}")
     return new

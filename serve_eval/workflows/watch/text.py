@@ -19,7 +19,7 @@ def line(state: State, seen: Seen, rules: WatchRules) -> str:
             "smoke "
             + ", ".join(f"{counts[name]} {name}" for name in ("PASS", "FAIL", "UNSUPPORTED"))
         )
-    parts.append(_accuracy(state, rules))
+    parts += [_accuracy(state, rules), *_probes(state, seen)]
     if seen.first_failure:
         parts.append(f"first failure: {seen.first_failure}")
     if seen.unscored:
@@ -48,9 +48,29 @@ def _accuracy(state: State, rules: WatchRules) -> str:
         return f"baseline complete: {state.accuracy.mean:.1%}, alarm if below {least:.1%}"
     words = [
         f"{kind} {_wealth(bets.evidence(state, kind))} of {1 / a:.0f}"
-        for kind, a in bets.ALPHA.items()
+        for kind, a in bets.levels(state).items()
+        if kind != bets.NUMERICS
     ]
     return f"evidence {', '.join(words)}"
+
+
+def _probes(state: State, seen: Seen) -> list[str]:
+    """Return how many probes are as the reference, and the evidence if any is not."""
+    found = seen.probes
+    if found is None:
+        return []
+    if not found.asked:
+        return ["probes not asked"]
+    came = len(found.measured)
+    missing = f", {len(found.asked) - came} without an answer" if came < len(found.asked) else ""
+    if not came:
+        why = f": {found.first_failure}" if found.first_failure else ""
+        return [f"probes: none of {len(found.asked)} can be compared{why}"]
+    weight = ""
+    if state.probes is not None and state.probes.in_cycle.beyond:
+        most = 1 / bets.levels(state)[bets.NUMERICS]
+        weight = f" (evidence {_wealth(bets.evidence(state, bets.NUMERICS))} of {most:.0f})"
+    return [f"probes {came - found.beyond} of {came} as the reference{missing}{weight}"]
 
 
 def describe_unjudged(state: State, rules: WatchRules) -> str | None:

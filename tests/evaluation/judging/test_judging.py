@@ -26,6 +26,7 @@ from serve_eval.evaluation.storage.records.judgements import Judgements
 from serve_eval.evaluation.storage.records.reply_proofs import ConnectionStep, judges_proofs
 from serve_eval.report.terminal import render
 from serve_eval.schema import FailureKind, Limits, Outcome, Plan, Spec
+from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.references.register import register
 from tests.evaluation.judging.conftest import JudgeServer, fair, unsure
 
@@ -177,6 +178,12 @@ def test_a_judgement_that_is_missing_is_no_wrong_answer_and_is_asked_for_again(
             pytest.approx(100 * (right + 1) / N),
         )
         assert task.judges[0].unreadable + task.judges[0].failed == 1
+        [diagnosed] = diagnose(out).runs[0].tasks
+        assert diagnosed.breakdown is not None
+        told, *messages = diagnosed.breakdown.judge_errors
+        assert told.startswith("judge judge-1: 1 ")
+        assert all("refused" in one for one in messages)
+        assert len(messages) == task.judges[0].failed
         judge.prompts.clear()
         judge.says = fair
         again = (await evaluate(plan, out, environ={})).tasks[0]

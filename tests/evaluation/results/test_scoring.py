@@ -55,6 +55,8 @@ from serve_eval.schema import (
 from tests.cli.command import environment, serve_eval
 from tests.processes.test_bounded_call import _gone
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 KINDS = ["fine", "raises", "exits", "hangs", "none", "nan", "beyond", "fine"]
 FILE = """
 import re

@@ -237,6 +237,10 @@ class MockCluster:
 
         self._run(start())
 
+    def lead(self, name: str, url: str) -> None:
+        """Let a pod's server be one that already serves at an address of this machine."""
+        self._ports[name] = int(url.split(":")[2].partition("/")[0])
+
     def remove(self, name: str) -> None:
         """Remove a pod."""
 

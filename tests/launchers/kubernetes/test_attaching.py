@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launchers import kubernetes
-from launchers._kubernetes import waiting, watch
+from launchers._kubernetes import surroundings, waiting, watch
 from serve_eval.errors import LaunchError
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.kubernetes.mock_cluster import (
@@ -248,7 +248,7 @@ def test_the_address_in_the_cluster_is_that_of_the_service(
         return resolve("127.0.0.1" if inside else host, *more, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
-    monkeypatch.setenv(kubernetes.IN_A_POD, "10.0.0.1")
+    monkeypatch.setenv(surroundings.IN_A_POD, "10.0.0.1")
     cluster.add(pod("llama-0"), any_model=True)
     port = cluster.port_of("llama-0")
     cluster.add(service(ports=[{"port": port, "targetPort": port}]))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from serve_eval.client.wire_format.answering_servers import CONTEXT_SERVER, GENERATION_SERVER
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Endpoint, Limits, Plan, Prompt, Report, Spec
@@ -56,6 +57,9 @@ class Said:
     tokens: int = TOKENS
     status: int = 200
     delay_s: float = 0.0
+    prompt_tokens: int = 20
+    cached: int | None = None
+    servers: tuple[str, str] | None = None
 
 
 Act = Callable[[Asked], Said]
@@ -142,10 +146,16 @@ class Server:
         return self._answer(said)
 
     def _answer(self, said: Said) -> Reply:
-        usage = 20 + self.more_prompt_tokens, said.tokens
-        return answer(
-            said.text, finish=said.finish, usage=usage, choice={"stop_reason": said.stop_reason}
-        )
+        usage = said.prompt_tokens + self.more_prompt_tokens, said.tokens
+        more: dict[str, Any] = {"finish": said.finish, "choice": {"stop_reason": said.stop_reason}}
+        if said.servers is not None:
+            context, generation = said.servers
+            more["headers"] = {CONTEXT_SERVER: context, GENERATION_SERVER: generation}
+        if said.cached is not None:
+            counts = {"prompt_tokens": usage[0], "completion_tokens": usage[1]}
+            told = {**counts, "prompt_tokens_details": {"cached_tokens": said.cached}}
+            return answer(said.text, body={"usage": told}, **more)
+        return answer(said.text, usage=usage, **more)
 
 
 def plan_for(

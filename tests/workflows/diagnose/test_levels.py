@@ -14,7 +14,13 @@ from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.schema import Outcome
 from serve_eval.workflows.diagnose.evidence import Evidence
 from serve_eval.workflows.diagnose.finding import ALPHA
-from serve_eval.workflows.diagnose.levels import OF_A_RUN, OF_A_TASK, sum_levels
+from serve_eval.workflows.diagnose.levels import (
+    OF_A_COMPARISON,
+    OF_A_RUN,
+    OF_A_TASK,
+    sum_levels,
+    sum_own_levels,
+)
 from serve_eval.workflows.diagnose.story import findings
 from tests.workflows.diagnose.test_pure import healthy
 
@@ -25,9 +31,17 @@ def test_the_sum_of_the_levels_is_what_the_documentation_says() -> None:
     said = " ".join(TEXT.split())
     own = sum(level for level in (*OF_A_TASK.values(), *OF_A_RUN.values()) if level == ALPHA)
     assert f"together .{round(1000 * own):03d}" in said
-    found = re.search(r"a healthy run of one task with a probability of \.(\d+) at most", said)
+    found = re.search(
+        r"the tests accuse a healthy run of one task with a probability of \.(\d+) at most", said
+    )
     assert found is not None
     assert float(f"0.{found[1]}") == pytest.approx(sum_levels())
+    alone = re.search(
+        r"own tests accuse a healthy run of one task with a probability of \.(\d+)", said
+    )
+    assert alone is not None
+    assert float(f"0.{alone[1]}") == pytest.approx(sum_own_levels())
+    assert f"`slice` adds .00{round(1000 * OF_A_RUN['slice'])}" in said
     more = re.search(r"each further task adds \.(\d+)", said)
     assert more is not None
     assert float(f"0.{more[1]}") == pytest.approx(sum_levels(2) - sum_levels(1))
@@ -41,7 +55,8 @@ def test_every_rule_of_the_table_that_tests_has_its_level_in_the_sum() -> None:
     ]
     assert {
         rule for rule, _, speaks, _ in rows if "test" in speaks
-    } == OF_A_TASK.keys() | OF_A_RUN.keys()
+    } == OF_A_TASK.keys() | OF_A_RUN.keys() | OF_A_COMPARISON.keys()
+    assert f"add .00{round(1000 * sum(OF_A_COMPARISON.values()))}" in " ".join(TEXT.split())
 
 
 @pytest.mark.parametrize(("apart", "said"), [(10, False), (11, True)])

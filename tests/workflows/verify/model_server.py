@@ -24,7 +24,9 @@ class ModelServer:
     share of prompts in whose place it answers another one. `certain` makes each token certain;
     `short` leaves the first token out of the list; `plain` lists none; `salts` False refuses a
     cache_salt; `chat_only` refuses completions. `busy` requests get 503 first. `samples` draws each
-    token, whatever the temperature. Prompts of `wrong_from` tokens and more are taken for others.
+    token, whatever the temperature.
+    `thinks` begins each message with the same token. Prompts of `wrong_from` tokens and more are
+    taken for others. `counts_more` prompt tokens are counted.
     """
 
     name: str = "m"
@@ -41,6 +43,8 @@ class ModelServer:
     busy: int = 0
     samples: bool = False
     wrong_from: int | None = None
+    thinks: bool = False
+    counts_more: int = 0
     failing: float = 0.0
     decimals: int = 12
     fingerprint: str | None = None
@@ -48,9 +52,10 @@ class ModelServer:
     server: ScriptedServer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.server = ScriptedServer(self._reply)
+        self.server = ScriptedServer(self.reply)
 
-    def _reply(self, request: HttpRequest) -> Reply:
+    def reply(self, request: HttpRequest) -> Reply:
+        """Answer a request."""
         if "cache_salt" in request.body and not self.salts:
             return fail(400, "cache_salt: extra inputs are not permitted")
         if self.busy and request.body.get("logprobs") is not None:
@@ -74,6 +79,8 @@ class ModelServer:
         for place in range(0 if self.ends_at_once else request.max_tokens):
             at = prompt + text
             top = self._next(at, exact=self.second_only and place == 0)
+            if self.thinks and not place and not request.body.get("continue_final_message"):
+                top = {"<think>": -1e-4}
             chosen = max(top, key=lambda word: top[word])
             if self.samples:
                 weights = [math.exp(value) for value in top.values()]
@@ -81,7 +88,7 @@ class ModelServer:
             text += chosen
             tokens.append({"token": chosen, "logprob": top[chosen], "top": top})
         choice = {"logprobs": None if self.plain else _listed(tokens[self.short :], request.chat)}
-        usage = len(request.prompt) // 4, len(tokens)
+        usage = len(request.prompt) // 4 + self.counts_more, len(tokens)
         body = {} if self.fingerprint is None else {"system_fingerprint": self.fingerprint}
         return answer(text, choice=choice, usage=usage, body=body)
 

@@ -22,6 +22,7 @@ from serve_eval.evaluation.storage.reports.verification_files import (
 from serve_eval.schema import (
     Limits,
     Plan,
+    ProbeRoute,
     Spec,
     Verification,
     VerificationOutcome,
@@ -157,7 +158,10 @@ def test_second_tokens_are_aligned_where_the_first_is_not_listed(
 
 def test_flips_count_where_there_are_no_log_probabilities(tmp_path: Path) -> None:
     a, b = ModelServer(name="a"), ModelServer(name="b", plain=True)
-    assert _outcome(_verify(a, b, tmp_path / "1", floor=0.08)) is IDENTICAL
+    sound = _verify(a, b, tmp_path / "1", floor=0.08)
+    assert _outcome(sound) is OTHER
+    assert sound.sides[0].why.startswith("0 of ")
+    assert "finer differences were not seen" in sound.sides[0].why
     bad = ModelServer(name="b", plain=True, numerics=1.0)
     assert _outcome(_verify(a, bad, tmp_path / "2", floor=0.08)) is ANOTHER
 
@@ -166,7 +170,7 @@ def test_a_server_that_samples_is_told_of_and_needs_log_probabilities(tmp_path: 
     a = ModelServer(name="a")
     found = _verify(a, ModelServer(name="b", samples=True), tmp_path / "1", floor=0.08)
     assert _outcome(found) is IDENTICAL
-    assert any("ignores the temperature of 0" in line for line in found.warnings)
+    assert any("temperature of 0 is ignored" in line for line in found.warnings)
     greedy = _verify(a, ModelServer(name="b"), tmp_path / "2", floor=0.08)
     assert not any("temperature" in line for line in greedy.warnings)
     with pytest.raises(NotComparableError, match="UNSUPPORTED: it reports no log-probabilities"):
@@ -181,13 +185,24 @@ def test_one_probe_is_longer_than_a_chunk(tmp_path: Path) -> None:
     assert far.prompt_tokens > CHUNK
     assert len(far.repeats) == 3
     told = io.StringIO()
-    render(found, [], Console(file=told, width=200))
+    render(found, [], {}, Console(file=told, width=200))
     assert "it is the only one longer than 2,048: a fault of long prompts" in told.getvalue()
 
 
 def test_a_server_that_is_busy_at_first_does_not_refuse_salts(tmp_path: Path) -> None:
     found = _verify(ModelServer(name="a"), ModelServer(name="b", busy=2), tmp_path, floor=0.08)
     assert (_outcome(found), found.sides[0].salted) == (IDENTICAL, True)
+
+
+@pytest.mark.parametrize(("more", "told"), [(0, None), (1, "1 prompt token more"), (9, "9 prompt")])
+def test_other_counts_of_prompt_tokens_are_told(
+    tmp_path: Path, more: int, told: str | None
+) -> None:
+    b = ModelServer(name="b", counts_more=more)
+    [side] = _verify(ModelServer(name="a"), b, tmp_path, floor=0.08).sides
+    found = [line for line in side.prompts if line.startswith("prompts: the server counts")]
+    assert len(found) == (told is not None)
+    assert all(told in line for line in found if told)
 
 
 def test_answers_that_end_at_once_are_another_model(tmp_path: Path) -> None:
@@ -237,6 +252,19 @@ def test_chats_are_asked_where_there_are_no_completions(tmp_path: Path) -> None:
     a, b = (ModelServer(name=name, chat_only=True) for name in "ab")
     assert _outcome(_verify(a, b, tmp_path / "1", floor=0.08)) is IDENTICAL
     bad = ModelServer(name="b", chat_only=True, numerics=0.5)
+    assert _outcome(_verify(a, bad, tmp_path / "2", floor=0.08)) is ANOTHER
+
+
+def test_a_model_that_thinks_first_continues_its_own_message(tmp_path: Path) -> None:
+    a, b = (ModelServer(name=name, chat_only=True, thinks=True) for name in "ab")
+    found = _verify(a, b, tmp_path / "1", floor=0.08)
+    assert _outcome(found) is IDENTICAL
+    known = read_reference(tmp_path / "1/reference.json")
+    assert (known.route, known.protocol["route"]) == (ProbeRoute.PREFIX, "prefix")
+    asked = [one.body for one in b.server.requests if one.body.get("max_tokens") == 2]
+    assert {one["messages"][-1]["role"] for one in asked} == {"assistant"}
+    assert all(one["continue_final_message"] for one in asked)
+    bad = ModelServer(name="b", chat_only=True, thinks=True, numerics=0.6)
     assert _outcome(_verify(a, bad, tmp_path / "2", floor=0.08)) is ANOTHER
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from serve_eval.schema import Message
 from tests import skills
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models, raw
+from tests.workflows.verify.model_server import ModelServer
 
 
 @dataclass
@@ -16,7 +17,8 @@ class Endpoint:
 
     Every `wrong`-th question is answered wrong and every `failing`-th with HTTP 500 (0: none).
     `empty` makes all answers empty. `server.bodies` holds the requests, `alarms` what the webhook
-    received. The webhook answers with the statuses in `refusals` until they are used up.
+    received. The webhook answers with the statuses in `refusals` until they are used up. `model`
+    answers the probes.
     """
 
     wrong: int = 0
@@ -25,6 +27,7 @@ class Endpoint:
     chat: bool = True
     alarms: list[dict[str, Any]] = field(default_factory=list)
     refusals: list[int] = field(default_factory=list)
+    model: ModelServer | None = None
     server: ScriptedServer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -34,6 +37,8 @@ class Endpoint:
         )
 
     def _reply(self, request: HttpRequest) -> Reply:
+        if self.model is not None and _is_probe(request):
+            return self.model.reply(request)
         if self.failing and request.number % self.failing == 0:
             return fail(500, "Internal Server Error")
         text = skills.answer((Message(role="user", content=request.prompt),)) or "hm"
@@ -46,3 +51,7 @@ class Endpoint:
             return fail(self.refusals.pop(0))
         self.alarms.append(request.body)
         return raw(status=204)
+
+
+def _is_probe(request: HttpRequest) -> bool:
+    return request.body.get("logprobs") is not None

@@ -6,9 +6,11 @@ floors. The conclusion is
 
 * ANOTHER, if the evidence shows that more than ALLOWED of the probes lie beyond the floor, or more
   than ALLOWED_FAR of them far beyond it. Both bets share one error budget: their evidence is
-  averaged, and must exceed 1 / ALPHA.
-* IDENTICAL, if a share of SHARE beyond the noise is excluded, and no probe lies beyond three times
-  the noise. Where the reference's server never differs from itself, that means no difference;
+  averaged, and 1 / evidence is a p-value at any time. Holm's correction over all servers of a
+  family must leave it at ALPHA or below;
+* IDENTICAL, if a share of SHARE beyond the noise is excluded, no probe lies beyond three times the
+  noise, and the server lists log-probabilities. Where the reference's server never differs from
+  itself, that means no difference;
 * OTHER NUMERICS, if a share of SHARE beyond three floors is excluded;
 * UNDECIDED otherwise.
 
@@ -23,6 +25,7 @@ from dataclasses import dataclass, field
 
 from serve_eval.schema import ProbeDistance, VerificationOutcome
 from serve_eval.stats.exceedances import log_evidence_above, share_upper_bound
+from serve_eval.stats.multiplicity import holm
 
 ALPHA = 0.01
 ALLOWED, ALLOWED_FAR = 0.05, 0.01
@@ -61,17 +64,47 @@ class DistanceLimits:
         return max(FAR_NATS, FLOORS * self.beyond_floor)
 
 
-@dataclass(slots=True, kw_only=True)
+def weigh_probes(asked: int, beyond_floor: int, far: int) -> float:
+    """Return the natural logarithm of the evidence that a server is another one.
+
+    Of `asked` probes, `beyond_floor` lie beyond the floor and `far` of them far beyond it. The
+    evidence is the mean of that against ALLOWED and that against ALLOWED_FAR.
+    """
+    bets = (
+        log_evidence_above(beyond_floor, asked - beyond_floor, ALLOWED),
+        log_evidence_above(far, asked - far, ALLOWED_FAR),
+    )
+    top = max(bets)
+    return top + math.log(sum(math.exp(bet - top) for bet in bets) / len(bets))
+
+
+class ServerFamily:
+    """The servers whose outcomes share the level ALPHA.
+
+    Each p-value holds at any time and never rises, so Holm's correction of the present ones keeps
+    the level whenever the command stops, and a server that was found stays found. Servers that are
+    not asked any more, or not yet, count too.
+    """
+
+    def __init__(self, limits: DistanceLimits, servers: int) -> None:
+        self.members = [ProbeEvidence(limits=limits, family=self) for _ in range(servers)]
+
+    def correct(self) -> list[float]:
+        """Return the p-value of each server, corrected over all of them."""
+        return holm([one.p for one in self.members])
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class ProbeEvidence:
     """The counts of one server's distances so far, and the evidence in them.
 
-    `tried` counts probes with and without an answer, `asked` those with one. `found` is True from
-    the first probe on at which the evidence exceeds 1 / `alpha`, and `highest` is the natural
-    logarithm of the most evidence so far.
+    `tried` counts probes with and without an answer, `asked` those with one. `highest` is the
+    natural logarithm of the most evidence so far. `numbers` counts distances between
+    log-probabilities, not between texts alone. A server without a `family` is judged alone.
     """
 
     limits: DistanceLimits
-    alpha: float = ALPHA
+    family: ServerFamily | None = field(default=None, repr=False)
     tried: int = 0
     asked: int = 0
     beyond_noise: int = 0
@@ -79,13 +112,26 @@ class ProbeEvidence:
     beyond_floors: int = 0
     far: int = 0
     last_far: int = 0
+    numbers: int = 0
     highest: float = 0.0
     distances: list[ProbeDistance] = field(default_factory=list)
 
     @property
+    def p(self) -> float:
+        """The p-value of the server alone, by the most evidence so far."""
+        return math.exp(-self.highest)
+
+    @property
+    def p_holm(self) -> float:
+        """The p-value, corrected over the servers of the family."""
+        if self.family is None:
+            return self.p
+        return self.family.correct()[self.family.members.index(self)]
+
+    @property
     def found(self) -> bool:
-        """True if the server is another one, by the evidence at any time so far."""
-        return self.highest >= -math.log(self.alpha)
+        """True if the server is another one, by the evidence of all servers at any time so far."""
+        return self.p_holm <= ALPHA
 
     @property
     def largest(self) -> float:
@@ -97,6 +143,7 @@ class ProbeEvidence:
         limits, nats = self.limits, distance.nats
         self.asked += 1
         self.distances.append(distance)
+        self.numbers += not distance.texts_only
         self.beyond_noise += nats > limits.beyond_noise
         self.beyond_floor += nats > limits.beyond_floor
         self.beyond_floors += nats > FLOORS * limits.beyond_floor
@@ -104,15 +151,7 @@ class ProbeEvidence:
             self.far += 1
             self.last_far = self.asked
         if limits.floor is not None:
-            self.highest = max(self.highest, self._log_evidence())
-
-    def _log_evidence(self) -> float:
-        bets = (
-            log_evidence_above(self.beyond_floor, self.asked - self.beyond_floor, ALLOWED),
-            log_evidence_above(self.far, self.asked - self.far, ALLOWED_FAR),
-        )
-        top = max(bets)
-        return top + math.log(sum(math.exp(bet - top) for bet in bets) / len(bets))
+            self.highest = max(self.highest, weigh_probes(self.asked, self.beyond_floor, self.far))
 
     def conclude(self) -> VerificationOutcome:
         """Return the outcome so far. UNDECIDED means that more probes may decide."""
@@ -121,7 +160,7 @@ class ProbeEvidence:
         waiting = self.far and self.asked < self.last_far + MORE
         if not self.asked or waiting:
             return VerificationOutcome.UNDECIDED
-        alike = self.largest <= FLOORS * self.limits.beyond_noise
+        alike = self.numbers and self.largest <= FLOORS * self.limits.beyond_noise
         if alike and self.bound_share(self.beyond_noise) < SHARE:
             return VerificationOutcome.IDENTICAL
         if self.limits.floor is not None and self.bound_share(self.beyond_floors) < SHARE:
@@ -160,6 +199,11 @@ class ProbeEvidence:
             return (
                 f"{self.beyond_noise} of {self.asked} probes differ by more than the server from"
                 f" itself, by at most {self.largest:.3g} nat"
+            )
+        if outcome is VerificationOutcome.OTHER_NUMERICS and not self.numbers:
+            return (
+                f"{self.beyond_noise} of {self.asked} probes have another clear first token; the"
+                " server lists no log-probabilities, so finer differences were not seen"
             )
         if outcome is VerificationOutcome.OTHER_NUMERICS:
             return (

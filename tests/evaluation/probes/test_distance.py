@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from serve_eval.evaluation.probes.distance import GONE, find_step, measure_distance
 from serve_eval.schema import ProbeReading, TokenReading
-from serve_eval.workflows.verify.distance import GONE, find_step, measure_distance
 
 RED = TokenReading(text=" red", logprob=-0.9, top={" red": -0.9, " blue": -1.2, " green": -2.5})
 NEAR = TokenReading(text=" red", logprob=-0.95, top={" red": -0.95, " blue": -1.1, " green": -2.6})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from serve_eval.schema import ProbeDistance
-from serve_eval.schema import VerificationOutcome as Outcome
-from serve_eval.workflows.verify.evidence import (
+from serve_eval.evaluation.probes.evidence import (
     ALLOWED,
     ALLOWED_FAR,
     ALPHA,
@@ -17,7 +18,12 @@ from serve_eval.workflows.verify.evidence import (
     MORE,
     DistanceLimits,
     ProbeEvidence,
+    ServerFamily,
+    weigh_probes,
 )
+from serve_eval.schema import ProbeDistance
+from serve_eval.schema import VerificationOutcome as Outcome
+from serve_eval.stats.multiplicity import holm
 
 FLOOR = 0.08
 NEAR, BEYOND, VERY_FAR = 0.05, 0.2, 3.0
@@ -87,6 +93,83 @@ def test_a_healthy_server_is_rarely_another_one_at_any_look() -> None:
                 break
         accused += evidence.found
     assert accused <= 8  # the level allows 4 on average
+
+
+LIMITS = DistanceLimits(noise=0.0, step=0.0, floor=FLOOR)
+COUNTS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 40)), min_size=1, max_size=20)
+
+
+def _family(counts: Sequence[tuple[int, int]]) -> ServerFamily:
+    """Return servers with numbers of probes beyond the floor, after those within it."""
+    family = ServerFamily(LIMITS, len(counts))
+    for one, (beyond, near) in zip(family.members, counts, strict=True):
+        for number, value in enumerate([NEAR] * near + [BEYOND] * beyond):
+            one.add(ProbeDistance(probe=str(number), nats=value))
+    return family
+
+
+@given(COUNTS)
+def test_holm_finds_at_least_the_servers_that_a_shared_level_finds(
+    counts: list[tuple[int, int]],
+) -> None:
+    family = _family(counts)
+    for one in family.members:
+        alone = one.p <= ALPHA
+        if one.p < ALPHA / len(counts):
+            assert one.conclude() is Outcome.ANOTHER
+        assert alone or not one.found  # and none that would not be found alone
+
+
+@given(COUNTS, st.data())
+def test_a_server_that_was_found_stays_found(
+    counts: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    family = _family(counts)
+    before = [one.found for one in family.members]
+    place = data.draw(st.integers(0, len(counts) - 1))
+    for value in data.draw(st.lists(st.sampled_from([NEAR, BEYOND, VERY_FAR]), max_size=20)):
+        family.members[place].add(ProbeDistance(probe="more", nats=value))
+    assert all(one.found for one, was in zip(family.members, before, strict=True) if was)
+
+
+def test_servers_found_before_leave_the_others_a_larger_level() -> None:
+    """The evidence of 145 is too little for 1 of 2 servers, and enough for the last one."""
+    clear, unclear = (8, 0), (3, 1)
+    assert not any(one.found for one in _family([unclear, unclear]).members)
+    assert all(one.found for one in _family([clear, unclear]).members)
+    assert [one.found for one in _family([clear, unclear, (0, 60)]).members] == [
+        True,
+        False,
+        False,
+    ]  # a server that is sound, and not asked any more, still counts
+
+
+def test_the_confidence_of_a_sound_outcome_is_that_of_one_server() -> None:
+    many = _family([(0, 0)] * 64)
+    for number in range(50):
+        many.members[0].add(ProbeDistance(probe=str(number), nats=0.0))
+    assert many.members[0].conclude() is Outcome.IDENTICAL
+    assert many.members[0].bound_share(0) == _judge([0.0] * 50).bound_share(0)
+
+
+@pytest.mark.parametrize("broken", [0, 32])
+def test_a_fleet_at_the_limits_has_one_error_rate_for_all_its_servers(broken: int) -> None:
+    """Of 64 servers, some are broken and found at once; the others have the most hits allowed."""
+    rng, fleets, healthy, probes = np.random.default_rng(7), 500, 64 - broken, 200
+    drawn = rng.random((fleets * healthy, probes), dtype=np.float32)
+    beyond, far = (
+        np.cumsum(drawn < share, axis=1, dtype=np.int32) for share in (ALLOWED, ALLOWED_FAR)
+    )
+    counts = (np.arange(1, probes + 1, dtype=np.int32) * 64 + beyond) * 32 + far
+    weighed = np.zeros((probes + 1) * 64 * 32)
+    for one in np.flatnonzero(np.bincount(counts.ravel())).tolist():
+        weighed[one] = weigh_probes(one // (64 * 32), one // 32 % 64, one % 32)
+    highest = weighed[counts].max(axis=1).reshape(fleets, healthy)
+    accused = sum(
+        min(holm([0.0] * broken + np.exp(-np.maximum(row, 0.0)).tolist())[broken:]) <= ALPHA
+        for row in highest
+    )
+    assert accused <= ALPHA * fleets
 
 
 @pytest.mark.parametrize(("share", "least"), [(0.08, 0.6), (0.5, 0.999)])

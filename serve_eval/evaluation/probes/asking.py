@@ -6,12 +6,14 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.engine.answer_tokens import AnswerTokens, Unreadable, ask_tokens
 from serve_eval.schema import (
     Message,
     ProbeReading,
+    ProbeRoute,
     Prompt,
     Request,
     SamplingParams,
@@ -24,8 +26,11 @@ PAUSE_S = 0.5
 ATTEMPTS = 3
 LEAST_UNLIKELY, UNLIKELY = 3, 0.2
 """Number and share of first tokens, not the likeliest of their lists, that show sampling."""
+FIRST = "The quick brown fox"
+"""Text of the requests that find out which questions a server takes."""
 CONTINUE = "Continue this text. Write only what follows.\n\n"
-"""Instruction for servers that answer only chats."""
+WRITE = "Write a text."
+"""Instructions for servers that answer only chats."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,15 +40,17 @@ class AskedServer:
     `salted`: each question has a cache_salt of its own, so that nothing comes from the prefix
     cache. Otherwise each question is asked before, and that answer is not used, so that all of its
     blocks come from the cache if there is one. `lists` is False if it lists no tokens. `chosen`
-    counts listed first tokens, and `unlikely` those of them that were not the likeliest.
+    counts listed first tokens, and `unlikely` those of them that were not the likeliest. A request
+    that fails is sent up to `attempts` times.
     """
 
     name: str
     client: Client
     in_flight: int
-    chat: bool = False
+    route: ProbeRoute = ProbeRoute.TEXT
     salted: bool = True
     lists: bool = True
+    attempts: int = ATTEMPTS
     requests: int = 0
     tokens: int = 0
     unanswered: int = 0
@@ -52,16 +59,16 @@ class AskedServer:
     why: str = ""
     fingerprint: str | None = None
 
-    async def settle(self, prompt: str, *, chat: bool | None = None) -> None:
+    async def settle(self, prompt: str, *, route: ProbeRoute | None = None) -> None:
         """Find out which questions the server takes.
 
-        `chat`: it must take chats, or texts, as the reference's server did (None: either). Answers
+        `route` is that of the reference's server (None: texts, or else chats). Answers
         to the two cannot be compared. Raises Unreadable if it takes none.
         """
         last = Unreadable("")
-        for by_chat in (False, True) if chat is None else (chat,):
+        for one in (ProbeRoute.TEXT, ProbeRoute.CHAT) if route is None else (route,):
             for salted in (True, False):
-                self.chat, self.salted, self.lists = by_chat, salted, True
+                self.route, self.salted, self.lists = one, salted, True
                 try:
                     await self._try(prompt, TOKENS)
                 except Unreadable as error:
@@ -126,28 +133,38 @@ class AskedServer:
         return list(await asyncio.gather(*map(ask, prompts)))
 
     async def _try(self, prompt: str, tokens: int) -> AnswerTokens:
-        for attempt in range(ATTEMPTS):
+        for attempt in range(self.attempts):
             try:
                 return await self._ask(prompt, tokens)
             except Unreadable as error:
-                if error.refused or error.text is not None or attempt == ATTEMPTS - 1:
+                if error.refused or error.text is not None or attempt == self.attempts - 1:
                     raise
             await asyncio.sleep(PAUSE_S)
         raise AssertionError
 
     async def _ask(self, prompt: str, tokens: int) -> AnswerTokens:
-        asked: Prompt = (Message(role="user", content=CONTINUE + prompt),) if self.chat else prompt
+        asked, extra = _write_probe(prompt, self.route)
         request = Request(
             sample_id="probe",
             prompt=asked,
             sampling=SamplingParams(max_tokens=tokens),
-            extra={SALT: secrets.token_hex(16)} if self.salted else {},
+            extra={**extra, SALT: secrets.token_hex(16)} if self.salted else extra,
         )
         self.requests += 1
         found = await ask_tokens(request, self.client)
         self.tokens += found.usage.prompt_tokens + found.usage.completion_tokens
         self.fingerprint = found.fingerprint or self.fingerprint
         return found
+
+
+def _write_probe(text: str, route: ProbeRoute) -> tuple[Prompt, dict[str, Any]]:
+    """Return the prompt of a probe, and the fields that its route needs."""
+    if route is ProbeRoute.TEXT:
+        return text, {}
+    if route is ProbeRoute.CHAT:
+        return (Message(role="user", content=CONTINUE + text),), {}
+    turns = Message(role="user", content=WRITE), Message(role="assistant", content=text)
+    return turns, {"continue_final_message": True, "add_generation_prompt": False}
 
 
 def _note(answer: AnswerTokens) -> ProbeReading:

@@ -55,7 +55,9 @@ def _compare_texts(probe: str, a: ProbeReading, b: ProbeReading) -> ProbeDistanc
     flipped = not b.text.startswith(first.text)
     gap = _gap(first)
     nats = gap if flipped and gap > CLEAR_GAP else 0.0
-    return ProbeDistance(probe=probe, nats=nats, at_least=True, flipped=flipped, first_nats=nats)
+    return ProbeDistance(
+        probe=probe, nats=nats, at_least=True, texts_only=True, flipped=flipped, first_nats=nats
+    )
 
 
 def _find(reading: ProbeReading, place: int) -> TokenReading | None:

@@ -1,0 +1,50 @@
+"""Print results; after a red one, also the slice of the samples in which score is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from serve_eval.schema import Comparison, Report
+
+
+def draw_report(report: Report, out_dir: Path) -> None:
+    """Print the report of a run."""
+    from serve_eval.cli._streams import draw
+    from serve_eval.report.terminal import render
+
+    draw(lambda console: render(report, out_dir, console))
+    _draw_slices(out_dir, report.exit_code, report.plan.include_path)
+
+
+def draw_comparison(comparison: Comparison, out_dir: Path) -> None:
+    """Print the result of a comparison."""
+    from serve_eval.cli._streams import draw
+    from serve_eval.workflows.compare.text import render
+
+    draw(lambda console: render(comparison, out_dir, console))
+    _draw_slices(out_dir, comparison.exit_code)
+
+
+def _draw_slices(out_dir: Path, exit_code: int, include_path: Sequence[str] = ()) -> None:
+    from serve_eval.verdicts.exit_code import FAIL
+
+    if exit_code != FAIL:
+        return
+    from serve_eval.cli._streams import draw
+    from serve_eval.report.layout import say
+    from serve_eval.workflows.diagnose.story import name_slices
+
+    lines = name_slices(out_dir, include_path=include_path)
+
+    def write(console: Console) -> None:
+        for line in lines:
+            say(console, line)
+
+    if lines:
+        draw(write)

@@ -1,0 +1,134 @@
+"""Choose among many slices of the samples by the largest of their standardised statistics.
+
+Columns of `members` are slices, the simplest first; rows are prompts. All slices are tested
+together: the distribution of the largest statistic corrects for the choice (Westfall and Young
+1993, "Resampling-Based Multiple Testing", chapter 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from serve_eval.errors import ServeEvalError
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import ArrayLike, NDArray
+
+    from serve_eval.stats.inputs import FloatArray
+
+    BoolArray = NDArray[numpy.bool_]
+    SingleArray = NDArray[numpy.float32]
+
+DRAWS, FIRST_DRAWS = 2999, 199
+"""Numbers of exchanges or permutations: of all, and of those that show whether any is promising."""
+PROMISING = 0.05
+"""Largest p after the first draws at which more are made."""
+LEAST_PROMPTS, LEAST_INSIDE = 40, 8
+"""Smallest numbers of prompts in all, and inside and outside a slice."""
+LEAST_LOST = 5.0
+"""Smallest net loss, or number of losses beyond the expected one, in a slice that is named."""
+AS_GOOD = 0.95
+"""Part of the largest statistic from which a simpler slice explains as much."""
+CELLS = 8_000_000
+"""Numbers held in memory at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSlice:
+    """The slice with the strongest concentration of losses.
+
+    `place` is its column. `p` is adjusted for all slices. `lost` of `all_lost` prompts that lost
+    score are inside it, and `gained` of `all_gained` that gained.
+    """
+
+    place: int
+    p: float
+    statistic: float
+    lost: int
+    all_lost: int
+    gained: int = 0
+    all_gained: int = 0
+
+
+def choose(strength: FloatArray, passing: BoolArray) -> int | None:
+    """Return the first of the passing slices that is about as strong as the strongest of them."""
+    import numpy
+
+    if not passing.any():
+        return None
+    best = float(strength[passing].max())
+    return int(numpy.flatnonzero(passing & (strength >= AS_GOOD * best))[0])
+
+
+def as_members(members: ArrayLike, prompts: int) -> SingleArray:
+    """Return the slices as numbers. Raises ServeEvalError unless there is a row per prompt."""
+    import numpy
+
+    inside = numpy.asarray(members, dtype=numpy.float32)
+    if inside.ndim != 2 or len(inside) != prompts:
+        raise ServeEvalError(
+            f"slices of {len(inside)} prompts do not fit {prompts} prompts with scores",
+            hint="give one row per prompt and one column per slice",
+        )
+    return inside
+
+
+def is_large_enough(inside: SingleArray) -> BoolArray:
+    """Return which slices have enough prompts inside and outside."""
+    import numpy
+
+    n, size = len(inside), inside.sum(axis=0)
+    enough = (size >= LEAST_INSIDE) & (n - size >= LEAST_INSIDE) & (n >= LEAST_PROMPTS)
+    return numpy.asarray(enough)
+
+
+def sum_inside(losses: ArrayLike, inside: Any) -> FloatArray:
+    """Return the sums of losses inside each slice, for each row of losses.
+
+    `inside` is the transposed table of slices as a sparse array: a prompt is in few of the slices.
+    """
+    import numpy
+
+    sums: FloatArray = (inside @ numpy.asarray(losses, dtype=numpy.float32).T).T
+    return sums
+
+
+def transpose(inside: SingleArray) -> Any:
+    """Return the table of slices for `sum_inside`."""
+    from scipy.sparse import csr_array
+
+    return csr_array(inside.T)
+
+
+def compute_p(
+    observed: FloatArray, draw: Callable[[int], FloatArray], draws: int, prompts: int
+) -> FloatArray:
+    """Return the adjusted p of the observed statistics.
+
+    `draw` returns a number of rows of statistics under the null hypothesis. After a few draws that
+    leave no slice promising, it stops: that can only keep a slice from being named.
+    """
+    import numpy
+
+    most = max(1, CELLS // max(prompts, len(observed)))
+    largest = numpy.empty(0)
+    while len(largest) < draws:
+        size = min(most, FIRST_DRAWS if not len(largest) else draws, draws - len(largest))
+        largest = numpy.concatenate([largest, draw(size).max(axis=1)])
+        p = adjust(observed, largest)
+        if p.min() > PROMISING:
+            break
+    return p
+
+
+def adjust(observed: FloatArray, largest: FloatArray) -> FloatArray:
+    """Return the share of draws with a largest statistic that reaches each observed one."""
+    import numpy
+
+    ordered = numpy.sort(largest)
+    # Sums in single precision differ in their last digits.
+    below = numpy.searchsorted(ordered, observed - 1e-4)
+    return numpy.asarray((1.0 + len(ordered) - below) / (1.0 + len(ordered)), dtype=numpy.float64)

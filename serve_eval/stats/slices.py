@@ -1,0 +1,226 @@
+"""Find the slice of the samples in which an endpoint loses score against its reference.
+
+Two things must hold of a slice:
+
+1. Score is lost inside it. Under health, the scores of a prompt are exchangeable between reference
+   and candidate, so they are exchanged at random, prompt by prompt. This is exact whatever else
+   differs between prompts: that longer answers are more often wrong accuses nobody.
+2. More score is lost inside than a uniform loss explains, and at least half of the net loss.
+
+Slices may be of prompts, or of answers by something that health does not tie to their score, such
+as the worker or the time. For slices by something that comes with the score, such as the length of
+an answer, the sides are exchanged with their answers, and point 2 compares the lost answers with
+wrong answers of the reference and with its answers to the same prompts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from serve_eval.stats.largest_statistic import (
+    DRAWS,
+    LEAST_LOST,
+    FoundSlice,
+    as_members,
+    choose,
+    compute_p,
+    is_large_enough,
+    sum_inside,
+    transpose,
+)
+from serve_eval.stats.uniform_loss import reject_uniform_loss
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import ArrayLike
+
+    from serve_eval.stats.inputs import FloatArray, IntArray
+    from serve_eval.stats.largest_statistic import BoolArray, SingleArray
+
+LEAST_CHANGED = 6
+"""Smallest number of prompts with changed scores in a slice.
+
+Exchanged scores stay changed, so that this choice keeps the test exact."""
+NOISE = 2.0
+"""Standard deviations under health that are taken off the net loss outside a slice.
+
+A slice that is named holds more of the net loss than what is left outside."""
+LEAST_SHARE = 0.5
+"""Smallest share of the lost answers in a slice of answers that is named."""
+CONCENTRATED = 0.01
+"""Level of the tests against a loss that is the same everywhere."""
+
+
+def find_paired_slice(
+    reference: ArrayLike,
+    candidate: ArrayLike,
+    members: ArrayLike,
+    *,
+    level: float,
+    worst: float = 0.0,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> FoundSlice | None:
+    """Return the slice that explains the loss of a candidate against its reference, or None.
+
+    `reference` and `candidate` have a row per run and a column per prompt; higher is better, and
+    `worst` is the score of a spoiled answer. Unequal numbers of runs use the first run of the
+    candidate. `members` has 1 for prompts inside a slice, else 0.
+    """
+    import numpy
+
+    values = _exchangeable(reference, candidate)
+    inside, change = as_members(members, len(values)), _losses(values, 0)
+    kept = _usable(inside, change)
+    if not len(kept):
+        return None
+    inside = inside[:, kept]
+    random = numpy.random.default_rng(seed)
+    p = _exchange_p(values, inside, draws, random)
+    net = change @ inside
+    beyond_noise = change.sum() - net - NOISE * numpy.sqrt((change**2).sum() - change**2 @ inside)
+    passing = (p <= level) & (net >= numpy.maximum(LEAST_LOST, beyond_noise))
+    if not passing.any():
+        return None
+    passing &= reject_uniform_loss(values, change, inside, worst, random) <= CONCENTRATED
+    size = inside.sum(axis=0)
+    strength = (net - change.mean() * size) / numpy.sqrt(size * (change**2).mean())
+    chosen = choose(strength, passing)
+    if chosen is None:
+        return None
+    lost, gained, within = change > 0.0, change < 0.0, inside[:, chosen] > 0.0
+    return FoundSlice(
+        place=int(kept[chosen]),
+        p=float(p[chosen]),
+        statistic=float(strength[chosen]),
+        lost=int((lost & within).sum()),
+        all_lost=int(lost.sum()),
+        gained=int((gained & within).sum()),
+        all_gained=int(gained.sum()),
+    )
+
+
+def find_answer_slice(
+    reference: ArrayLike,
+    candidate: ArrayLike,
+    members: tuple[ArrayLike, ArrayLike],
+    *,
+    level: float,
+    worst: float = 0.0,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> FoundSlice | None:
+    """Return the slice of answers that explains the loss of a candidate, or None.
+
+    Both sides have one score per prompt, and `members` are the slices of their answers.
+    """
+    import numpy
+
+    values = _exchangeable(reference, candidate)
+    before, after = (as_members(side, len(values)) for side in members)
+    change = _losses(values, 0)
+    # An exchange of the answers moves each statistic by the mean of both sides' membership.
+    both = (before + after) / 2.0
+    kept = _usable(both, change)
+    if not len(kept):
+        return None
+    before, after, both = before[:, kept], after[:, kept], both[:, kept]
+    p = _exchange_p(values, both, draws, numpy.random.default_rng(seed))
+    lost, wrong = change > 0.0, values[:, 1] <= worst
+    net = lost.astype(numpy.float32) @ after - (change < 0.0).astype(numpy.float32) @ before
+    passing = (p <= level) & (net >= max(LEAST_LOST, LEAST_SHARE * lost.sum()))
+    unlike = numpy.ones(len(kept))
+    for place in numpy.flatnonzero(passing):
+        sides = before[:, place] > 0.0, after[:, place] > 0.0
+        unlike[place] = min(1.0, len(kept) * _compare_answers(lost, wrong, *sides))
+    chosen = choose(-numpy.log(unlike), passing & (unlike <= CONCENTRATED))
+    if chosen is None:
+        return None
+    return FoundSlice(
+        place=int(kept[chosen]),
+        p=float(p[chosen]),
+        statistic=float(-numpy.log(unlike[chosen])),
+        lost=int((lost & (after[:, chosen] > 0.0)).sum()),
+        all_lost=int(lost.sum()),
+        gained=int(((change < 0.0) & (after[:, chosen] > 0.0)).sum()),
+        all_gained=int((change < 0.0).sum()),
+    )
+
+
+def _compare_answers(
+    lost: BoolArray, wrong: BoolArray, before: BoolArray, after: BoolArray
+) -> float:
+    """Return the p-value that lost answers are in a slice no more often than the reference's.
+
+    It is the larger one of two: against the wrong answers of the reference, and against its answers
+    to the same prompts.
+    """
+    from serve_eval.stats.hypergeometric import no_worse
+    from serve_eval.stats.mcnemar import mcnemar
+
+    counts = (
+        int(lost.sum()),
+        int((lost & after).sum()),
+        int(wrong.sum()),
+        int((wrong & before).sum()),
+    )
+    new, old = int((lost & after & ~before).sum()), int((lost & before & ~after).sum())
+    return max(no_worse([counts]), mcnemar(new, old).p_exact)
+
+
+def _exchangeable(reference: ArrayLike, candidate: ArrayLike) -> FloatArray:
+    """Return the scores that are exchanged: a row per prompt, the candidate's in column 0.
+
+    Sides with the same number of runs are exchanged as a whole, by their means.
+    """
+    import numpy
+
+    before, after = (
+        numpy.atleast_2d(numpy.asarray(side, dtype=numpy.float64))
+        for side in (reference, candidate)
+    )
+    if len(before) == len(after):
+        return numpy.stack([after.mean(axis=0), before.mean(axis=0)], axis=1)
+    return numpy.concatenate([after[:1], before]).T
+
+
+def _losses(values: FloatArray, column: int) -> FloatArray:
+    """Return the loss of each prompt if the score in this column is the candidate's."""
+    import numpy
+
+    picked = values[:, column]
+    loss = (values.sum(axis=1) - picked) / (values.shape[1] - 1) - picked
+    return numpy.where(numpy.abs(loss) < 1e-12, 0.0, loss)
+
+
+def _usable(inside: SingleArray, change: FloatArray) -> IntArray:
+    """Return the columns of slices that are large enough."""
+    import numpy
+
+    changed = (change != 0.0).astype(numpy.float32) @ numpy.ceil(inside)
+    return numpy.flatnonzero(is_large_enough(inside) & (changed >= LEAST_CHANGED))
+
+
+def _exchange_p(
+    values: FloatArray, inside: SingleArray, draws: int, random: numpy.random.Generator
+) -> FloatArray:
+    """Return the adjusted p of a net loss inside each slice, by exchanges of the scores."""
+    import numpy
+
+    # Each prompt counts alike, whether or not its scores differ: losses close together stand out.
+    spread = numpy.sqrt((inside**2).sum(axis=0))
+    moved = values.min(axis=1) < values.max(axis=1)
+    values, inside = values[moved], inside[moved]
+    n, columns = values.shape
+    losses = numpy.stack([_losses(values, column) for column in range(columns)]).astype(
+        numpy.float32
+    )
+    columns_first = transpose(inside)
+    places = numpy.arange(n)
+
+    def exchange(size: int) -> FloatArray:
+        """Return the statistics of `size` exchanges."""
+        picked = random.integers(0, columns, (size, n), dtype=numpy.int8)
+        return numpy.asarray(sum_inside(losses[picked, places], columns_first) / spread)
+
+    return compute_p(sum_inside(losses[0], columns_first) / spread, exchange, draws, n)

@@ -1,0 +1,96 @@
+"""Test whether a slice loses more score than the same damage everywhere explains.
+
+A uniform loss spoils each right answer with the same probability q, so that easy prompts lose more
+than hard ones. Its distribution is simulated: as many losses as q explains are undone, the scores
+of each prompt are exchanged between reference and candidate as under health, and each right answer
+of the candidate is spoiled with probability q. The test is approximate, since q is an estimate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from serve_eval.stats.largest_statistic import CELLS, adjust, sum_inside, transpose
+
+if TYPE_CHECKING:
+    import numpy
+
+    from serve_eval.stats.inputs import FloatArray
+    from serve_eval.stats.largest_statistic import SingleArray
+
+DRAWS = 499
+
+
+class UniformLoss(NamedTuple):
+    """A uniform loss: the part of the losses to undo, and the probability to spoil an answer.
+
+    A spoiled answer scores `worst`.
+    """
+
+    undone: float
+    q: float
+    worst: float
+
+
+def reject_uniform_loss(
+    values: FloatArray,
+    change: FloatArray,
+    inside: SingleArray,
+    worst: float,
+    random: numpy.random.Generator,
+) -> FloatArray:
+    """Return each slice's p of losing no more than by a uniform loss, adjusted for all slices.
+
+    `values` has the exchangeable scores of each prompt in a row, the candidate's first; `change` is
+    the loss of each prompt.
+    """
+    import numpy
+
+    columns = values.shape[1]
+    net, all_lost = max(0.0, float(change.sum())), float(change[change > 0.0].sum())
+    undone = min(1.0, net / all_lost) if all_lost else 0.0
+    spoilable = values.mean(axis=1) + undone * numpy.maximum(change, 0.0) / columns - worst
+    total = max(float(spoilable.sum()), 1e-12)
+    damage = UniformLoss(undone, min(1.0, net / total), worst)
+    columns_first = transpose(inside)
+    expected = sum_inside(spoilable / total, columns_first)
+    rows = max(1, CELLS // values.size)
+    sizes = [min(rows, DRAWS - start) for start in range(0, DRAWS, rows)]
+    blocks = (_draw(values, change, damage, size, random) for size in sizes)
+    drawn = numpy.concatenate([_beyond(one, columns_first, expected) for one in blocks])
+    centre, spread = drawn.mean(axis=0), numpy.maximum(drawn.std(axis=0), 1e-6)
+    strength = (_beyond(change, columns_first, expected) - centre) / spread
+    return adjust(strength, ((drawn - centre) / spread).max(axis=1))
+
+
+def _beyond(losses: FloatArray, inside: Any, expected: FloatArray) -> FloatArray:
+    """Return the net loss inside each slice beyond its part of the whole."""
+    import numpy
+
+    whole: FloatArray = losses.sum(axis=-1)
+    return numpy.asarray(sum_inside(losses, inside) - numpy.multiply.outer(whole, expected))
+
+
+def _draw(
+    values: FloatArray,
+    change: FloatArray,
+    damage: UniformLoss,
+    size: int,
+    random: numpy.random.Generator,
+) -> FloatArray:
+    """Return `size` rows of losses per prompt under a uniform loss."""
+    import numpy
+
+    values, change = values.astype(numpy.float32), change.astype(numpy.float32)
+    n, columns = values.shape
+    places = numpy.arange(n)
+    own = numpy.broadcast_to(values[:, 0], (size, n)).copy()
+    instead = values[places, random.integers(1, columns, (size, n), dtype=numpy.int8)]
+    mended = (change > 0.0) & (random.random((size, n), dtype=numpy.float32) < damage.undone)
+    own[mended] = instead[mended]
+    picked = random.integers(0, columns, (size, n), dtype=numpy.int8)
+    after = numpy.where(picked == 0, own, values[places, picked])
+    others = (own + values[:, 1:].sum(axis=1) - after) / (columns - 1)
+    spoiled = random.random((size, n), dtype=numpy.float32) < damage.q
+    found: FloatArray = others - numpy.where(spoiled, numpy.minimum(after, damage.worst), after)
+    return found

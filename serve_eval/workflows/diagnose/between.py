@@ -1,0 +1,278 @@
+"""Rules that compare the answers of both sides of a comparison, prompt by prompt."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from serve_eval.evaluation.agreement.answer_pairs import common_prefix
+from serve_eval.schema import ComparedTask, Comparison, Response
+from serve_eval.stats.hypergeometric import no_worse
+from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.finding import ALPHA, Finding, ids
+from serve_eval.workflows.diagnose.loops import is_loop
+from serve_eval.workflows.diagnose.signs import SIGNS
+
+LEAST, MOST_SHARE = 10, 0.5
+"""Answers that must differ in the same way, and the share of those that differ at all."""
+TOLERATED, EARLY = 0.1, 0.5
+"""Share by which answers may be shorter in the mean, and ratio below which they end early."""
+AT_START = 0.9
+"""Share of the different answers that differ from their first character on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedAnswers:
+    """The answers of both sides to the same prompts of a task, which are texts.
+
+    `compared` is the result of the comparison, or None if it did not finish.
+    """
+
+    a: TaskEvidence
+    b: TaskEvidence
+    pairs: tuple[tuple[AskedSample, AskedSample], ...]
+    compared: ComparedTask | None
+
+    @property
+    def name(self) -> str:
+        return self.a.name
+
+    @property
+    def responses(self) -> list[tuple[Response, Response]]:
+        return [
+            (one.response, other.response)
+            for one, other in self.pairs
+            if one.response is not None and other.response is not None
+        ]
+
+
+def pair_answers(
+    a: Evidence, b: Evidence, comparison: Comparison | None
+) -> Iterator[ComparedAnswers]:
+    """Yield the tasks that both sides answered."""
+    results = {} if comparison is None else {one.task: one for one in comparison.tasks}
+    others = {task.name: task for task in b.tasks}
+    for task in a.tasks:
+        if (other := others.get(task.name)) is None:
+            continue
+        there = {one.id: one for one in other.witnesses(other.texts)}
+        pairs = tuple((one, there[one.id]) for one in task.witnesses(task.texts) if one.id in there)
+        if pairs:
+            yield ComparedAnswers(a=task, b=other, pairs=pairs, compared=results.get(task.name))
+
+
+def find_differences(found: Iterable[ComparedAnswers]) -> Iterator[Finding]:
+    """Yield the findings of all rules about both sides."""
+    for one in found:
+        for rule in RULES:
+            yield from rule(one)
+
+
+def find_cuts(both: ComparedAnswers) -> Iterator[Finding]:
+    """Yield a finding if one side cuts many more answers at max_tokens than the other.
+
+    Both sides have the same limit, so more tokens are no remedy.
+    """
+    cuts = [(one.truncated, other.truncated) for one, other in both.responses]
+    if both.a.max_tokens <= FEW_TOKENS or (more := _more(cuts)) is None:
+        return
+    side, counts, p = more
+    shown = [
+        pair[side]
+        for pair, cut in zip(both.pairs, cuts, strict=True)
+        if cut[side] and not cut[1 - side]
+    ]
+    loops = sum(one.response is not None and is_loop(one.response.text) for one in shown)
+    told = (
+        f"{'AB'[side]} cuts {counts[side]} of {len(cuts)} answers at max_tokens where"
+        f" {'AB'[1 - side]} cuts {counts[1 - side]}"
+    )
+    if 2 * loops > len(shown):
+        told += f"; {loops} of them repeat themselves to the end"
+    yield _find(
+        both,
+        "cuts",
+        f"{told}: its answers do not end, and more tokens would not help",
+        _find_server(side),
+        shown,
+        p,
+    )
+
+
+def find_lengths(both: ComparedAnswers) -> Iterator[Finding]:
+    """Yield a finding if one side's answers are shorter by a tenth of the mean or more.
+
+    MLPerf's test TEST09 allows a tenth. Tokens are compared if both sides count them. Answers that
+    were cut are those of `find_cuts`: their lengths say nothing.
+    """
+    whole = [
+        (pair, both_said)
+        for pair, both_said in zip(both.pairs, both.responses, strict=True)
+        if not any(one.truncated for one in both_said)
+    ]
+    responses = [both_said for _, both_said in whole]
+    counted = all(
+        one.usage.completion_tokens and other.usage.completion_tokens for one, other in responses
+    )
+    lengths = [(_length(one, counted), _length(other, counted)) for one, other in responses]
+    if len(lengths) < LEAST:
+        return
+    means = [statistics.fmean(side) for side in zip(*lengths, strict=True)]
+    side = 0 if means[0] < means[1] else 1
+    shorter = [one[side] < one[1 - side] for one in lengths]
+    p = mcnemar(sum(shorter), sum(a > b for a, b in _turn(lengths, side))).p_exact_two_sided
+    if means[side] > (1 - TOLERATED) * means[1 - side] or p > ALPHA:
+        return
+    unit = "tokens" if counted else "characters"
+    does = "stops early" if means[side] < EARLY * means[1 - side] else "gives shorter answers"
+    yield _find(
+        both,
+        "lengths",
+        f"{'AB'[side]} {does}: {means[side]:.1f} {unit} in the mean, and {'AB'[1 - side]}"
+        f" {means[1 - side]:.1f}; shorter in {sum(shorter)} of {len(lengths)} prompts",
+        (*_find_server(side), "compare stop strings, eos_token and generation_config of both"),
+        [pair[side] for (pair, _), less in zip(whole, shorter, strict=True) if less],
+        p,
+    )
+
+
+def _turn(lengths: Sequence[tuple[int, int]], side: int) -> list[tuple[int, int]]:
+    """Return the pairs with the lengths of that side first."""
+    return [(one[side], one[1 - side]) for one in lengths]
+
+
+def find_signs(both: ComparedAnswers) -> Iterator[Finding]:
+    """Yield a finding for each sign of damage that the answers of one side show more often."""
+    texts = [(one.text, other.text) for one, other in both.responses]
+    if not texts:
+        return
+    a, b = (list(side) for side in zip(*texts, strict=True))
+    for words, mark in SIGNS.items():
+        marks = list(zip(mark(a, b), mark(b, a), strict=True))
+        if (more := _more(marks, ALPHA / len(SIGNS))) is None:
+            continue
+        side, counts, p = more
+        yield _find(
+            both,
+            "signs",
+            f"{counts[side]} of {len(texts)} answers of {'AB'[side]} {words}, and"
+            f" {counts[1 - side]} of {'AB'[1 - side]}",
+            _find_server(side),
+            [pair[side] for pair, one in zip(both.pairs, marks, strict=True) if one[side]],
+            p,
+        )
+
+
+def _length(response: Response, counted: bool) -> int:
+    return response.usage.completion_tokens if counted else len(response.text)
+
+
+def find_first_difference(both: ComparedAnswers) -> Iterator[Finding]:
+    """Yield a finding if the answers differ from the first token on in almost all prompts."""
+    texts = [(one.text, other.text) for one, other in both.responses]
+    differ = [i for i, (one, other) in enumerate(texts) if one != other]
+    start = [i for i in differ if common_prefix(*texts[i]) == 0]
+    if len(differ) < max(LEAST, MOST_SHARE * len(texts)) or len(start) < AT_START * len(differ):
+        return
+    yield _find(
+        both,
+        "first_token",
+        f"B differs from its first token on in {len(start)} of {len(texts)} answers: another"
+        " prompt, such as by another template, or other weights, and not a fault of long answers",
+        ("serve-eval verify A B", "serve-eval smoke URL --tokenizer DIR"),
+        [both.pairs[i][1] for i in start],
+        None,
+    )
+
+
+def find_self_differences(both: ComparedAnswers) -> Iterator[Finding]:
+    """Yield a finding if one side disagrees with itself far more often than the other."""
+    own = (None, None) if both.compared is None else both.compared.own
+    if own[0] is None or own[1] is None:
+        return
+    counts = [(one.prompts, one.prompts - one.identical) for one in own if one is not None]
+    side = 0 if counts[0][1] * counts[1][0] > counts[1][1] * counts[0][0] else 1
+    (n, k), (m, j) = counts[side], counts[1 - side]
+    p = min(1.0, 2.0 * no_worse([(n, k, m, j)]))
+    if p > ALPHA or k < LEAST:
+        return
+    yield _find(
+        both,
+        "self_differences",
+        f"{'AB'[side]} disagrees with itself in {k} of {n} prompts and {'AB'[1 - side]} in {j} of"
+        f" {m}: unlike servers behind one address, or answers that depend on the load",
+        _find_server(side),
+        [],
+        p,
+        of=n,
+        count=k,
+    )
+
+
+RULES: tuple[Callable[[ComparedAnswers], Iterator[Finding]], ...] = (
+    find_first_difference,
+    find_cuts,
+    find_lengths,
+    find_signs,
+    find_self_differences,
+)
+LEVELS = {"cuts": ALPHA, "lengths": ALPHA, "signs": ALPHA, "self_differences": ALPHA}
+"""Levels of these rules for each task of a comparison."""
+
+
+def drop_contradicted(findings: Sequence[Finding], other: TaskEvidence) -> list[Finding]:
+    """Return the findings about one side without advice that the other side refutes.
+
+    More tokens help no side if the other one needs no more for the same prompts.
+    """
+    return [
+        one
+        for one in findings
+        if not (one.rule == "truncated" and one.task == other.name and _needs_no_more(one, other))
+    ]
+
+
+def _needs_no_more(finding: Finding, other: TaskEvidence) -> bool:
+    cut = sum(one.response is not None and one.response.truncated for one in other.texts)
+    return bool(other.texts) and 2 * cut * finding.of < finding.count * len(other.texts)
+
+
+def _more(
+    pairs: Sequence[tuple[bool, bool]], level: float = ALPHA
+) -> tuple[int, tuple[int, int], float] | None:
+    """Return the side that shows a sign more often, both counts, and p; None if neither clearly."""
+    only = [sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs)]
+    side = 0 if only[0] > only[1] else 1
+    p = mcnemar(only[side], only[1 - side]).p_exact_two_sided
+    if p > level or only[side] < LEAST:
+        return None
+    return side, (sum(a for a, _ in pairs), sum(b for _, b in pairs)), p
+
+
+def _find_server(side: int) -> tuple[str, ...]:
+    return (f"serve-eval verify A B, and serve-eval attribute {'AB'[side]} for its servers",)
+
+
+def _find(
+    both: ComparedAnswers,
+    rule: str,
+    told: str,
+    change: tuple[str, ...],
+    shown: Sequence[AskedSample],
+    p: float | None,
+    *,
+    of: int | None = None,
+    count: int | None = None,
+) -> Finding:
+    return Finding(
+        rule=rule,
+        told=told,
+        change=change,
+        count=len(shown) if count is None else count,
+        of=len(both.pairs) if of is None else of,
+        task=both.name,
+        samples=ids(shown),
+        p=p,
+    )

@@ -1,0 +1,180 @@
+"""Say what the lost samples of a task look like, whether or not a rule knows the cause.
+
+These are facts and counts, without a test: they accuse nobody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from serve_eval.evaluation.storage import journal
+from serve_eval.evaluation.storage.file_names import judgements_file
+from serve_eval.schema import Outcome
+from serve_eval.scorers import numeric
+from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.extraction import states
+from serve_eval.workflows.diagnose.finding import capsule_of
+
+EXAMPLES, MOST_MESSAGES = 3, 2
+LONGEST = 40
+"""Characters of an answer in an example, and of the longest one that is compared by edits."""
+WORDS = {
+    Outcome.WRONG: "wrong",
+    Outcome.PARTIAL: "partly right",
+    Outcome.UNPARSED: "unreadable",
+    Outcome.EMPTY: "empty",
+    Outcome.REASONING_ONLY: "thoughts only",
+    Outcome.REFUSED: "refused",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostExample:
+    """A lost sample that may be shown: what was read from its answer, and what was expected."""
+
+    id: str
+    answer: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """The lost samples of a task by kind.
+
+    `reference` is the reference's value. `near` wrong answers are one edit away from the expected
+    one, and `unread` ones state it although it was not read. `judge_errors` are the reasons for
+    which judges gave no verdict, with their counts. `next` are commands.
+    """
+
+    reference: float | None
+    kinds: dict[str, int]
+    cut: int
+    near: int
+    unread: int
+    examples: tuple[LostExample, ...]
+    judge_errors: tuple[str, ...]
+    next: tuple[str, ...]
+
+
+def break_down(run: Evidence, task: TaskEvidence) -> Breakdown | None:
+    """Return the breakdown of a task that is not green, or None if it is or lost nothing."""
+    if task.passes or not (task.lost or task.unscored):
+        return None
+    bad = [one for one in task.lost if one.response is not None]
+    kinds = Counter(WORDS.get(one.line.outcome, "wrong") for one in bad if one.line is not None)
+    if missing := len(task.missing):
+        kinds["unanswered"] = missing
+    if task.unscored:
+        kinds["not scored"] = task.unscored
+    shown = sorted((one for one in bad if one.shown and one.line), key=_rank)
+    return Breakdown(
+        reference=_reference(task),
+        kinds=dict(kinds.most_common()),
+        cut=sum(one.response is not None and one.response.truncated for one in bad),
+        near=sum(map(is_near, bad)),
+        unread=sum(map(is_unread, bad)),
+        examples=tuple(_show(one) for one in shown[:EXAMPLES]),
+        judge_errors=tuple(_judge_errors(run, task)),
+        next=tuple(_next(run, task, shown)),
+    )
+
+
+def _reference(task: TaskEvidence) -> float | None:
+    reference = None if task.report is None else task.report.reference
+    return None if reference is None else reference.value
+
+
+def is_near(one: AskedSample) -> bool:
+    """Return True if the answer that was read is one edit away from the expected one."""
+    if one.line is None or one.line.answer is None:
+        return False
+    answer, target = _plain(one.line.answer), _plain(one.line.target)
+    longest = max(len(answer), len(target))
+    return 1 < longest <= LONGEST and answer != target and is_one_edit(answer, target)
+
+
+def is_unread(one: AskedSample) -> bool:
+    """Return True if the text states the expected answer, but another one or none was read."""
+    if one.line is None or one.response is None:
+        return False
+    return states(one.response.text, _plain(one.line.target))
+
+
+def _plain(text: str) -> str:
+    return numeric.normalise(text.rpartition("####")[2].strip())
+
+
+def is_one_edit(a: str, b: str) -> bool:
+    """Return True if one character added, removed or changed, or two swapped, turn a into b."""
+    if len(a) > len(b):
+        a, b = b, a
+    if len(b) - len(a) > 1 or a == b:
+        return False
+    i = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
+    if len(a) < len(b):
+        return a[i:] == b[i + 1 :]
+    return a[i + 1 :] == b[i + 1 :] or (
+        a[i : i + 2] == b[i : i + 2][::-1] and a[i + 2 :] == b[i + 2 :]
+    )
+
+
+def _rank(one: AskedSample) -> int:
+    """Return a place that puts wrong answers with something read first."""
+    return 0 if one.line is not None and one.line.answer else 1
+
+
+def _show(one: AskedSample) -> LostExample:
+    assert one.line is not None
+    text = "" if one.response is None else one.response.text
+    answer = _plain(one.line.answer) if one.line.answer else " ".join(text.split())
+    return LostExample(id=one.id, answer=_shorten(answer), target=_shorten(_plain(one.line.target)))
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def _judge_errors(run: Evidence, task: TaskEvidence) -> Iterator[str]:
+    for judge in () if task.report is None else task.report.judges:
+        told = {"failed": judge.failed, "unreadable": judge.unreadable, "missing": judge.missing}
+        counts = ", ".join(f"{count} {name}" for name, count in told.items() if count)
+        if counts:
+            yield f"judge {judge.name}: {counts} of {judge.planned} judgements"
+    file = judgements_file(run.folder, task.name)
+    messages = Counter(
+        f"{one.failure.kind}: {one.failure.message}"
+        for one in (journal.read(file) if file.exists() else ())
+        if one.failure is not None
+    )
+    for message, count in messages.most_common(MOST_MESSAGES):
+        yield f"judges: {count} times {run.mask(message)}"
+
+
+def _next(run: Evidence, task: TaskEvidence, shown: list[AskedSample]) -> Iterator[str]:
+    if shown:
+        yield capsule_of(run, task, shown)
+    yield f"serve-eval verify GOOD {run.base_url}"
+    if run.several_workers:
+        yield f"serve-eval attribute {run.place}"
+
+
+def describe_kinds(found: Breakdown) -> str:
+    """Return the lost samples by kind. Pure."""
+    kinds = ", ".join(f"{count} {kind}" for kind, count in found.kinds.items())
+    cut = f"; {found.cut} of them were cut at max_tokens" if found.cut else ""
+    return f"lost: {kinds}{cut}"
+
+
+def describe_examples(found: Breakdown) -> Iterator[str]:
+    """Yield near misses, examples, errors of judges, and the next commands. Pure."""
+    if found.near:
+        yield f"{found.near} wrong answers are one character away from the expected one"
+    if found.unread:
+        yield f"{found.unread} state the expected answer, but it was not read"
+    for one in found.examples:
+        yield f"e.g. {one.id}: answered {one.answer!r}, expected {one.target!r}"
+    yield from found.judge_errors
+    for command in found.next:
+        yield f"next: {command}"

@@ -1,0 +1,105 @@
+"""The words of a finding about a slice, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from serve_eval.workflows.diagnose import candidates
+from serve_eval.workflows.diagnose.candidates import Slice
+from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.finding import Finding, capsule_of
+
+if TYPE_CHECKING:
+    from serve_eval.stats.largest_statistic import FoundSlice
+
+RULE = "slice"
+SHOWN = 3
+"""Number of sample ids in a finding."""
+_ADVICE = {
+    candidates.WORKER: ("serve-eval attribute {place}", "restart that server, or take it out"),
+    candidates.PAIR: (
+        "serve-eval attribute {place}",
+        "check the transfer of KV caches between these two servers",
+    ),
+    candidates.CACHED: (
+        "serve-eval invariants {url}, rows cold and warm",
+        "a server without prefix cache (trtllm-serve: enable_block_reuse: false; vLLM:"
+        " --no-enable-prefix-caching)",
+    ),
+    candidates.RESIDUE: (
+        "compare with a server of another block or chunk size (trtllm-serve: tokens_per_block,"
+        " --max_num_tokens; vLLM: --block-size)",
+        "serve-eval invariants {url}",
+    ),
+    candidates.LENGTH: (
+        "serve-eval invariants {url}, row chunks",
+        "compare with a server without chunked prefill, and with the model's own rope scaling",
+    ),
+    candidates.LOAD: ("--concurrency 1, then a higher one", "--max_batch_size of the server"),
+    candidates.PLACE: (
+        "restart the server and ask again",
+        "read the logs of the servers from that time on",
+    ),
+    candidates.STREAM: ("--no-stream",),
+    candidates.STEPS: ("compare with a server without speculative decoding",),
+}
+
+
+def report_slice(
+    run: Evidence,
+    task: TaskEvidence,
+    one: Slice,
+    named: FoundSlice,
+    asked: Sequence[AskedSample],
+    fell: Collection[int] | None,
+) -> Finding:
+    """Return the finding about a slice.
+
+    `fell` are the places of the samples with a lower score than in the reference; None: there is no
+    reference.
+    """
+    places = one.inside.nonzero()[0].tolist()
+    inside = [asked[i] for i in places]
+    if fell is None:
+        lost = [sample for sample in inside if sample.lost]
+    else:
+        lost = [asked[i] for i in places if i in fell]
+    return Finding(
+        rule=RULE,
+        told=_describe(task, one, named, len(inside), len(asked), paired=fell is not None),
+        change=(*_advise(run, one.kind), capsule_of(run, task, lost)),
+        count=named.lost,
+        of=named.all_lost,
+        explains=sum(sample.lost for sample in lost),
+        lost=len(task.lost),
+        task=task.name,
+        samples=tuple([sample.id for sample in lost if sample.shown][:SHOWN]),
+        p=named.p,
+    )
+
+
+def _describe(
+    task: TaskEvidence, one: Slice, named: FoundSlice, size: int, n: int, *, paired: bool
+) -> str:
+    if paired:
+        told = (
+            f"{one.told}: {named.lost} of the {named.all_lost} prompts that lost score, and"
+            f" {named.gained} of the {named.all_gained} that gained, in {size / n:.1%} of the"
+            " samples"
+        )
+    else:
+        told = (
+            f"{one.told}: {named.lost} of {size} are wrong or missing, compared with"
+            f" {named.all_lost - named.lost} of {n - size} others"
+        )
+    if one.kind in (candidates.WORKER, candidates.PAIR) and not paired:
+        told += "; a router may send it the prompts of hard subjects"
+    if task.repeats > 1:
+        told += " (first answers only)"
+    return told
+
+
+def _advise(run: Evidence, kind: str) -> tuple[str, ...]:
+    url = run.base_url or "URL"
+    return tuple(text.format(place=run.place, url=url) for text in _ADVICE.get(kind, ()))

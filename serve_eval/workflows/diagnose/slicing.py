@@ -1,0 +1,213 @@
+"""The rule about slices: it names the part of the samples in which score is lost.
+
+With the scores of a reference, or of side A of a comparison, every slice is tested. Without them,
+only slices that a healthy server does not tie to how hard a prompt is.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from serve_eval.workflows.diagnose import candidates
+from serve_eval.workflows.diagnose.candidates import KnownSamples, Slice
+from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.finding import Finding
+from serve_eval.workflows.diagnose.slice_data import (
+    Data,
+    PairedScores,
+    learn,
+    pair_sides,
+    pair_with_reference,
+    read_data,
+)
+from serve_eval.workflows.diagnose.slice_words import report_slice
+
+if TYPE_CHECKING:
+    from serve_eval.stats.largest_statistic import SingleArray
+
+PROMPT_LEVEL, ANSWER_LEVEL = 0.0015, 0.0005
+"""Levels of slices of prompts and of answers, shared by all tasks of a run or a comparison."""
+MOST_SAMPLES = 50_000
+"""Number of samples that are examined; of more, as many are drawn."""
+DRAWS, MOST_DRAWS = 2999, 20_000
+"""Draws for a run of one task, and the largest number of draws."""
+CYCLES = 4
+"""Number of blocks that have to fit between the quartiles of the lengths without a reference."""
+_ENDS = ("truncated", "cuts", "unclosed_reasoning", "stopped_in_reasoning")
+COVERED = {
+    candidates.LOAD: {"concurrency"},
+    candidates.WORKER: {"worker"},
+    candidates.PAIR: {"worker"},
+    candidates.PLACE: {"drift", "server_errors", "worker_gone"},
+    candidates.STOP: {*_ENDS, "stop_string"},
+    candidates.ANSWER_LENGTH: {*_ENDS, "empty", "early_ends"},
+}
+"""Rules that say more about a kind of slice. Such a slice is not named in addition."""
+
+
+def find_slices(
+    run: Evidence, found: Collection[Finding] = (), data: Data | None = None
+) -> Iterator[Finding]:
+    """Yield a finding for each task whose score is lost in a slice of its samples.
+
+    `found` has the findings of other rules. `data` are the data sets, if they are already read.
+    """
+    tasks = [task for task in run.tasks if task.lost]
+    data = read_data(run) if data is None and tasks else data or {}
+    for task in tasks:
+        covered = _list_covered(task, found)
+        if (scores := pair_with_reference(task, data)) is not None:
+            yield from _find_paired(run, task, scores, data, covered, tasks=len(run.tasks))
+        else:
+            yield from _find_alone(run, task, data, covered)
+
+
+def compare_slices(
+    a: Evidence, b: Evidence, found: Collection[Finding] = (), data: Data | None = None
+) -> Iterator[Finding]:
+    """Yield a finding for each task in which B loses score against A in a slice of the samples."""
+    others = {task.name: task for task in a.tasks}
+    tasks = [task for task in b.tasks if task.name in others and task.lost]
+    data = read_data(b) if data is None and tasks else data or {}
+    for task in tasks:
+        covered, other = _list_covered(task, found), others[task.name]
+        if (scores := pair_sides(other, task, data)) is not None:
+            count = len(b.tasks)
+            yield from _find_paired(b, task, scores, data, covered, other=other, tasks=count)
+
+
+def _list_covered(task: TaskEvidence, found: Collection[Finding]) -> set[str]:
+    """Return the kinds of slices about which other rules have said more."""
+    rules = {one.rule for one in found if one.task in (None, task.name)}
+    return {kind for kind, others in COVERED.items() if rules & others}
+
+
+def _find_paired(
+    run: Evidence,
+    task: TaskEvidence,
+    scores: PairedScores,
+    data: Data,
+    covered: Collection[str],
+    *,
+    tasks: int,
+    other: TaskEvidence | None = None,
+) -> Iterator[Finding]:
+    """Yield the slice in which score is lost against the reference or against side A.
+
+    Slices that other rules cover are tested too, so that no other slice has to stand for them.
+    """
+    from serve_eval.stats.slices import find_answer_slice, find_paired_slice
+
+    scores = scores.take(_draw_places(len(scores.asked)))
+    if not scores.lost:
+        return
+    asked, worst, draws = scores.asked, scores.worst, _count_draws(tasks)
+    slices = candidates.list_prompt_slices(learn(run, task, asked, data, other))
+    table = _tabulate(slices, len(asked))
+    before, after = scores.rows()
+    named = find_paired_slice(
+        before, after, table, level=PROMPT_LEVEL / tasks, worst=worst, draws=draws
+    )
+    one = None if named is None else slices[named.place]
+    if named is None and other is not None and len(before) == len(after) == 1:
+        pairs = candidates.list_answer_slices(asked, _order_as(asked, other))
+        tables = [_tabulate([pair[side] for pair in pairs], len(asked)) for side in (1, 0)]
+        level = ANSWER_LEVEL / tasks
+        named = find_answer_slice(
+            before, after, (tables[0], tables[1]), level=level, worst=worst, draws=draws
+        )
+        one = None if named is None else pairs[named.place][0]
+    if named is not None and one is not None and one.kind not in covered:
+        yield report_slice(run, task, one, named, asked, scores.lost)
+
+
+def _find_alone(
+    run: Evidence, task: TaskEvidence, data: Data, covered: Collection[str]
+) -> Iterator[Finding]:
+    """Yield the slice in which more samples are wrong or missing than elsewhere."""
+    from serve_eval.stats.unpaired_slices import find_unpaired_slice
+
+    every = task.witnesses(task.asked)
+    asked = [every[i] for i in _draw_places(len(every))]
+    known = learn(run, task, asked, data)
+    kinds = _list_testable(run, task)
+    slices = candidates.list_prompt_slices(known, _find_largest_block(known))
+    slices = [one for one in slices if one.kind in kinds]
+    named = find_unpaired_slice(
+        [one.lost for one in asked],
+        _tabulate(slices, len(asked)),
+        _stratify(known),
+        level=PROMPT_LEVEL / len(run.tasks),
+        draws=_count_draws(len(run.tasks)),
+    )
+    if named is not None and (one := slices[named.place]).kind not in covered:
+        yield report_slice(run, task, one, named, asked, None)
+
+
+def _list_testable(run: Evidence, task: TaskEvidence) -> set[str]:
+    """Return the kinds of slices that are tested without a reference.
+
+    In an order that is not random, time and load may come with the difficulty of the prompts. The
+    attribution of a report has tested the workers.
+    """
+    kinds = {candidates.RESIDUE}
+    if run.in_random_order:
+        kinds |= {candidates.LOAD, candidates.PLACE, candidates.CACHED}
+        if task.report is None or task.report.attribution is None:
+            kinds |= {candidates.WORKER, candidates.PAIR}
+    return kinds
+
+
+def _find_largest_block(known: KnownSamples) -> int:
+    """Return the largest block that fits several times between short and long prompts.
+
+    The length modulo a larger one would be another word for the length.
+    """
+    lengths = sorted(length for length in known.lengths if length is not None)
+    quarter = len(lengths) // 4
+    return (lengths[-quarter - 1] - lengths[quarter]) // CYCLES if quarter else 0
+
+
+def _stratify(known: KnownSamples) -> list[int]:
+    """Return a number for each sample: its group by metadata, and the third of its length."""
+    groups = next(iter(known.metadata.values()), [None] * len(known.asked))
+    lengths = sorted(length for length in known.lengths if length is not None)
+    ends = [lengths[len(lengths) * third // 3] for third in (1, 2)] if lengths else []
+    strata = [
+        (group, None if length is None else bisect_right(ends, length))
+        for group, length in zip(groups, known.lengths, strict=True)
+    ]
+    numbers = {stratum: number for number, stratum in enumerate(dict.fromkeys(strata))}
+    return [numbers[stratum] for stratum in strata]
+
+
+def _order_as(asked: Sequence[AskedSample], other: TaskEvidence) -> list[AskedSample]:
+    """Return the same samples of another run, in the same order."""
+    by_id = {one.id: one for one in other.asked}
+    return [by_id[one.id] for one in asked]
+
+
+def _count_draws(tasks: int) -> int:
+    """Return the number of draws by which the level of a task can be reached."""
+    return min(MOST_DRAWS, DRAWS * tasks)
+
+
+def _draw_places(n: int) -> list[int]:
+    """Return the places of the samples to examine, in order."""
+    if n <= MOST_SAMPLES:
+        return list(range(n))
+    return sorted(random.Random("slices").sample(range(n), MOST_SAMPLES))
+
+
+def _tabulate(slices: Sequence[Slice], n: int) -> SingleArray:
+    """Return a row per sample and a column per slice: 1 for samples inside it, else 0."""
+    import numpy
+
+    if not slices:
+        return numpy.empty((n, 0), dtype=numpy.float32)
+    return numpy.stack(
+        [one.inside for one in slices], axis=1, dtype=numpy.float32, casting="unsafe"
+    )

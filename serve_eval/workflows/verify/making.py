@@ -1,0 +1,78 @@
+"""Open the servers that a reference is made with, and turn their answers into the reference."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from serve_eval.errors import NotComparableError
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.plugins import extensions
+from serve_eval.schema import VerificationReference
+from serve_eval.workflows.verify.candidates import CandidateCutter
+from serve_eval.workflows.verify.reference import (
+    ReferenceMaker,
+    describe_protocol,
+    measure_noise,
+    measure_sibling,
+    measure_step,
+)
+from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules, VerifySession, open_server
+from serve_eval.workflows.verify.texts import read_texts, texts_of_tasks
+
+
+async def open_maker(
+    server: NamedPlan, sibling: NamedPlan | None, session: VerifySession, stack: AsyncExitStack
+) -> ReferenceMaker:
+    """Open a server and its sibling, and collect the texts of the probes.
+
+    Raises NotComparableError if the server lists no log-probabilities, and what stops a run.
+    """
+    plan = server.plan
+    extensions.include(plan.include_path)
+    rules = session.rules
+    texts = (
+        texts_of_tasks(await asyncio.to_thread(prepare, plan))
+        if rules.text is None
+        else read_texts(rules.text)
+    )
+    asked = await stack.enter_async_context(open_server(server, session))
+    if not asked.lists:
+        raise NotComparableError(
+            f"{server.name}: UNSUPPORTED: the server reports no log-probabilities of its tokens",
+            hint="A reference needs them: use a server that takes logprobs=5.",
+        )
+    other = None
+    if sibling is not None:
+        opening = open_server(sibling, session, route=asked.route)
+        other = await stack.enter_async_context(opening)
+        other.salted = asked.salted and other.salted
+    cutter = CandidateCutter(texts, rules.seed)
+    if (context := await asked.client.context_tokens()) is not None:
+        cutter.fit(context)
+    protocol = describe_protocol(asked, texts, rules.text, [task.name for task in plan.tasks])
+    return ReferenceMaker(server=asked, sibling=other, cutter=cutter, protocol=protocol)
+
+
+def to_reference(made: ReferenceMaker, rules: VerifyRules) -> VerificationReference:
+    """Return the reference with the probes so far."""
+    sibling = measure_sibling(made.probes)
+    info = made.server.client.endpoint
+    return VerificationReference(
+        made_at=Stopwatch().started_at,
+        model=info.model or "",
+        server=info.info.server,
+        server_version=info.info.version,
+        fingerprint=made.server.fingerprint,
+        source=info.base_url,
+        seed=rules.seed,
+        protocol=made.protocol,
+        salted=made.server.salted,
+        route=made.server.route,
+        noise=measure_noise(made.probes),
+        step=measure_step(made.probes),
+        floor=rules.floor if sibling is None or rules.floor is not None else sibling[0],
+        median=None if sibling is None else sibling[1],
+        probes=tuple(made.probes),
+    )

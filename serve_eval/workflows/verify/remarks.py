@@ -1,0 +1,41 @@
+"""Say what limits the conclusions of a verification. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from serve_eval.schema import VerificationReference, VerifiedSide
+from serve_eval.workflows.verify.path import warn_of_path
+from serve_eval.workflows.verify.text import list_names
+
+
+def warn(known: VerificationReference, sides: Sequence[VerifiedSide]) -> list[str]:
+    """Return a line for whatever limits the conclusions about some of the servers."""
+    found = []
+    if known.floor is None:
+        found.append(
+            "no floor is known, so nothing can be called another model: name a healthy sibling"
+            " with --sibling HOST, or the floor with --floor NATS"
+        )
+    if differing := [one.name for one in sides if one.salted != known.salted]:
+        found.append(
+            f"{list_names(differing)}: asked {_state(not known.salted)}, and the reference"
+            f" {_state(known.salted)}: the prefix cache may change the last digits"
+        )
+    if silent := [one for one in sides if one.unanswered]:
+        found.append(
+            f"{list_names([one.name for one in silent])}: {sum(one.unanswered for one in silent)}"
+            " probes without an answer do not count"
+        )
+    if sampling := [one.name for one in sides if one.samples]:
+        found.append(
+            f"{list_names(sampling)}: the temperature of 0 is ignored. Log-probabilities are still"
+            " compared, second tokens only where the first are equal"
+        )
+    for one in sides:
+        found += warn_of_path(one.name, one.engines)
+    return found
+
+
+def _state(salted: bool) -> str:
+    return "without its prefix cache" if salted else "with it"

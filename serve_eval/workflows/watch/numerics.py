@@ -1,0 +1,117 @@
+"""Pure functions that choose the probes of a round and judge their distances from a reference."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+
+from serve_eval.evaluation.probes.evidence import ALLOWED, ALLOWED_FAR
+from serve_eval.workflows.watch.bets import NUMERICS, build_alarm, limit, weigh_spans
+from serve_eval.workflows.watch.record import (
+    ProbeCounts,
+    Seen,
+    SeenProbes,
+    State,
+    WatchAlarm,
+    WatchedProbes,
+)
+
+_UNFIT, _UNSALTED = "unfit", "unsalted"
+
+
+def choose_probes(state: State, most: int) -> list[int]:
+    """Return the positions of at most `most` probes for the next round.
+
+    Each cycle asks every probe once, in a random order of its own, in rounds of about equal size.
+    """
+    probes = state.probes
+    assert probes is not None
+    rng = random.Random(f"{state.seed}:probes:{probes.cycle}")
+    left = rng.sample(range(probes.count), probes.count)[probes.place :]
+    rounds = math.ceil(len(left) / most)
+    return left[: math.ceil(len(left) / rounds)]
+
+
+def judge_probes(state: State, seen: Seen) -> list[WatchAlarm]:
+    """Count the probes of a round, and return an alarm if the evidence is sufficient.
+
+    A probe without an answer counts as one that is as the reference: a failure is never evidence. A
+    round in which none was answered does not count, and its probes are asked again.
+    """
+    probes, found = state.probes, seen.probes
+    if probes is None or found is None:
+        return []
+    probes.settled, probes.salted = found.listed, found.salted
+    if not found.measured:
+        return []
+    _count(probes, found)
+    nats, counts = max(weigh_spans(state), key=lambda span: span[0])
+    if nats < limit(state, NUMERICS):
+        return []
+    most = ALLOWED if counts.beyond else ALLOWED_FAR
+    told = (
+        "the endpoint is another model, precision or cache than the reference:"
+        f" {counts.beyond} of {counts.tried} probes beyond {found.limit:.3g} nat ({most:.0%} may)"
+    )
+    figures = {
+        "probes": counts.tried,
+        "beyond": counts.beyond,
+        "far": counts.far,
+        "beyond_nats": found.limit,
+        "largest_nats": max(found.measured),
+    }
+    return [build_alarm(state, seen, NUMERICS, told, figures)]
+
+
+def _count(probes: WatchedProbes, found: SeenProbes) -> None:
+    """Add the probes of a round to those of its cycle."""
+    if probes.place == 0:
+        probes.cycles += 1
+        probes.in_cycle = ProbeCounts()
+    probes.rounds += 1
+    probes.latest = ProbeCounts(tried=len(found.asked), beyond=found.beyond, far=found.far)
+    probes.in_cycle = ProbeCounts(
+        tried=probes.in_cycle.tried + len(found.asked),
+        beyond=probes.in_cycle.beyond + found.beyond,
+        far=probes.in_cycle.far + found.far,
+    )
+    probes.place += len(found.asked)
+    if probes.place >= probes.count:
+        probes.place = 0
+        probes.cycle += 1
+
+
+def forget_probes(probes: WatchedProbes) -> WatchedProbes:
+    """Return the state of probes without evidence, at the beginning of a new cycle."""
+    return WatchedProbes(
+        count=probes.count,
+        cycle=probes.cycle + 1,
+        settled=probes.settled,
+        salted=probes.salted,
+        warned=probes.warned,
+    )
+
+
+def warn_once(state: State, seen: Seen, *, salted: bool) -> Iterator[str]:
+    """Yield what keeps the probes from being asked as the reference was, once in a watch.
+
+    `salted`: the reference was asked without the prefix cache.
+    """
+    probes, found = state.probes, seen.probes
+    if probes is None or found is None:
+        return
+    texts = {
+        _UNFIT: f"the probes cannot be asked as the reference was: {found.unfit}. The other sensors"
+        " go on, and each round tries again"
+        if found.unfit
+        else "",
+        _UNSALTED: "the endpoint refuses cache_salt, so each probe is asked twice, and half as many"
+        " are asked: the prefix cache may change the last digits"
+        if found.asked and salted and not found.salted
+        else "",
+    }
+    for name, text in texts.items():
+        if text and name not in probes.warned:
+            probes.warned.append(name)
+            yield f"warning: {text}"

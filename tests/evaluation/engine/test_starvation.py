@@ -1,0 +1,91 @@
+"""Test the warning about requests that wait far longer than others."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from serve_eval.evaluation.engine import starvation
+from serve_eval.evaluation.engine.starvation import LEAST_ANSWERS, StarvationWatch
+from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.schema import Limits, Plan, Spec
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer
+
+
+class _Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _watch(median_s: float, answers: int) -> tuple[StarvationWatch, _Clock]:
+    clock = _Clock()
+    watch = StarvationWatch(clock)
+    for number in range(answers):
+        watch.begin(number)
+        clock.now += median_s
+        watch.end(number)
+    return watch, clock
+
+
+@pytest.mark.parametrize(
+    ("median_s", "answers", "age_s", "told"),
+    [
+        (0.01, LEAST_ANSWERS, 10.1, True),
+        (0.01, LEAST_ANSWERS, 9.0, False),
+        (0.01, LEAST_ANSWERS - 1, 10.1, False),
+        (0.001, LEAST_ANSWERS, 4.9, False),
+        (0.001, LEAST_ANSWERS, 5.1, True),
+        (1.0, LEAST_ANSWERS, 500.0, False),
+    ],
+)
+def test_a_thousand_medians_and_five_seconds_are_too_long(
+    median_s: float, answers: int, age_s: float, told: bool
+) -> None:
+    watch, clock = _watch(median_s, answers)
+    assert watch.look() is None
+    watch.begin("slow")
+    clock.now += age_s
+    watch.begin("young")
+    said = watch.look()
+    assert (said is not None) is told
+    if said is not None:
+        assert f"waiting for {age_s:.0f} s" in said
+        assert "--concurrency auto" in said
+    watch.end("slow")
+    assert watch.look() is None
+
+
+def test_a_run_warns_once_while_requests_starve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starvation, "TIMES", 3.0)
+    monkeypatch.setattr(starvation, "LEAST_S", 0.3)
+    monkeypatch.setattr(starvation, "LOOK_S", 0.02)
+
+    async def reply(request: HttpRequest) -> Reply:
+        if request.number == 20:
+            await asyncio.sleep(1.5)
+        return answer("4")
+
+    server = ScriptedServer(reply)
+    plan = Plan(
+        model="m",
+        launcher=Spec(name="external", options={}),
+        tasks=(Spec(name="word_problems", options={"num_samples": 90}),),
+        limits=Limits(concurrency=4),
+        no_reference=True,
+    )
+    said = list[str]()
+
+    async def ask() -> None:
+        async with server.serve() as url:
+            here = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+            await evaluate(here, tmp_path / "out", environ={}, notify=said.append)
+
+    asyncio.run(ask())
+    assert sum("has been waiting for" in line for line in said) == 1

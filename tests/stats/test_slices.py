@@ -1,0 +1,179 @@
+"""The tests of slices: exact under exchange, blind to a loss that is the same everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.stats.largest_statistic import adjust, choose
+from serve_eval.stats.slices import find_answer_slice, find_paired_slice
+from serve_eval.stats.unpaired_slices import find_unpaired_slice
+
+N = 120
+
+
+def first(size: int, n: int = N) -> NDArray[Any]:
+    """Return a slice of the first prompts."""
+    return numpy.arange(n) < size
+
+
+def columns(*slices: NDArray[Any]) -> NDArray[Any]:
+    return numpy.stack(slices, axis=1)
+
+
+def test_a_slice_that_holds_all_losses_is_named_with_its_counts() -> None:
+    after = numpy.ones(N)
+    after[:15] = 0.0
+    before = numpy.ones(N)
+    before[100:103] = 0.0  # three prompts gain
+    slices = columns(~first(60), first(60), first(20), first(40))
+    found = find_paired_slice(before, after, slices, level=0.01)
+    assert found is not None
+    assert (found.place, found.lost, found.all_lost) == (2, 15, 15)
+    assert (found.gained, found.all_gained) == (0, 3)
+    # At least 2**-15 by exchange; 2,999 draws cannot show less than 1/3000.
+    assert found.p == pytest.approx(1 / 3000)
+
+
+@pytest.mark.parametrize(("lost", "named"), [(8, False), (14, True)])
+def test_p_is_at_least_that_of_the_signs_inside(lost: int, named: bool) -> None:
+    """Eight losses have a p of 2**-8 = .0039, above the level of .0015."""
+    after = numpy.ones(N)
+    after[:lost] = 0.0
+    found = find_paired_slice(numpy.ones(N), after, columns(first(20)), level=0.0015)
+    assert (found is not None) is named
+
+
+def test_of_equally_strong_slices_the_first_is_named() -> None:
+    after = numpy.ones(N)
+    after[:20] = 0.0
+    found = find_paired_slice(
+        numpy.ones(N), after, columns(first(20), first(20), first(20) & first(30)), level=0.01
+    )
+    assert found is not None
+    assert found.place == 0
+    assert choose(numpy.array([9.6, 10.0]), numpy.array([True, True])) == 0
+    assert choose(numpy.array([9.4, 10.0]), numpy.array([True, True])) == 1
+    assert choose(numpy.array([9.6, 10.0]), numpy.array([False, False])) is None
+
+
+def test_more_runs_of_the_reference_count() -> None:
+    after = numpy.ones((1, N))
+    after[0, :20] = 0.0
+    before = numpy.ones((3, N))
+    before[1, 60:70] = 0.0
+    found = find_paired_slice(before, after, columns(first(60), first(20)), level=0.01)
+    assert found is not None
+    assert (found.place, found.lost) == (1, 20)
+
+
+def test_a_loss_outside_that_is_larger_hides_a_slice() -> None:
+    """All twenty are lost inside; twenty or forty-five of a hundred outside."""
+    for end, named in ((40, True), (65, False)):
+        after = numpy.ones(N)
+        after[:end] = 0.0
+        found = find_paired_slice(numpy.ones(N), after, columns(first(20)), level=0.01)
+        assert (found is not None) is named
+
+
+@pytest.mark.parametrize(("prompts", "size"), [(39, 20), (N, 7), (N, N - 7)])
+def test_small_runs_and_slices_say_nothing(prompts: int, size: int) -> None:
+    after = numpy.ones(prompts)
+    after[:size] = 0.0
+    table = columns(first(size, prompts))
+    assert find_paired_slice(numpy.ones(prompts), after, table, level=0.05) is None
+    assert find_unpaired_slice(after == 0.0, table, numpy.zeros(prompts), level=0.05) is None
+
+
+def test_tables_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ServeEvalError, match="do not fit 120 prompts"):
+        find_paired_slice(numpy.ones(N), numpy.ones(N), numpy.ones((7, 1)), level=0.01)
+
+
+def test_answers_that_are_in_a_slice_as_often_as_wrong_ones_of_the_reference_are_not_named() -> (
+    None
+):
+    """All lost answers are long. That says nothing if the reference's wrong answers are, too."""
+    before, after = numpy.ones(N), numpy.ones(N)
+    after[:25] = 0.0
+    before[80:] = after[80:] = 0.0
+    long_after = after == 0.0
+    long_before = before == 0.0
+    level = {"level": 0.01}
+    assert (
+        find_answer_slice(before, after, (columns(long_before), columns(long_after)), **level)
+        is None
+    )
+    short = numpy.zeros(N, dtype=bool)
+    found = find_answer_slice(before, after, (columns(short), columns(first(25))), **level)
+    assert found is not None
+    assert (found.lost, found.all_lost) == (25, 25)
+    # The reference's answers to the same prompts are in the slice as well.
+    assert (
+        find_answer_slice(before, after, (columns(first(25)), columns(first(25))), **level) is None
+    )
+
+
+def test_strata_absorb_what_comes_with_difficulty() -> None:
+    """Half the slice is hard, as is the stratum that holds it."""
+    random = numpy.random.default_rng(0)
+    hard = random.random(400) < 0.5
+    lost = random.random(400) < numpy.where(hard, 0.9, 0.1)
+    inside = hard & (random.random(400) < 0.5)
+    table = columns(inside)
+    assert find_unpaired_slice(lost, table, hard, level=0.01) is None
+    found = find_unpaired_slice(lost, table, numpy.zeros(400), level=0.01)
+    assert found is not None
+    assert found.lost == int((lost & inside).sum())
+
+
+def test_adjusted_p_counts_draws_that_reach_the_statistic() -> None:
+    drawn = numpy.array([1.0, 2.0, 3.0, 4.0])
+    assert adjust(numpy.array([0.0, 2.0, 2.5, 9.0]), drawn) == pytest.approx([1.0, 0.8, 0.6, 0.2])
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), p=st.floats(0.1, 0.9))
+def test_a_permutation_of_the_prompts_changes_no_count(seed: int, p: float) -> None:
+    random = numpy.random.default_rng(seed)
+    before, after = (random.random((2, N)) < p).astype(float)
+    after[:20] = 0.0
+    order = random.permutation(N)
+    table = columns(first(20), first(60))
+    one = find_paired_slice(before, after, table, level=0.05, draws=400)
+    other = find_paired_slice(before[order], after[order], table[order], level=0.05, draws=400)
+    if one is not None and other is not None and one.place == other.place:
+        assert (one.lost, one.gained, one.statistic) == (
+            other.lost,
+            other.gained,
+            pytest.approx(other.statistic),
+        )
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_gain_names_nothing(seed: int) -> None:
+    random = numpy.random.default_rng(seed)
+    after = (random.random(N) < 0.7).astype(float)
+    before = numpy.where(first(30), 0.0, after)
+    assert find_paired_slice(before, after, columns(first(30)), level=0.05, draws=400) is None
+
+
+def test_the_level_of_the_exchange_holds() -> None:
+    """At a level of .1, of 300 healthy runs whose slices follow difficulty, at most 50 are named.
+
+    The binomial probability of more is below one in 10,000.
+    """
+    random, named = numpy.random.default_rng(4), 0
+    for _ in range(300):
+        chance = numpy.sort(random.random(N))
+        before, after = (random.random((2, N)) < chance).astype(float)
+        table = columns(*(first(size) for size in range(10, 110, 10)))
+        named += find_paired_slice(before, after, table, level=0.1, draws=199) is not None
+    assert named <= 50

@@ -1,0 +1,102 @@
+"""Count how often slices are named and healthy runs accused: `python -m` this module prints it.
+
+Seeded and printed as Markdown; `test_slices` asserts a part of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from serve_eval.workflows.diagnose.finding import Finding
+from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
+from tests.workflows.diagnose.sliced_runs import (
+    FAULTS,
+    Prompts,
+    build_data,
+    draw_pair,
+    draw_prompts,
+)
+
+SIZES = (400, 1319)
+GREEDY = 0.9
+"""Share of the prompts that a second run answers as the first."""
+
+Broken = Callable[[Prompts], NDArray[Any]]
+
+
+def break_none(prompts: Prompts) -> NDArray[Any]:
+    return numpy.zeros(len(prompts.chance), dtype=bool)
+
+
+def break_all(prompts: Prompts) -> NDArray[Any]:
+    return numpy.ones(len(prompts.chance), dtype=bool)
+
+
+def run_trial(
+    seed: int,
+    n: int,
+    broken: Broken,
+    *,
+    alone: bool = False,
+    same: float = GREEDY,
+    rate: float = 0.9,
+    longer: float = 1.0,
+) -> list[Finding]:
+    """Return what is found of B with A as its reference, or of B alone."""
+    random = numpy.random.default_rng(seed)
+    prompts = draw_prompts(random, n)
+    hit = broken(prompts)
+    a, b = draw_pair(random, prompts, hit, same=same, rate=rate, longer=longer)
+    data = build_data(prompts)
+    return list(find_slices(b, (), data) if alone else compare_slices(a, b, (), data))
+
+
+def count_named(
+    words: str, n: int, broken: Broken, seeds: Sequence[int], *, alone: bool = False
+) -> int:
+    """Return how many trials name the slice with these words."""
+    found = [run_trial(seed, n, broken, alone=alone) for seed in seeds]
+    return sum(len(one) == 1 and one[0].told.startswith(words) for one in found)
+
+
+def _print_faults(seeds: Sequence[int]) -> None:
+    heads = [f"n = {n}, {how}" for how in ("reference", "alone") for n in SIZES]
+    print(f"| named of {len(seeds)} | {' | '.join(heads)} |\n{'|---' * (1 + len(heads))}|")
+    for name, (broken, words) in FAULTS.items():
+        cells = [
+            f"{count_named(words, n, broken, seeds, alone=alone)}"
+            for alone in (False, True)
+            for n in SIZES
+        ]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def _print_false(runs: int) -> None:
+    print("| runs without a slice | n | found |\n|---|---|---|")
+    for name, broken, same, rate, count in (
+        ("healthy, two independent draws per prompt", break_none, 0.0, 0.0, runs),
+        ("healthy, greedy", break_none, GREEDY, 0.0, runs // 4),
+        ("uniform loss of 3 %", break_all, GREEDY, 0.03, runs // 20),
+        ("uniform loss of 10 %", break_all, GREEDY, 0.1, runs // 20),
+        ("uniform loss of 30 %", break_all, GREEDY, 0.3, runs // 20),
+        ("uniform loss of 30 %, two independent draws", break_all, 0.0, 0.3, runs // 20),
+    ):
+        for alone in (False, True):
+            found = [
+                run_trial(seed, 400, broken, alone=alone, same=same, rate=rate)
+                for seed in range(count)
+            ]
+            how = "alone" if alone else "with a reference"
+            accused = sum(map(bool, found))
+            print(f"| {name}, {how} | 400 | {accused} of {count} |", flush=True)
+
+
+if __name__ == "__main__":
+    _print_false(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+    print()
+    _print_faults(range(20))

@@ -1,0 +1,174 @@
+"""Test what diagnose says of a comparison: one story of both sides."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from serve_eval.schema import Spec
+from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
+from serve_eval.workflows.diagnose.finding import Finding
+from serve_eval.workflows.diagnose.loops import is_loop
+from serve_eval.workflows.diagnose.story import Diagnosis, diagnose
+from serve_eval.workflows.diagnose.text import lines
+from tests.workflows.diagnose.server import Act, Asked, Said, Server, answers_to, plan_for, sound
+
+SAMPLES = 60
+
+
+def _diagnose(a: Act, b: Act, out: Path, *, again: int = 0) -> Diagnosis:
+    plan = plan_for(out, num_samples=SAMPLES, max_tokens=64)
+    plan = replace(plan, no_reference=True, references_dir=None)
+    answers = answers_to(plan.tasks[0])
+    servers = [Server(act=act, answers=answers) for act in (a, b)]
+
+    async def ask() -> None:
+        async with servers[0].scripted.serve() as first, servers[1].scripted.serve() as second:
+            places = [Spec(name="external", options={"base_url": url}) for url in (first, second)]
+            sides = [CompareSide(plan=replace(plan, launcher=place)) for place in places]
+            rules = CompareRules(rule=Spec(name="paired"), again=again)
+            await compare(sides[0], sides[1], rules, out / "out", environ={}, show_flips=0)
+
+    asyncio.run(ask())
+    return diagnose(out / "out")
+
+
+def _rules(found: Diagnosis) -> list[str]:
+    return [one.rule for one in found.between]
+
+
+def _only(found: Diagnosis, rule: str) -> Finding:
+    [one] = [one for one in found.between if one.rule == rule]
+    return one
+
+
+def _loop(asked: Asked) -> Said:
+    if asked.chance("loop") < 0.5:
+        return Said(text="so it is " + "and so " * 30, finish="length", tokens=64)
+    return sound(asked)
+
+
+def _brief(asked: Asked) -> Said:
+    return Said(text=asked.target[:1], tokens=2)
+
+
+def _wordy(asked: Asked) -> Said:
+    return Said(text=f"the answer is {asked.target}", tokens=30)
+
+
+def _terse(asked: Asked) -> Said:
+    return Said(text=f"the answer is {asked.target}", tokens=25)
+
+
+def _slightly(asked: Asked) -> Said:
+    return Said(text=f"the answer is {asked.target}", tokens=28)
+
+
+def _cyrillic(asked: Asked) -> Said:
+    text = f"the answer is {asked.target}"
+    return Said(text=f"{text} \u043e\u0442" if asked.chance("odd") < 0.5 else text, tokens=30)
+
+
+def _same(asked: Asked) -> Said:
+    text = f"the answer is {asked.target}"
+    return Said(text="the answer is always forty-two" if asked.number % 2 else text, tokens=30)
+
+
+def _foreign(asked: Asked) -> Said:
+    return Said(text=f"?{sound(asked).text}")
+
+
+def _late(asked: Asked) -> Said:
+    return Said(text=f"{sound(asked).text}?")
+
+
+def _unsteady(asked: Asked) -> Said:
+    return Said(text=f"{asked.target}{asked.number}" if asked.chance("odd") < 0.5 else asked.target)
+
+
+def test_equal_sides_have_no_difference(tmp_path: Path) -> None:
+    found = _diagnose(sound, sound, tmp_path, again=20)
+    assert _rules(found) == []
+
+
+def test_loops_that_are_cut_are_not_a_lack_of_tokens(tmp_path: Path) -> None:
+    found = _diagnose(sound, _loop, tmp_path)
+    cuts = _only(found, "cuts")
+    assert cuts.told.startswith(f"B cuts {cuts.count} of {SAMPLES} answers at max_tokens where A")
+    assert "repeat themselves to the end" in cuts.told
+    assert not any("max_tokens=" in line for line in lines(found))
+    swapped = _diagnose(_loop, sound, tmp_path / "swapped")
+    assert _only(swapped, "cuts").told.startswith("A cuts ")
+
+
+def test_tokens_are_advised_where_both_sides_lack_them(tmp_path: Path) -> None:
+    def cut(asked: Asked) -> Said:
+        wrong = asked.chance("cut") < 0.4
+        return Said(text="so", finish="length", tokens=64) if wrong else sound(asked, 1.0)
+
+    found = _diagnose(cut, cut, tmp_path)
+    assert _rules(found) == []
+    assert [one.rule for run in found.runs for one in run.findings] == ["truncated"] * 2
+
+
+@pytest.mark.parametrize(
+    ("b", "does"), [(_brief, "stops early"), (_terse, "gives shorter answers")]
+)
+def test_a_side_with_shorter_answers_is_named(tmp_path: Path, b: Act, does: str) -> None:
+    told = _only(_diagnose(_wordy, b, tmp_path), "lengths").told
+    assert told.startswith(f"B {does}: ")
+    assert told.endswith(f"and A 30.0; shorter in {SAMPLES} of {SAMPLES} prompts")
+
+
+def test_lengths_within_a_tenth_are_equal(tmp_path: Path) -> None:
+    assert "lengths" not in _rules(_diagnose(_wordy, _slightly, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("b", "told"),
+    [
+        (_cyrillic, "answers of B have letters of a script that the other side never writes"),
+        (_same, "answers of B equal the answer to another prompt, and 0 of A"),
+    ],
+)
+def test_signs_of_damage_are_counted_on_both_sides(tmp_path: Path, b: Act, told: str) -> None:
+    assert told in _only(_diagnose(_wordy, b, tmp_path), "signs").told
+
+
+@pytest.mark.parametrize(("b", "named"), [(_foreign, True), (_late, False)])
+def test_a_difference_in_the_first_token_is_one_of_the_prompt(
+    tmp_path: Path, b: Act, named: bool
+) -> None:
+    found = _diagnose(sound, b, tmp_path)
+    assert ("first_token" in _rules(found)) is named
+    if named:
+        told = _only(found, "first_token").told
+        assert f"in {SAMPLES} of {SAMPLES} answers" in told
+
+
+def test_a_side_that_disagrees_with_itself_is_named(tmp_path: Path) -> None:
+    found = _diagnose(sound, _unsteady, tmp_path, again=50)
+    one = _only(found, "self_differences")
+    assert one.told.startswith(
+        f"B disagrees with itself in {one.count} of 50 prompts and A in 0 of"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "loop"),
+    [
+        ("!" * 24, True),
+        ("the sum is 4 and 4 and 4 and 4 and 4 and 4 and 4", True),
+        ("12, 12, 12", False),
+        ("a" * 23, False),
+        ("no end in sight", False),
+        ("", False),
+        ("one two three " * 5, True),
+        ("-" * 30 + " end", False),
+    ],
+)
+def test_a_loop_is_a_piece_again_and_again_at_the_end(text: str, loop: bool) -> None:
+    assert is_loop(text) is loop

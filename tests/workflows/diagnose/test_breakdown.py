@@ -1,0 +1,107 @@
+"""Test the lost samples of a red task by kind: diagnose never has nothing to say of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serve_eval.workflows.diagnose.breakdown import (
+    Breakdown,
+    describe_examples,
+    describe_kinds,
+    is_one_edit,
+)
+from serve_eval.workflows.diagnose.story import diagnose
+from serve_eval.workflows.diagnose.text import lines
+from tests.workflows.diagnose.server import Act, Asked, Said, Server, answers_to, plan_for, run
+
+
+def _break_down(act: Act, out: Path) -> tuple[Breakdown | None, list[str]]:
+    plan = plan_for(out)
+    run(plan, Server(act=act, answers=answers_to(plan.tasks[0])), out / "out")
+    found = diagnose(out / "out")
+    [task] = found.runs[0].tasks
+    return task.breakdown, list(lines(found))
+
+
+def _one_digit_off(asked: Asked) -> Said:
+    return Said(text=f"{asked.target}0")
+
+
+def _stated(asked: Asked) -> Said:
+    number = asked.target.rpartition("#### ")[2]
+    said = f"All in all, the answer is {number}."
+    return Said(text=said if asked.chance("so") < 0.45 else asked.target)
+
+
+def _mixed(asked: Asked) -> Said:
+    chance = asked.chance("kind")
+    if chance < 0.3:
+        return Said(text="", tokens=1)
+    if chance < 0.6:
+        return Said(text="hm", tokens=1)
+    return Said(text="no", status=400) if chance < 0.9 else Said(text=f"{asked.target}99")
+
+
+@pytest.mark.parametrize(("act", "name"), [(_one_digit_off, "near"), (_stated, "unread")])
+def test_near_misses_and_unread_answers_are_counted(act: Act, name: str, tmp_path: Path) -> None:
+    found, said = _break_down(act, tmp_path)
+    assert found is not None
+    lost = sum(found.kinds.values())
+    assert {"near": found.near, "unread": found.unread}[name] == lost > 30
+    assert found.reference == 90.0
+    assert len(found.examples) == 3
+    assert any(line.strip().startswith("e.g. ") for line in said)
+    assert any(line.strip().startswith("next: serve-eval capsule") for line in said)
+    assert "(reference 90.000)" in said[0]
+
+
+def test_every_lost_sample_has_a_kind(tmp_path: Path) -> None:
+    found, _ = _break_down(_mixed, tmp_path)
+    assert found is not None
+    assert set(found.kinds) == {"unanswered", "unreadable", "empty", "wrong"}
+    assert sum(found.kinds.values()) == 100
+    assert all(one.answer == f"{one.target}99" for one in found.examples[: found.kinds["wrong"]])
+
+
+def test_a_green_task_has_no_breakdown(tmp_path: Path) -> None:
+    found, said = _break_down(lambda asked: Said(text=asked.target), tmp_path)
+    assert found is None
+    assert any(line.startswith("nothing to explain") for line in said)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "one"),
+    [
+        ("42", "43", True),
+        ("42", "412", True),
+        ("412", "42", True),
+        ("24", "42", True),
+        ("42", "42", False),
+        ("42", "4213", False),
+        ("142", "241", False),
+        ("1234", "1342", False),
+        ("", "7", True),
+    ],
+)
+def test_one_edit(a: str, b: str, one: bool) -> None:
+    assert is_one_edit(a, b) is one
+
+
+def test_what_is_absent_is_not_described() -> None:
+    found = Breakdown(
+        reference=None,
+        kinds={"wrong": 1},
+        cut=0,
+        near=0,
+        unread=0,
+        examples=(),
+        judge_errors=("judge j: 2 failed of 4 judgements",),
+        next=("serve-eval verify GOOD U",),
+    )
+    assert describe_kinds(found) == "lost: 1 wrong"
+    assert list(describe_examples(found)) == [
+        "judge j: 2 failed of 4 judgements",
+        "next: serve-eval verify GOOD U",
+    ]

@@ -1,0 +1,232 @@
+"""The slice in which score is lost is named, in memory and in real runs, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy
+import pytest
+
+from serve_eval.schema import Plan, Spec
+from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
+from serve_eval.workflows.diagnose.candidates import KnownSamples, list_prompt_slices
+from serve_eval.workflows.diagnose.finding import Finding
+from serve_eval.workflows.diagnose.levels import OF_A_COMPARISON, OF_A_RUN, sum_own_levels
+from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
+from serve_eval.workflows.diagnose.story import diagnose, name_slices
+from serve_eval.workflows.references.register import register
+from tests.cli.command import serve_eval
+from tests.workflows.diagnose.server import (
+    Act,
+    Asked,
+    Said,
+    Server,
+    answers_to,
+    plan_for,
+    run,
+    sound,
+)
+from tests.workflows.diagnose.slice_trials import break_all, break_none, count_named, run_trial
+from tests.workflows.diagnose.sliced_runs import (
+    FAULTS,
+    build_data,
+    build_evidence,
+    draw_pair,
+    draw_prompts,
+)
+from tests.workflows.diagnose.test_pure import healthy
+
+SEEDS = range(2)
+
+
+def choose_size(name: str) -> int:
+    """Return a number of prompts with at least fifteen losses."""
+    return 1000 if name == "residue of the prompt length" else 500
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_slice_of_a_fault_is_named(name: str) -> None:
+    broken, words = FAULTS[name]
+    assert count_named(words, choose_size(name), broken, SEEDS) == len(SEEDS)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_without_a_reference_only_what_does_not_come_with_difficulty_is_named(name: str) -> None:
+    broken, words = FAULTS[name]
+    expected = 0 if name in ("only above a length", "one subject") else 1
+    assert count_named(words, choose_size(name), broken, [0], alone=True) == expected
+
+
+@pytest.mark.parametrize(("same", "rate"), [(0.0, 0.3), (0.9, 0.05), (0.9, 0.3)])
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_loss_that_is_the_same_everywhere_names_no_slice(
+    same: float, rate: float, alone: bool
+) -> None:
+    """Easy prompts lose more, and hard prompts are long and of certain subjects."""
+    found = [run_trial(s, 500, break_all, alone=alone, same=same, rate=rate) for s in range(2)]
+    assert sum(map(bool, found)) == 0
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_healthy_runs_are_accused_in_at_most_one_of_a_hundred(alone: bool) -> None:
+    """Both sides answer each prompt independently. At most .12 of 60 are accused on average."""
+    found = [run_trial(s, 120, break_none, alone=alone, same=0.0) for s in range(60)]
+    assert sum(map(bool, found)) <= 1
+
+
+def test_the_length_modulo_a_large_block_is_no_other_word_for_the_length() -> None:
+    """All prompts have fewer than 512 tokens, and the long ones are lost."""
+    generator = numpy.random.default_rng(2)
+    prompts = draw_prompts(generator, 600)
+    prompts = replace(prompts, tokens=prompts.tokens % 500)
+    right = generator.random(600) > numpy.where(prompts.tokens > 400, 0.9, 0.1)
+    run_ = build_evidence(generator, prompts, right, numpy.ones(600))
+    assert list(find_slices(run_, (), {})) == []
+
+
+def test_answers_that_become_longer_than_wrong_ones_are_named() -> None:
+    found = run_trial(0, 400, break_all, rate=0.2, longer=8.0)
+    assert [one.told.partition(":")[0] for one in found] == ["answers of more than 128 tokens"]
+
+
+def test_a_rule_that_says_more_about_a_slice_takes_its_place() -> None:
+    generator, (broken, words) = numpy.random.default_rng(1), FAULTS["from n in flight"]
+    prompts = draw_prompts(generator, 500)
+    a, b = draw_pair(generator, prompts, broken(prompts), same=0.9)
+    data = build_data(prompts)
+    [found] = compare_slices(a, b, (), data)
+    assert found.told.startswith(words)
+    for rule, left in (("concurrency", 0), ("worker", 1)):
+        other = Finding(rule=rule, told="", change=(), count=1, of=1, task=found.task)
+        assert len(list(compare_slices(a, b, (other,), data))) == left
+
+
+def test_the_smallest_block_and_the_length_come_first() -> None:
+    """All prompts with 6 modulo 16 tokens have 6 modulo 32 and more, or only one length."""
+    asked = healthy(random.Random(1), 60).tasks[0].asked
+    known = KnownSamples(
+        asked=asked,
+        lengths=[38 if i % 3 else 40 for i in range(60)],
+        metadata={},
+        loads=[None] * 60,
+        pairs=[(None, None)] * 60,
+    )
+    told = [one.told for one in list_prompt_slices(known)]
+    assert "prompts of at most 38 tokens" in told
+    assert not any("modulo" in one for one in told)
+    lengths = [22 + 16 * (i % 5) if i % 3 else 20 + i % 50 for i in range(60)]
+    told = [one.told for one in list_prompt_slices(replace(known, lengths=lengths))]
+    assert "prompts whose length leaves 6 modulo 16" in told
+
+
+def test_the_levels_of_slices_fit_into_the_budget() -> None:
+    assert OF_A_RUN["slice"] == OF_A_COMPARISON["slice"] == pytest.approx(0.002)
+    assert sum_own_levels() <= 0.01
+
+
+def tell(asked: Asked) -> Said:
+    """Answer soundly, with what the server reports of a prompt."""
+    prompt = str(asked.body["prompt"])
+    return replace(
+        sound(asked),
+        prompt_tokens=len(prompt),
+        cached=16 if asked.chance("cache") < 0.25 else 0,
+        servers=("c0", f"g{int(4 * asked.chance('server'))}"),
+    )
+
+
+def break_if(hit: Callable[[Asked], bool]) -> Act:
+    return lambda asked: replace(tell(asked), text="0") if hit(asked) else tell(asked)
+
+
+REAL: dict[str, tuple[Callable[[Asked], bool], str]] = {
+    "residue": (
+        lambda asked: len(str(asked.body["prompt"])) % 16 == 12,
+        "prompts whose length leaves 12 modulo 16",
+    ),
+    "length": (lambda asked: len(str(asked.body["prompt"])) > 150, "prompts of more than 1"),
+    "cached": (
+        lambda asked: asked.chance("cache") < 0.25,
+        "prompts with tokens from the prefix cache",
+    ),
+    "metadata": (lambda asked: asked.target.count("\n") == 2, "samples with steps '2'"),
+}
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path]:
+    """Return a plan and the run of a sound endpoint under it."""
+    folder = tmp_path_factory.mktemp("good")
+    plan = replace(plan_for(folder, num_samples=250), no_reference=True, references_dir=None)
+    run(plan, Server(act=tell, answers=answers_to(plan.tasks[0])), folder / "a")
+    return plan, folder / "a"
+
+
+def compare_with(good: tuple[Plan, Path], act: Act, out: Path) -> Path:
+    """Return the folder of the comparison of the sound run with another one."""
+    plan, a = good
+    run(plan, Server(act=act, answers=answers_to(plan.tasks[0])), out / "b")
+    sides = [CompareSide(plan=plan, folder=folder) for folder in (a, out / "b")]
+    rules = CompareRules(rule=Spec(name="paired"), again=0)
+    asyncio.run(compare(sides[0], sides[1], rules, out / "comparison", environ={}, show_flips=0))
+    return out / "comparison"
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_real_comparison_names_the_slice(
+    name: str, good: tuple[Plan, Path], tmp_path: Path
+) -> None:
+    hit, words = REAL[name]
+    folder = compare_with(good, break_if(hit), tmp_path)
+    [found] = [one for one in diagnose(folder).between if one.rule == "slice"]
+    assert found.told.startswith(words)
+    assert 0.9 * found.of <= found.count == found.explains
+    assert len(found.samples) == 3
+    assert found.change[-1].startswith("serve-eval capsule")
+    [line] = name_slices(folder)
+    assert line == f"word_problems: the loss lies in one slice: {found.told}"
+
+
+def test_one_real_server_is_named_once(good: tuple[Plan, Path], tmp_path: Path) -> None:
+    folder = compare_with(good, break_if(lambda asked: asked.chance("server") < 0.25), tmp_path)
+    diagnosis = diagnose(folder)
+    found = [*diagnosis.runs[1].findings, *diagnosis.between]
+    named = [one for one in found if one.rule in ("worker", "slice")]
+    assert len(named) == 1
+    assert "g0" in named[0].told
+
+
+def test_the_slice_is_printed_below_a_red_comparison(
+    good: tuple[Plan, Path], tmp_path: Path
+) -> None:
+    hit, words = REAL["cached"]
+    plan, a = good
+    run(plan, Server(act=break_if(hit), answers=answers_to(plan.tasks[0])), tmp_path / "b")
+    compared = serve_eval("compare", a, tmp_path / "b", "-o", tmp_path / "comparison")
+    assert compared.returncode == 1, compared.stderr
+    assert f"word_problems: the loss lies in one slice: {words}" in " ".join(
+        compared.stdout.split()
+    )
+
+
+def test_equal_sides_have_no_slice(good: tuple[Plan, Path], tmp_path: Path) -> None:
+    folder = compare_with(good, tell, tmp_path)
+    assert diagnose(folder).between == ()
+    assert name_slices(folder) == ()
+
+
+def test_a_run_is_compared_with_the_scores_of_its_registered_reference(
+    good: tuple[Plan, Path], tmp_path: Path
+) -> None:
+    """Without these scores, a slice by metadata is never named."""
+    plan, a = good
+    register([a], tmp_path / "own", wanted=1)
+    plan = replace(plan, no_reference=False, references_dir=str(tmp_path / "own"))
+    hit, words = REAL["metadata"]
+    run(plan, Server(act=break_if(hit), answers=answers_to(plan.tasks[0])), tmp_path / "b")
+    [found] = [one for one in diagnose(tmp_path / "b").runs[0].findings if one.rule == "slice"]
+    assert found.told.startswith(words)

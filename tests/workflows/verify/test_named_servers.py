@@ -1,0 +1,220 @@
+"""Test servers from a file and from the pods of a mock cluster, and the names of both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launchers._kubernetes.surroundings import IN_A_POD
+from tests.cli.command import in_a_process, serve_eval
+from tests.launchers.kubernetes.mock_cluster import MockCluster, pod
+from tests.workflows.verify.model_server import ModelServer
+
+LABELS = "app=llama"
+
+
+@pytest.fixture(scope="module")
+def urls() -> Iterator[list[str]]:
+    """Yield the addresses of two equal servers and a third one of another model."""
+    with ExitStack() as stack:
+        servers = [ModelServer(name="a"), ModelServer(name="b"), ModelServer(numerics=0.5)]
+        yield [stack.enter_context(one.server.serve_in_thread()) for one in servers]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MockCluster]:
+    """Yield a mock cluster, with its kubeconfig as that of the user."""
+    monkeypatch.delenv(IN_A_POD, raising=False)
+    with MockCluster() as mock:
+        monkeypatch.setenv("KUBECONFIG", str(mock.kubeconfig(tmp_path)))
+        yield mock
+
+
+def _result(folder: Path) -> tuple[str, dict[str, str]]:
+    """Return the reference of a verification, and the first word of each outcome by name."""
+    found = json.loads((folder / "verification.json").read_text())
+    return found["reference"], {one["name"]: one["outcome"].split()[0] for one in found["sides"]}
+
+
+def test_a_file_has_servers_with_and_without_names(urls: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "fleet.txt"
+    file.write_text(f"# a comment\n\n{urls[1]}  # another\npod-17\t{urls[2]}\n")
+    ran = serve_eval(
+        "verify", urls[0], "--servers", file, "--model", "m", "--floor", "0.08", "-o", tmp_path
+    )
+    assert ran.returncode == 1, ran.stderr
+    assert _result(tmp_path) == (urls[0], {urls[1]: "IDENTICAL", "pod-17": "ANOTHER"})
+    assert "1 of 2 servers is another model, precision or cache: pod-17\n" in ran.stdout
+    assert f"serve-eval compare {urls[0]} {urls[2]}\n" in ran.stdout
+
+
+def test_a_fleet_is_named_by_standard_input(urls: list[str], tmp_path: Path) -> None:
+    (file := tmp_path / "fleet.txt").write_text(
+        "".join(f"s{i} {url}\n" for i, url in enumerate(urls))
+    )
+    ran = in_a_process(
+        "verify", "--fleet", "--servers", "-", "--model", "m", "-o", tmp_path, shell=f"< {file}"
+    )
+    assert ran.returncode == 1, ran.stderr
+    assert "1 of 3 servers is another model, precision or cache: s2\n" in ran.stdout
+
+
+def test_a_reference_file_is_for_the_servers_of_a_file(urls: list[str], tmp_path: Path) -> None:
+    words = ["--model", "m", "--probes", "60"]
+    serve_eval("verify", urls[0], "--register", tmp_path / "m.json", "--floor", "0.08", *words)
+    (file := tmp_path / "fleet.txt").write_text(f"good {urls[1]}\nbad {urls[2]}\n")
+    ran = serve_eval(
+        "verify", "--servers", file, "--reference", tmp_path / "m.json", "-o", tmp_path, *words
+    )
+    assert _result(tmp_path)[1] == {"good": "IDENTICAL", "bad": "ANOTHER"}, ran.stderr
+    assert "worse. Measure that with serve-eval compare.\n" in ran.stdout
+
+
+def test_a_plan_file_may_have_an_absolute_path(urls: list[str], tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(f"launcher: {{name: external, base_url: '{urls[1]}'}}\nmodel: m\n")
+    (file := tmp_path / "fleet.txt").write_text(f"{plan}\n")
+    ran = serve_eval("verify", urls[0], "--servers", file, "--model", "m", "-o", tmp_path / "out")
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("h:1 h:2\n", "fleet.txt:1: expected an address, or a name and an address"),
+        ("h:1\n\na b c\n", "fleet.txt:3: expected an address"),
+        ("../x h:1\n", "fleet.txt:1: expected an address"),
+        ("# none\n", "names no server"),
+        ("a h:1\na h:2\n", "a server is named twice: a and a"),
+        ("a h:1\nb http://h:1/v1\n", "a server is named twice: a and b"),
+    ],
+)
+def test_a_file_that_names_no_servers_is_refused(text: str, told: str, tmp_path: Path) -> None:
+    (file := tmp_path / "fleet.txt").write_text(text)
+    ran = serve_eval("verify", "h:9", "h:8", "--servers", file, "--model", "m")
+    assert (ran.returncode, told in ran.stderr) == (2, True), ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--servers", "/none"], "--servers /none: No such file"),
+        (["--port", "80"], "give --pods SELECTOR too"),
+        (["--pods", " "], "expected a label selector"),
+        (["--pods", LABELS, "--port", "0"], "--port: 0 is no port"),
+    ],
+)
+def test_options_that_name_no_servers_are_refused(words: list[str], told: str) -> None:
+    ran = serve_eval("verify", *words, "h:1", "h:2", "--model", "m")
+    assert (ran.returncode, told in ran.stderr) == (2, True), ran.stderr
+
+
+def _add_pods(cluster: MockCluster, urls: list[str]) -> None:
+    for number, url in enumerate(urls):
+        cluster.add(pod(f"llama-{number}"))
+        cluster.lead(f"llama-{number}", url)
+
+
+def test_all_ready_pods_with_some_labels_are_a_fleet(
+    cluster: MockCluster, urls: list[str], tmp_path: Path
+) -> None:
+    _add_pods(cluster, urls)
+    cluster.add(pod("llama-3", ready=False))
+    ran = serve_eval("verify", "--fleet", "--pods", LABELS, "--model", "m", "-o", tmp_path)
+    assert ran.returncode == 1, ran.stderr
+    reference, outcomes = _result(tmp_path)
+    assert reference.removeprefix("the majority, as ") in ("llama-0", "llama-1")
+    assert outcomes.pop("llama-2") == "ANOTHER"
+    assert set(outcomes.values()) == {"IDENTICAL"}
+    assert "left out: llama-3 is Running" in ran.stderr
+    assert set(cluster.tunnels) == {"llama-0", "llama-1", "llama-2"}
+    assert "serve-eval compare." in ran.stdout  # the addresses of tunnels are gone
+    assert any("labelSelector=app%3Dllama" in one or LABELS in one for one in cluster.asked())
+
+
+def test_pods_are_compared_with_a_server_of_the_command_line(
+    cluster: MockCluster, urls: list[str], tmp_path: Path
+) -> None:
+    _add_pods(cluster, urls[1:])
+    words = ["--namespace", "serving", "--port", "8000", "--floor", "0.08", "--model", "m"]
+    ran = serve_eval("verify", urls[0], "--pods", LABELS, "-o", tmp_path, *words)
+    assert ran.returncode == 1, ran.stderr
+    assert _result(tmp_path) == (urls[0], {"llama-0": "IDENTICAL", "llama-1": "ANOTHER"})
+
+
+def test_in_the_cluster_pods_are_asked_at_their_own_addresses(
+    cluster: MockCluster, urls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, url in enumerate(urls):
+        port = int(url.split(":")[2].partition("/")[0])
+        cluster.add(pod(f"llama-{number}", port=port))
+    monkeypatch.setenv(IN_A_POD, "10.0.0.1")
+    ran = serve_eval("verify", "--fleet", "--pods", LABELS, "--model", "m", "-o", tmp_path)
+    assert ran.returncode == 1, ran.stderr
+    assert not cluster.tunnels
+    assert "serve-eval compare http://127.0.0.1:" in ran.stdout
+
+
+PORTS = [{"containerPort": 9090, "name": "metrics"}, {"containerPort": 8000}]
+
+
+@pytest.mark.parametrize(
+    ("container", "words", "told"),
+    [
+        ({"ports": PORTS}, [], "pod llama-0 has the ports 9090 (metrics), 8000\n"),
+        ({"ports": []}, [], "pod llama-0 declares no port\n"),
+        (
+            {},
+            ["--namespace", "none"],
+            "there is no pod with the labels app=llama in namespace none",
+        ),
+    ],
+)
+def test_pods_that_cannot_be_chosen_are_an_error_with_a_way_out(
+    container: dict[str, Any],
+    words: list[str],
+    told: str,
+    cluster: MockCluster,
+) -> None:
+    cluster.add(pod("llama-0", container=container))
+    ran = serve_eval("verify", "h:1", "--pods", LABELS, "--model", "m", *words)
+    assert (ran.returncode, told in ran.stderr) == (4, True), ran.stderr
+    assert "--port" in ran.stderr or "kubectl get pods -n none --show-labels" in ran.stderr
+
+
+def test_a_port_with_the_name_http_or_serve_is_the_one_of_the_servers(
+    cluster: MockCluster, urls: list[str], tmp_path: Path
+) -> None:
+    for name in ("http", "serve"):
+        ports = [PORTS[0], {"containerPort": 7, "name": name}]
+        cluster.add(pod("llama-0", container={"ports": ports}))
+        cluster.lead("llama-0", urls[1])
+        ran = serve_eval("verify", urls[0], "--pods", LABELS, "--model", "m", "-o", tmp_path)
+        assert ran.returncode == 0, ran.stderr
+
+
+def test_pods_that_are_not_ready_or_not_to_be_seen_are_an_error(cluster: MockCluster) -> None:
+    cluster.add(pod("llama-0", ready=False))
+    words = ["verify", "h:1", "--pods", LABELS, "--model", "m"]
+    ran = serve_eval(*words)
+    assert ran.returncode == 4
+    assert "is Ready: llama-0 is Running (server: not ready)" in ran.stderr
+    cluster.forbidden = "pods"
+    ran = serve_eval(*words)
+    assert ran.returncode == 4
+    assert "list the pods app=llama of namespace serving: the API server refuses it" in ran.stderr
+    assert "list pods" in ran.stderr
+
+
+def test_without_credentials_for_a_cluster_the_error_says_so(tmp_path: Path) -> None:
+    ran = serve_eval(
+        "verify", "h:1", "--pods", LABELS, "--model", "m", KUBECONFIG=str(tmp_path / "none")
+    )
+    assert ran.returncode == 4
+    assert "there are no credentials for a cluster" in ran.stderr
+    assert "KUBECONFIG" in ran.stderr

@@ -1,0 +1,116 @@
+"""Test what is printed of fleets: a summary, the servers that differ, and all within 80 columns."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console
+
+from serve_eval.schema import Verification, VerifiedSide
+from serve_eval.schema import VerificationOutcome as Outcome
+from serve_eval.workflows.verify.fleet import MAJORITY
+from serve_eval.workflows.verify.text import MOST_SOUND, list_names, render, summarise
+
+
+def _side(name: str, outcome: Outcome) -> VerifiedSide:
+    bad = outcome is Outcome.ANOTHER
+    return VerifiedSide(
+        name=name,
+        url=f"http://{name}:8000/v1",
+        outcome=outcome,
+        why="",
+        asked=60,
+        unanswered=0,
+        beyond_noise=0,
+        beyond_floor=50 if bad else 0,
+        far=0,
+        median=0.2 if bad else 0.01,
+        effect=None,
+        evidence=1e7,
+        p_holm=6.3e-6 if bad else 1.0,
+        excluded_share=None if bad else 0.079,
+        tokens=20_000,
+        requests=61,
+        cached_tokens=None,
+        salted=True,
+        fingerprint=None,
+        distances=(),
+    )
+
+
+def _found(outcomes: Sequence[Outcome]) -> Verification:
+    sides = tuple(_side(f"pod-{i:02}", one) for i, one in enumerate(outcomes))
+    return Verification(
+        started_at="",
+        wall_s=5.04,
+        reference=f"{MAJORITY}pod-99",
+        noise=0.0,
+        step=0.0,
+        floor=0.08,
+        sibling_median=None,
+        reference_requests=189,
+        reference_tokens=1,
+        prompt_lengths=(100, 450),
+        salted=True,
+        warnings=(),
+        sides=sides,
+        exit_code=1,
+    )
+
+
+def _print(found: Verification) -> list[str]:
+    out = io.StringIO()
+    addresses = {one.name: one.url for one in found.sides} | {"pod-99": "http://pod-99:8000/v1"}
+    render(found, [], addresses, Console(file=out, width=80, highlight=False))
+    return out.getvalue().splitlines()
+
+
+def test_a_large_fleet_shows_only_the_servers_that_are_not_identical() -> None:
+    outcomes = [Outcome.IDENTICAL] * 63
+    outcomes[17], outcomes[40] = Outcome.ANOTHER, Outcome.OTHER_NUMERICS
+    lines = _print(_found(outcomes))
+    assert lines[0] == "1 of 64 servers is another model, precision or cache: pod-17"
+    assert [line.split() for line in lines[2:5]] == [
+        ["server", "probes", "beyond", "floor", "median", "p", "outcome"],
+        ["pod-17", "60", "50", "0.2000", "<", "6e-06", "ANOTHER"],
+        ["pod-40", "60", "0", "0.0100", "OTHER", "NUMERICS"],
+    ]
+    assert lines[5] == "61 others: IDENTICAL; no fault in 7.9% of requests or more (99%, each)"
+    assert lines[-2].endswith("compare http://pod-99:8000/v1 http://pod-17:8000/v1")
+    assert lines[-1] == "4,032 requests, 1,260,001 tokens, in 5.0 s"
+    assert max(map(len, lines[:6])) <= 80
+
+
+def test_many_servers_with_other_numerics_are_one_line() -> None:
+    lines = _print(_found([Outcome.OTHER_NUMERICS] * 40 + [Outcome.IDENTICAL] * 23))
+    assert lines[0] == "None of 64 servers is another model, precision or cache"
+    assert sum(line.startswith("pod-") for line in lines) == MOST_SOUND
+    assert any(line.startswith("30 others: OTHER NUMERICS") for line in lines)
+    assert any(line.startswith("23 others: IDENTICAL") for line in lines)
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_every_server_that_is_another_one_or_undecided_has_a_row(count: int) -> None:
+    lines = _print(_found([Outcome.ANOTHER] * count + [Outcome.UNDECIDED] * 20))
+    assert sum("ANOTHER" in line for line in lines) == count
+    assert sum("UNDECIDED" in line for line in lines) == 20
+    assert lines[0].startswith(f"{count} of {count + 21} servers are another model")
+    assert "; undecided: pod-" in lines[0]
+
+
+def test_few_servers_are_described_one_after_the_other() -> None:
+    lines = _print(_found([Outcome.ANOTHER, Outcome.IDENTICAL]))
+    assert lines[1].startswith("ANOTHER MODEL, PRECISION OR CACHE  pod-00 against the majority")
+    assert any("p < 6e-06 (level 0.01)" in line for line in lines)
+
+
+def test_the_reference_counts_only_in_a_fleet() -> None:
+    found = _found([Outcome.IDENTICAL] * 2)
+    assert summarise(found, found.sides).startswith("None of 3")
+
+
+def test_long_lists_of_names_are_cut() -> None:
+    assert list_names(["a", "b"]) == "a, b"
+    assert list_names([str(i) for i in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 others"
