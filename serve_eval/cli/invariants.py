@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -22,6 +22,11 @@ from serve_eval.cli._sides import (
 )
 from serve_eval.plugins.setting import Setting
 
+if TYPE_CHECKING:
+    from serve_eval.schema import Plan
+
+UNUSED_TASK = "word_problems"
+"""Task of a plan for canaries, which asks none of them. It needs no data set."""
 USUAL = (
     "tasks",
     "cases",
@@ -31,6 +36,7 @@ USUAL = (
     "settings",
     "tokenizer",
     "chunk_tokens",
+    "canaries",
     "launch",
     "concurrency",
     "stream",
@@ -49,6 +55,10 @@ EXAMPLES = (
     (
         "Also render the chat here, and try texts around 4096 tokens:",
         "serve-eval invariants PLAN.yaml --tokenizer DIR --chunk-tokens 4096",
+    ),
+    (
+        "Only look for data of one request in the replies to others:",
+        "serve-eval invariants host:8000 --canaries",
     ),
 )
 
@@ -70,6 +80,13 @@ class PassOptions:
             variable="never",
         ),
     ] = None
+    canaries: Annotated[
+        bool,
+        Setting(
+            "Only send prompts with random codes (400, or --limit) and look for codes in replies"
+            " to other prompts."
+        ),
+    ] = False
     launch: Annotated[bool, Setting("Require a plan whose launcher starts servers.")] = False
 
 
@@ -107,10 +124,10 @@ def invariants(
 
     The changes concern the cache, the order, the batch and streaming. No right answers and no
     reference are needed. Without --limit, 100 prompts per task are asked. With the same -o, the
-    command resumes an interrupted check.
+    command resumes an interrupted check. With --canaries, it only looks for leaks between requests.
 
-    Exit codes: 0 no invariant that was tested is broken, 1 one is broken, 2 usage, 4 endpoint or
-    infrastructure, 5 no answers, 130 interrupted.
+    Exit codes: 0 no invariant that was tested is broken, 1 one is broken or a request received data
+    of another, 2 usage, 4 endpoint or infrastructure, 5 no answers, 130 interrupted.
     """
     from serve_eval.errors import PlanError
     from serve_eval.workflows.invariants.check import CHUNKS
@@ -119,6 +136,9 @@ def invariants(
         if size < 0:
             raise PlanError("--chunk-tokens must be 0 or more")
     settings = settings_with(protocol, prompts, sending)
+    if passes.canaries:
+        _check_canary_options(prompts, protocol, passes)
+        settings.setdefault("tasks", [UNUSED_TASK])
     if passes.launch:
         check_launched({"A": a}, settings)
     folder = str(Path(passes.tokenizer).expanduser().absolute()) if passes.tokenizer else None
@@ -127,8 +147,68 @@ def invariants(
         if passes.chunk_tokens is None
         else tuple(size for size in passes.chunk_tokens if size)
     )
-    out_dir = result.output_dir or new_folder("invariants")
+    out_dir = result.output_dir or new_folder("canaries" if passes.canaries else "invariants")
+    if passes.canaries:
+        raise typer.Exit(_execute_canaries(a, settings, out_dir, as_json=result.as_json))
     raise typer.Exit(_execute(a, settings, out_dir, folder, chunks, as_json=result.as_json))
+
+
+def _check_canary_options(
+    prompts: SidePromptOptions, protocol: SideProtocolOptions, passes: PassOptions
+) -> None:
+    """Raise PlanError for options of the other passes."""
+    from serve_eval.errors import PlanError
+
+    given = {
+        "--tasks": prompts.tasks,
+        "--cases": prompts.cases,
+        "--apply-chat-template": protocol.apply_chat_template,
+        "--tokenizer": passes.tokenizer,
+        "--chunk-tokens": passes.chunk_tokens,
+    }
+    if named := [name for name, value in given.items() if value]:
+        raise PlanError(
+            f"--canaries sends prompts of its own: leave out {', '.join(named)}",
+            hint="Run the other checks without --canaries.",
+        )
+
+
+def _find_plan(a: str, settings: dict[str, Any]) -> Plan:
+    """Return the plan of an address or of a plan file."""
+    from serve_eval.errors import PlanError
+
+    if Path(a).is_dir():
+        raise PlanError(f"{a} is a finished run; name a running endpoint or a plan file")
+    if is_endpoint(a):
+        return with_plan({}, {**settings, "base_url": a}).plan
+    return resolve_side(a, settings)[0].plan
+
+
+def _execute_canaries(a: str, settings: dict[str, Any], out_dir: Path, *, as_json: bool) -> int:
+    """Send canaries, with progress on stderr and the result on stdout. Return the exit code."""
+    from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._kept import explain_kept
+    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.evaluation.storage.file_names import CANARIES
+    from serve_eval.evaluation.storage.private_files import read_written_text
+    from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.workflows.invariants.canaries.story import check_canaries
+    from serve_eval.workflows.invariants.canaries.text import render
+
+    plan = _find_plan(a, settings)
+    say(f"serve-eval invariants --canaries: folder {out_dir}")
+    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
+    try:
+        found = run_async(check_canaries(plan, out_dir, progress=shown, notify=say))
+    except Interrupted:
+        say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
+        return INTERRUPTED
+    if as_json:
+        emit(read_written_text(out_dir / CANARIES))
+    else:
+        draw(lambda console: render(found, out_dir, console))
+    return found.exit_code
 
 
 def _execute(
@@ -145,20 +225,13 @@ def _execute(
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
-    from serve_eval.errors import PlanError
     from serve_eval.evaluation.storage.file_names import INVARIANTS
     from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.invariants.check import check
     from serve_eval.workflows.invariants.text import render
 
-    if Path(a).is_dir():
-        raise PlanError(f"{a} is a finished run; name a running endpoint or a plan file")
-    plan = (
-        with_plan({}, {**settings, "base_url": a})
-        if is_endpoint(a)
-        else resolve_side(a, settings)[0]
-    ).plan
+    plan = _find_plan(a, settings)
     say(f"serve-eval invariants: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:

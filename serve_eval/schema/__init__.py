@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from serve_eval.schema.answering_servers import AnsweringServers
 from serve_eval.schema.attribution import Attribution, WorkerFigures, WorkerShare, WorkerTimes
+from serve_eval.schema.canaries import CanaryLeak, CanaryRecord, CanaryResult, CanarySuspicion
 from serve_eval.schema.comparison import (
     Agreement,
     ComparedSide,
@@ -138,6 +139,10 @@ __all__ = [
     "Attribution",
     "Breakdown",
     "CacheUse",
+    "CanaryLeak",
+    "CanaryRecord",
+    "CanaryResult",
+    "CanarySuspicion",
     "ComparedSide",
     "ComparedTask",
     "Comparison",

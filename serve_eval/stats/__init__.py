@@ -41,6 +41,7 @@ __all__ = [
     "sequential_monitor",
     "slices",
     "tango",
+    "together",
     "uniform_loss",
     "unpaired_slices",
 ]

@@ -50,6 +50,9 @@ INVARIANTS_PLAN, INVARIANTS, CHUNKS_FILE = "invariants_plan.json", "invariants.j
 SALT_FILE = "cache_salt.json"
 """The salt of a check of invariants, or why it has none."""
 
+CANARY_PLAN, CANARY_LOG, CANARIES = "canary_plan.json", "canaries.jsonl", "canaries.json"
+"""The seed of a canary pass and what it asks, every reply, and the result."""
+
 VERIFICATION, VERIFICATION_REFERENCE = "verification.json", "reference.json"
 """The result of a verification, and the reference that it made."""
 

@@ -12,6 +12,7 @@ __all__ = [
     "evidence",
     "extraction",
     "finding",
+    "foreign",
     "known_messages",
     "levels",
     "loops",

@@ -23,7 +23,11 @@ OF_A_TASK = {
     "drift": sum(degradation.ALPHA.values()),
 }
 """Levels of the rules that test each task of a run."""
-OF_A_RUN = {"server_errors": ALPHA, "slice": PROMPT_LEVEL + ANSWER_LEVEL}
+OF_A_RUN = {
+    "server_errors": ALPHA,
+    "foreign_answers": ALPHA,
+    "slice": PROMPT_LEVEL + ANSWER_LEVEL,
+}
 """Levels of the rules that test a run as a whole."""
 OF_A_COMPARISON = {**between.LEVELS, "slice": OF_A_RUN["slice"]}
 """Levels of the rules that test a task of a comparison, in addition to those of its runs.

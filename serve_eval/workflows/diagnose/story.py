@@ -21,6 +21,7 @@ from serve_eval.workflows.diagnose import (
     course,
     cut,
     extraction,
+    foreign,
     prompt_counts,
     setting,
     sides,
@@ -62,6 +63,7 @@ TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = 
 RUN_RULES: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
     unanswered.find_unfinished,
     unanswered.server_errors,
+    foreign.foreign_answers,
     course.find_hidden_retries,
     setting.other_model,
     setting.first_token_only,

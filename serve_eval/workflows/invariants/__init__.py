@@ -3,6 +3,7 @@
 __all__ = [
     "arms",
     "cache_use",
+    "canaries",
     "check",
     "chunk_lengths",
     "folder",

@@ -1,7 +1,8 @@
-"""Keep the results: reports, comparisons, invariants, suites and attributions."""
+"""Keep the results: reports, comparisons, invariants, canaries, suites and attributions."""
 
 __all__ = [
     "attribution_file",
+    "canary_files",
     "comparison_files",
     "invariants_files",
     "report_file",

@@ -1,0 +1,9 @@
+"""Find codes of one request in replies to others: a leak of data between requests."""
+
+__all__ = [
+    "asking",
+    "prompts",
+    "search",
+    "story",
+    "text",
+]
