@@ -11,7 +11,7 @@ from serve_eval.schema import ComparedTask, Comparison, Response
 from serve_eval.stats.hypergeometric import no_worse
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import ALPHA, Finding, ids
+from serve_eval.workflows.diagnose.finding import ALPHA, BETWEEN_SHARE, Finding, ids
 from serve_eval.workflows.diagnose.loops import is_loop
 from serve_eval.workflows.diagnose.signs import SIGNS
 
@@ -27,13 +27,15 @@ AT_START = 0.9
 class ComparedAnswers:
     """The answers of both sides to the same prompts of a task, which are texts.
 
-    `compared` is the result of the comparison, or None if it did not finish.
+    `compared` is the result of the comparison, or None if it did not finish. `share` is the share
+    of the levels that the rules may spend on this task.
     """
 
     a: TaskEvidence
     b: TaskEvidence
     pairs: tuple[tuple[AskedSample, AskedSample], ...]
     compared: ComparedTask | None
+    share: float = 1.0
 
     @property
     def name(self) -> str:
@@ -60,7 +62,13 @@ def pair_answers(
         there = {one.id: one for one in other.witnesses(other.texts)}
         pairs = tuple((one, there[one.id]) for one in task.witnesses(task.texts) if one.id in there)
         if pairs:
-            yield ComparedAnswers(a=task, b=other, pairs=pairs, compared=results.get(task.name))
+            yield ComparedAnswers(
+                a=task,
+                b=other,
+                pairs=pairs,
+                compared=results.get(task.name),
+                share=BETWEEN_SHARE / len(a.tasks),
+            )
 
 
 def find_differences(found: Iterable[ComparedAnswers]) -> Iterator[Finding]:
@@ -76,7 +84,7 @@ def find_cuts(both: ComparedAnswers) -> Iterator[Finding]:
     Both sides have the same limit, so more tokens are no remedy.
     """
     cuts = [(one.truncated, other.truncated) for one, other in both.responses]
-    if both.a.max_tokens <= FEW_TOKENS or (more := _more(cuts)) is None:
+    if both.a.max_tokens <= FEW_TOKENS or (more := _more(cuts, ALPHA * both.share)) is None:
         return
     side, counts, p = more
     shown = [
@@ -123,7 +131,7 @@ def find_lengths(both: ComparedAnswers) -> Iterator[Finding]:
     side = 0 if means[0] < means[1] else 1
     shorter = [one[side] < one[1 - side] for one in lengths]
     p = mcnemar(sum(shorter), sum(a > b for a, b in _turn(lengths, side))).p_exact_two_sided
-    if means[side] > (1 - TOLERATED) * means[1 - side] or p > ALPHA:
+    if means[side] > (1 - TOLERATED) * means[1 - side] or p > ALPHA * both.share:
         return
     unit = "tokens" if counted else "characters"
     does = "stops early" if means[side] < EARLY * means[1 - side] else "gives shorter answers"
@@ -151,7 +159,7 @@ def find_signs(both: ComparedAnswers) -> Iterator[Finding]:
     a, b = (list(side) for side in zip(*texts, strict=True))
     for words, mark in SIGNS.items():
         marks = list(zip(mark(a, b), mark(b, a), strict=True))
-        if (more := _more(marks, ALPHA / len(SIGNS))) is None:
+        if (more := _more(marks, ALPHA * both.share / len(SIGNS))) is None:
             continue
         side, counts, p = more
         yield _find(
@@ -196,7 +204,7 @@ def find_self_differences(both: ComparedAnswers) -> Iterator[Finding]:
     side = 0 if counts[0][1] * counts[1][0] > counts[1][1] * counts[0][0] else 1
     (n, k), (m, j) = counts[side], counts[1 - side]
     p = min(1.0, 2.0 * no_worse([(n, k, m, j)]))
-    if p > ALPHA or k < LEAST:
+    if p > ALPHA * both.share or k < LEAST:
         return
     yield _find(
         both,
@@ -240,7 +248,7 @@ def _needs_no_more(finding: Finding, other: TaskEvidence) -> bool:
 
 
 def _more(
-    pairs: Sequence[tuple[bool, bool]], level: float = ALPHA
+    pairs: Sequence[tuple[bool, bool]], level: float
 ) -> tuple[int, tuple[int, int], float] | None:
     """Return the side that shows a sign more often, both counts, and p; None if neither clearly."""
     only = [sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs)]

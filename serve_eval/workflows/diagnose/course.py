@@ -18,18 +18,17 @@ LEAST_GROUP, TIMES_MORE, LEAST_GAP = 20, 2.0, 0.1
 the difference between the shares of lost samples."""
 RETRIED_SHARE = 0.05
 """Share of samples with retries from which a run that did not pass is reported."""
+WORKER, SLOW_WORKER, DRIFT = 0.0004, 0.0003, 0.0003
+"""Levels at which the report's alarms are repeated: all rules together keep to one budget."""
 
 
 def worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Yield a finding for each worker that the run's attribution accuses of bad answers.
-
-    The level is that of the attribution.
-    """
+    """Yield a finding for each worker that the run's attribution clearly accuses of bad answers."""
     attribution = None if task.report is None else task.report.attribution
     if attribution is None:
         return
     for row in attribution.rows:
-        if row.accused:
+        if row.accused and row.p_holm <= WORKER * task.share:
             told = (
                 f"{row.role} {row.worker}: {row.bad} {row.measure} of {row.answers}, compared with"
                 f" {row.others_bad} of "
@@ -59,13 +58,10 @@ def worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 
 def slow_worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Yield a finding for each worker that the run's attribution shows to be slow.
-
-    The level is that of the attribution.
-    """
+    """Yield a finding for each worker that the run's attribution clearly shows to be slow."""
     attribution = None if task.report is None else task.report.attribution
     for row in () if attribution is None else attribution.times:
-        if row.slow:
+        if row.slow and row.p_holm <= SLOW_WORKER * task.share:
             yield Finding(
                 rule="slow_worker",
                 told=told_of_slow(row).partition(": ")[2],
@@ -81,8 +77,15 @@ def slow_worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 
 def drift(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Yield a finding for each degradation that the run's alarm raised, at the alarm's level."""
-    for one in () if task.report is None else task.report.degradations:
+    """Yield a finding for each degradation that the run's alarm raised, if the loss confirms it.
+
+    The chart of the alarm, over the lost samples in the order of their starts, must show it at a
+    stricter level.
+    """
+    told_by_report = () if task.report is None else task.report.degradations
+    if not told_by_report or not _is_confirmed(task):
+        return
+    for one in told_by_report:
         later = [asked for asked in task.asked if asked.started_s >= one.started_s - 1e-3]
         told = told_of(one)
         apart = (f"serve-eval attribute {run.place}",) if run.several_workers else ()
@@ -90,6 +93,15 @@ def drift(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         yield about(
             task, "drift", told, change, [asked for asked in later if asked.lost], of=len(later)
         )
+
+
+def _is_confirmed(task: TaskEvidence) -> bool:
+    import numpy
+
+    from serve_eval.stats.onset import onset
+
+    lost = [one.lost for one in sorted(task.asked, key=lambda one: one.started_s)]
+    return onset(numpy.array(lost), DRIFT * task.share) is not None
 
 
 def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
@@ -116,7 +128,11 @@ def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         return
     bad, others = sum(one.lost for one in high), sum(one.lost for one in low)
     p = larger_share(task, high, low)
-    if p > ALPHA or bad / len(high) - others / len(low) < LEAST_GAP or not matters(task, high):
+    if (
+        p > ALPHA * task.share
+        or bad / len(high) - others / len(low) < LEAST_GAP
+        or not matters(task, high)
+    ):
         return
     told = (
         f"{bad} of {len(high)} samples sent with {high_load:.0f} or more requests in flight are"

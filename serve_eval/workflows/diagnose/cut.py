@@ -25,7 +25,7 @@ def find_truncated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     `find_unclosed_reasoning` covers those that never left the reasoning. Answers of one or two
     tokens are truncated by design.
     """
-    if task.max_tokens <= FEW_TOKENS:
+    if task.passes or task.max_tokens <= FEW_TOKENS:
         return
     answers = [one for one in task.texts if one.outcome != Outcome.REASONING_ONLY]
     cut = [one for one in answers if _response(one).truncated]
@@ -106,6 +106,8 @@ def stop_string(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
     The server has to report which stop string ended an answer.
     """
+    if task.passes:
+        return
     answers = [
         one
         for one in task.texts

@@ -78,13 +78,17 @@ class AskedSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEvidence:
-    """One task of a run. `report` is None if the run did not finish."""
+    """One task of a run. `report` is None if the run did not finish.
+
+    `share` is the share of the levels that the rules may spend on this task.
+    """
 
     name: str
     fingerprint: Mapping[str, str]
     repeats: int = 1
     asked: tuple[AskedSample, ...]
     report: TaskReport | None
+    share: float = 1.0
 
     def option(self, name: str) -> Any:
         """Return an option of the protocol, or None if it has no option of that name."""
@@ -153,7 +157,10 @@ class TaskEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The contents of one run folder. `report` is None if the run did not finish."""
+    """The contents of one run folder. `report` is None if the run did not finish.
+
+    `share` is the share of the levels that the rules may spend on this run.
+    """
 
     folder: Path
     plan: Plan
@@ -163,6 +170,7 @@ class Evidence:
     logs: tuple[Path, ...]
     mask: Callable[[str], str] = str
     """Masks keys in a line of a log: a run that was killed leaves them there."""
+    share: float = 1.0
     include_path: tuple[str, ...] = ()
     """Folders of code that the user named."""
 
@@ -201,8 +209,11 @@ class Evidence:
         return bool(orders) and all(order == "random" for order in orders)
 
 
-def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
-    """Read a run folder. Raises RunFolderError if it is not one or is damaged."""
+def read(folder: Path, *, include_path: Sequence[str] = (), share: float = 1.0) -> Evidence:
+    """Read a run folder, of which the rules may spend a share of their levels.
+
+    Raises RunFolderError if it is not one or is damaged.
+    """
     plan, prints = run_folder.read_plan(folder), run_folder.read_fingerprints(folder)
     sessions, report = read_sessions(folder), find_report(folder)
     told = {} if report is None else {task.result.task: task for task in report.tasks}
@@ -223,6 +234,7 @@ def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
             repeats=plan.times(name),
             asked=tuple(asked),
             report=told.get(name),
+            share=share / len(prints),
         )
         tasks.append(one)
     return Evidence(
@@ -233,6 +245,7 @@ def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
         tasks=tuple(tasks),
         logs=tuple(log_files(folder, sessions)),
         mask=SecretMask(plan.connection, os.environ),
+        share=share,
         include_path=tuple(include_path),
     )
 

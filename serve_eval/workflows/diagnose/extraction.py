@@ -94,7 +94,7 @@ def extractors(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     whole = _whole(task.scored)
     known = {name for asked in whole if asked.line for name in asked.line.parts}
     pairs = [(one, other) for one, other in EXTRACTORS if {one, other} <= known]
-    level = ALPHA / max(1, 2 * len(pairs))
+    level = ALPHA * task.share / max(1, 2 * len(pairs))
     for one, other in pairs:
         both = [asked for asked in whole if asked.line and {one, other} <= asked.line.parts.keys()]
         better = [

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 
 ALPHA = 0.001
-"""Probability that a rule that compares shares reports a healthy run."""
+"""Probability that a rule that compares shares reports a healthy run, if it may spend all of it."""
+SIDE_SHARE, BETWEEN_SHARE = 0.25, 5 / 6
+"""Shares of the levels that a diagnosis spends on either side of a comparison, and between them."""
 SHOWN = 5
 """Number of sample ids that a finding lists."""
 LEAST, LEAST_SHARE = 3, 0.05
@@ -108,7 +110,7 @@ def worse(
     lost and the task does not pass.
     """
     p = larger_share(task, shown, others)
-    if p <= ALPHA / signs:
+    if p <= ALPHA * task.share / signs:
         return p
     least = None if task.passes else _RED if task.red else _UNJUDGED
     overwhelming = least is not None and sum(asked.lost for asked in shown) >= least * len(shown)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from serve_eval.scorers import numeric
-from serve_eval.stats.together import Together, compare_together
+from serve_eval.stats.together import DRAWS, Together, compare_together
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence, base_of
 from serve_eval.workflows.diagnose.finding import ALPHA, LEAST, Finding, ids
 
@@ -77,11 +77,12 @@ def foreign_answers(run: Evidence) -> Iterator[Finding]:
         [f"{one.task.name} {one.one.id.removeprefix(base_of(one.one.id))}" for one in asked],
         ordered,
         [pairs[pair] for pair in ordered],
-        alpha=ALPHA,
+        alpha=ALPHA * run.share,
         seed=SEED,
+        draws=round((DRAWS + 1) / run.share) - 1,
     )
     together = [ordered[k] for k in found.observed]
-    if found.p <= ALPHA and len({i for i, _ in together}) >= LEAST:
+    if found.p <= ALPHA * run.share and len({i for i, _ in together}) >= LEAST:
         yield _report(run, asked, sorted(together, key=lambda pair: -pairs[pair]), found)
 
 

@@ -6,10 +6,8 @@ The sum of the levels of the rules bounds the probability that any of them repor
 
 from __future__ import annotations
 
-from serve_eval.evaluation.attribution import from_run, latency
-from serve_eval.evaluation.results import degradation
-from serve_eval.workflows.diagnose import between
-from serve_eval.workflows.diagnose.finding import ALPHA
+from serve_eval.workflows.diagnose import between, course
+from serve_eval.workflows.diagnose.finding import ALPHA, BETWEEN_SHARE, SIDE_SHARE
 from serve_eval.workflows.diagnose.slicing import ANSWER_LEVEL, PROMPT_LEVEL
 
 OF_A_TASK = {
@@ -18,11 +16,11 @@ OF_A_TASK = {
     "run_on": ALPHA,
     "extractors": ALPHA,
     "concurrency": ALPHA,
-    "worker": from_run.ALPHA,
-    "slow_worker": latency.ALPHA,
-    "drift": sum(degradation.ALPHA.values()),
+    "worker": course.WORKER,
+    "slow_worker": course.SLOW_WORKER,
+    "drift": course.DRIFT,
 }
-"""Levels of the rules that test each task of a run."""
+"""Levels of the rules that test the tasks of a run, which share them."""
 OF_A_RUN = {
     "server_errors": ALPHA,
     "foreign_answers": ALPHA,
@@ -30,21 +28,20 @@ OF_A_RUN = {
 }
 """Levels of the rules that test a run as a whole."""
 OF_A_COMPARISON = {**between.LEVELS, "slice": OF_A_RUN["slice"]}
-"""Levels of the rules that test a task of a comparison, in addition to those of its runs.
+"""Levels of the rules that test B against A, before BETWEEN_SHARE.
 
 The runs of a comparison are not searched for slices: the comparison is."""
+TESTS = OF_A_TASK.keys() | OF_A_RUN.keys() | OF_A_COMPARISON.keys()
 
 
-REPEATED = ("worker", "slow_worker", "drift")
-"""Rules that repeat what the report says, at the levels of the report."""
+def sum_levels() -> float:
+    """Return the largest probability that any test reports a healthy run, of any number of tasks.
+
+    The level of each rule is shared by the tasks.
+    """
+    return sum(OF_A_TASK.values()) + sum(OF_A_RUN.values())
 
 
-def sum_own_levels(tasks: int = 1) -> float:
-    """Return the same as `sum_levels` without the rules that repeat the report."""
-    own = sum(level for rule, level in OF_A_TASK.items() if rule not in REPEATED)
-    return tasks * own + sum(OF_A_RUN.values())
-
-
-def sum_levels(tasks: int = 1) -> float:
-    """Return the largest probability that any test reports a healthy run of `tasks` tasks."""
-    return tasks * sum(OF_A_TASK.values()) + sum(OF_A_RUN.values())
+def sum_comparison_levels() -> float:
+    """Return the same for a comparison of two healthy runs."""
+    return 2 * SIDE_SHARE * sum_levels() + BETWEEN_SHARE * sum(OF_A_COMPARISON.values())

@@ -6,6 +6,7 @@ only slices that a healthy server does not tie to how hard a prompt is.
 
 from __future__ import annotations
 
+import math
 import random
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from serve_eval.workflows.diagnose import candidates
 from serve_eval.workflows.diagnose.candidates import KnownSamples, Slice
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import Finding
+from serve_eval.workflows.diagnose.finding import BETWEEN_SHARE, Finding
 from serve_eval.workflows.diagnose.slice_data import (
     Data,
     PairedScores,
@@ -43,7 +44,7 @@ COVERED = {
     candidates.PAIR: {"worker"},
     candidates.PLACE: {"drift", "server_errors", "worker_gone"},
     candidates.STOP: {*_ENDS, "stop_string"},
-    candidates.ANSWER_LENGTH: {*_ENDS, "empty", "early_ends"},
+    candidates.ANSWER_LENGTH: {*_ENDS, "empty", "lengths"},
 }
 """Rules that say more about a kind of slice. Such a slice is not named in addition."""
 
@@ -60,7 +61,8 @@ def find_slices(
     for task in tasks:
         covered = _list_covered(task, found)
         if (scores := pair_with_reference(task, data)) is not None:
-            yield from _find_paired(run, task, scores, data, covered, tasks=len(run.tasks))
+            count, share = len(run.tasks), run.share
+            yield from _find_paired(run, task, scores, data, covered, tasks=count, share=share)
         else:
             yield from _find_alone(run, task, data, covered)
 
@@ -75,8 +77,16 @@ def compare_slices(
     for task in tasks:
         covered, other = _list_covered(task, found), others[task.name]
         if (scores := pair_sides(other, task, data)) is not None:
-            count = len(b.tasks)
-            yield from _find_paired(b, task, scores, data, covered, other=other, tasks=count)
+            yield from _find_paired(
+                b,
+                task,
+                scores,
+                data,
+                covered,
+                other=other,
+                tasks=len(b.tasks),
+                share=BETWEEN_SHARE,
+            )
 
 
 def _list_covered(task: TaskEvidence, found: Collection[Finding]) -> set[str]:
@@ -93,6 +103,7 @@ def _find_paired(
     covered: Collection[str],
     *,
     tasks: int,
+    share: float,
     other: TaskEvidence | None = None,
 ) -> Iterator[Finding]:
     """Yield the slice in which score is lost against the reference or against side A.
@@ -104,18 +115,18 @@ def _find_paired(
     scores = scores.take(_draw_places(len(scores.asked)))
     if not scores.lost:
         return
-    asked, worst, draws = scores.asked, scores.worst, _count_draws(tasks)
+    asked, worst, draws = scores.asked, scores.worst, _count_draws(share / tasks)
     slices = candidates.list_prompt_slices(learn(run, task, asked, data, other))
     table = _tabulate(slices, len(asked))
     before, after = scores.rows()
     named = find_paired_slice(
-        before, after, table, level=PROMPT_LEVEL / tasks, worst=worst, draws=draws
+        before, after, table, level=PROMPT_LEVEL * share / tasks, worst=worst, draws=draws
     )
     one = None if named is None else slices[named.place]
     if named is None and other is not None and len(before) == len(after) == 1:
         pairs = candidates.list_answer_slices(asked, _order_as(asked, other))
         tables = [_tabulate([pair[side] for pair in pairs], len(asked)) for side in (1, 0)]
-        level = ANSWER_LEVEL / tasks
+        level = ANSWER_LEVEL * share / tasks
         named = find_answer_slice(
             before, after, (tables[0], tables[1]), level=level, worst=worst, draws=draws
         )
@@ -140,8 +151,8 @@ def _find_alone(
         [one.lost for one in asked],
         _tabulate(slices, len(asked)),
         _stratify(known),
-        level=PROMPT_LEVEL / len(run.tasks),
-        draws=_count_draws(len(run.tasks)),
+        level=PROMPT_LEVEL * task.share,
+        draws=_count_draws(task.share),
     )
     if named is not None and (one := slices[named.place]).kind not in covered:
         yield report_slice(run, task, one, named, asked, None)
@@ -190,9 +201,9 @@ def _order_as(asked: Sequence[AskedSample], other: TaskEvidence) -> list[AskedSa
     return [by_id[one.id] for one in asked]
 
 
-def _count_draws(tasks: int) -> int:
-    """Return the number of draws by which the level of a task can be reached."""
-    return min(MOST_DRAWS, DRAWS * tasks)
+def _count_draws(share: float) -> int:
+    """Return the number of draws by which that share of the level can be reached."""
+    return min(MOST_DRAWS, math.ceil(DRAWS / share))
 
 
 def _draw_places(n: int) -> list[int]:

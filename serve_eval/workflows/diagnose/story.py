@@ -31,7 +31,7 @@ from serve_eval.workflows.diagnose import (
 )
 from serve_eval.workflows.diagnose.breakdown import Breakdown, break_down
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, read
-from serve_eval.workflows.diagnose.finding import Finding
+from serve_eval.workflows.diagnose.finding import SIDE_SHARE, Finding
 
 SCHEMA_VERSION = 1
 
@@ -121,7 +121,10 @@ def diagnose(
     cannot be built again for `local`.
     """
     named = _runs(folder)
-    read_runs = [(label, read(path, include_path=include_path)) for label, path in named]
+    share = SIDE_SHARE if is_comparison(folder) else 1.0
+    read_runs = [
+        (label, read(path, include_path=include_path, share=share)) for label, path in named
+    ]
     sides_of = [evidence for _, evidence in read_runs] if is_comparison(folder) else []
     others: Sequence[Evidence | None] = sides_of[::-1] or [None] * len(read_runs)
     runs = tuple(

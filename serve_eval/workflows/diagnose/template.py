@@ -47,6 +47,8 @@ def run_on(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
     They add a turn of another speaker, or the next question.
     """
+    if task.passes:
+        return
     answers = task.texts
     shown = [
         one

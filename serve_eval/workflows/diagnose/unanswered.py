@@ -250,7 +250,7 @@ def find_failure_start(run: Evidence) -> tuple[float, int, float, float, int] | 
 
     from serve_eval.stats.onset import onset
 
-    found = onset(numpy.array(bad), ALPHA)
+    found = onset(numpy.array(bad), ALPHA * run.share)
     if found is None:
         return None
     return first[found.since - 1].start_s, found.since, found.before, found.after, len(first)

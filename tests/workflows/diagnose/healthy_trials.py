@@ -1,8 +1,8 @@
 """Count what diagnose says of healthy runs of a real model: `python -m` this module prints it.
 
-The embedded model answers each prompt in 30 real runs at temperature 1. A healthy run then has for
-each prompt the answer of one of them, drawn at random, and the times of one whole run. The reference
-is registered from all of them. About 8 minutes.
+The embedded model answers each prompt in 30 real runs at temperature 1. A healthy run then has
+for each prompt the answer of one of them, drawn at random, and the times of one whole run. The
+reference is registered from all of them. About 8 minutes.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from serve_eval.schema import Outcome
 from serve_eval.workflows.diagnose.evidence import Evidence
 from serve_eval.workflows.diagnose.finding import ALPHA
 from serve_eval.workflows.diagnose.levels import (
-    OF_A_COMPARISON,
     OF_A_RUN,
     OF_A_TASK,
+    TESTS,
+    sum_comparison_levels,
     sum_levels,
-    sum_own_levels,
 )
 from serve_eval.workflows.diagnose.story import findings
 from tests.workflows.diagnose.test_pure import healthy
@@ -27,24 +27,31 @@ from tests.workflows.diagnose.test_pure import healthy
 TEXT = (Path(__file__).parents[3] / "docs" / "diagnosis.md").read_text()
 
 
-def test_the_sum_of_the_levels_is_what_the_documentation_says() -> None:
+BUDGET = 0.01
+
+
+def test_all_rules_together_keep_to_one_budget() -> None:
     said = " ".join(TEXT.split())
-    own = sum(level for level in (*OF_A_TASK.values(), *OF_A_RUN.values()) if level == ALPHA)
-    assert f"together .{round(1000 * own):03d}" in said
-    found = re.search(
-        r"the tests accuse a healthy run of one task with a probability of \.(\d+) at most", said
-    )
-    assert found is not None
-    assert float(f"0.{found[1]}") == pytest.approx(sum_levels())
-    alone = re.search(
-        r"own tests accuse a healthy run of one task with a probability of \.(\d+)", said
-    )
-    assert alone is not None
-    assert float(f"0.{alone[1]}") == pytest.approx(sum_own_levels())
-    assert f"`slice` adds .00{round(1000 * OF_A_RUN['slice'])}" in said
-    more = re.search(r"each further task adds \.(\d+)", said)
-    assert more is not None
-    assert float(f"0.{more[1]}") == pytest.approx(sum_levels(2) - sum_levels(1))
+    assert sum_levels() == pytest.approx(BUDGET)
+    assert sum_comparison_levels() == pytest.approx(BUDGET)
+    assert f"with a probability of .{round(1000 * BUDGET):03d} at most" in said
+    equal = [rule for rule, level in {**OF_A_TASK, **OF_A_RUN}.items() if level == ALPHA]
+    listed = re.search(r"at most: (.*?) have \.001 each", said)
+    assert listed is not None
+    assert set(re.findall(r"`(\w+)`", listed[1])) == set(equal)
+    repeated = sum(OF_A_TASK[rule] for rule in ("worker", "slow_worker", "drift"))
+    assert f"and the repeated alarms .00{round(1000 * repeated)}" in said
+    assert f"`slice` .00{round(1000 * OF_A_RUN['slice'])}" in said
+
+
+def test_the_tasks_of_a_run_and_the_sides_of_a_comparison_share_the_levels() -> None:
+    """Each further answer of as many in one direction halves the one-sided p."""
+    for share, apart in ((1.0, 11), (0.5, 12), (0.25, 13)):
+        for count, said in ((apart - 1, False), (apart, True)):
+            run = healthy_with_parts(count)
+            [task] = run.tasks
+            shared = replace(run, share=share, tasks=(replace(task, share=share),))
+            assert any(one.rule == "extractors" for one in findings(shared)) is said
 
 
 def test_every_rule_of_the_table_that_tests_has_its_level_in_the_sum() -> None:
@@ -53,10 +60,7 @@ def test_every_rule_of_the_table_that_tests_has_its_level_in_the_sum() -> None:
         [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         for line in table.splitlines()[2:]
     ]
-    assert {
-        rule for rule, _, speaks, _ in rows if "test" in speaks
-    } == OF_A_TASK.keys() | OF_A_RUN.keys() | OF_A_COMPARISON.keys()
-    assert f"add .00{round(1000 * sum(OF_A_COMPARISON.values()))}" in " ".join(TEXT.split())
+    assert {rule for rule, _, speaks, _ in rows if "test" in speaks} == TESTS
 
 
 @pytest.mark.parametrize(("apart", "said"), [(10, False), (11, True)])
