@@ -73,7 +73,7 @@ def verify(
     servers: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[A] [B]...",
+            metavar="A B",
             help=(
                 "Running endpoints (host:port or URL), plan files or run folders. Without"
                 " --reference, --register and --fleet, the first is the reference."

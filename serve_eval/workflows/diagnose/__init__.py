@@ -16,6 +16,7 @@ __all__ = [
     "known_messages",
     "levels",
     "loops",
+    "paired_answers",
     "prompt_counts",
     "setting",
     "sides",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from serve_eval.evaluation.agreement.answer_pairs import common_prefix
-from serve_eval.schema import ComparedTask, Comparison, Response
+from serve_eval.schema import Response
 from serve_eval.stats.hypergeometric import no_worse
 from serve_eval.stats.mcnemar import mcnemar
-from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import ALPHA, BETWEEN_SHARE, Finding, ids
+from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, TaskEvidence
+from serve_eval.workflows.diagnose.finding import ALPHA, Finding, ids
 from serve_eval.workflows.diagnose.loops import is_loop
+from serve_eval.workflows.diagnose.paired_answers import ComparedAnswers
 from serve_eval.workflows.diagnose.signs import SIGNS
 
 LEAST, MOST_SHARE = 10, 0.5
@@ -21,54 +21,6 @@ TOLERATED, EARLY = 0.1, 0.5
 """Share by which answers may be shorter in the mean, and ratio below which they end early."""
 AT_START = 0.9
 """Share of the different answers that differ from their first character on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedAnswers:
-    """The answers of both sides to the same prompts of a task, which are texts.
-
-    `compared` is the result of the comparison, or None if it did not finish. `share` is the share
-    of the levels that the rules may spend on this task.
-    """
-
-    a: TaskEvidence
-    b: TaskEvidence
-    pairs: tuple[tuple[AskedSample, AskedSample], ...]
-    compared: ComparedTask | None
-    share: float = 1.0
-
-    @property
-    def name(self) -> str:
-        return self.a.name
-
-    @property
-    def responses(self) -> list[tuple[Response, Response]]:
-        return [
-            (one.response, other.response)
-            for one, other in self.pairs
-            if one.response is not None and other.response is not None
-        ]
-
-
-def pair_answers(
-    a: Evidence, b: Evidence, comparison: Comparison | None
-) -> Iterator[ComparedAnswers]:
-    """Yield the tasks that both sides answered."""
-    results = {} if comparison is None else {one.task: one for one in comparison.tasks}
-    others = {task.name: task for task in b.tasks}
-    for task in a.tasks:
-        if (other := others.get(task.name)) is None:
-            continue
-        there = {one.id: one for one in other.witnesses(other.texts)}
-        pairs = tuple((one, there[one.id]) for one in task.witnesses(task.texts) if one.id in there)
-        if pairs:
-            yield ComparedAnswers(
-                a=task,
-                b=other,
-                pairs=pairs,
-                compared=results.get(task.name),
-                share=BETWEEN_SHARE / len(a.tasks),
-            )
 
 
 def find_differences(found: Iterable[ComparedAnswers]) -> Iterator[Finding]:
@@ -226,7 +178,40 @@ RULES: tuple[Callable[[ComparedAnswers], Iterator[Finding]], ...] = (
     find_signs,
     find_self_differences,
 )
-LEVELS = {"cuts": ALPHA, "lengths": ALPHA, "signs": ALPHA, "self_differences": ALPHA}
+
+
+def find_even_losses(
+    found: Iterable[ComparedAnswers], told: Collection[str | None], urls: tuple[str, str]
+) -> Iterator[Finding]:
+    """Yield a finding if one side lost answers that the other has, and no rule says where.
+
+    `told` are the tasks about which rules have spoken, `urls` the addresses of A and B.
+    """
+    for both in found:
+        wrong = [(one.bad, other.bad) for one, other in both.pairs]
+        if both.name in told or (more := _more(wrong, ALPHA * both.share)) is None:
+            continue
+        side, counts, p = more
+        only = sum(one[side] and not one[1 - side] for one in wrong)
+        yield _find(
+            both,
+            "even_loss",
+            f"{'AB'[side]} has {only} answers wrong that {'AB'[1 - side]} has right, and"
+            f" {counts[1 - side] - counts[side] + only} the other way round; they lie in no one"
+            " slice: weights, precision or cache, rather than a fault of some requests",
+            (f"serve-eval verify {urls[0]} {urls[1]}",),
+            [pair[side] for pair, bad in zip(both.pairs, wrong, strict=True) if bad[side]],
+            p,
+        )
+
+
+LEVELS = {
+    "cuts": ALPHA,
+    "lengths": ALPHA,
+    "signs": ALPHA,
+    "self_differences": ALPHA,
+    "even_loss": ALPHA,
+}
 """Levels of these rules for each task of a comparison."""
 
 

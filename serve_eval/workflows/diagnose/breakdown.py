@@ -58,10 +58,19 @@ class Breakdown:
     next: tuple[str, ...]
 
 
-def break_down(run: Evidence, task: TaskEvidence) -> Breakdown | None:
-    """Return the breakdown of a task that is not green, or None if it is or lost nothing."""
+def break_down(
+    run: Evidence, task: TaskEvidence, other: Evidence | None = None
+) -> Breakdown | None:
+    """Return the breakdown of a task that is not green, or None if it is or lost nothing.
+
+    Of a comparison, whose other side is `other`, only the side that lost more has one.
+    """
     if task.passes or not (task.lost or task.unscored):
         return None
+    theirs = [] if other is None else [one for one in other.tasks if one.name == task.name]
+    if any(len(one.lost) >= len(task.lost) for one in theirs):
+        return None
+    good = "GOOD" if other is None else other.base_url
     bad = [one for one in task.lost if one.response is not None]
     kinds = Counter(WORDS.get(one.line.outcome, "wrong") for one in bad if one.line is not None)
     if missing := len(task.missing):
@@ -77,7 +86,7 @@ def break_down(run: Evidence, task: TaskEvidence) -> Breakdown | None:
         unread=sum(map(is_unread, bad)),
         examples=tuple(_show(one) for one in shown[:EXAMPLES]),
         judge_errors=tuple(_judge_errors(run, task)),
-        next=tuple(_next(run, task, shown)),
+        next=tuple(_next(run, task, shown, good)),
     )
 
 
@@ -152,10 +161,10 @@ def _judge_errors(run: Evidence, task: TaskEvidence) -> Iterator[str]:
         yield f"judges: {count} times {run.mask(message)}"
 
 
-def _next(run: Evidence, task: TaskEvidence, shown: list[AskedSample]) -> Iterator[str]:
+def _next(run: Evidence, task: TaskEvidence, shown: list[AskedSample], good: str) -> Iterator[str]:
     if shown:
         yield capsule_of(run, task, shown)
-    yield f"serve-eval verify GOOD {run.base_url}"
+    yield f"serve-eval verify {good} {run.base_url}"
     if run.several_workers:
         yield f"serve-eval attribute {run.place}"
 

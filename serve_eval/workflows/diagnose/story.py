@@ -22,6 +22,7 @@ from serve_eval.workflows.diagnose import (
     cut,
     extraction,
     foreign,
+    paired_answers,
     prompt_counts,
     setting,
     sides,
@@ -164,8 +165,11 @@ def _compare(
     """Return the findings between both sides of a comparison; `of_b` are those of B alone."""
     a, b = both
     found = [*sides.prompt_tokens(a, b)]
-    found += between.find_differences(between.pair_answers(a, b, find_comparison(folder)))
-    return (*found, *slicing.compare_slices(a, b, (*of_b, *found)))
+    pairs = list(paired_answers.pair_answers(a, b, find_comparison(folder)))
+    found += between.find_differences(pairs)
+    found += slicing.compare_slices(a, b, (*of_b, *found))
+    told = {one.task for one in (*of_b, *found)}
+    return (*found, *between.find_even_losses(pairs, told, (a.base_url, b.base_url)))
 
 
 def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
@@ -217,7 +221,7 @@ def _diagnose(
             asked=len(task.asked),
             wrong=sum(one.bad for one in task.asked),
             missing=len(task.missing) + task.unscored,
-            breakdown=break_down(evidence, task),
+            breakdown=break_down(evidence, task, other),
         )
         for task in evidence.tasks
     )

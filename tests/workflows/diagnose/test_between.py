@@ -94,6 +94,19 @@ def test_equal_sides_have_no_difference(tmp_path: Path) -> None:
     assert _rules(found) == []
 
 
+def test_a_loss_that_no_rule_places_is_one_of_weights_precision_or_cache(tmp_path: Path) -> None:
+    found = _diagnose(sound, lambda asked: sound(asked, 0.5), tmp_path)
+    [one] = found.between
+    assert one.rule == "even_loss"
+    assert one.told.startswith("B has ")
+    assert " answers wrong that A has right, and 0 the other way round" in one.told
+    assert one.change[0].startswith("serve-eval verify http://127.0.0.1:")
+    a, b = (run.tasks[0].breakdown for run in found.runs)
+    assert a is None
+    assert b is not None
+    assert any(line.startswith("serve-eval verify http://") for line in b.next)
+
+
 def test_loops_that_are_cut_are_not_a_lack_of_tokens(tmp_path: Path) -> None:
     found = _diagnose(sound, _loop, tmp_path)
     cuts = _only(found, "cuts")
