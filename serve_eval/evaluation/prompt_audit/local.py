@@ -86,6 +86,10 @@ class LocalTokenizer:
         ids = self._tokenizer.encode(texts[0], add_special_tokens=False)
         return self._reading(ids, dated=len(set(texts)) > 1)
 
+    def count_tokens(self, text: str) -> int:
+        """Return the number of tokens of a text, without special ones at its beginning."""
+        return len(self._tokenizer.encode(text, add_special_tokens=False)) if text else 0
+
     def _reading(self, ids: Sequence[int], *, dated: bool) -> PromptReading:
         return PromptReading(
             side=self.side,

@@ -4,6 +4,7 @@ Each finding comes with its evidence and the option to change.
 """
 
 __all__ = [
+    "answer_counts",
     "between",
     "breakdown",
     "candidates",

@@ -17,6 +17,7 @@ from serve_eval.evaluation.storage.reports.comparison_files import (
 )
 from serve_eval.plugins.scope import with_scope
 from serve_eval.workflows.diagnose import (
+    answer_counts,
     between,
     course,
     cut,
@@ -133,12 +134,18 @@ def diagnose(
             label,
             evidence,
             other,
-            [] if local is None else prompt_counts.audit_counts(evidence, local, include_path),
+            [] if local is None else _audit(evidence, local, include_path),
         )
         for (label, evidence), other in zip(read_runs, others, strict=True)
     )
     found = _compare(folder, sides_of, runs[1].findings) if sides_of else ()
     return Diagnosis(schema_version=SCHEMA_VERSION, folder=str(folder), runs=runs, between=found)
+
+
+def _audit(evidence: Evidence, local: LocalTokenizer, include_path: Sequence[str]) -> list[Finding]:
+    """Return what the files of a model say of counted tokens."""
+    found = prompt_counts.audit_counts(evidence, local, include_path)
+    return [*found, *answer_counts.audit_answer_counts(evidence, local)]
 
 
 @with_scope

@@ -61,10 +61,12 @@ def serve_folder(
     counted_more: int = 0,
     ids: bool = True,
     chats_only: bool = False,
+    answer_tokens: int = 1,
 ) -> ScriptedServer:
     """Serve the ids that a folder gives, without their texts.
 
-    Answers count `counted_more` tokens more; without `ids` no route gives them.
+    Answers count `counted_more` tokens more, and `answer_tokens` of their own; without `ids` no
+    route gives them.
     """
     local = local_side(folder, bos=bos)
 
@@ -74,7 +76,8 @@ def serve_folder(
         found = list((await local.read(prompt)).ids or ())
         if request.path == "/tokenize":
             return json_reply({"count": len(found), "tokens": found if ids else []})
-        return answer("x", usage=(len(found) + counted_more, 1))
+        made = min(answer_tokens, request.max_tokens) if answer_tokens > 1 else 1
+        return answer("x", usage=(len(found) + counted_more, made))
 
     paths = ["/tokenize", "/v1/chat/completions"] + ([] if chats_only else ["/v1/completions"])
     return ScriptedServer(respond, paths=paths, routes={"/v1/models": lambda _: models("m")})

@@ -10,6 +10,7 @@ import pytest
 
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Spec
+from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.prompt_counts import RULE
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.evaluation.prompt_audit.embedded_tokenizer import (
@@ -18,6 +19,7 @@ from tests.evaluation.prompt_audit.embedded_tokenizer import (
     make_folder,
     serve_folder,
 )
+from tests.scripted_server import ScriptedServer
 from tests.workflows.diagnose.server import plan_for
 
 SYSTEM = "<|system|>\nBe nice.<|end|>\n" + TEMPLATE
@@ -26,12 +28,15 @@ SYSTEM = "<|system|>\nBe nice.<|end|>\n" + TEMPLATE
 def _told(
     tmp_path: Path, served: str = TEMPLATE, files: str = TEMPLATE, *, more: int = 0, n: int = 20
 ) -> list[str]:
-    plan = replace(
-        plan_for(tmp_path, num_samples=n, apply_chat_template=True),
-        references_dir=None,
-        no_reference=True,
-    )
     server = serve_folder(make_folder(tmp_path / "served", served), counted_more=more)
+    return [one.told for one in _diagnose(tmp_path, server, files, n) if one.rule == RULE]
+
+
+def _diagnose(
+    tmp_path: Path, server: ScriptedServer, files: str = TEMPLATE, n: int = 20
+) -> tuple[Finding, ...]:
+    plan = plan_for(tmp_path, num_samples=n, apply_chat_template=True)
+    plan = replace(plan, references_dir=None, no_reference=True)
 
     async def ask() -> None:
         async with server.serve() as url:
@@ -41,7 +46,7 @@ def _told(
     asyncio.run(ask())
     with local_side(make_folder(tmp_path / "files", files)) as local:
         [run] = diagnose(tmp_path / "out", local=local).runs
-    return [one.told for one in run.findings if one.rule == RULE]
+    return run.findings
 
 
 def test_counts_that_agree_are_told(tmp_path: Path) -> None:
@@ -72,6 +77,17 @@ def test_a_constant_difference_has_one_cause(
 def test_a_template_that_writes_a_date_is_named(tmp_path: Path) -> None:
     dated = "{{ strftime_now('%d %b %Y') }} " + TEMPLATE
     assert any("writes a date" in one for one in _told(tmp_path, files=dated))
+
+
+@pytest.mark.parametrize(("tokens", "told"), [(1, False), (4, False), (9, True)])
+def test_generated_tokens_that_no_text_has_are_told(
+    tmp_path: Path, tokens: int, told: bool
+) -> None:
+    server = serve_folder(make_folder(tmp_path / "served"), answer_tokens=tokens)
+    found = _diagnose(tmp_path, server)
+    said = [one.told for one in found if one.rule == "answer_counts"]
+    assert bool(said) is told
+    assert all(f"counts {tokens}.0 tokens per answer" in one for one in said)
 
 
 def test_few_prompts_say_nothing(tmp_path: Path) -> None:
