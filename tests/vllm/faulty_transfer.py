@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,11 +29,21 @@ def orchestrated(context: str, generation: Sequence[str]) -> Iterator[str]:
         yield url
 
 
-@contextmanager
-def foreign_blocks(context: str) -> Iterator[str]:
-    """Serve a context server that hands over another prompt's blocks for one prompt of CHANGED.
+Chosen = Callable[[dict[str, Any], int], bool]
+"""Says of a request's body and its number of prompt tokens whether its blocks are exchanged."""
 
-    The prompts are chosen by their hash. Yields its address.
+
+def choose_tenth(body: dict[str, Any], tokens: int) -> bool:
+    """Choose one prompt of CHANGED by its hash."""
+    digest = hashlib.sha256(str(body.get("prompt")).encode()).digest()
+    return digest[0] % CHANGED == 0
+
+
+@contextmanager
+def foreign_blocks(context: str, chosen: Chosen = choose_tenth) -> Iterator[str]:
+    """Serve a context server that hands over another prompt's blocks for the chosen prompts.
+
+    Yields its address.
     """
     known: dict[int, Any] = {}
 
@@ -45,7 +55,7 @@ def foreign_blocks(context: str) -> Iterator[str]:
         if params := answer.get("kv_transfer_params"):
             own = params["remote_block_ids"]
             size = len(own[0]) if own and isinstance(own[0], list) else len(own)
-            if size in known and _is_changed(body):
+            if size in known and chosen(body, answer["usage"]["prompt_tokens"]):
                 params["remote_block_ids"] = known[size]
             known[size] = own
         return web.json_response(answer, status=reply.status_code)
@@ -59,8 +69,3 @@ def foreign_blocks(context: str) -> Iterator[str]:
     app.router.add_get("/health", health)
     with serve_in_thread(app) as url:
         yield url.removesuffix("/v1")
-
-
-def _is_changed(body: dict[str, Any]) -> bool:
-    digest = hashlib.sha256(str(body.get("prompt")).encode()).digest()
-    return digest[0] % CHANGED == 0

@@ -31,6 +31,9 @@ from tests.vllm.deployments import PYTHON, Deployments, read_counter
 from tests.vllm.faulty_transfer import foreign_blocks, orchestrated
 from tests.vllm.measured import attribute, compare, verify
 
+LONG = 42
+"""Tokens of a prompt above which a fault strikes; the prompts have 25 to 70."""
+
 pytestmark = [pytest.mark.slow, pytest.mark.vllm]
 VLLM = Peer("vLLM", "vllm", needs=PYTHON, gguf=False)
 HERE = ("version", "tokenize", "returned_ids")
@@ -211,6 +214,25 @@ def test_blocks_of_other_requests_are_found(
     assert found["sides"][0]["outcome"] == ANOTHER
     assert (task["verdict"]["outcome"], code) == ("FAIL", 1)
     assert task["worse"] > 5 * task["better"]
+
+
+def test_the_length_above_which_prompts_are_hit_is_named(
+    pairs: Deployments, tmp_path: Path
+) -> None:
+    decode = address(pairs["disaggregated"], "generation_0")
+    first = address(pairs["disaggregated"], "context_0")
+    with (
+        foreign_blocks(first, lambda body, tokens: tokens > LONG) as context,
+        orchestrated(context, [decode]) as url,
+    ):
+        a = pairs["aggregated"].base_url
+        compare(f"above {LONG} tokens", a, url, tmp_path / "out", limit=120, sound=False)
+    found = json.loads(serve_eval("diagnose", tmp_path / "out", "--json").stdout)["between"]
+    TABLE.extend(f"diagnose above {LONG} tokens | {one['rule']} | {one['told']}" for one in found)
+    [told] = [one["told"] for one in found if one["rule"] == "slice"]
+    named = re.search(r"prompts of more than (\d+) tokens", told)
+    assert named is not None
+    assert abs(int(named[1]) - LONG) <= 4
 
 
 def test_unequal_block_sizes_are_found_and_the_transfer_is_named(
