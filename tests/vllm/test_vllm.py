@@ -158,7 +158,8 @@ def test_a_sound_transfer_passes_and_is_proven(
     moved, asked = read_counter(decode, MOVED) - before[0], read_counter(context, ASKED) - before[1]
     TABLE.append(f"1 + 1, sound: {moved:.0f} of {asked:.0f} prompt tokens moved")
     assert moved == asked > 0
-    found = verify("1 + 1, sound", disaggregated.base_url, reference, tmp_path / "verify")
+    flags = ["--worker", f"context={context}", "--worker", f"generation={decode}"]
+    found = verify("1 + 1, sound", disaggregated.base_url, reference, tmp_path / "verify", *flags)
     [side] = found["sides"]
     assert side["outcome"] == "IDENTICAL"
     counts = {one["role"]: one["counts"] for one in side["engines"]}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import msgspec
 
 from serve_eval.evaluation.endpoint import deployment, engine_counters
 from serve_eval.evaluation.endpoint.companions import Companions
@@ -10,21 +13,32 @@ from serve_eval.evaluation.endpoint.deployed_servers import ROLES
 from serve_eval.evaluation.endpoint.engine_counters import SessionMeter
 from serve_eval.evaluation.probes.asking import AskedServer
 from serve_eval.schema import Endpoint, ServerCounts
+from serve_eval.workflows.verify.legs import GivenWorker
 
 GENERATION = ROLES["generation_servers"]
 
 
 class PathMeter:
-    """Reads the counters of the servers behind one endpoint before and after the probes."""
+    """Reads the counters of the servers behind one endpoint before and after the probes.
 
-    def __init__(self, server: AskedServer) -> None:
+    The servers are those that the user named, or those that the launcher or the orchestrator names.
+    """
+
+    def __init__(self, server: AskedServer, given: Sequence[GivenWorker] = ()) -> None:
         self._client = server.client
+        self._given = {
+            f"{one.role}_{number}": str(one.named.plan.launcher.options["base_url"])
+            for number, one in enumerate(given)
+        }
         self._endpoint: Endpoint = server.client.endpoint
         self._meter: SessionMeter | None = None
 
     async def begin(self) -> None:
         """Read the counters. Nothing is counted of servers that have none."""
         self._endpoint = await deployment.learn_deployment(self._endpoint, self._client)
+        if self._given:
+            info = msgspec.structs.replace(self._endpoint.info, servers=self._given, deployment=None)
+            self._endpoint = replace(self._endpoint, info=info)
         self._meter = await engine_counters.begin(self._endpoint, self._client, 0, Companions())
 
     async def end(self) -> tuple[ServerCounts, ...]:

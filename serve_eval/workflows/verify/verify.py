@@ -113,7 +113,8 @@ async def verify(
             known, floor=known.floor if rules.floor is None else rules.floor
         )
         judged = judge_together(asked, known)
-        meters = [PathMeter(server) for server in asked]
+        given = workers if len(asked) == 1 else ()
+        meters = [PathMeter(server, given) for server in asked]
         await asyncio.gather(*(meter.begin() for meter in meters))
         while pending := [one for one in judged if not one.is_decided(rules.probes, rules.tokens)]:
             begin = pending[0].evidence.tried

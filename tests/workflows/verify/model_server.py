@@ -8,7 +8,15 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
+from tests.scripted_server import (
+    HttpRequest,
+    Reply,
+    Responder,
+    ScriptedServer,
+    answer,
+    fail,
+    json_reply,
+)
 
 SETTLED = 5
 """Requests after which a failing server begins to fail."""
@@ -27,6 +35,7 @@ class ModelServer:
     token, whatever the temperature.
     `thinks` begins each message with the same token. Prompts of `wrong_from` tokens and more are
     taken for others. `counts_more` prompt tokens are counted.
+    With `metrics`, it is a vLLM whose counters these are.
     """
 
     name: str = "m"
@@ -45,6 +54,7 @@ class ModelServer:
     wrong_from: int | None = None
     thinks: bool = False
     counts_more: int = 0
+    metrics: Responder | None = None
     failing: float = 0.0
     decimals: int = 12
     fingerprint: str | None = None
@@ -52,7 +62,11 @@ class ModelServer:
     server: ScriptedServer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.server = ScriptedServer(self.reply)
+        routes: dict[str, Responder] = {}
+        if self.metrics is not None:
+            listed = {"data": [{"id": "m", "object": "model", "owned_by": "vllm"}]}
+            routes = {"/metrics": self.metrics, "/v1/models": json_reply(listed)}
+        self.server = ScriptedServer(self.reply, routes=routes)
 
     def reply(self, request: HttpRequest) -> Reply:
         """Answer a request."""

@@ -33,6 +33,7 @@ from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 from serve_eval.workflows.verify.text import CHUNK, render
 from serve_eval.workflows.verify.verify import register, verify
 from tests.cli.command import serve_eval
+from tests.scripted_server import HttpRequest, Reply, raw
 from tests.workflows.verify.model_server import ModelServer
 
 NUMERICS = 0.02
@@ -305,6 +306,42 @@ def test_the_part_that_differs_is_named(
     assert bad == {
         role for role, size in (("context", context), ("generation", generation)) if size
     }
+
+
+def _metrics(tokens: int, moved: int) -> bytes:
+    labels = 'model_name="m",source="external_kv_transfer"'
+    return (
+        f'vllm:prompt_tokens_total{{model_name="m"}} {tokens}\n'
+        f"vllm:prompt_tokens_by_source_total{{{labels}}} {moved}\n"
+    ).encode()
+
+
+@pytest.mark.parametrize(("moves", "warned"), [(True, False), (False, True)])
+def test_counters_of_the_named_workers_are_read_before_and_after(
+    tmp_path: Path, moves: bool, warned: bool
+) -> None:
+    """The front door answers; the named generation server counts a prompt at each reading."""
+    readings = 0
+
+    def count(request: HttpRequest) -> Reply:
+        nonlocal readings
+        readings += 1
+        return raw(_metrics(100 * readings, 100 * readings * moves), content_type="text/plain")
+
+    a, b = ModelServer(name="a"), ModelServer(name="b")
+    parts = {
+        "context": ModelServer(name="c", metrics=lambda request: raw(_metrics(5, 0))),
+        "generation": ModelServer(name="g", metrics=count),
+    }
+    found = _verify(a, b, tmp_path, parts=parts, floor=0.08)
+    [side] = [one for one in found.sides if one.part_of is None]
+    counts = {one.role: one.counts for one in side.engines}
+    assert counts["generation"] is not None
+    assert (counts["generation"].prompt_tokens, counts["generation"].moved_tokens) == (
+        100,
+        100 * moves,
+    )
+    assert any("no KV cache crossed the wire" in line for line in found.warnings) is warned
 
 
 def test_a_reference_file_replaces_the_server(tmp_path: Path) -> None:
