@@ -37,7 +37,9 @@ class PathMeter:
         """Read the counters. Nothing is counted of servers that have none."""
         self._endpoint = await deployment.learn_deployment(self._endpoint, self._client)
         if self._given:
-            info = msgspec.structs.replace(self._endpoint.info, servers=self._given, deployment=None)
+            info = msgspec.structs.replace(
+                self._endpoint.info, servers=self._given, deployment=None
+            )
             self._endpoint = replace(self._endpoint, info=info)
         self._meter = await engine_counters.begin(self._endpoint, self._client, 0, Companions())
 
