@@ -20,10 +20,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = Path(__file__).with_name("slow_seconds.json")
-BUDGET_S = 120.0
+BUDGET_S = 75.0
 """Limit of a part in seconds, by the table.
 
-The hard limit is 180 s; the rest is for starting and for a slower machine.
+The hard limit is 180 s. The rest is for starting, for another test next to it, and for a machine that
+is half as fast: at 120 s, a part took 176 s on one.
 """
 UNKNOWN_S = 10.0
 """Assumed seconds of a test that is not in the table yet."""
