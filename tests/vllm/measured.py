@@ -28,11 +28,14 @@ def compare(
     [task] = json.loads((out / "comparison.json").read_text())["tasks"]
     paired = task["verdict"]["paired"]
     took = time.monotonic() - began
-    told = serve_eval("diagnose", out).stdout.strip().splitlines() if seed == 0 else ["not asked"]
+    told = "not asked"
+    if seed == 0:
+        found = serve_eval("diagnose", out).stdout.partition("A compared with B\n")[2]
+        told = found.splitlines()[0] if found else "nothing between A and B"
     TABLE.append(
         f"compare {name} | {task['a']['value']:.1f} | {task['b']['value']:.1f} | lost"
         f" {task['worse']}, won {task['better']} | {task['verdict']['outcome']} | p"
-        f" {paired['p']:.2g} | {took:.0f} s | diagnose: {told[0]}"
+        f" {paired['p']:.2g} | {took:.0f} s | diagnose: {told}"
     )
     return task, ran.returncode
 

@@ -66,7 +66,17 @@ def test_a_fleet_is_named_by_standard_input(urls: list[str], tmp_path: Path) -> 
 
 def test_a_reference_file_is_for_the_servers_of_a_file(urls: list[str], tmp_path: Path) -> None:
     words = ["--model", "m", "--probes", "60"]
-    serve_eval("verify", urls[0], "--register", tmp_path / "m.json", "--floor", "0.08", *words)
+    serve_eval(
+        "verify",
+        urls[0],
+        "--register",
+        tmp_path / "m.json",
+        "--floor",
+        "0.08",
+        *words,
+        "-o",
+        tmp_path / "out",
+    )
     (file := tmp_path / "fleet.txt").write_text(f"good {urls[1]}\nbad {urls[2]}\n")
     ran = serve_eval(
         "verify", "--servers", file, "--reference", tmp_path / "m.json", "-o", tmp_path, *words
