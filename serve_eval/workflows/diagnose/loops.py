@@ -1,4 +1,8 @@
-"""Recognise answers that repeat themselves to their end. Pure."""
+"""Recognise answers that repeat themselves to their end. Pure.
+
+The drift alarm of a run has a flag of its own for repetitive answers, from 400 characters on. Here
+short answers count too, since one side of a comparison is judged by the other's rate.
+"""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class ReferenceMaker:
         for prompt, answer in asked:
             texts = list(break_off(prompt, answer))
             if self.server.route is ProbeRoute.CHAT:
-                # What was said cannot be part of the question.
+                # Text that the server wrote cannot become a part of the message that it answers.
                 texts = [text for text in texts if text == prompt]
             if texts:
                 found.append(self.cutter.choose(texts))

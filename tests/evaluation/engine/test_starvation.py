@@ -33,7 +33,7 @@ def _watch(median_s: float, answers: int) -> tuple[StarvationWatch, _Clock]:
 
 
 @pytest.mark.parametrize(
-    ("median_s", "answers", "age_s", "told"),
+    ("median_s", "answers", "age_s", "warns"),
     [
         (0.01, LEAST_ANSWERS, 10.1, True),
         (0.01, LEAST_ANSWERS, 9.0, False),
@@ -44,7 +44,7 @@ def _watch(median_s: float, answers: int) -> tuple[StarvationWatch, _Clock]:
     ],
 )
 def test_a_thousand_medians_and_five_seconds_are_too_long(
-    median_s: float, answers: int, age_s: float, told: bool
+    median_s: float, answers: int, age_s: float, warns: bool
 ) -> None:
     watch, clock = _watch(median_s, answers)
     assert watch.look() is None
@@ -52,7 +52,7 @@ def test_a_thousand_medians_and_five_seconds_are_too_long(
     clock.now += age_s
     watch.begin("young")
     said = watch.look()
-    assert (said is not None) is told
+    assert (said is not None) is warns
     if said is not None:
         assert f"waiting for {age_s:.0f} s" in said
         assert "--concurrency auto" in said

@@ -1,4 +1,4 @@
-"""Test what diagnose says of prompt tokens that a server counted otherwise than its files."""
+"""Test how diagnose compares counted tokens with the files of a model."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def test_a_template_that_writes_a_date_is_named(tmp_path: Path) -> None:
     assert any("writes a date" in one for one in _told(tmp_path, files=dated))
 
 
-@pytest.mark.parametrize(("tokens", "told"), [(1, False), (4, False), (9, True)])
+@pytest.mark.parametrize(("tokens", "reported"), [(1, False), (4, False), (9, True)])
 def test_generated_tokens_that_no_text_has_are_told(
-    tmp_path: Path, tokens: int, told: bool
+    tmp_path: Path, tokens: int, reported: bool
 ) -> None:
     server = serve_folder(make_folder(tmp_path / "served"), answer_tokens=tokens)
     found = _diagnose(tmp_path, server)
     said = [one.told for one in found if one.rule == "answer_counts"]
-    assert bool(said) is told
+    assert bool(said) is reported
     assert all(f"counts {tokens}.0 tokens per answer" in one for one in said)
 
 

@@ -27,15 +27,14 @@ WORDS = (" red", " blue", " green", " white", " black", " grey")
 class ModelServer:
     """Answers with tokens whose log-probabilities depend on the prompt alone, and on its faults.
 
-    `numerics` is the standard deviation, in nats, of what this server adds to each log-probability,
-    the same for every request; `noise` is that of a term drawn for each request. `foreign` is the
-    share of prompts in whose place it answers another one. `certain` makes each token certain;
-    `short` leaves the first token out of the list; `plain` lists none; `salts` False refuses a
-    cache_salt; `chat_only` refuses completions. `busy` requests get 503 first. `samples` draws each
-    token, whatever the temperature.
-    `thinks` begins each message with the same token. Prompts of `wrong_from` tokens and more are
-    taken for others. `counts_more` prompt tokens are counted.
-    With `metrics`, it is a vLLM whose counters these are.
+    This server adds two terms to each log-probability. `numerics` and `noise` are their standard
+    deviations in nats: the first term is the same for every request, the second one is drawn for
+    each. `foreign` is the share of prompts in whose place it answers another one. `certain` makes
+    each token certain; `short` leaves the first token out of the list; `plain` lists none; `salts`
+    False refuses a cache_salt; `chat_only` refuses completions. The first `busy` requests get 503.
+    `samples` draws each token, whatever the temperature. `thinks` begins each message with the same
+    token. It answers another prompt in place of prompts of `wrong_from` tokens or more. It counts
+    `counts_more` prompt tokens too many. With `metrics`, it is a vLLM with these counters.
     """
 
     name: str = "m"

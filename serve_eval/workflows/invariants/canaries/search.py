@@ -37,7 +37,7 @@ class ReplyPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundCodes:
-    """What a search found. `own` are the requests whose reply repeats their own code."""
+    """The codes found in replies. `own` holds the requests whose reply repeats their own code."""
 
     own: frozenset[str]
     leaks: tuple[CanaryLeak, ...]
