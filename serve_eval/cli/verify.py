@@ -139,7 +139,7 @@ def verify(
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """The options of a verification: the servers with the settings of their plans, and the rules."""
+    """The options of a verification: its servers, the settings of their plans, and the rules."""
 
     named: list[GivenServer]
     pods: FurtherServerOptions

@@ -4,6 +4,7 @@ __all__ = [
     "audit",
     "causes",
     "compare",
+    "counts",
     "dates",
     "differences",
     "first_token",

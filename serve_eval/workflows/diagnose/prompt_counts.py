@@ -2,64 +2,55 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
-from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.errors import PlanError
 from serve_eval.evaluation.engine.request import request_of
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.prompt_audit.counts import find_gap
 from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
-from serve_eval.evaluation.trust import adopt_code
-from serve_eval.schema import Prompt
+from serve_eval.schema import Dataset, Prompt, Task
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_of
 from serve_eval.workflows.diagnose.finding import Finding
+from serve_eval.workflows.diagnose.slice_data import read_data
 
 RULE = "prompt_counts"
-MOST, LEAST, SAME_SHARE = 50, 10, 0.95
-"""Most and fewest prompts of a task that are counted, and the share of them that has to differ by
-the same number of tokens to be one cause."""
+MOST = 50
+"""Most prompts of a task that are counted."""
 
 
-def audit_counts(
-    run: Evidence, local: LocalTokenizer, include_path: Sequence[str]
-) -> list[Finding]:
+def audit_counts(run: Evidence, local: LocalTokenizer) -> list[Finding]:
     """Return a finding for each task whose answers count prompt tokens.
 
     Raises PlanError if the prompts cannot be built again, because their data or code are missing.
     """
-    plan = replace(run.plan, no_reference=True)
-    try:
-        prepared = {one.task.name: one for one in prepare(adopt_code(plan, include_path))}
-    except ServeEvalError as error:
+    data = read_data(run)
+    if missing := [task.name for task in run.tasks if task.name not in data]:
         raise PlanError(
-            f"--tokenizer: the prompts of the run cannot be built again: {error}",
-            hint="Name the data with --dataset-root or its variable, as for the run.",
-        ) from error
+            f"--tokenizer: the prompts of {', '.join(missing)} cannot be built again",
+            hint="Name the data as for the run: its folder may have moved.",
+        )
     found = []
     for task in run.tasks:
-        if task.name in prepared:
-            gaps, dated = _count(task, prepared[task.name], local)
-            found += list(_judge(task, gaps, local.side, dated=dated))
+        gaps, dated = _count(task, *data[task.name], local)
+        found += list(_judge(task, gaps, local.side, dated=dated))
     return found
 
 
 def _count(
-    task: TaskEvidence, prepared: PreparedTask, local: LocalTokenizer
+    task: TaskEvidence, asked: Task, dataset: Dataset, local: LocalTokenizer
 ) -> tuple[list[int], bool]:
     """Return by how many tokens the server counts more than the files, for a part of the prompts.
 
     The flag is True if the chat template writes a date.
     """
-    samples = {sample.id: sample for sample in prepared.dataset.samples}
+    samples = {sample.id: sample for sample in dataset.samples}
     gaps, dated = list[int](), False
     for one in task.texts:
         told = 0 if one.response is None else one.response.usage.prompt_tokens
         sample = samples.get(base_of(one.id))
         if not told or sample is None:
             continue
-        request = request_of(prepared.task, sample)
+        request = request_of(asked, sample)
         if not _is_plain(request.prompt, request.extra):
             continue
         reading = local.read_now(request.prompt)
@@ -87,44 +78,20 @@ def _judge(task: TaskEvidence, gaps: Sequence[int], side: str, *, dated: bool) -
             len(gaps),
             len(gaps),
         )
-    if len(gaps) < LEAST:
+    gap = find_gap(gaps)
+    if gap is None:
         return
-    gap, same = Counter(gaps).most_common(1)[0]
-    if not any(gaps):
-        told = f"the server counts as many tokens as {side} in {same} of {len(gaps)} prompts"
-        yield _find(task, told, (), same, len(gaps))
-    elif gap and same >= SAME_SHARE * len(gaps):
-        yield _find(
-            task,
-            f"the server counts {_amount(gap)} than {side} in {same} of {len(gaps)} prompts:"
-            f" {_explain(gap)}",
-            ("serve-eval smoke URL --tokenizer DIR", "the tokenizer files of the model"),
-            same,
-            len(gaps),
-        )
-    else:
-        other = sum(one != 0 for one in gaps)
-        yield _find(
-            task,
-            f"the server counts other numbers of tokens than {side} in {other} of {len(gaps)}"
-            " prompts: another tokenizer, or white space is stripped",
-            ("serve-eval smoke URL --tokenizer DIR", "the tokenizer files of the model"),
-            other,
-            len(gaps),
-        )
-
-
-def _amount(gap: int) -> str:
-    return f"{abs(gap)} {'more' if gap > 0 else 'fewer'}"
-
-
-def _explain(gap: int) -> str:
-    if gap == 1:
-        return "it adds the first token twice, or one that the files do not add"
-    if gap == -1:
-        return "the first token is missing"
-    return "another chat template, such as one that " + (
-        "adds a system message or a date" if gap > 0 else "drops a system message"
+    where = f"in {gap.prompts} of {gap.of} prompts"
+    if gap.tokens == 0:
+        told = f"the server counts as many tokens as {side} {where}"
+        yield _find(task, told, (), gap.prompts, gap.of)
+        return
+    yield _find(
+        task,
+        f"the server counts {gap.amount} than {side} {where}: {gap.cause}",
+        ("serve-eval smoke URL --tokenizer DIR", "the tokenizer files of the model"),
+        gap.prompts,
+        gap.of,
     )
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
+from serve_eval.evaluation.prompt_audit.counts import find_gap
 from serve_eval.workflows.diagnose.evidence import Evidence
 from serve_eval.workflows.diagnose.finding import Finding
-
-LEAST_PROMPTS, SAME_SHARE = 10, 0.95
-"""Prompts that both sides have to count, and the share of them that has to differ by the same
-number of tokens."""
 
 
 def prompt_tokens(a: Evidence, b: Evidence) -> Iterator[Finding]:
@@ -32,28 +29,22 @@ def prompt_tokens(a: Evidence, b: Evidence) -> Iterator[Finding]:
             for one in task.texts
             if one.response and one.response.usage.prompt_tokens and told.get(one.id)
         ]
-        if len(counted) < LEAST_PROMPTS:
+        gap = find_gap(counted)
+        if gap is None or not gap.tokens:
             continue
-        gap, same = Counter(counted).most_common(1)[0]
-        if not gap or same < SAME_SHARE * len(counted):
-            continue
-        more, tokens = ("B" if gap > 0 else "A"), abs(gap)
-        why = (
-            "one server adds the first token twice, or the other does not add it"
-            if tokens == 1
-            else "the chat templates differ"
-        )
+        # The side that counts more is named.
+        more, gap = ("B" if gap.tokens > 0 else "A"), replace(gap, tokens=abs(gap.tokens))
         yield Finding(
             rule="prompt_tokens",
             told=(
-                f"{more} counts {tokens} token{'s' if tokens > 1 else ''} more than the other in"
-                f" {same} of {len(counted)} prompts with the same text: {why}"
+                f"{more} counts {gap.amount} than the other in {gap.prompts} of {gap.of} prompts"
+                f" with the same text: {gap.cause}"
             ),
             change=(
                 "serve-eval smoke URL, row special_tokens",
                 f"--set {task.name}.add_special_tokens=false",
             ),
-            count=same,
-            of=len(counted),
+            count=gap.prompts,
+            of=gap.of,
             task=task.name,
         )

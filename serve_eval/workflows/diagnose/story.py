@@ -134,7 +134,7 @@ def diagnose(
             label,
             evidence,
             other,
-            [] if local is None else _audit(evidence, local, include_path),
+            [] if local is None else _audit(evidence, local),
         )
         for (label, evidence), other in zip(read_runs, others, strict=True)
     )
@@ -142,9 +142,9 @@ def diagnose(
     return Diagnosis(schema_version=SCHEMA_VERSION, folder=str(folder), runs=runs, between=found)
 
 
-def _audit(evidence: Evidence, local: LocalTokenizer, include_path: Sequence[str]) -> list[Finding]:
+def _audit(evidence: Evidence, local: LocalTokenizer) -> list[Finding]:
     """Return what the files of a model say of counted tokens."""
-    found = prompt_counts.audit_counts(evidence, local, include_path)
+    found = prompt_counts.audit_counts(evidence, local)
     return [*found, *answer_counts.audit_answer_counts(evidence, local)]
 
 

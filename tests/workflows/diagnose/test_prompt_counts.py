@@ -61,9 +61,9 @@ def test_counts_that_agree_are_told(tmp_path: Path) -> None:
         (
             TEMPLATE,
             1,
-            "1 more than the folder F in 20 of 20 prompts: it adds the first",
+            "1 token more than the folder F in 20 of 20 prompts: it adds the first",
         ),
-        (TEMPLATE, -1, "1 fewer than the folder F in 20 of 20 prompts: the first token"),
+        (TEMPLATE, -1, "1 token fewer than the folder F in 20 of 20 prompts: the first token"),
         (SYSTEM, 0, "more than the folder F in 20 of 20 prompts: another chat template, such as"),
     ],
 )

@@ -195,7 +195,7 @@ def test_a_server_that_is_busy_at_first_does_not_refuse_salts(tmp_path: Path) ->
     assert (_outcome(found), found.sides[0].salted) == (IDENTICAL, True)
 
 
-@pytest.mark.parametrize(("more", "told"), [(0, None), (1, "1 prompt token more"), (9, "9 prompt")])
+@pytest.mark.parametrize(("more", "told"), [(0, None), (1, "1 token more"), (9, "9 tokens more")])
 def test_other_counts_of_prompt_tokens_are_told(
     tmp_path: Path, more: int, told: str | None
 ) -> None:
