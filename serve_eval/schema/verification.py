@@ -172,10 +172,11 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
 
 
 class LostServer(Struct, frozen=True, kw_only=True):
-    """One of several servers that could not be verified, and why."""
+    """One of several servers, or a part of a deployment, that could not be verified, and why."""
 
     name: str
     why: str
+    part_of: str | None = None
 
 
 class Verification(Struct, frozen=True, kw_only=True):

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from serve_eval.errors import ServeEvalError
+
 if TYPE_CHECKING:
     from numpy import bool_, float64, int64
     from numpy.typing import NDArray
@@ -52,8 +54,11 @@ def compare_together(
 
     `spans` holds the start and end of each sample, `strata` the class within which its content may
     be exchanged. A pair is a claiming sample and the one that its answer belongs to. The statistic
-    adds, for each claiming sample, the largest weight of its pairs in flight together.
+    adds, for each claiming sample, the largest weight of its pairs in flight together. Raises
+    ServeEvalError for fewer draws than `alpha` takes, which no result could reach.
     """
+    if alpha * (draws + 1) < 1.0 - 1e-9:
+        raise ServeEvalError(f"{draws} permutations cannot show a p of {alpha:g}")
     import numpy
 
     start, end = (numpy.array([span[i] for span in spans]) for i in (0, 1))

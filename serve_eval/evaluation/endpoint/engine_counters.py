@@ -181,12 +181,18 @@ def remarks(sessions: Sequence[EngineReport | None]) -> list[str]:
             f"the engine's counts leave out {missing} of {len(sessions)} sessions: one that was"
             " interrupted, or whose server has no counters, has none"
         )
-    for one in found.servers:
+    return [*lines, *list_transfer_faults(found.servers), *_other_requests(found)]
+
+
+def list_transfer_faults(servers: Sequence[ServerCounts]) -> list[str]:
+    """Return a remark for each server whose KV transfer failed in part."""
+    found = []
+    for one in servers:
         faults = {} if one.counts is None else one.counts.transfer_faults or {}
         if any(faults.values()):
             each = ", ".join(f"{kind} {count}" for kind, count in faults.items() if count)
-            lines.append(f"the KV transfer of {one.server} ({one.url}) failed in part: {each}")
-    return [*lines, *_other_requests(found)]
+            found.append(f"the KV transfer of {one.server} ({one.url}) failed in part: {each}")
+    return found
 
 
 def _other_requests(found: EngineReport) -> list[str]:

@@ -73,13 +73,11 @@ async def verify_parts(
     Servers that the user did not name get neither the key nor the headers of the endpoint.
     """
     async with AsyncExitStack() as stack:
-        opened = [
-            (
-                one.role,
-                await stack.enter_async_context(open_server(one.named, session, route=known.route)),
-            )
-            for one in given
-        ] or await _open_known(whole.server, stack)
+        opened, complete = (
+            await _open_given(whole.server.name, given, known, session, stack)
+            if given
+            else await _open_known(whole.server, session, stack)
+        )
         if len(opened) < 2:
             return []
         family = judge_together([server for _, server in opened], known)
@@ -88,18 +86,44 @@ async def verify_parts(
             for begin in range(0, len(probes), ROUND):
                 if judged.is_decided(session.rules.probes, session.rules.tokens):
                     break
-                await judged.ask(probes[begin : begin + ROUND])
-        return [
+                asking = judged.ask(probes[begin : begin + ROUND])
+                name, part_of = judged.server.name, whole.server.name
+                judged.lost = await session.keep(name, asking, part_of=part_of) is None
+        sides = [
             judged.result(part_of=whole.server.name, role=role)
             for (role, _), judged in zip(opened, family, strict=True)
         ]
+    # Sound servers acquit no deployment of which another server was not asked.
+    bad = [one for one in sides if one.outcome is VerificationOutcome.ANOTHER]
+    return sides if complete and not any(one.lost for one in family) else bad
 
 
-async def _open_known(whole: AskedServer, stack: AsyncExitStack) -> list[tuple[str, AskedServer]]:
+Opened = tuple[list[tuple[str, AskedServer]], bool]
+"""The servers of a deployment with their roles, and True if all of them could be opened."""
+
+
+async def _open_given(
+    whole: str,
+    given: Sequence[GivenWorker],
+    known: VerificationReference,
+    session: VerifySession,
+    stack: AsyncExitStack,
+) -> Opened:
+    found = []
+    for one in given:
+        opening = stack.enter_async_context(open_server(one.named, session, route=known.route))
+        server = await session.keep(one.named.name, opening, part_of=whole)
+        if server is not None:
+            found.append((one.role, server))
+    return found, len(found) == len(given)
+
+
+async def _open_known(whole: AskedServer, session: VerifySession, stack: AsyncExitStack) -> Opened:
     """Connect to the servers that the deployment or its launcher names."""
     endpoint = await deployment.learn_deployment(whole.client.endpoint, whole.client)
     found = []
-    for name, url, role in list_servers(endpoint):
+    servers = list_servers(endpoint)
+    for name, url, role in servers:
         try:
             address = normalise_base_url(url)
             client = Client(
@@ -111,10 +135,11 @@ async def _open_known(whole: AskedServer, stack: AsyncExitStack) -> list[tuple[s
                 in_flight=whole.in_flight,
             )
             await settle_server(asked, route=whole.route)
-        except (PlanError, EndpointError):
+        except (PlanError, EndpointError) as error:
+            session.lose(name, error, part_of=whole.name)
             continue
         found.append((role or SERVER, asked))
-    return found if len(found) > 1 else []
+    return found, len(found) == len(servers)
 
 
 def name_parts(sides: Sequence[VerifiedSide]) -> Iterator[str]:

@@ -69,11 +69,8 @@ def warn_of_path(name: str, servers: Sequence[ServerCounts]) -> Iterator[str]:
             f"{name}: no KV cache crossed the wire: its generation servers computed all"
             f" {moved[1]:,} prompt tokens themselves, so the transfer was not tested"
         )
-    for one in servers:
-        faults = (None if one.counts is None else one.counts.transfer_faults) or {}
-        if any(faults.values()):
-            each = ", ".join(f"{kind} {count}" for kind, count in faults.items() if count)
-            yield f"{name}: the KV transfer of {one.server} failed in part: {each}"
+    for remark in engine_counters.list_transfer_faults(servers):
+        yield f"{name}: {remark}"
 
 
 def _count_moved(servers: Sequence[ServerCounts]) -> tuple[int, int] | None:

@@ -71,18 +71,20 @@ class VerifySession:
     lost: list[LostServer] = field(default_factory=list)
     errors: list[ServeEvalError] = field(default_factory=list)
 
-    async def keep(self, name: str, job: Awaitable[T]) -> T | None:
+    async def keep(self, name: str, job: Awaitable[T], *, part_of: str | None = None) -> T | None:
         """Return the result of a job about a server, or note that the server is lost."""
         try:
             return await job
         except ServeEvalError as error:
-            self.lose(name, error)
+            self.lose(name, error, part_of=part_of)
             return None
 
-    def lose(self, name: str, error: ServeEvalError) -> None:
-        """Note that a server has no outcome, and why."""
+    def lose(self, name: str, error: ServeEvalError, *, part_of: str | None = None) -> None:
+        """Note that a server, or a part of a deployment, has no outcome, and why."""
         self.errors.append(error)
-        self.lost.append(LostServer(name=name, why=str(error).removeprefix(f"{name}: ")))
+        self.lost.append(
+            LostServer(name=name, why=str(error).removeprefix(f"{name}: "), part_of=part_of)
+        )
 
 
 @asynccontextmanager

@@ -50,7 +50,7 @@ def render(
     `addresses` are those with which a further command reaches the servers, by name.
     """
     wholes = [one for one in found.sides if one.part_of is None]
-    if len(wholes) + len(found.lost) > 1:
+    if len(wholes) + len(_list_lost(found)) > 1:
         say(console, summarise(found, wholes))
     if len(wholes) > FEW:
         _tabulate(found, wholes, console)
@@ -85,15 +85,20 @@ def list_names(names: Sequence[str]) -> str:
 
 def summarise(found: Verification, wholes: Sequence[VerifiedSide]) -> str:
     """Return how many servers are another model, and their names."""
-    count = len(wholes) + found.reference.startswith(MAJORITY) + len(found.lost)
+    count = len(wholes) + found.reference.startswith(MAJORITY) + len(_list_lost(found))
     bad = [one.name for one in wholes if one.outcome is VerificationOutcome.ANOTHER]
     open_ = [one.name for one in wholes if one.outcome is VerificationOutcome.UNDECIDED]
     verb = "are" if len(bad) > 1 else "is"
     told = f"{len(bad) or 'None'} of {count} servers {verb} another model, precision or cache"
     told += f": {list_names(bad)}" if bad else ""
     told += f"; undecided: {list_names(open_)}" if open_ else ""
-    lost = [one.name for one in found.lost]
+    lost = _list_lost(found)
     return told + (f"; not verified: {list_names(lost)}" if lost else "")
+
+
+def _list_lost(found: Verification) -> list[str]:
+    """Return the names of the lost servers that are no parts of a deployment."""
+    return [one.name for one in found.lost if one.part_of is None]
 
 
 def _tabulate(found: Verification, wholes: Sequence[VerifiedSide], console: Console) -> None:

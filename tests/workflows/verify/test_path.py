@@ -41,7 +41,7 @@ def _server(role: str, moved: int | None, *, faults: int = 0) -> ServerCounts:
         (
             [_server("generation", 5000, faults=2)],
             ["KV transfer: 5,000 of 5,000 prompt tokens came from other servers"],
-            ["d: the KV transfer of generation_0 failed in part: failed transfers 2"],
+            ["d: the KV transfer of generation_0 (http://h:1) failed in part: failed transfers 2"],
         ),
     ],
 )

@@ -344,6 +344,31 @@ def test_counters_of_the_named_workers_are_read_before_and_after(
     assert any("no KV cache crossed the wire" in line for line in found.warnings) is warned
 
 
+@pytest.mark.parametrize(
+    ("context", "generation", "named"),
+    [
+        ({}, {"failing": 1.0}, None),
+        ({"numerics": 0.6}, {"failing": 1.0}, "found in "),
+        ({}, {}, "the transfer"),
+    ],
+    ids=["one is lost", "one is lost and one is bad", "all are sound"],
+)
+def test_a_part_that_is_lost_acquits_no_other(
+    context: dict[str, Any], generation: dict[str, Any], named: str | None, tmp_path: Path
+) -> None:
+    parts = {
+        "context": ModelServer(name="c", **context),
+        "generation": ModelServer(name="g", **generation),
+    }
+    b = ModelServer(name="b", numerics=0.6)
+    found = _verify(ModelServer(name="a"), b, tmp_path, parts=parts, floor=0.08)
+    assert found.exit_code == 1
+    assert len(found.lost) == bool(generation)
+    assert all(one.part_of == "b" for one in found.lost)
+    assert [named in line for line in found.named if named] == ([True] if named else [])
+    assert bool(found.named) is (named is not None)
+
+
 def test_a_reference_file_replaces_the_server(tmp_path: Path) -> None:
     a, sibling = ModelServer(name="a"), ModelServer(name="s", numerics=NUMERICS)
 
