@@ -197,8 +197,9 @@ def find_even_losses(
             both,
             "even_loss",
             f"{'AB'[side]} has {only} answers wrong that {'AB'[1 - side]} has right, and"
-            f" {counts[1 - side] - counts[side] + only} the other way round; they lie in no one"
-            " slice: weights, precision or cache, rather than a fault of some requests",
+            f" {counts[1 - side] - counts[side] + only} the other way round; no slice of"
+            " the samples explains them: weights, precision or cache, rather than a fault of some"
+            " requests",
             (f"serve-eval verify {urls[0]} {urls[1]}",),
             [pair[side] for pair, bad in zip(both.pairs, wrong, strict=True) if bad[side]],
             p,

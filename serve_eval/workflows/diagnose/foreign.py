@@ -65,9 +65,9 @@ def foreign_answers(run: Evidence) -> Iterator[Finding]:
     This needs a random order of samples: otherwise neighbours are in flight together that are alike
     in their content. Answers of requests that had ended before are not counted.
     """
-    asked = _list_asked(run)
     if not run.in_random_order:
         return
+    asked = _list_asked(run)
     pairs = _pair(asked)
     if len({i for i, _ in pairs}) < LEAST:
         return
