@@ -56,6 +56,19 @@ def decode_known(file: Path, of: type[T], known: int) -> T:
     return msgspec.json.decode(data, type=of)
 
 
+def find_known(file: Path, of: type[T], known: int) -> T | None:
+    """Return the content of a folder's file as `decode_known` does, or None for a new folder.
+
+    Raises RunFolderError for a file that is damaged, or that a newer serve-eval wrote.
+    """
+    try:
+        return decode_known(file, of, known) if file.exists() else None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RunFolderError(
+            f"{file} cannot be read: {error}", hint="Use another folder with -o."
+        ) from error
+
+
 def refuse_newer(path: Path, version: int, known: int) -> None:
     """Raise RunFolderError if a version is newer than the newest known version."""
     if version > known:

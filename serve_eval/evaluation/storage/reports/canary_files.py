@@ -12,7 +12,7 @@ import msgspec
 
 from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.evaluation.storage.file_names import CANARIES, CANARY_LOG, CANARY_PLAN
-from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, decode_known
+from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, find_known
 from serve_eval.evaluation.storage.journal import NO_ROOM_HINT
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import CanaryRecord, CanaryResult
@@ -48,13 +48,8 @@ def find_canary_plan(folder: Path) -> CanaryPlan | None:
 
     Raises RunFolderError for a file that is damaged, or that a newer serve-eval wrote.
     """
-    file = folder / CANARY_PLAN
-    try:
-        return decode_known(file, _SavedCanaries, CANARY_SCHEMA).plan if file.exists() else None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RunFolderError(
-            f"{file} cannot be read: {error}", hint="Use another folder with -o."
-        ) from error
+    found = find_known(folder / CANARY_PLAN, _SavedCanaries, CANARY_SCHEMA)
+    return None if found is None else found.plan
 
 
 def write_canary_plan(folder: Path, plan: CanaryPlan) -> None:

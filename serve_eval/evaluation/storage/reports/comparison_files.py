@@ -10,7 +10,7 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN, SIDE_A, SIDE_B
-from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, decode_known
+from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, decode_known, find_known
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Comparison
 
@@ -53,13 +53,7 @@ def read_comparison_plan(folder: Path) -> dict[str, Any] | None:
 
     Raises RunFolderError for a file that is damaged, or that a newer serve-eval wrote.
     """
-    file = folder / COMPARISON_PLAN
-    try:
-        found = decode_known(file, dict[str, Any], COMPARISON_SCHEMA) if file.exists() else None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RunFolderError(
-            f"{file} cannot be read: {error}", hint="Use another folder with -o."
-        ) from error
+    found = find_known(folder / COMPARISON_PLAN, dict[str, Any], COMPARISON_SCHEMA)
     if found is not None:
         found.pop(FORMAT_KEY, None)
     return found

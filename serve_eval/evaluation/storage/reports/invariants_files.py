@@ -8,14 +8,13 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import (
     CHUNKS_FILE,
     INVARIANTS,
     INVARIANTS_PLAN,
     SALT_FILE,
 )
-from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, decode_known
+from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, find_known
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Invariants, Plan
 
@@ -42,13 +41,8 @@ def read_invariants_plan(folder: Path) -> Plan | None:
 
     Raises RunFolderError for a file that is damaged, or that a newer serve-eval wrote.
     """
-    file = folder / INVARIANTS_PLAN
-    try:
-        return decode_known(file, _Saved, INVARIANTS_SCHEMA).plan if file.exists() else None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RunFolderError(
-            f"{file} cannot be read: {error}", hint="Use another folder with -o."
-        ) from error
+    found = find_known(folder / INVARIANTS_PLAN, _Saved, INVARIANTS_SCHEMA)
+    return None if found is None else found.plan
 
 
 def write_invariants_plan(folder: Path, plan: Plan) -> None:
