@@ -191,7 +191,8 @@ def test_batches_that_only_change_the_numerics_are_not_called_broken(
 def test_a_tenth_of_the_answers_damaged_at_one_batch_size_is_found(
     plan: Plan, sound: SimulatorConfig, tmp_path: Path, worse: str
 ) -> None:
-    more = replace(plan, limit=MORE)
+    """Of 160 prompts, 5 scored better and 20 worse by chance once, which is not enough."""
+    more = replace(plan, limit=2 * MORE)
     path = tmp_path / "answers.jsonl"
     _write_answers(path, prepare(replace(more, no_reference=True)), probability(0.8, 0.03, 0))
     good = replace(sound, answers=path)
