@@ -12,6 +12,7 @@ from serve_eval.checks.check import Check
 from serve_eval.checks.kinds import (
     answering,
     ending,
+    first_token,
     guided,
     load,
     messages,
@@ -51,6 +52,7 @@ def choose_checks(
         *answering.CHECKS,
         *ending.CHECKS,
         *sampling.CHECKS,
+        *first_token.CHECKS,
         *probabilities.CHECKS,
         *guided.CHECKS,
         *messages.CHECKS,

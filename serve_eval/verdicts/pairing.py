@@ -13,6 +13,7 @@ from serve_eval.errors import ReferenceFileError, ServeEvalError
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import MEAN, Dataset, Reference, Task
 from serve_eval.verdicts import reference_samples
+from serve_eval.verdicts.reference_answers import StoredAnswers
 from serve_eval.verdicts.reference_samples import SampleScores
 
 if TYPE_CHECKING:
@@ -137,6 +138,17 @@ def read_stored_runs(
         stored.lo,
         stored.hi,
     )
+
+
+def read_stored_answers(dataset: Dataset, reference: Reference) -> StoredAnswers | None:
+    """Return the reference's answers over a data set, in its order.
+
+    None if it has none, or does not know one of the samples.
+    """
+    stored, places, _ = _read_stored(dataset, reference)
+    if stored is None or stored.answers is None:
+        return None
+    return stored.answers.take(places)
 
 
 def _read_stored(

@@ -20,6 +20,8 @@ import msgspec
 
 from serve_eval.errors import ReferenceFileError
 from serve_eval.protocol.fingerprint import KEY_BYTES
+from serve_eval.verdicts import reference_answers
+from serve_eval.verdicts.reference_answers import PackedAnswers, StoredAnswers
 
 BITMAP, UINT16 = "bitmap", "uint16"
 LEVELS = 65535
@@ -27,10 +29,11 @@ GRADES = 12
 """Largest denominator of a graded score that is stored exactly."""
 
 
-class _File(msgspec.Struct):
+class _File(msgspec.Struct, omit_defaults=True):
     """The content of the file.
 
-    `encoding` is bitmap if every score is lo or hi, else uint16 over lo..hi.
+    `encoding` is bitmap if every score is lo or hi, else uint16 over lo..hi. Files of older
+    versions have no `answers`.
     """
 
     schema_version: int
@@ -41,13 +44,14 @@ class _File(msgspec.Struct):
     encoding: str
     keys: str
     runs: list[str]
+    answers: PackedAnswers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleScores:
     """Scores of `runs` over the same prompts, in the order of the protocol.
 
-    `keys` has KEY_BYTES per prompt.
+    `keys` has KEY_BYTES per prompt. `answers` describes those of the first run, if they are texts.
     """
 
     task: str
@@ -55,6 +59,7 @@ class SampleScores:
     hi: float
     keys: bytes
     runs: tuple[array[float], ...]
+    answers: StoredAnswers | None = None
 
 
 def write(path: Path, scores: SampleScores) -> str:
@@ -90,6 +95,7 @@ def write(path: Path, scores: SampleScores) -> str:
         encoding=BITMAP if two_valued else UINT16,
         keys=b64encode(scores.keys).decode(),
         runs=runs,
+        answers=None if scores.answers is None else reference_answers.pack(scores.answers),
     )
     data = msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
     try:
@@ -120,13 +126,17 @@ def read(path: Path, sha256: str) -> SampleScores:
         content = msgspec.json.decode(data, type=_File)
         keys = b64decode(content.keys)
         runs = tuple(_unpack(content, b64decode(run)) for run in content.runs)
+        packed = content.answers
+        answers = None if packed is None else reference_answers.unpack(packed, content.n)
     except (msgspec.MsgspecError, ValueError) as error:
         raise ReferenceFileError(f"{path}: {error}", hint="Register the runs again.") from error
     if len(keys) != KEY_BYTES * content.n:
         raise ReferenceFileError(
             f"{path}: {content.n} prompts, but the keys are for another number of prompts"
         )
-    return SampleScores(task=content.task, lo=content.lo, hi=content.hi, keys=keys, runs=runs)
+    return SampleScores(
+        task=content.task, lo=content.lo, hi=content.hi, keys=keys, runs=runs, answers=answers
+    )
 
 
 def _unpack(content: _File, packed: bytes) -> array[float]:

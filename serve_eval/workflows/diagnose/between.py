@@ -6,14 +6,13 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from serve_eval.evaluation.agreement.answer_pairs import common_prefix
+from serve_eval.evaluation.agreement.answer_signs import SIGNS, is_loop
 from serve_eval.schema import Response
 from serve_eval.stats.hypergeometric import no_worse
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, ids
-from serve_eval.workflows.diagnose.loops import is_loop
 from serve_eval.workflows.diagnose.paired_answers import ComparedAnswers
-from serve_eval.workflows.diagnose.signs import SIGNS
 
 LEAST, MOST_SHARE = 10, 0.5
 """Answers that must differ in the same way, and the share of those that differ at all."""

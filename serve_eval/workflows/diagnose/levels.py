@@ -9,6 +9,7 @@ from __future__ import annotations
 from serve_eval.workflows.diagnose import between, course
 from serve_eval.workflows.diagnose.finding import ALPHA, BETWEEN_SHARE, SIDE_SHARE
 from serve_eval.workflows.diagnose.slicing import ANSWER_LEVEL, PROMPT_LEVEL
+from serve_eval.workflows.diagnose.unlike import UNLIKE
 
 OF_A_TASK = {
     "truncated": ALPHA,
@@ -24,13 +25,15 @@ OF_A_TASK = {
 OF_A_RUN = {
     "server_errors": ALPHA,
     "foreign_answers": ALPHA,
-    "slice": PROMPT_LEVEL + ANSWER_LEVEL,
+    "slice": PROMPT_LEVEL,
+    "unlike": UNLIKE,
 }
 """Levels of the rules that test a run as a whole."""
-OF_A_COMPARISON = {**between.LEVELS, "slice": OF_A_RUN["slice"]}
+OF_A_COMPARISON = {**between.LEVELS, "slice": PROMPT_LEVEL + ANSWER_LEVEL}
 """Levels of the rules that test B against A, before BETWEEN_SHARE.
 
-The runs of a comparison are not searched for slices: the comparison is."""
+The runs of a comparison are neither searched for slices nor compared with a reference: they are
+compared with each other."""
 TESTS = OF_A_TASK.keys() | OF_A_RUN.keys() | OF_A_COMPARISON.keys()
 
 

@@ -16,6 +16,7 @@ from serve_eval.evaluation.storage.reports.comparison_files import (
     locate_runs,
 )
 from serve_eval.plugins.scope import with_scope
+from serve_eval.schema import Comparison
 from serve_eval.workflows.diagnose import (
     answer_counts,
     between,
@@ -30,10 +31,12 @@ from serve_eval.workflows.diagnose import (
     slicing,
     template,
     unanswered,
+    unlike,
 )
 from serve_eval.workflows.diagnose.breakdown import Breakdown, break_down
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, read
 from serve_eval.workflows.diagnose.finding import SIDE_SHARE, Finding
+from serve_eval.workflows.diagnose.slice_data import read_data
 
 SCHEMA_VERSION = 1
 
@@ -45,6 +48,7 @@ TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = 
     cut.stop_string,
     cut.empty,
     template.template_marks,
+    template.find_end_tokens,
     template.run_on,
     template.find_doubled_bos,
     extraction.find_stated,
@@ -138,7 +142,10 @@ def diagnose(
         )
         for (label, evidence), other in zip(read_runs, others, strict=True)
     )
-    found = _compare(folder, sides_of, runs[1].findings) if sides_of else ()
+    found: tuple[Finding, ...] = ()
+    if sides_of:
+        a, b = sides_of
+        found = find_between(a, b, find_comparison(folder), runs[1].findings)
     return Diagnosis(schema_version=SCHEMA_VERSION, folder=str(folder), runs=runs, between=found)
 
 
@@ -166,13 +173,15 @@ def name_slices(folder: Path, *, include_path: Sequence[str] = ()) -> tuple[str,
     return tuple(f"{one.task}: the loss lies in one slice: {one.told}" for one in found)
 
 
-def _compare(
-    folder: Path, both: Sequence[Evidence], of_b: Sequence[Finding]
+def find_between(
+    a: Evidence, b: Evidence, comparison: Comparison | None, of_b: Sequence[Finding] = ()
 ) -> tuple[Finding, ...]:
-    """Return the findings between both sides of a comparison; `of_b` are those of B alone."""
-    a, b = both
+    """Return the findings between both sides of a comparison.
+
+    `comparison` is its result, or None if it did not finish; `of_b` are the findings about B alone.
+    """
     found = [*sides.prompt_tokens(a, b)]
-    pairs = list(paired_answers.pair_answers(a, b, find_comparison(folder)))
+    pairs = list(paired_answers.pair_answers(a, b, comparison))
     found += between.find_differences(pairs)
     found += slicing.compare_slices(a, b, (*of_b, *found))
     told = {one.task for one in (*of_b, *found)}
@@ -182,7 +191,7 @@ def _compare(
 def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
     """Return the findings of all rules about one run.
 
-    The slices of a run that is not `alone` are tested by its comparison with another one.
+    A run that is not `alone` is compared with another one, not with its reference.
     """
     found = [finding for of_run in RUN_RULES for finding in of_run(evidence)]
     found += [
@@ -191,8 +200,12 @@ def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
         for task in evidence.tasks
         for finding in rule(evidence, task)
     ]
-    if alone:
-        found += slicing.find_slices(evidence, found)
+    if alone and any(task.lost or _has_answers(task) for task in evidence.tasks):
+        data = read_data(evidence)
+        found += [
+            one for task in evidence.tasks for one in unlike.find_unlike(evidence, task, data)
+        ]
+        found += slicing.find_slices(evidence, found, data)
     return tuple(
         sorted(
             found,
@@ -200,6 +213,12 @@ def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
             reverse=True,
         )
     )
+
+
+def _has_answers(task: TaskEvidence) -> bool:
+    """Return True if the reference of a task may describe its answers."""
+    reference = None if task.report is None else task.report.reference
+    return reference is not None and reference.runs is not None
 
 
 def _runs(folder: Path) -> list[tuple[str, Path]]:

@@ -15,6 +15,11 @@ its texts."""
 _MARK = re.compile(
     r"<\|[a-z_]{2,24}\|>|<\uff5c[^\uff5c>]{2,24}\uff5c>|\[/?INST\]|<</?SYS>>|</?(?:start|end)_of_turn>|</?s>|<bos>|<eos>"
 )
+END_SHARE, LEAST_ENDED = 0.01, 3
+"""Share and number of the answers from which repeated end tokens are reported."""
+_END = re.compile(
+    r"<\|(?:im_end|endoftext|eot_id|end_of_text|end)\|>|<\uff5cend.of.sentence\uff5c>|<end_of_turn>|</s>|<eos>"
+)
 _SAID_BY = re.compile(
     r"^\s*(?:user|assistant|human|system)\s*(?::|$)", re.IGNORECASE | re.MULTILINE
 )
@@ -40,6 +45,23 @@ def template_marks(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         [one for one, _ in marked],
         of=len(answers),
     )
+
+
+def find_end_tokens(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+    """Yield a finding if answers contain several end tokens.
+
+    A server ends an answer at the first one (MLPerf's test TEST06 allows one).
+    """
+    answers = task.texts
+    shown = [one for one in answers if one.response and len(_END.findall(one.response.text)) > 1]
+    if len(shown) < max(LEAST_ENDED, END_SHARE * len(answers)):
+        return
+    told = f"{len(shown)} of {len(answers)} answers contain several end tokens: generation goes on"
+    change = (
+        "eos_token_id in the generation_config that is served",
+        "requests without ignore_eos and min_tokens",
+    )
+    yield about(task, "end_tokens", f"{told} behind the first", change, shown, of=len(answers))
 
 
 def run_on(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.replay import take
-from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage import journal, run_folder
 from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.evaluation.storage.journal import Journal
@@ -30,8 +30,10 @@ from serve_eval.plugins.scope import with_scope
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import Plan
 from serve_eval.verdicts import reference_samples, references
+from serve_eval.verdicts.reference_answers import StoredAnswers
 from serve_eval.verdicts.reference_samples import SampleScores
 from serve_eval.workflows.references.entries import write_entry
+from serve_eval.workflows.references.first_answers import describe_answers
 
 if TYPE_CHECKING:
     from serve_eval.stats.pairs import RunEffect
@@ -78,12 +80,15 @@ def register(
     _check_alike(chosen, plans, prints)
     prepared = prepare(replace(plans[0], allow_missing_reference=True))
     taken = [_scores(run, plan, prepared) for run, plan in zip(chosen, plans, strict=True)]
+    answers = _read_answers(chosen[0], prepared)
     endpoint = _version(chosen[0])
     written = []
     for i, p in enumerate(prepared):
         scored = [one for of_run in taken for one in of_run[i]][:wanted]
         written.append(
-            _register(p, plans[0], scored, references_dir, endpoint, hardware, reason, wanted)
+            _register(
+                p, plans[0], scored, answers[i], references_dir, endpoint, hardware, reason, wanted
+            )
         )
     return written
 
@@ -156,7 +161,7 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
         folder = stack.enter_context(run_folder.open_folder(run, plan, fingerprints))
         scoring = stack.enter_context(open_scoring(plan, prepared))
         for p in prepared:
-            journal = stack.enter_context(Journal(samples_file(folder, p.task.name)))
+            records = stack.enter_context(Journal(samples_file(folder, p.task.name))).records()
             executions = Executions(executions_file(folder, p.task.name), keep=False)
             judgements = Judgements(judgements_file(folder, p.task.name))
             accumulator = ScoreAccumulator(
@@ -167,7 +172,7 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
                 judgements=judgements,
                 apart=scoring.of(p.task.name),
             )
-            take(keep_standing(journal.records(), run_proofs(folder)), accumulator)
+            take(keep_standing(records, run_proofs(folder)), accumulator)
             missing = len(accumulator.samples) - accumulator.scored
             if missing:
                 total = len(accumulator.samples)
@@ -183,6 +188,17 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
     return found
 
 
+def _read_answers(run: Path, prepared: Sequence[PreparedTask]) -> list[StoredAnswers | None]:
+    """Return a description of a run's answers to every task; None for answers without texts."""
+    return [
+        describe_answers(
+            p.dataset.samples,
+            keep_standing(journal.read(samples_file(run, p.task.name)), run_proofs(run)),
+        )
+        for p in prepared
+    ]
+
+
 def _version(run: Path) -> str | None:
     sessions = read_sessions(run)
     return sessions[-1].endpoint.info.version if sessions else None
@@ -192,6 +208,7 @@ def _register(
     prepared: PreparedTask,
     plan: Plan,
     scored: Sequence[Run],
+    answers: StoredAnswers | None,
     references_dir: Path,
     endpoint: str | None,
     hardware: str | None,
@@ -216,7 +233,9 @@ def _register(
         / f"{task.reference_file}-{slug}-{prepared.fingerprint['samples'][-8:]}-{_stamp()}.json"
     )
     keys = b"".join(map(sample_key, prepared.dataset.samples))
-    scores = SampleScores(task=task.name, lo=metric.lo, hi=metric.hi, keys=keys, runs=runs)
+    scores = SampleScores(
+        task=task.name, lo=metric.lo, hi=metric.hi, keys=keys, runs=runs, answers=answers
+    )
     sha256 = reference_samples.write(references_dir / place, scores)
     spec = {
         k: v

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from serve_eval.evaluation.agreement.answer_signs import is_loop
 from serve_eval.schema import Spec
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.finding import Finding
-from serve_eval.workflows.diagnose.loops import is_loop
 from serve_eval.workflows.diagnose.story import Diagnosis, diagnose
 from serve_eval.workflows.diagnose.text import lines
 from tests.workflows.diagnose.server import Act, Asked, Said, Server, answers_to, plan_for, sound

@@ -41,7 +41,8 @@ def test_all_rules_together_keep_to_one_budget() -> None:
     assert set(re.findall(r"`(\w+)`", listed[1])) == set(equal)
     repeated = sum(OF_A_TASK[rule] for rule in ("worker", "slow_worker", "drift"))
     assert f"and the repeated alarms .00{round(1000 * repeated)}" in said
-    assert f"`slice` .00{round(1000 * OF_A_RUN['slice'])}" in said
+    for rule in ("slice", "unlike"):
+        assert f"`{rule}` .00{round(10000 * OF_A_RUN[rule]):02d}" in said
 
 
 def test_the_tasks_of_a_run_and_the_sides_of_a_comparison_share_the_levels() -> None:

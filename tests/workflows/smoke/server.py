@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aiohttp import web
@@ -212,6 +212,8 @@ class _Script:
         said = [self._say(prompt, body, most, index) for prompt in prompts for index in range(n)]
         if self.has("one_of_batch"):
             said = said[:1]
+        if self.has("other_first_alone") and most == 1:
+            said = [replace(one, tokens=["else"]) for one in said]
         usage: dict[str, Any] = {
             "prompt_tokens": sum(lengths),
             "completion_tokens": sum(len(one.tokens) for one in said),
@@ -428,7 +430,14 @@ class _Script:
         if self.has("no_json_event"):
             yield "{oops"
         for number, one in enumerate(said):
-            for token in one.tokens:
+            tokens = list(one.tokens)
+            if self.has("streams_lose_first"):
+                del tokens[0]
+            if self.has("streams_double_first"):
+                tokens.insert(0, tokens[0])
+            if self.has("streams_differ"):
+                tokens[-1] = " else"
+            for token in tokens:
                 delta = {"delta": {"content": token}} if request.chat else {"text": token}
                 yield {"choices": [{"index": number, **delta, "finish_reason": None}]}
             if not self.has("no_finish"):

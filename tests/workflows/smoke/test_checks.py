@@ -131,6 +131,12 @@ CASES: list[Case] = [
     ("stop", UNSUPPORTED, "refused", _has("stop")),
     ("temperature_0", FAIL, "differs from the first at character", _quirks("restless")),
     ("temperature_0", UNSUPPORTED, "refused", _prompted("surprised you")),
+    ("first_token", FAIL, "lacks the beginning of the whole answer", _quirks("streams_lose_first")),
+    ("first_token", FAIL, "repeats the beginning of", _quirks("streams_double_first")),
+    ("first_token", FAIL, "differs from the whole answer", _quirks("streams_differ")),
+    ("first_token", FAIL, "one token is 'else', but 3 are", _quirks("other_first_alone")),
+    ("first_token", UNSUPPORTED, "answers vary at temperature 0", _quirks("restless")),
+    ("first_token", UNSUPPORTED, "stream was ignored", _quirks("no_stream")),
     ("temperature", FAIL, "ignored: all 4 answers", _quirks("always_greedy")),
     ("temperature", UNSUPPORTED, "refused", Quirks(refuses=lambda body: body["temperature"] > 1)),
     (
@@ -330,6 +336,7 @@ CASES: list[Case] = [
 ]
 STANDS_ON = {
     "stream_usage": ["stream_chat", "stream_completions"],
+    "first_token": ["temperature_0"],
     "seed": ["temperature_0", "temperature"],
     "returned_ids": ["tokenize"],
     "concurrency": ["stream_chat"],

@@ -7,12 +7,24 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-from serve_eval.workflows.diagnose.loops import is_loop
-
+LONGEST, TIMES, LEAST_CHARS = 80, 4, 24
+"""Characters of the longest period, and the repeats and characters that make a loop. The drift
+alarm of a run has a flag of its own for repetitive answers, from 400 characters on; here short ones
+count too, since they are judged by another side's rate."""
 LEAST_LETTERS = 2
 """Letters of a foreign script that an answer needs: one may be a symbol of a formula."""
 LONG_ANSWER = 20
 """Characters from which equal answers to two prompts are odd; short ones are equal by chance."""
+
+
+def is_loop(text: str) -> bool:
+    """Return True if a text ends with one piece written again and again, such as `!!!!`."""
+    end = text.rstrip()
+    for period in range(1, min(LONGEST, len(end) // TIMES) + 1):
+        times = max(TIMES, -(-LEAST_CHARS // period))
+        if len(end) >= times * period and end.endswith(end[-period:] * times):
+            return True
+    return False
 
 
 @cache

@@ -1,0 +1,38 @@
+"""Describe the answers of a reference's first run, to compare later answers with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from serve_eval.evaluation.agreement.answer_signs import find_scripts, is_loop, mark_shared
+from serve_eval.evaluation.storage.journal import Record
+from serve_eval.schema import Response, Sample
+from serve_eval.verdicts.reference_answers import StoredAnswers
+
+
+def describe_answers(samples: Sequence[Sample], records: Iterable[Record]) -> StoredAnswers | None:
+    """Return the lengths of the answers and their signs of damage, in the order of the samples.
+
+    None unless every sample has an answer that is a text.
+    """
+    found: dict[str, Response] = {}
+    for record in records:
+        if record.response is not None:
+            found.setdefault(record.id, record.response)
+    answers = [found[sample.id] for sample in samples if sample.id in found]
+    if len(answers) < len(samples) or not all(map(_is_text, answers)):
+        return None
+    texts = [one.text for one in answers]
+    counts = [one.usage.completion_tokens for one in answers]
+    return StoredAnswers(
+        counted=all(counts),
+        lengths=tuple(counts if all(counts) else map(len, texts)),
+        cut=tuple(one.truncated for one in answers),
+        looping=tuple(map(is_loop, texts)),
+        shared=tuple(mark_shared(texts, ())),
+        scripts=frozenset(script for text in texts for script in find_scripts(text)),
+    )
+
+
+def _is_text(response: Response) -> bool:
+    return response.prompt_logprobs is None and response.choice_logprobs is None
