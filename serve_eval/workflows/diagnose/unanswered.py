@@ -22,8 +22,10 @@ LOG_BEFORE_S, LOG_AFTER_S, LOG_LINES = 60.0, 15.0, 6
 LOG_TAIL, LAST_LINES = 200, 2
 """Last lines of a server's log that are read for an unfinished run, and the number shown."""
 LIMIT_LEAST_S, LIMIT_SPREAD = 1.0, 0.1
-"""Errors are attributed to a time limit if they all come after at least this number of seconds, and
-their times differ by at most this share."""
+"""Errors are attributed to a time limit if they come after at least this number of seconds, none of
+them earlier than the median by more than this share, and LIMIT_MOST of them not later by more.
+A limit never ends early, but a busy machine may report its end late."""
+LIMIT_MOST = 0.75
 MOST_GROUPS = 5
 """Number of kinds of failures that are reported for a task, the most frequent first."""
 MANY_LATER = 10
@@ -168,7 +170,8 @@ def _time_limit(shown: Sequence[AskedSample]) -> float | None:
         return None
     times = [attempt.end_s - attempt.start_s for attempt in ended]
     middle = statistics.median(times)
-    alike = max(times) - min(times) <= LIMIT_SPREAD * middle
+    late = sum(time > (1.0 + LIMIT_SPREAD) * middle for time in times)
+    alike = min(times) >= (1.0 - LIMIT_SPREAD) * middle and late <= (1.0 - LIMIT_MOST) * len(times)
     return middle if alike and middle >= LIMIT_LEAST_S else None
 
 

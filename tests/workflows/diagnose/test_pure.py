@@ -10,10 +10,11 @@ import pytest
 
 from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.evaluation.storage.sessions import SessionRecord
-from serve_eval.schema import Attempt, Limits, Outcome, Plan, Response, Spec, Usage
+from serve_eval.schema import Attempt, FailureKind, Limits, Outcome, Plan, Response, Spec, Usage
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.extraction import states
 from serve_eval.workflows.diagnose.story import findings
+from serve_eval.workflows.diagnose.unanswered import _time_limit
 
 
 @pytest.mark.parametrize(
@@ -130,3 +131,37 @@ def test_repeats_of_a_prompt_are_no_further_witnesses() -> None:
         found = findings(replace(run, tasks=(replace(task, asked=asked, repeats=8),)))
         accused += any(one.rule != "unfinished" for one in found)
     assert accused <= 2
+
+
+@pytest.mark.parametrize(
+    ("times", "limit"),
+    [
+        ((2.0, 2.01, 2.02, 2.03), 2.015),
+        ((2.0, 2.0, 2.0, 2.9), 2.0),  # a busy machine
+        ((2.0, 2.0, 2.9, 2.9), None),
+        ((1.5, 2.0, 2.0, 2.0), None),  # a limit never ends early
+        ((0.9, 0.9, 0.9), None),
+        ((2.0, 2.0), None),
+    ],
+)
+def test_errors_after_the_same_time_show_a_time_limit(
+    times: tuple[float, ...], limit: float | None
+) -> None:
+    asked = [
+        AskedSample(
+            id=str(i),
+            response=None,
+            failure=None,
+            attempts=(
+                Attempt(
+                    start_s=1e9,
+                    end_s=1e9 + time,
+                    failure=FailureKind.DISCONNECTED,
+                    status=None,
+                    request_id="r",
+                ),
+            ),
+        )
+        for i, time in enumerate(times)
+    ]
+    assert _time_limit(asked) == (None if limit is None else pytest.approx(limit))

@@ -161,10 +161,10 @@ def refuses_behind(asked: Asked) -> Said:
     return Said(text=message, status=500) if asked.chance("some") < 0.2 else sound(asked)
 
 
-def gives_up_after_a_second(asked: Asked) -> Said:
+def gives_up_after_two_seconds(asked: Asked) -> Said:
     if asked.chance("some") >= 0.2:
         return sound(asked)
-    return Said(text="Internal server error ", status=500, delay_s=1.05)
+    return Said(text="Internal server error ", status=500, delay_s=2.05)
 
 
 def never_answers(asked: Asked) -> Said:
@@ -299,8 +299,8 @@ CASES = {
         act=refuses_behind, rule="wrapped_400", told="a worker's 400", change="serve-eval capsule",
         also=frozenset({"missing"}),
     ),
-    "gives_up_after_a_second": Case(
-        act=gives_up_after_a_second, rule="time_limit", told="each failed after 1.0",
+    "gives_up_after_two_seconds": Case(
+        act=gives_up_after_two_seconds, rule="time_limit", told="each failed after 2.",
         change="-r 7200", also=frozenset({"missing"}),
     ),
     "never_answers": Case(
