@@ -1,0 +1,117 @@
+"""A server in front of a real one that changes some of its answers, as faults of serving do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import httpx
+from aiohttp import web
+
+from serve_eval.schema.prompt_hash import uniform
+from tests.scripted_server import serve_in_thread
+
+WAITS_S = 2.0
+"""Time that an answer waits for another one to be exchanged with."""
+
+
+class Ask(Protocol):
+    """Sends the body of a completion to the server behind, or to another, and returns the reply."""
+
+    def __call__(self, body: dict[str, Any], base: str = "") -> Awaitable[Any]: ...
+
+
+Change = Callable[[Ask, dict[str, Any]], Awaitable[Any]]
+"""Answers a request by means of the servers behind."""
+
+
+@contextmanager
+def in_front(change: Change, url: str) -> Iterator[str]:
+    """Serve completions of another server, changed, and yield the base URL."""
+
+    async def pass_on(request: web.Request) -> web.Response:
+        async with httpx.AsyncClient(trust_env=False, timeout=120) as client:
+
+            async def ask(body: dict[str, Any], base: str = "") -> Any:
+                reply = await client.post((base or url) + "/completions", json=body)
+                return reply.raise_for_status().json()
+
+            return web.json_response(await change(ask, await request.json()))
+
+    async def models(request: web.Request) -> web.Response:
+        async with httpx.AsyncClient(trust_env=False, timeout=120) as client:
+            return web.json_response((await client.get(url + "/models")).json())
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", pass_on)
+    app.router.add_get("/v1/models", models)
+    with serve_in_thread(app) as served:
+        yield served
+
+
+def take_from(other: str, when: Callable[[dict[str, Any], int, int], bool]) -> Change:
+    """Return a change that takes some answers from another server.
+
+    `when` says which, by the body and the numbers of prompt tokens and of those from the cache.
+    """
+
+    async def change(ask: Ask, body: dict[str, Any]) -> Any:
+        reply = await ask(body)
+        usage = reply.get("usage") or {}
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        if when(body, usage.get("prompt_tokens", 0), cached):
+            reply["choices"] = (await ask(body, other))["choices"]
+        return reply
+
+    return change
+
+
+def damage_token(place: int) -> Change:
+    """Return a change that leaves out the likeliest token at a place, counted from 1."""
+
+    async def change(ask: Ask, body: dict[str, Any]) -> Any:
+        most = int(body.get("max_tokens", 16))
+        whole = await ask(body)
+        if most < place or whole.get("usage", {}).get("completion_tokens", 0) < place:
+            return whole
+        before = await ask({**body, "max_tokens": place - 1})
+        text, prompt = before["choices"][0]["text"], body["prompt"]
+        one = await ask({**body, "prompt": prompt + text, "max_tokens": 1, "logprobs": 2})
+        likely = one["choices"][0]["logprobs"]["top_logprobs"][0]
+        second = min(likely, key=likely.__getitem__)
+        text += second
+        rest = await ask({**body, "prompt": prompt + text, "max_tokens": max(1, most - place)})
+        whole["choices"] = [{**rest["choices"][0], "text": text + rest["choices"][0]["text"]}]
+        return whole
+
+    return change
+
+
+class Exchange:
+    """Exchanges the answers of two requests in flight together, for a share of the prompts."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._waiting: asyncio.Future[Any] | None = None
+
+    async def __call__(self, ask: Ask, body: dict[str, Any]) -> Any:
+        """Answer a request, with the answer to another one for some prompts."""
+        reply = await ask(body)
+        if uniform(f"exchange:{body.get('prompt')}") >= self._share:
+            return reply
+        if (waiting := self._waiting) is not None and not waiting.done():
+            self._waiting, choices = None, reply["choices"]
+            back = waiting.get_loop().create_future()
+            waiting.set_result((choices, back))
+            reply["choices"] = await back
+            return reply
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            choices, back = await asyncio.wait_for(self._waiting, WAITS_S)
+        except TimeoutError:
+            return reply
+        back.set_result(reply["choices"])
+        reply["choices"] = choices
+        return reply

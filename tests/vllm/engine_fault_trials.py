@@ -1,0 +1,90 @@
+"""Measure which faults of a real vLLM diagnose names: `python -m` this module prints the table.
+
+It is that of `tests.workflows.diagnose.fault_trials`, with real servers and real hand-overs. Half
+an hour, after `make test-vllm`; with a folder as argument the answers are kept in it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.faulty_front import Exchange, in_front, take_from
+from tests.vllm.conftest import address
+from tests.vllm.deployments import OPTIONS, Deployments, aggregated, disaggregated
+from tests.vllm.faulty_transfer import Chosen, choose_tenth, foreign_blocks, orchestrated
+from tests.vllm.quantise import write_model
+from tests.workflows.diagnose.fault_trials import (
+    BLOCK,
+    LAST,
+    LONG,
+    PLACE,
+    TENTH,
+    ask_all,
+    name_folder,
+    print_trials,
+)
+
+PLUGIN = Path(__file__).with_name("plugin")
+LATE = ("--logits-processors", "late_token:LateToken")
+BLOCKS_OF_OTHERS: Mapping[str, Chosen] = {
+    f"length modulo {BLOCK} from {LAST} on": lambda body, tokens: tokens % BLOCK >= LAST,
+    f"above {LONG} tokens": lambda body, tokens: tokens > LONG,
+    "one prompt in ten": choose_tenth,
+}
+"""The prompts of which the context server hands over other prompts' blocks."""
+
+
+def answer_all(top: Path) -> dict[str, Path]:
+    """Return the folders of the runs: A, sound ones, and one with each fault."""
+    os.environ["PYTHONPATH"] = str(PLUGIN)
+    running = Deployments(top)
+    found: dict[str, Path] = {}
+
+    def note(name: str, url: str) -> None:
+        found[name] = name_folder(top, name)
+        ask_all(url, found[name], len(found))
+
+    try:
+        running.start(sound=aggregated(prefix_caching=False), pair=disaggregated())
+        sound = running["sound"].base_url
+        note("A", sound)
+        note("sound, again", sound)
+        note("sound, prefill and decode", running["pair"].base_url)
+        context = address(running["pair"], "context_0")
+        decode = [address(running["pair"], "generation_0")]
+        for name, chosen in BLOCKS_OF_OTHERS.items():
+            with foreign_blocks(context, chosen) as foreign, orchestrated(foreign, decode) as url:
+                note(name, url)
+        running.stop("pair")
+        with in_front(Exchange(TENTH), sound) as url:
+            note("answers of other requests, 10 %", url)
+        more = [*map(str, OPTIONS["extra_args"]), *LATE]
+        running.start(late=aggregated(prefix_caching=False, extra_args=more))
+        note(f"token {PLACE}", running["late"].base_url)
+        running.stop("late")
+        weights = top / "weights"
+        weights = weights if weights.exists() else write_model("int3", weights)
+        running.start(int3=aggregated(model=str(weights)), cached=aggregated(prefix_caching=True))
+        note("int3", running["int3"].base_url)
+        cached = running["cached"].base_url
+        ask_all(cached, top / "half", 0, half=True)
+        hits = take_from(running["int3"].base_url, lambda _body, _tokens, hit: hit > 0)
+        with in_front(hits, cached) as url:
+            note("cache hits only", url)
+    finally:
+        running.close()
+    return found
+
+
+def main() -> None:
+    """Ask, and print the trials."""
+    with tempfile.TemporaryDirectory() as made:
+        print_trials(answer_all(Path(sys.argv[1] if len(sys.argv) > 1 else made)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Measure which faults in front of a real model diagnose names, and after how many prompts.
+
+`python -m` this module prints the table for the embedded model: it answers the same prompts once
+without and once with each fault, and a trial draws prompts at random from these answers. Minutes.
+With a folder as argument, the answers are kept there and read from it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from launchers._embedded.server import create_app
+from launchers.embedded import WEIGHTS
+from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.schema import Limits, Plan, Spec
+from serve_eval.schema.prompt_hash import uniform
+from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.workflows.diagnose.evidence import Evidence, read
+from serve_eval.workflows.diagnose.foreign import foreign_answers
+from serve_eval.workflows.diagnose.paired_answers import pair_answers
+from serve_eval.workflows.diagnose.story import find_between
+from tests.faulty_front import Change, Exchange, damage_token, in_front, take_from
+from tests.scripted_server import serve_in_thread
+
+MODEL, PROMPTS, TRIALS, ALPHA, SEED = "embedded", 1200, 20, 0.05, 3
+COUNTS = (100, 200, 400, 800)
+LONG, BLOCK, LAST, TENTH, PLACE = 42, 32, 29, 0.1, 9
+
+
+def ask_all(url: str, out: Path, seed: int, *, half: bool = False) -> None:
+    """Ask all prompts, or half of them, unless a folder has their answers."""
+    if (out / "report.json").exists():
+        return
+    plan = Plan(
+        model=MODEL,
+        launcher=Spec(name="external", options={"base_url": url}),
+        tasks=(Spec(name="word_problems", options={"num_samples": PROMPTS}),),
+        no_reference=True,
+        limit=PROMPTS // 2 if half else None,
+        limits=Limits(concurrency=16, order_seed=seed),
+    )
+    report = asyncio.run(evaluate(plan, out, environ={}))
+    print(out.name, report.tasks[0].result.value, file=sys.stderr, flush=True)
+
+
+def name_folder(top: Path, name: str) -> Path:
+    """Return the folder of the answers with a fault."""
+    return top / "runs" / "".join(c if c.isalnum() else "_" for c in name)
+
+
+@contextmanager
+def _embedded(damage: str) -> Iterator[str]:
+    with serve_in_thread(create_app(WEIGHTS, {MODEL: damage})) as url:
+        yield url
+
+
+def answer_all(top: Path) -> dict[str, Path]:
+    """Return the folders of the runs of the embedded model: A, and one with each fault."""
+    found: dict[str, Path] = {}
+    with ExitStack() as stack:
+        sound, bad = (stack.enter_context(_embedded(damage)) for damage in ("none", "int3"))
+        changes: Mapping[str, Change | None] = {
+            "A": None,
+            "sound, again": None,
+            f"length modulo {BLOCK} from {LAST} on": take_from(
+                bad, lambda _body, tokens, _cached: tokens % BLOCK >= LAST
+            ),
+            f"above {LONG} tokens": take_from(bad, lambda _body, tokens, _cached: tokens > LONG),
+            "one prompt in ten": take_from(
+                bad, lambda body, _tokens, _cached: uniform(str(body["prompt"])) < TENTH
+            ),
+            "answers of other requests, 10 %": Exchange(TENTH),
+            f"token {PLACE}": damage_token(PLACE),
+        }
+        for name, change in changes.items():
+            found[name] = name_folder(top, name)
+            if change is None:
+                ask_all(sound, found[name], len(found))
+                continue
+            with in_front(change, sound) as url:
+                ask_all(url, found[name], len(found))
+        found["int3"] = name_folder(top, "int3")
+        ask_all(bad, found["int3"], len(found))
+    return found
+
+
+def draw(run: Evidence, chosen: Collection[str]) -> Evidence:
+    """Return a run with some of its samples."""
+    [task] = run.tasks
+    asked = tuple(one for one in task.asked if one.id in chosen)
+    return replace(run, tasks=(replace(task, asked=asked),))
+
+
+def try_one(a: Evidence, b: Evidence) -> tuple[bool, Counter[str]]:
+    """Return whether the paired test finds a loss, and the findings of diagnose."""
+    [pairs] = pair_answers(a, b, None)
+    wrong = [(one.bad, other.bad) for one, other in pairs.pairs]
+    lost = sum(there and not here for here, there in wrong)
+    won = sum(here and not there for here, there in wrong)
+    found = [*foreign_answers(b), *find_between(a, b, None)]
+    words = [
+        f"slice: {one.told.partition(':')[0]}" if one.rule == "slice" else one.rule for one in found
+    ]
+    return lost > won and mcnemar(lost, won).p_mid <= ALPHA, Counter(words)
+
+
+def print_trials(folders: Mapping[str, Path]) -> None:
+    """Print a line for each fault and number of prompts; the first folder is side A."""
+    (_, a), *runs = ((name, read(path)) for name, path in folders.items())
+    names = [one.id for one in a.tasks[0].asked]
+    print(f"fault | value | prompts | found of {TRIALS} | findings of diagnose")
+    for name, run in runs:
+        for count in COUNTS:
+            found, said = 0, Counter[str]()
+            for trial in range(TRIALS):
+                chosen = set(random.Random(f"{SEED}:{trial}").sample(names, count))
+                lost, words = try_one(draw(a, chosen), draw(run, chosen))
+                found += lost
+                said.update(words)
+            right = sum(not one.bad for one in run.tasks[0].asked) / len(names)
+            told = ", ".join(f"{word} {k}" for word, k in said.most_common(4))
+            print(f"{name} | {100 * right:.1f} | {count} | {found} | {told}", flush=True)
+
+
+def main() -> None:
+    """Ask, and print the trials."""
+    with tempfile.TemporaryDirectory() as made:
+        top = Path(sys.argv[1] if len(sys.argv) > 1 else made)
+        print_trials(answer_all(top))
+
+
+if __name__ == "__main__":
+    main()
