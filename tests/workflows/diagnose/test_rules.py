@@ -87,6 +87,13 @@ def marked(asked: Asked) -> Said:
     )
 
 
+def goes_on_behind_its_end(asked: Asked) -> Said:
+    said = sound(asked)
+    if asked.chance("some") >= 0.3:
+        return said
+    return replace(said, text=f"{said.text}</s> And 12 more.</s> 12")
+
+
 def plays_the_user(asked: Asked) -> Said:
     return Said(text="Nuts.\nUser: How many?\nAssistant: 3") if half(asked) else sound(asked)
 
@@ -231,6 +238,10 @@ CASES = {
     ),
     "marked": Case(
         act=marked, rule="template_marks", told="<|im_end|>", change="apply_chat_template=true",
+    ),
+    "goes_on_behind_its_end": Case(
+        act=goes_on_behind_its_end, rule="end_tokens", told="answers contain several end tokens",
+        change="eos_token_id", also=frozenset({"template_marks"}),
     ),
     "plays_the_user": Case(
         act=plays_the_user, rule="run_on", told="invented question or speaker",
