@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.diagnose import candidates
 from serve_eval.workflows.diagnose.candidates import Slice
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 RULE = "slice"
 SHOWN = 3
 """Number of sample ids in a finding."""
+ELSEWHERE_LEVEL, ELSEWHERE_SHARE = 0.01, 0.25
+"""Level of a loss outside a slice, and its least share of the loss per sample inside."""
 _ADVICE = {
     candidates.WORKER: ("serve-eval attribute {place}", "restart that server, or take it out"),
     candidates.PAIR: (
@@ -65,10 +68,19 @@ def report_slice(
         lost = [sample for sample in inside if sample.lost]
     else:
         lost = [asked[i] for i in places if i in fell]
+    told = _describe(task, one, named, len(inside), len(asked), paired=fell is not None)
+    change = (*_advise(run, one.kind), capsule_of(run, task, lost))
+    if fell is not None and _lose_elsewhere(named, len(inside), len(asked)):
+        more, less = named.all_lost - named.lost, named.all_gained - named.gained
+        told += (
+            f"; the others lose score too ({more} lost, {less} gained), so weights, precision or"
+            " cache are likelier than a fault of these samples"
+        )
+        change = ("serve-eval verify A B, or the endpoint against a reference", *change)
     return Finding(
         rule=RULE,
-        told=_describe(task, one, named, len(inside), len(asked), paired=fell is not None),
-        change=(*_advise(run, one.kind), capsule_of(run, task, lost)),
+        told=told,
+        change=change,
         count=named.lost,
         of=named.all_lost,
         explains=sum(sample.lost for sample in lost),
@@ -77,6 +89,14 @@ def report_slice(
         samples=tuple([sample.id for sample in lost if sample.shown][:SHOWN]),
         p=named.p,
     )
+
+
+def _lose_elsewhere(named: FoundSlice, size: int, n: int) -> bool:
+    """Return True if the samples outside a slice lose a good part of what those inside lose."""
+    lost, gained = named.all_lost - named.lost, named.all_gained - named.gained
+    outside, inside = (lost - gained) / (n - size), (named.lost - named.gained) / size
+    clear = lost > gained and mcnemar(lost, gained).p_exact <= ELSEWHERE_LEVEL
+    return clear and outside >= ELSEWHERE_SHARE * inside
 
 
 def _describe(

@@ -12,9 +12,11 @@ import numpy
 import pytest
 
 from serve_eval.schema import Plan, Spec
+from serve_eval.stats.largest_statistic import FoundSlice
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.candidates import KnownSamples, list_prompt_slices
 from serve_eval.workflows.diagnose.finding import Finding
+from serve_eval.workflows.diagnose.slice_words import _lose_elsewhere
 from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
 from serve_eval.workflows.diagnose.story import diagnose, name_slices
 from serve_eval.workflows.references.register import register
@@ -224,3 +226,29 @@ def test_a_run_is_compared_with_the_scores_of_its_registered_reference(
     run(plan, Server(act=break_if(hit), answers=answers_to(plan.tasks[0])), tmp_path / "b")
     [found] = [one for one in diagnose(tmp_path / "b").runs[0].findings if one.rule == "slice"]
     assert found.told.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("lost", "elsewhere", "gained", "told"),
+    [
+        (60, 0, 0, False),
+        (60, 25, 0, True),
+        (60, 25, 24, False),  # as many gained outside: noise
+        (60, 12, 0, False),  # a border that is not quite that of the fault
+        (60, 16, 0, True),
+        (12, 5, 0, False),  # too few to be sure
+    ],
+)
+def test_a_loss_outside_the_slice_too_is_told(
+    lost: int, elsewhere: int, gained: int, told: bool
+) -> None:
+    named = FoundSlice(
+        place=0,
+        p=1e-4,
+        statistic=5.0,
+        lost=lost,
+        all_lost=lost + elsewhere,
+        gained=0,
+        all_gained=gained,
+    )
+    assert _lose_elsewhere(named, 200, 400) is told
