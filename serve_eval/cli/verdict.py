@@ -15,6 +15,7 @@ from serve_eval.cli._options import command, settings_of
 from serve_eval.evaluation.plan.shared_options import (
     AllowCodeExecution,
     AllowMismatch,
+    Expect,
     IncludePath,
     Margin,
     NoReference,
@@ -35,6 +36,7 @@ class JudgedAgainOptions:
     reference_model: ReferenceModel = None
     allow_mismatch: AllowMismatch = None
     no_reference: NoReference = None
+    expect: Expect = None
     allow_code_execution: AllowCodeExecution = None
 
 
