@@ -91,6 +91,7 @@ OPTIONS: Mapping[str, str] = {
     "perf_metrics_dir": "read what the orchestrator writes in",
     "request_trace_dir": "read the requests to the orchestrator in",
     "base_url": "send the prompts, and the key in {key}, to",
+    "servers": "read the counters of",
     "command": "run",
     "extra_args": "hand to the server",
     "env": "set for the server",
