@@ -13,6 +13,7 @@ from serve_eval.cli._launch_preview import lines as launch_lines
 from serve_eval.cli._launch_preview import preview
 from serve_eval.cli._streams import emit, path_of, say
 from serve_eval.errors import PlanError
+from serve_eval.evaluation.endpoint.launched_path import list_disagreements
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
@@ -63,6 +64,8 @@ def show(plan: Plan, *, as_json: bool) -> int:
     """
     prepared = prepare(replace(plan, allow_missing_reference=True))
     commands, files = preview(plan, Path(LOGS))
+    for line in list_disagreements(plan):
+        say(f"warning: {line}")
     tasks = [facts(p, plan.times(p.task.name)) | _early_stop(plan, p) for p in prepared]
     if as_json:
         content = {"plan": to_file(plan), "commands": commands, "files": files, "tasks": tasks}

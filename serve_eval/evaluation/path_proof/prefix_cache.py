@@ -30,6 +30,8 @@ def judge_prefix_cache(facts: PathFacts) -> ClaimEvidence:
     if not counted:
         return leave_open("no answer reports cached tokens, and no engine counts hits", HINT)
     total = add(counted)
+    if total.prefix_cache_queries == 0:
+        return refute("no engine searched a prefix cache: it is off, or no prompt came")
     of = "" if total.prefix_cache_queries is None else f" of {total.prefix_cache_queries:,}"
     if total.prefix_cache_hits:
         return prove(f"the prefix cache had {total.prefix_cache_hits:,}{of} prompt tokens")

@@ -237,7 +237,9 @@ def _bind(
             for field in FREE_FIELDS:
                 del content["plan"][field]
             if moved:
-                content["plan"]["launcher"]["options"].pop("base_url", None)
+                options = content["plan"]["launcher"]["options"]
+                options.pop("base_url", None)
+                options.pop("servers", None)
         drop_mutable_parts(found, wanted)
         differing = differences(found, wanted)
         if asked and differing:
