@@ -56,6 +56,13 @@ def dump(plan: Plan, file: Path) -> int:
     return sum(len(p.dataset.samples) for p in prepared)
 
 
+def show_only(plan: Plan, *, dry_run: bool, dump_to: Path | None, as_json: bool) -> int:
+    """Write the prompts to a file, or show the plan, or both. Return the exit code."""
+    if dump_to is not None:
+        say(f"{dump(plan, dump_to)} prompts written to {dump_to}; nothing was sent")
+    return show(plan, as_json=as_json) if dry_run else PASS
+
+
 def show(plan: Plan, *, as_json: bool) -> int:
     """Print the plan, the launcher's commands, and the requests and thresholds of each task.
 

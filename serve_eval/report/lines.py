@@ -132,7 +132,7 @@ def describe_paired(paired: PairedComparison) -> str:
     return "; ".join(said)
 
 
-def path_lines(found: Sequence[PathFinding]) -> Iterator[str]:
+def describe_path(found: Sequence[PathFinding]) -> Iterator[str]:
     """Yield a line for each part of the path that was expected."""
     for one in found:
         yield f"path: {one.claim} {one.state} (expected by the {one.expected_by}): {one.evidence}"

@@ -102,17 +102,17 @@ def count_legs(served: Mapping[str, Mapping[str, Sequence[Served]]]) -> NamedLeg
     )
 
 
-def longest_shared(texts: Iterable[str]) -> int:
+def find_longest_shared(texts: Iterable[str]) -> int:
     """Return the longest beginning, in characters, that two of the texts share."""
     ordered, longest, before = sorted(texts), 0, None
     for text in ordered:
         if before is not None:
-            longest = max(longest, _shared(before, text))
+            longest = max(longest, _count_shared(before, text))
         before = text
     return longest
 
 
-def _shared(one: str, other: str) -> int:
+def _count_shared(one: str, other: str) -> int:
     least, most = 0, min(len(one), len(other))
     while least < most:  # the largest length at which both begin alike
         middle = (least + most + 1) // 2

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from serve_eval.evaluation.path_proof.facts import gather_facts, longest_shared
+from serve_eval.evaluation.path_proof.facts import find_longest_shared, gather_facts
 from serve_eval.evaluation.path_proof.findings import find_path, list_expected, warn_of_path
 from serve_eval.evaluation.path_proof.repetition import compare_repeats, join_repeated
 from serve_eval.evaluation.storage.records.traces import Served
@@ -43,16 +43,16 @@ def prove_path(
     if PathClaim.DETERMINISTIC in expected:
         again = [one.repeated for one in noted if one.repeated is not None]
         repeated = join_repeated([*filter(None, [compare_repeats(tasks)]), *again])
-    shared = partial(_longest_shared, tasks)
+    shared = partial(_find_longest_shared, tasks)
     facts = gather_facts(reports, engine, served, repeated, shared)
     found = find_path(facts, expected)
     unwanted = [name for name, wanted in plan.expect.items() if not wanted]
     return ProvenPath(found, tuple(warn_of_path(facts, found, unwanted)))
 
 
-def _longest_shared(tasks: Sequence[TaskRun]) -> int:
+def _find_longest_shared(tasks: Sequence[TaskRun]) -> int:
     """Return the longest beginning, in characters, that two prompts of the run share."""
-    return longest_shared(text for one in tasks for text in _list_prompts(one))
+    return find_longest_shared(text for one in tasks for text in _list_prompts(one))
 
 
 def _list_prompts(task_run: TaskRun) -> Iterator[str]:

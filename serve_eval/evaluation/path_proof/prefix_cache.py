@@ -25,7 +25,9 @@ def judge_prefix_cache(facts: PathFacts) -> ClaimEvidence:
     if facts.cached is not None and not facts.disaggregated:
         if facts.cached:
             return prove(f"answers report {facts.cached:,} prompt tokens from the prefix cache")
-        return _none(facts, "answers report 0 prompt tokens from the prefix cache", asked=False)
+        return _judge_no_hits(
+            facts, "answers report 0 prompt tokens from the prefix cache", asked=False
+        )
     counted = [one for one in facts.of_role() if one.prefix_cache_hits is not None]
     if not counted:
         return leave_open("no answer reports cached tokens, and no engine counts hits", HINT)
@@ -35,14 +37,14 @@ def judge_prefix_cache(facts: PathFacts) -> ClaimEvidence:
     of = "" if total.prefix_cache_queries is None else f" of {total.prefix_cache_queries:,}"
     if total.prefix_cache_hits:
         return prove(f"the prefix cache had {total.prefix_cache_hits:,}{of} prompt tokens")
-    return _none(
+    return _judge_no_hits(
         facts,
         f"prefix cache hits: 0{of} prompt tokens",
         asked=bool(total.prefix_cache_queries),
     )
 
 
-def _none(facts: PathFacts, said: str, *, asked: bool) -> ClaimEvidence:
+def _judge_no_hits(facts: PathFacts, said: str, *, asked: bool) -> ClaimEvidence:
     """Return the finding for no hits. `asked`: the engine has a prefix cache and searched it."""
     shared = facts.find_shared()
     if shared < LEAST_SHARED:

@@ -16,7 +16,7 @@ def names_of(given: Sequence[str] | None) -> list[str] | None:
     return [name for name in names if name] or None
 
 
-def expected_of(given: Sequence[str] | None) -> dict[str, bool] | None:
+def read_expected(given: Sequence[str] | None) -> dict[str, bool] | None:
     """Return the expectations of all uses of --expect; NAME=false takes one back.
 
     Raises PlanError for another value than true or false.

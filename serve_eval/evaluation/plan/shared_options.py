@@ -119,7 +119,7 @@ Expect = Annotated[
         " deterministic. NAME=false takes back what the launcher expects. Repeatable.",
         metavar="NAMES",
         in_file=dict[str, bool],
-        parse=flag_values.expected_of,
+        parse=flag_values.read_expected,
     ),
 ]
 ApiKeyEnv = Annotated[

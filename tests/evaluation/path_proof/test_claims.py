@@ -11,7 +11,7 @@ from serve_eval.evaluation.path_proof.facts import (
     NamedLegs,
     PathFacts,
     count_legs,
-    longest_shared,
+    find_longest_shared,
 )
 from serve_eval.evaluation.path_proof.findings import apply_path, list_expected
 from serve_eval.evaluation.path_proof.kv_transfer import (
@@ -190,9 +190,9 @@ def test_hits_decide_about_the_prefix_cache(
 
 
 def test_the_longest_shared_beginning_is_found() -> None:
-    assert longest_shared([]) == longest_shared(["abc"]) == 0
-    assert longest_shared(["abcdX", "zz", "abcdY", "ab", "z"]) == 4
-    assert longest_shared(["same", "same"]) == 4
+    assert find_longest_shared([]) == find_longest_shared(["abc"]) == 0
+    assert find_longest_shared(["abcdX", "zz", "abcdY", "ab", "z"]) == 4
+    assert find_longest_shared(["same", "same"]) == 4
 
 
 def test_equal_answers_prove_determinism_only_of_enough_prompts() -> None:
