@@ -27,11 +27,11 @@ class PathClaim(StrEnum):
 
 
 class ProofState(StrEnum):
-    """The state of a claim. UNTOLD: it cannot be told from outside."""
+    """The state of a claim. UNKNOWN: it does not show from outside."""
 
     PROVEN = "proven"
     REFUTED = "refuted"
-    UNTOLD = "cannot be told"
+    UNKNOWN = "unknown"
 
 
 PathPromiser = Literal["plan", "launcher"]
@@ -43,8 +43,8 @@ NOT_PROVEN = "path not proven"
 class PathFinding(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The finding about one claim.
 
-    `evidence` is what showed, and `hint` what would show more if that cannot be told. `expected_by`
-    is None for what nobody expects.
+    `evidence` is what showed, and `hint` says what would show more. `expected_by` is None for what
+    nobody expects.
     """
 
     claim: PathClaim
@@ -57,7 +57,7 @@ class PathFinding(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def blocks(self) -> bool:
         """True if the path is not proven, so that the run has no verdict on what was deployed.
 
-        A launcher's own expectation that cannot be told does not block.
+        A launcher's own expectation whose state is unknown does not block.
         """
         if self.expected_by is None or self.state is ProofState.PROVEN:
             return False
@@ -69,7 +69,7 @@ class PathFinding(Struct, frozen=True, kw_only=True, omit_defaults=True):
         told = f"{NOT_PROVEN}: {self.claim}: "
         if self.state is ProofState.REFUTED:
             return told + self.evidence
-        return f"{told}{self.state} from outside: {self.evidence}. {self.hint}"
+        return f"{told}does not show from outside: {self.evidence}. {self.hint}"
 
 
 class RepeatedAnswers(Struct, frozen=True, kw_only=True, omit_defaults=True):

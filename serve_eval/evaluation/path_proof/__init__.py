@@ -1,7 +1,7 @@
 """Prove that the path which a deployment promises was used, from outside.
 
 Evidence are the counters of engines before and after a run, the reports of an orchestrator, and the
-answers with their usage. Each claim is proven, refuted, or cannot be told.
+answers with their usage. Each claim is proven, refuted, or unknown.
 """
 
 from serve_eval.evaluation.path_proof.findings import apply_path, foresee_path

@@ -85,14 +85,14 @@ def find_path(
 def warn_of_path(
     facts: PathFacts, found: Sequence[PathFinding], unwanted: Iterable[str]
 ) -> Iterator[str]:
-    """Yield what looks wrong, and what the launcher promised and cannot be told.
+    """Yield what looks wrong, and what the launcher promised and does not show.
 
     Nothing is said of the `unwanted` claims.
     """
     for one in found:
-        if one.state is ProofState.UNTOLD and one.expected_by == "launcher":
+        if one.state is ProofState.UNKNOWN and one.expected_by == "launcher":
             yield (
-                f"path: {one.claim}, which the launcher started, {one.state} from outside:"
+                f"path: {one.claim}, which the launcher started, does not show from outside:"
                 f" {one.evidence}. {one.hint}"
             )
     silent = {*unwanted, *(one.claim for one in found)}

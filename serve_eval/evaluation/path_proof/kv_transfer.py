@@ -106,7 +106,7 @@ def _by_tokens(moved: int, of: int, idle: str | None) -> ClaimEvidence:
 
 
 def _by_legs(facts: PathFacts) -> ClaimEvidence:
-    """Judge by what an orchestrator reports for each answer."""
+    """Judge by the reports of an orchestrator on each answer."""
     legs = facts.legs
     if not legs.generation:
         said = "no server of the endpoint counts moved tokens, and no answer names its servers"

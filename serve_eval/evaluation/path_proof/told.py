@@ -28,4 +28,4 @@ def refute(evidence: str, *, odd: bool = False) -> ClaimEvidence:
 
 
 def leave_open(evidence: str, hint: str) -> ClaimEvidence:
-    return ClaimEvidence(ProofState.UNTOLD, evidence, hint)
+    return ClaimEvidence(ProofState.UNKNOWN, evidence, hint)

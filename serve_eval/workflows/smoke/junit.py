@@ -19,10 +19,11 @@ def junit(done: Smoke, base_url: str) -> str:
             '<testcase classname="smoke" name="stopped"><error'
             f" message={write_attribute(done.stopped)}/></testcase>"
         )
+    skipped = counts[CheckOutcome.UNSUPPORTED]
     head = (
         f'<testsuite name="serve-eval smoke" hostname={write_attribute(base_url)}'
         f' tests="{len(cases)}" failures="{counts[CheckOutcome.FAIL]}"'
-        f' errors="{int(bool(done.stopped))}" skipped="{counts[CheckOutcome.UNSUPPORTED]}" time="{done.seconds:.3f}">'
+        f' errors="{int(bool(done.stopped))}" skipped="{skipped}" time="{done.seconds:.3f}">'
     )
     return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', head, *cases, "</testsuite>", ""])
 

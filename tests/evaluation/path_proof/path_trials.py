@@ -24,10 +24,10 @@ ALSO = {PathFault.BYPASS: {"prefix_cache"}}
 
 
 class PathTrial(NamedTuple):
-    """The result of one run: what was refuted or could not be told, and what it took."""
+    """The result of one run: what was refuted or unknown, and what it took."""
 
     refuted: frozenset[str]
-    untold: frozenset[str]
+    unknown: frozenset[str]
     requests: int
     seconds: float
 
@@ -48,7 +48,7 @@ def try_once(fault: PathFault, seed: int, *, readable: bool = True) -> PathTrial
     )
     return PathTrial(
         by_state[ProofState.REFUTED] & named,
-        by_state[ProofState.UNTOLD],
+        by_state[ProofState.UNKNOWN],
         len(deployed.front.asked),
         time.monotonic() - began,
     )
@@ -58,7 +58,7 @@ def describe_trials(
     name: str, claim: str | None, allowed: set[str], trials: Sequence[PathTrial]
 ) -> str:
     """Return a row of the table."""
-    found = sum(bool(one.refuted | one.untold) for one in trials)
+    found = sum(bool(one.refuted | one.unknown) for one in trials)
     named = sum(claim in one.refuted and one.refuted <= {claim, *allowed} for one in trials)
     requests = sum(one.requests for one in trials) / len(trials)
     seconds = sum(one.seconds for one in trials) / len(trials)
@@ -75,11 +75,11 @@ def main(faults: int = 20, sound: int = 100) -> None:
         trials = [try_once(fault, seed) for seed in range(faults)]
         print(describe_trials(fault, claim, ALSO.get(fault, set()), trials), flush=True)
     trials = [try_once(PathFault.NONE, seed, readable=False) for seed in range(faults)]
-    untold = sum(len(one.untold) == 3 for one in trials)
+    unknown = sum(len(one.unknown) == 3 for one in trials)
     print(describe_trials("sound, without counters", None, set(), trials), flush=True)
     trials = [try_once(PathFault.NONE, seed) for seed in range(sound)]
     print(describe_trials("sound", None, set(), trials))
-    print(f"without counters, three claims cannot be told: {untold} of {faults}")
+    print(f"without counters, three claims are unknown: {unknown} of {faults}")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 
-PROVEN, REFUTED, UNTOLD = ProofState
+PROVEN, REFUTED, UNKNOWN = ProofState
 LONG = 5000
 
 
@@ -59,7 +59,7 @@ def _vllm(moved: int, of: int, hits: int = 0) -> dict[str, Any]:
         (349, 700, 0, REFUTED),
         (0, 700, 0, REFUTED),
         (10, 700, 690, PROVEN),  # its own prefix cache had the rest
-        (0, 0, 0, UNTOLD),
+        (0, 0, 0, UNKNOWN),
     ],
 )
 def test_moved_tokens_decide(moved: int, of: int, hits: int, state: ProofState) -> None:
@@ -77,7 +77,7 @@ def test_servers_of_trtllm_tell_too_little_without_reports() -> None:
     assert judge(0) == (REFUTED, "context servers had 0 of 400 requests")
     assert judge(199)[0] is REFUTED
     assert judge(400) == (
-        UNTOLD,
+        UNKNOWN,
         "context servers had 400 requests and generation servers 400, but none of them counts moved"
         " tokens",
     )
@@ -86,7 +86,7 @@ def test_servers_of_trtllm_tell_too_little_without_reports() -> None:
         "a transfer of the KV cache was reported for 400 of 400 answers",
     )
     assert judge(400, NamedLegs(400, 400, 3))[0] is REFUTED
-    assert judge(400, NamedLegs(400, 400, 0))[0] is UNTOLD
+    assert judge(400, NamedLegs(400, 400, 0))[0] is UNKNOWN
     assert judge(400, NamedLegs(400, 9, 0)) == (
         REFUTED,
         "context servers took part in 9 of 400 answers",
@@ -122,12 +122,12 @@ def _steps(all_steps: float) -> Acceptance:
 @pytest.mark.parametrize(
     ("more", "state", "evidence"),
     [
-        ({"tokens": 20}, UNTOLD, "10 answers with 20 generated tokens need no drafts"),
+        ({"tokens": 20}, UNKNOWN, "10 answers with 20 generated tokens need no drafts"),
         ({"acceptances": [_steps(1.0)]}, REFUTED, "9 answers report one token per step"),
         ({"acceptances": [_steps(1.0), _steps(2.5)]}, PROVEN, "up to 2.50 tokens per step"),
-        ({}, UNTOLD, "no answer reports steps, and no engine counts drafts"),
+        ({}, UNKNOWN, "no answer reports steps, and no engine counts drafts"),
         ({"servers": [_server(None, **_vllm(0, 9))]}, REFUTED, "no engine has counters of drafts"),
-        ({"servers": [_server(None, requests=3)]}, UNTOLD, "no engine counts drafts"),
+        ({"servers": [_server(None, requests=3)]}, UNKNOWN, "no engine counts drafts"),
         (
             {"servers": [_server(None, draft_tokens=0, accepted_tokens=0)]},
             REFUTED,
@@ -166,12 +166,12 @@ def test_drafts_decide_about_speculation(
 @pytest.mark.parametrize(
     ("more", "state", "evidence"),
     [
-        ({}, UNTOLD, "no answer reports cached tokens, and no engine counts hits"),
+        ({}, UNKNOWN, "no answer reports cached tokens, and no engine counts hits"),
         ({"cached": 12}, PROVEN, "answers report 12 prompt tokens from the prefix cache"),
         ({"cached": 0}, REFUTED, "answers report 0 prompt tokens"),
-        ({"cached": 0, "find_shared": lambda: 999}, UNTOLD, "share more than 999 characters"),
+        ({"cached": 0, "find_shared": lambda: 999}, UNKNOWN, "share more than 999 characters"),
         # Behind an orchestrator, answers count moved tokens as cached.
-        ({"cached": 12, "legs": NamedLegs(9, 9, 9)}, UNTOLD, "no engine counts hits"),
+        ({"cached": 12, "legs": NamedLegs(9, 9, 9)}, UNKNOWN, "no engine counts hits"),
         ({"servers": [_server(None, prefix_cache_hits=3)]}, PROVEN, "had 3 prompt tokens"),
         ({"servers": [_server(None, prefix_cache_hits=0)]}, REFUTED, "hits: 0 prompt tokens"),
         (
@@ -200,9 +200,9 @@ def test_equal_answers_prove_determinism_only_of_enough_prompts() -> None:
         found = RepeatedAnswers(prompts=prompts, differ=differ, example="t 1")
         return judge_determinism(PathFacts(repeated=found)).state
 
-    assert judge_determinism(PathFacts()).state is UNTOLD
+    assert judge_determinism(PathFacts()).state is UNKNOWN
     assert (judge(15, 0), judge(16, 0), judge(200, 31), judge(2, 1)) == (
-        UNTOLD,
+        UNKNOWN,
         PROVEN,
         REFUTED,
         REFUTED,
@@ -257,9 +257,9 @@ def test_an_unproven_path_takes_back_a_pass_and_no_other_outcome(outcome: Verdic
     [
         ("plan", PROVEN, False),
         ("plan", REFUTED, True),
-        ("plan", UNTOLD, True),
+        ("plan", UNKNOWN, True),
         ("launcher", REFUTED, True),
-        ("launcher", UNTOLD, False),
+        ("launcher", UNKNOWN, False),
         (None, REFUTED, False),
     ],
 )

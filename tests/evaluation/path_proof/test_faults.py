@@ -82,17 +82,17 @@ def test_without_counters_a_named_path_is_inconclusive_and_says_what_would_show_
     deployed = Deployment(readable=False)
     report = run(deployed, tmp_path / "run", expect=("kv_transfer",), notify=heard.append)
     [reason] = _reasons(report)
-    assert "kv_transfer: cannot be told from outside: no server of the endpoint counts" in reason
+    assert "kv_transfer: does not show from outside: no server of the endpoint counts" in reason
     assert "To show it: with vLLM, let /metrics of the generation servers be read" in reason
     assert report.exit_code == 3
     assert [line for line in heard if "kv_transfer is expected, and no generation server" in line]
 
 
-def test_servers_that_nobody_names_cannot_be_told(tmp_path: Path) -> None:
+def test_servers_that_nobody_names_is_unknown(tmp_path: Path) -> None:
     report = run(Deployment(PathFault.BYPASS), tmp_path / "run", named=False)
     states = _states(report)
     assert states.pop("deterministic") is ProofState.PROVEN
-    assert set(states.values()) == {ProofState.UNTOLD}
+    assert set(states.values()) == {ProofState.UNKNOWN}
 
 
 @pytest.mark.parametrize(
@@ -225,12 +225,12 @@ def test_what_a_launcher_promises_must_happen(tmp_path: Path) -> None:
     assert again.path == report.path
 
 
-def test_what_a_launcher_promises_and_cannot_be_told_is_a_warning(tmp_path: Path) -> None:
+def test_what_a_launcher_promises_and_does_not_show_is_a_warning(tmp_path: Path) -> None:
     report = _launch(Deployment(readable=False), tmp_path, "kv_transfer")
     assert report.tasks[0].verdict.outcome is VerdictOutcome.NO_REFERENCE
     [line] = _warnings(report)
     assert line.startswith(
-        "path: kv_transfer, which the launcher started, cannot be told from outside: "
+        "path: kv_transfer, which the launcher started, does not show from outside: "
     )
 
 
