@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from serve_eval.errors import PlanError
+from serve_eval.evaluation.endpoint.launch import check_launcher
 from serve_eval.evaluation.endpoint.launched_path import list_disagreements, list_promised
 from serve_eval.schema import Plan, Spec
 
@@ -126,3 +128,8 @@ def test_sides_of_vllm_are_compared(
 def test_drafts_from_the_text_need_no_cache() -> None:
     options = _sides({}, {"speculative": NGRAM})
     assert list_disagreements(_plan("vllm_disaggregated", options)) == ()
+
+
+def test_servers_of_a_running_endpoint_are_named_by_their_roles() -> None:
+    with pytest.raises(PlanError, match=r"launcher\.servers: 'decode' names no role"):
+        check_launcher(_plan("external", {"base_url": "h:1", "servers": {"decode": "h:2"}}))
