@@ -13,7 +13,7 @@ from launchers._fleet import free_gpus, places
 from launchers._fleet.fleet import free_ports
 from launchers._fleet.session import session
 from launchers._options import FrontDoor, GpuChoice, TimeLimits
-from launchers._trtllm import containers, deployments, kv_transfer
+from launchers._trtllm import containers, deployments, kv_transfer, promises
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.containers import Container
 from launchers._trtllm.deployments import DeploymentChoice, Disaggregated
@@ -59,6 +59,16 @@ def job_size(context: LaunchContext, options: ContainerOptions) -> JobSize:
     parts = list_parts(deployments.choose_deployment(options), context)
     _servers(context, replace(options, gpus=gpus_of_a_job(parts, options.gpus)))
     return size_on_one_node(parts)
+
+
+def expects(context: LaunchContext, options: ContainerOptions) -> list[str]:
+    """Return the parts of the path that the servers promise."""
+    return promises.list_expected(deployments.choose_deployment(options))
+
+
+def lint(context: LaunchContext, options: ContainerOptions) -> list[str]:
+    """Return warnings about options of both sides that should be equal."""
+    return promises.list_disagreements(deployments.choose_deployment(options))
 
 
 @asynccontextmanager

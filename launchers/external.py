@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from launchers._fleet import loading
-from serve_eval.errors import LaunchError
+from serve_eval.errors import LaunchError, PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, LaunchContext, PerfMetricsFolders, ServerInfo
 
 POLL_S = 0.5
+SERVER_NAME = re.compile(r"(context|generation)_\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +45,22 @@ class ExternalOptions:
             "The orchestrator's TRTLLM_REQUEST_TRACE_DIR, as seen from here. Implies perf_metrics."
         ),
     ] = None
+    servers: Annotated[
+        dict[str, str],
+        Setting(
+            "Addresses of the servers behind the endpoint, by names such as context_0 and"
+            " generation_0: their counters are read."
+        ),
+    ] = field(default_factory=dict)
 
 
 def commands(context: LaunchContext, options: ExternalOptions) -> list[list[str]]:
-    """Return no command line, as nothing is started."""
+    """Return no command line, as nothing is started. Raise PlanError for a name of no role."""
+    for name in options.servers:
+        if not SERVER_NAME.fullmatch(name):
+            raise PlanError(
+                f"launcher.servers: {name!r} names no role: use context_0, generation_0, ..."
+            )
     return []
 
 
@@ -72,7 +86,7 @@ async def launch(context: LaunchContext, options: ExternalOptions) -> AsyncItera
     yield Endpoint(
         base_url=base_url,
         model=context.model,
-        info=ServerInfo(launcher="external", perf_metrics=told),
+        info=ServerInfo(launcher="external", perf_metrics=told, servers=options.servers or None),
     )
 
 

@@ -33,7 +33,7 @@ from launchers._slurm import (
 from launchers._slurm.allocation import USUAL_GPUS, Allocation, around_us, find_running
 from launchers._slurm.job_script import job_script
 from launchers._slurm.srun import SlurmSteps
-from launchers._trtllm import deployments, kv_transfer
+from launchers._trtllm import deployments, kv_transfer, promises
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.deployments import Deployment, DeploymentChoice, Disaggregated
 from launchers._trtllm.kv_transfer import Ways
@@ -103,6 +103,16 @@ def job_size(context: LaunchContext, options: SlurmOptions) -> JobSize:
 
 def _script(plan: PlannedJob) -> str:
     return job_script(plan.size, "serve-eval run plan.yaml", sbatch_args=plan.size.sbatch_args)
+
+
+def expects(context: LaunchContext, options: SlurmOptions) -> list[str]:
+    """Return the parts of the path that the servers promise."""
+    return promises.list_expected(deployments.choose_deployment(options))
+
+
+def lint(context: LaunchContext, options: SlurmOptions) -> list[str]:
+    """Return warnings about options of both sides that should be equal."""
+    return promises.list_disagreements(deployments.choose_deployment(options))
 
 
 @asynccontextmanager

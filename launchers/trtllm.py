@@ -11,6 +11,7 @@ from launchers._fleet import free_gpus, places
 from launchers._fleet.fleet import free_ports
 from launchers._fleet.session import session
 from launchers._options import FrontDoor, GpuChoice, TimeLimits
+from launchers._trtllm import promises
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.deployments import Aggregated
 from launchers._trtllm.flavour import adapt_shown
@@ -43,6 +44,11 @@ def job_size(context: LaunchContext, options: TrtllmOptions) -> JobSize:
     parts = list_parts(options, context)
     _servers(context, replace(options, gpus=gpus_of_a_job(parts, options.gpus)))
     return size_on_one_node(parts)
+
+
+def expects(context: LaunchContext, options: TrtllmOptions) -> list[str]:
+    """Return the parts of the path that the servers promise."""
+    return promises.list_expected(options)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from functools import partial
 from launchers._fleet import other_engine
 from launchers._options import EngineOptions, ReadyTimeout
 from launchers._trtllm.command_line import Server
-from launchers._vllm import command_line
+from launchers._vllm import command_line, promises
 from launchers._vllm.command_line import COMMAND, Command, Model, VllmServerOptions
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
@@ -42,6 +42,11 @@ def job_size(context: LaunchContext, options: VllmOptions) -> JobSize:
     width = options.tp or 1
     _server(context, replace(options, gpus=other_engine.gpus_of_a_job(options, width)))
     return other_engine.job_size(options, width)
+
+
+def expects(context: LaunchContext, options: VllmOptions) -> list[str]:
+    """Return the parts of the path that the servers promise."""
+    return promises.list_expected(options)
 
 
 @asynccontextmanager

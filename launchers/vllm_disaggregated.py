@@ -19,7 +19,7 @@ from launchers._process.own_server import check_installed
 from launchers._trtllm import kv_transfer
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.parts import gpus_of_a_job, size_on_one_node
-from launchers._vllm import command_line, transfer
+from launchers._vllm import command_line, promises, transfer
 from launchers._vllm.deployment import VllmDisaggregatedOptions, build_servers, list_parts
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
@@ -42,6 +42,16 @@ def job_size(context: LaunchContext, options: VllmDisaggregatedOptions) -> JobSi
     parts = list_parts(options)
     _servers(context, replace(options, gpus=gpus_of_a_job(parts, options.gpus)))
     return size_on_one_node(parts)
+
+
+def expects(context: LaunchContext, options: VllmDisaggregatedOptions) -> list[str]:
+    """Return the parts of the path that the servers promise."""
+    return promises.list_expected(options)
+
+
+def lint(context: LaunchContext, options: VllmDisaggregatedOptions) -> list[str]:
+    """Return warnings about options of both sides that should be equal."""
+    return promises.list_disagreements(options)
 
 
 @asynccontextmanager

@@ -100,7 +100,7 @@ def list_parts(options: VllmDisaggregatedOptions) -> list[Part]:
         environment.check_words(side.extra_args, f"launcher.{kind}.extra_args")
         if side.num_instances < 1:
             raise PlanError(f"launcher.{kind}.num_instances: must be 1 or more")
-        width = 0 if options.gpus == [] else _merge(options, side).tp or 1
+        width = 0 if options.gpus == [] else merge_side(options, side).tp or 1
         name = kind.removesuffix("_servers")
         parts += [
             Part(name=f"{name}_{i}", kind=kind, width=width) for i in range(side.num_instances)
@@ -143,7 +143,7 @@ def _worker(
     config = transfer.build_config(options.connector, part.kind, folder, options.connector_config)
     flags = {
         **ours,
-        **command_line.build_flags(_merge(options, side), where),
+        **command_line.build_flags(merge_side(options, side), where),
         "--kv-transfer-config": config,
     }
     for extra, at in ((options.extra_args, "launcher"), (side.extra_args, where)):
@@ -191,14 +191,14 @@ def _orchestrator(
     return Server(name=ORCHESTRATOR, argv=tuple(argv), probe=(), place=place)
 
 
-def _merge(options: VllmDisaggregatedOptions, side: VllmSide) -> VllmSide:
+def merge_side(options: VllmDisaggregatedOptions, side: VllmSide) -> VllmSide:
     """Return a side with the options of both sides where it has none of its own."""
     names = [one.name for one in fields(VllmServerOptions) if getattr(side, one.name) is None]
     return replace(side, **{name: getattr(options, name) for name in names})
 
 
 def _check_agreement(options: VllmDisaggregatedOptions) -> None:
-    context, generation = (_merge(options, side) for side in options.sides.values())
+    context, generation = (merge_side(options, side) for side in options.sides.values())
     for name in EQUAL:
         values = getattr(context, name), getattr(generation, name)
         if values[0] != values[1]:

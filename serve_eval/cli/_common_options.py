@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from serve_eval.cli._include import TRUST_HELP
@@ -20,6 +21,7 @@ RerunWhat = Annotated[
 ]
 RunAll = Annotated[bool, Setting("Same as --rerun all. Old answers are archived.")]
 Strict = Annotated[bool, Setting("Exit with code 1 instead of 3.")]
+JunitFile = Annotated[Path | None, Setting("Write the verdicts as a JUnit file.", metavar="FILE")]
 ReportAsJson = Annotated[bool, Setting("Print the report as one JSON object.", flags=("--json",))]
 
 

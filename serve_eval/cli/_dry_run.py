@@ -13,6 +13,7 @@ from serve_eval.cli._launch_preview import lines as launch_lines
 from serve_eval.cli._launch_preview import preview
 from serve_eval.cli._streams import emit, path_of, say
 from serve_eval.errors import PlanError
+from serve_eval.evaluation.endpoint.launched_path import list_disagreements
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
@@ -55,6 +56,13 @@ def dump(plan: Plan, file: Path) -> int:
     return sum(len(p.dataset.samples) for p in prepared)
 
 
+def show_only(plan: Plan, *, dry_run: bool, dump_to: Path | None, as_json: bool) -> int:
+    """Write the prompts to a file, or show the plan, or both. Return the exit code."""
+    if dump_to is not None:
+        say(f"{dump(plan, dump_to)} prompts written to {dump_to}; nothing was sent")
+    return show(plan, as_json=as_json) if dry_run else PASS
+
+
 def show(plan: Plan, *, as_json: bool) -> int:
     """Print the plan, the launcher's commands, and the requests and thresholds of each task.
 
@@ -63,6 +71,8 @@ def show(plan: Plan, *, as_json: bool) -> int:
     """
     prepared = prepare(replace(plan, allow_missing_reference=True))
     commands, files = preview(plan, Path(LOGS))
+    for line in list_disagreements(plan):
+        say(f"warning: {line}")
     tasks = [facts(p, plan.times(p.task.name)) | _early_stop(plan, p) for p in prepared]
     if as_json:
         content = {"plan": to_file(plan), "commands": commands, "files": files, "tasks": tasks}

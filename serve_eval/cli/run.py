@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from serve_eval.cli._common_options import (
+    JunitFile,
     ReportAsJson,
     RerunWhat,
     Reuse,
@@ -112,6 +113,7 @@ class EndingOptions:
         Setting("Write all prompts to this file as JSON lines; send nothing.", metavar="FILE"),
     ] = None
     strict: Strict = False
+    junit: JunitFile = None
     as_json: ReportAsJson = False
 
 
@@ -160,8 +162,16 @@ def run(
         write_run(resolved.plan, job, out_dir=folder.output_dir, flags=flags)
         return
     if only_shown:
-        _show(resolved.plan, ending)
-        return
+        from serve_eval.cli._dry_run import show_only
+
+        raise typer.Exit(
+            show_only(
+                resolved.plan,
+                dry_run=ending.dry_run,
+                dump_to=ending.dump_prompts,
+                as_json=ending.as_json,
+            )
+        )
     moved = ending.resume is not None and "base_url" in list_given_flags(ctx)
     raise typer.Exit(_evaluate(resolved, held, ending, moved=moved, rerun=what))
 
@@ -171,23 +181,10 @@ def _list_refused(held: HeldServerOptions, ending: EndingOptions) -> dict[str, b
     return {
         "--dry-run": ending.dry_run,
         "--dump-prompts": ending.dump_prompts is not None,
+        "--junit": ending.junit is not None,
         "--keep-servers": held.keep_servers,
         "--reuse": held.reuse,
     }
-
-
-def _show(plan: Plan, ending: EndingOptions) -> None:
-    """Write the prompts or the plan, and send nothing."""
-    from serve_eval.cli._dry_run import dump, show
-    from serve_eval.cli._streams import say
-
-    if ending.dump_prompts is not None:
-        say(
-            f"{dump(plan, ending.dump_prompts)} prompts written to {ending.dump_prompts}; nothing"
-            " was sent"
-        )
-    if ending.dry_run:
-        raise typer.Exit(show(plan, as_json=ending.as_json))
 
 
 def _evaluate(
@@ -208,6 +205,7 @@ def _evaluate(
         strict=ending.strict,
         moved=moved,
         rerun=rerun,
+        junit=ending.junit,
     )
     if not (held.keep_servers or held.reuse):
         return finish()
@@ -237,6 +235,7 @@ def execute(
     moved: bool = False,
     launching: Launching | None = None,
     rerun: Rerun = "failed",
+    junit: Path | None = None,
 ) -> int:
     """Run a plan, with progress on stderr and verdicts on stdout. Return the exit code."""
     import shlex
@@ -244,7 +243,7 @@ def execute(
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import draw_report
+    from serve_eval.cli._red_results import check_junit, draw_report, save_junit
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.evaluate import evaluate
@@ -254,6 +253,7 @@ def execute(
     from serve_eval.report.page import write_page
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
 
+    check_junit(junit)
     base_url = plan.launcher.options.get("base_url")
     where = f"endpoint {base_url}" if base_url else f"launcher {plan.launcher.name}"
     if base_url and os.environ.get("OPENAI_BASE_URL", "").removesuffix("/v1") in (
@@ -294,4 +294,4 @@ def execute(
         emit(report_text(out_dir))
     else:
         draw_report(report, out_dir)
-    return report.exit_code
+    return save_junit(report, junit)

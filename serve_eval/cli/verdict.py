@@ -9,12 +9,13 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import ReportAsJson, Strict
+from serve_eval.cli._common_options import JunitFile, ReportAsJson, Strict
 from serve_eval.cli._include import folders_of
 from serve_eval.cli._options import command, settings_of
 from serve_eval.evaluation.plan.shared_options import (
     AllowCodeExecution,
     AllowMismatch,
+    Expect,
     IncludePath,
     Margin,
     NoReference,
@@ -35,6 +36,7 @@ class JudgedAgainOptions:
     reference_model: ReferenceModel = None
     allow_mismatch: AllowMismatch = None
     no_reference: NoReference = None
+    expect: Expect = None
     allow_code_execution: AllowCodeExecution = None
 
 
@@ -45,6 +47,7 @@ class VerdictOutputOptions:
     title: ClassVar[str] = "Code and output"
     include_path: IncludePath = None
     strict: Strict = False
+    junit: JunitFile = None
     as_json: ReportAsJson = False
 
 
@@ -61,6 +64,7 @@ def verdict(
     Exit codes: the same as for `serve-eval run`.
     """
 
+    from serve_eval.cli._red_results import check_junit, save_junit
     from serve_eval.cli._streams import draw, emit
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.evaluation.plan.resolve import resolve
@@ -69,6 +73,7 @@ def verdict(
     from serve_eval.evaluation.trust import to_read
     from serve_eval.report.terminal import render
 
+    check_junit(output.junit)
     plan = to_read(run, folders_of(output.include_path))
     saved, was = to_file(plan), plan.verdict.name
     if judged.verdict not in (None, was):
@@ -84,4 +89,4 @@ def verdict(
         emit(pretty_json(report).decode())
     else:
         draw(lambda console: render(report, run, console))
-    raise typer.Exit(report.exit_code)
+    raise typer.Exit(save_junit(report, output.junit))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import serve_eval
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.endpoint import engine_counters
+from serve_eval.evaluation.path_proof import apply_path, prove_path
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.rerun import describe_archived
 from serve_eval.evaluation.run_session import RunSession
@@ -42,18 +44,22 @@ def report_on(session: RunSession, warnings: Iterable[str], *, strict: bool) -> 
         *_other_code(plan, folder),
         *describe_archived(folder, [w.prepared.task for w in work]),
     )
-    loads = sessions.loads(folder)
+    noted, served = sessions.read_sessions(folder), read_traces(folder)
+    loads = tuple(one.load for one in noted if one.load is not None)
+    engine = engine_counters.join([one.engine for one in noted])
     run = RunFacts(
         plan=plan,
         rule=load_verdict_rule(plan.verdict.name),
         judge=verdict_rule(plan.verdict),
         unsupported=sessions.read_unsupported(folder),
-        served=read_traces(folder),
+        served=served,
         seeds=session.seeds,
         limits=[plan.limits, *(load.limits for load in loads)],
         looked_at=run_folder.read_looks(folder),
     )
     tasks = tuple(report_task(w, run) for w in work)
+    path = prove_path(plan, noted, work, tasks, engine, served)
+    tasks = tuple(replace(t, verdict=apply_path(t.verdict, path.findings)) for t in tasks)
     return Report(
         schema_version=REPORT_SCHEMA,
         plan=plan,
@@ -64,8 +70,9 @@ def report_on(session: RunSession, warnings: Iterable[str], *, strict: bool) -> 
         exit_code=exit_code([t.verdict for t in tasks], strict=strict),
         started_at=session.stopwatch.started_at,
         wall_s=wall_s,
-        warnings=(*warnings, *more),
-        engine=engine_counters.join([one.engine for one in sessions.read_sessions(folder)]),
+        warnings=(*warnings, *path.warnings, *more),
+        engine=engine,
+        path=path.findings,
     )
 
 

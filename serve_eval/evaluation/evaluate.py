@@ -18,10 +18,12 @@ from serve_eval.evaluation.endpoint.launch import (
 )
 from serve_eval.evaluation.engine.concurrency import MOST
 from serve_eval.evaluation.engine.lockstep import Participant
+from serve_eval.evaluation.plan.expect import check_expected
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import ignore, open_session
+from serve_eval.evaluation.steps.ask_again import ask_again
 from serve_eval.evaluation.steps.ask_tasks import ask_tasks
 from serve_eval.evaluation.steps.judge_answers import judge_answers
 from serve_eval.evaluation.steps.open_tasks import open_tasks, replay_tasks, score_again, stop_early
@@ -99,6 +101,7 @@ async def evaluate(
                 await ask_tasks(session, able, client, participant)
                 await judge_answers(session, itself=client)
                 await note_endpoint(session, client)
+                await ask_again(session, client)
         session.check_journals()
         await run_answers(session)
         await judge_answers(session)
@@ -145,6 +148,7 @@ async def _prepare(
     Raises ServeEvalError for what cannot be asked or judged, before a folder is created.
     """
     extensions.include(plan.include_path)
+    check_expected(plan.expect)
     ensure_descriptors(MOST if plan.limits.concurrency == "auto" else plan.limits.concurrency)
     plan = await with_model(plan, environ, notify=notify)
     if prepared is None:

@@ -91,6 +91,7 @@ OPTIONS: Mapping[str, str] = {
     "perf_metrics_dir": "read what the orchestrator writes in",
     "request_trace_dir": "read the requests to the orchestrator in",
     "base_url": "send the prompts, and the key in {key}, to",
+    "servers": "read the counters of",
     "command": "run",
     "extra_args": "hand to the server",
     "env": "set for the server",
@@ -173,7 +174,7 @@ HARMLESS_FIELDS = (
         "allow_mismatch",
         "integration_test",
     ),
-    *("early_stop", "limits"),
+    *("early_stop", "limits", "expect"),
 )
 JUDGED_BY = ("cases.path", "cases.scorer")
 """Options of our tasks that may name judges, whose addresses and keys need consent."""

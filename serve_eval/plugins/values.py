@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +36,11 @@ class Launcher:
     `launch(context, **options)` yields the endpoint. `commands(context, **options)` returns the
     command lines that it would start, and `files` the text of their files by path.
     `beginning(**options)` returns the token before a text on a server that does not run yet.
-    `job_size(context, **options)` returns the size of a batch job that runs the servers. All five
-    take checked options by keyword, even if the launcher's file takes them as one structure.
+    `job_size(context, **options)` returns the size of a batch job that runs the servers.
+    `expects(context, **options)` returns the parts of the path that the servers promise, by the
+    names of PathClaim, and `lint(context, **options)` warnings about options of servers that work
+    together. All seven take checked options by keyword, even if the launcher's file takes them as
+    one structure.
     `meanings` holds a line for each option, by dotted path or name.
     """
 
@@ -47,6 +50,8 @@ class Launcher:
     files: Callable[..., Mapping[Path, str]] | None = None
     beginning: Callable[..., str | bool | None] | None = None
     job_size: Callable[..., JobSize] | None = None
+    expects: Callable[..., Sequence[str]] | None = None
+    lint: Callable[..., Sequence[str]] | None = None
     meanings: Mapping[str, str]
 
     @property
@@ -110,6 +115,7 @@ def load_launcher(name: str) -> Launcher:
     assert commands is not None  # the registry refuses a file without it
     files, beginning = _function(module, "files"), _function(module, "beginning")
     job_size = _function(module, "job_size")
+    expects, lint = _function(module, "expects"), _function(module, "lint")
     described = {
         option.path: option.meaning for option in nested_options.options(launch) if option.meaning
     }
@@ -121,6 +127,8 @@ def load_launcher(name: str) -> Launcher:
         files=files and _take_keywords(files, structure),
         beginning=beginning and _take_keywords(beginning, structure),
         job_size=job_size and _take_keywords(job_size, structure),
+        expects=expects and _take_keywords(expects, structure),
+        lint=lint and _take_keywords(lint, structure),
         meanings={**meanings, **described},
     )
 

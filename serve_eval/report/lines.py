@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from serve_eval.schema import (
     Acceptance,
     AcceptanceCheck,
@@ -11,6 +13,7 @@ from serve_eval.schema import (
     JudgeReport,
     Load,
     PairedComparison,
+    PathFinding,
     Stability,
     TaskReport,
 )
@@ -127,6 +130,12 @@ def describe_paired(paired: PairedComparison) -> str:
         f"finding {paired.finding}" + (f" ({', '.join(paired.reasons)})" if paired.reasons else "")
     )
     return "; ".join(said)
+
+
+def describe_path(found: Sequence[PathFinding]) -> Iterator[str]:
+    """Yield a line for each part of the path that was expected."""
+    for one in found:
+        yield f"path: {one.claim} {one.state} (expected by the {one.expected_by}): {one.evidence}"
 
 
 def p_text(p: float) -> str:

@@ -78,7 +78,7 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
             attribution(task.attribution, task.result.task, console)
     for load in report.loads[-1:]:
         say(console, lines.session_load(load))
-    for line in engine.describe_engines(report):
+    for line in (*engine.describe_engines(report), *lines.describe_path(report.path)):
         say(console, line)
     for warning in report.warnings:
         say(console, f"warning: {warning}")

@@ -42,6 +42,14 @@ from serve_eval.schema.execution import ExecutionResult, ExitReason, Isolation, 
 from serve_eval.schema.invariants import CacheUse, Invariant, Invariants
 from serve_eval.schema.job_size import JobSize
 from serve_eval.schema.judge import Judge, Judgement, JudgeReport, Question
+from serve_eval.schema.path import (
+    NOT_PROVEN,
+    PathClaim,
+    PathFinding,
+    PathPromiser,
+    ProofState,
+    RepeatedAnswers,
+)
 from serve_eval.schema.plan import AccuracySpec, Connection, Limits, Order, Plan, Shard, Spec
 from serve_eval.schema.progress import Progress
 from serve_eval.schema.reference import Reference, ReferenceRuns
@@ -125,6 +133,7 @@ from serve_eval.schema.verification import (
 __all__ = [
     "HOLDOUT",
     "MEAN",
+    "NOT_PROVEN",
     "Ability",
     "Acceptance",
     "AcceptanceCheck",
@@ -190,6 +199,9 @@ __all__ = [
     "Outcome",
     "Override",
     "PairedComparison",
+    "PathClaim",
+    "PathFinding",
+    "PathPromiser",
     "PerfMetricsFolders",
     "Plan",
     "PodContainer",
@@ -201,9 +213,11 @@ __all__ = [
     "Progress",
     "Prompt",
     "PromptLogprobs",
+    "ProofState",
     "Question",
     "Reference",
     "ReferenceRuns",
+    "RepeatedAnswers",
     "RepeatedReading",
     "Report",
     "Request",

@@ -118,6 +118,8 @@ class Plan:
     printed without a verdict; `allow_missing_reference`: the same for tasks without a matching
     reference. `allow_code_execution`: code that the endpoint wrote may run on this machine.
     `include_path` are folders of the user's own tasks, scorers, launchers and verdict rules.
+    `expect` says by the names of PathClaim which parts of the path must be proven; False takes back
+    what the launcher expects.
     """
 
     model: str | None
@@ -141,6 +143,7 @@ class Plan:
     early_stop: float | None = None
     allow_code_execution: bool = False
     include_path: tuple[str, ...] = ()
+    expect: Mapping[str, bool] = field(default_factory=dict)
     connection: Connection = Connection()
     limits: Limits = Limits()
 

@@ -11,6 +11,7 @@ from serve_eval.schema.endpoint import Endpoint
 from serve_eval.schema.engine_counts import EngineReport
 from serve_eval.schema.execution import Isolation
 from serve_eval.schema.judge import JudgeReport
+from serve_eval.schema.path import PathFinding
 from serve_eval.schema.plan import Plan, Spec
 from serve_eval.schema.reference import Reference
 from serve_eval.schema.result import TaskResult
@@ -46,7 +47,8 @@ class Report:
     """The report of a run, as stored in report.json; every other output is made from it.
 
     `loads` has one entry per session with requests. `engine` is what the engines of the servers
-    counted during all sessions (None: no server reports it).
+    counted during all sessions (None: no server reports it). `path` has a finding for each part of
+    the path that the plan or the launcher expects.
     """
 
     schema_version: int
@@ -60,3 +62,4 @@ class Report:
     wall_s: float
     warnings: tuple[str, ...] = ()
     engine: EngineReport | None = None
+    path: tuple[PathFinding, ...] = ()

@@ -116,9 +116,11 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `logs`, both by name, in the folder `log_dir`; and for a server of ours its `pid`, its one
     `log_file`, its `damage` and that of `also`, further names of the model. For servers in a
     cluster it reports the `service` that is asked and its `pods`. The endpoint reports the `models`
-    that it lists, the `server` that it is, and its `version`. The run adds `deployment` and
+    that it lists, the `server` that it is, and its `version`. The run adds `deployment`;
     `hidden_retries`, how often an orchestrator asked its servers again during the session, by their
-    kind. `extra` has everything else that a user's launcher reports.
+    kind; `expects`, the parts of the path that the launcher promises; and `disagreements`, warnings
+    about options of servers that work together. `extra` has everything else that a user's launcher
+    reports.
     """
 
     launcher: str | None = None
@@ -140,6 +142,8 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: str | None = None
     deployment: DeploymentInfo | None = None
     hidden_retries: Mapping[str, int] | None = None
+    expects: tuple[str, ...] | None = None
+    disagreements: tuple[str, ...] | None = None
 
     @property
     def workers(self) -> tuple[DeployedServer, ...]:

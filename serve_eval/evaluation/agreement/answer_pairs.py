@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 import statistics
@@ -11,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.results.answer_hash import hash_answer
 from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, score_records
@@ -23,7 +21,6 @@ from serve_eval.schema import (
     FirstDifference,
     Flip,
     Report,
-    Response,
     TaskReport,
 )
 
@@ -84,7 +81,7 @@ def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
                         failed.setdefault(prompt, _how(attempt.failure, attempt.status))
             if record.response is not None:
                 if prompt in lines[repeat]:
-                    said[repeat].setdefault(prompt, _content(record.response))
+                    said[repeat].setdefault(prompt, hash_answer(record.response))
                 if repeat == 0 and record.response.attempts:
                     started_s.setdefault(prompt, record.response.attempts[0].start_s)
                     latency_s.setdefault(prompt, record.response.latency_s)
@@ -105,18 +102,6 @@ def _place(sample: str, repeats: int) -> tuple[int, str]:
     """Return the repeat and the prompt of an id."""
     found = _REPEAT.fullmatch(sample) if repeats > 1 else None
     return (0, sample) if found is None else (int(found[2]) - 1, found[1])
-
-
-def _content(response: Response) -> bytes:
-    """Return a hash of a whole answer."""
-    parts = (
-        response.reasoning,
-        response.text,
-        response.tool_calls,
-        response.prompt_logprobs and response.prompt_logprobs.values,
-        response.choice_logprobs,
-    )
-    return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).digest()
 
 
 # -------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from serve_eval.client.preflight import discover_model, short
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.hang_detector import HangDetector, ProbedServer
+from serve_eval.evaluation.endpoint.launched_path import list_disagreements
 from serve_eval.evaluation.endpoint.server_quirks import quirks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.file_names import LOGS
@@ -89,6 +90,8 @@ async def launch(
         patience_s=plan.limits.sample_timeout_s,
         notify=notify,
     )
+    for line in list_disagreements(plan):
+        notify(f"warning: {line}")
     with hide_in_errors(plan.connection, os.environ):
         async with launcher.launch(context, **options) as endpoint:
             yield replace(
@@ -142,6 +145,7 @@ def about_endpoint(
         )
     if plan.launcher.name == "simulated":
         warnings.append("the endpoint was simulated: its verdicts do not apply to any model")
+    warnings += endpoint.info.disagreements or ()
     known, sessions = endpoint.info.deployment, read_sessions(folder)
     warnings += dict.fromkeys(
         line for one in sessions for line in deployment.remarks(one.endpoint.info)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import PlanError
+from serve_eval.evaluation.plan.expect import list_problems
 from serve_eval.evaluation.plan.parse import LAUNCHERS, TASKS, VERDICTS, Problems, spec_of
 from serve_eval.plugins import registry
 from serve_eval.plugins.values import load_launcher, load_verdict_rule, rules_with_early_stop
@@ -49,6 +50,8 @@ def check_values(
 ) -> None:
     """Check numbers, the early stop and the folder of references."""
     _check_counts(values, problems)
+    for name, message in list_problems(values.get("expect", ())):
+        problems.add(("expect", name), message)
     _check_early_stop(values.get("early_stop"), sections["limits"].get("order"), rule, problems)
     _check_limits(sections["limits"], problems)
     references_dir = values.get("references_dir")

@@ -16,6 +16,20 @@ def names_of(given: Sequence[str] | None) -> list[str] | None:
     return [name for name in names if name] or None
 
 
+def read_expected(given: Sequence[str] | None) -> dict[str, bool] | None:
+    """Return the expectations of all uses of --expect; NAME=false takes one back.
+
+    Raises PlanError for another value than true or false.
+    """
+    found: dict[str, bool] = {}
+    for text in names_of(given) or ():
+        name, equals, value = text.partition("=")
+        if equals and value not in ("true", "false"):
+            raise PlanError(f"--expect: expected {name}, {name}=true or {name}=false, not {text!r}")
+        found[name.strip()] = value != "false"
+    return found or None
+
+
 def headers_of(lines: Sequence[str]) -> dict[str, str]:
     """Return headers from lines such as "Name: value". Raises PlanError for any other line."""
     headers = {}

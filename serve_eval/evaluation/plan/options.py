@@ -24,6 +24,7 @@ from serve_eval.evaluation.plan.shared_options import (
     CaBundle,
     Cases,
     DatasetRoot,
+    Expect,
     Header,
     IncludePath,
     Limit,
@@ -196,6 +197,7 @@ class JudgedOptions:
     allow_mismatch: AllowMismatch = None
     verdict: VerdictRuleName = None
     margin: Margin = None
+    expect: Expect = None
     early_stop: Annotated[
         bool | None,
         Setting(

@@ -15,6 +15,7 @@ that it needs `tasks` or `cases`:
     limits: {concurrency: 64}
     connection: {headers: {X-Team: evals}, api_key_env: MY_KEY}
     verdict: {classic: {max_missing: 0.02}}
+    expect: {kv_transfer: true}
     output_dir: OUT
 """
 
@@ -30,6 +31,7 @@ from serve_eval.client import connection
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.address import launcher_of, with_normal_address
 from serve_eval.evaluation.plan.check import check_repeats, check_specs, check_values
+from serve_eval.evaluation.plan.expect import merge_expected
 from serve_eval.evaluation.plan.flag_values import absolute
 from serve_eval.evaluation.plan.parse import (
     SECTIONS,
@@ -82,7 +84,7 @@ def resolve(
     Raises PlanError with every problem.
     """
     problems = Problems(line)
-    values = scalars(file, settings, problems)
+    values = scalars(file, merge_expected(file, settings), problems)
     include_path = _include(values, problems)
     sections = {
         name: section(name, kind, file, settings, problems) for name, kind in SECTIONS.items()
@@ -136,6 +138,7 @@ def resolve(
         early_stop=_early_stop(values.get("early_stop")),
         allow_code_execution=values.get("allow_code_execution", False),
         include_path=include_path,
+        expect=values.get("expect", {}),
         connection=Connection(**sections["connection"]),
         limits=Limits(**sections["limits"]),
     )

@@ -35,6 +35,7 @@ def to_file(plan: Plan) -> dict[str, Any]:
         "references_dir": plan.references_dir,
         "allow_mismatch": list(plan.allow_mismatch),
         "shard": None if plan.shard is None else str(plan.shard),
+        "expect": dict(plan.expect),
         "repeats": _repeats_in_file(plan),
         **{name: getattr(plan, name) for name in ("allow_hub", "limit", "seed", "early_stop")},
         **{name: getattr(plan, name) for name in ("no_reference", "allow_missing_reference")},

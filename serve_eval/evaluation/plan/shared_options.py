@@ -112,6 +112,16 @@ Margin = Annotated[
         parse=flag_values.margin_of_verdict,
     ),
 ]
+Expect = Annotated[
+    list[str] | None,
+    Setting(
+        "Parts of the path that must be proven: kv_transfer, prefix_cache, speculation,"
+        " deterministic. NAME=false takes back what the launcher expects. Repeatable.",
+        metavar="NAMES",
+        in_file=dict[str, bool],
+        parse=flag_values.read_expected,
+    ),
+]
 ApiKeyEnv = Annotated[
     str | None,
     Setting(

@@ -12,11 +12,13 @@ from serve_eval.client.connection import connect
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import environment
 from serve_eval.evaluation.capabilities import probe, warn_of_guided_decoding
-from serve_eval.evaluation.endpoint import deployment, engine_counters
+from serve_eval.evaluation.endpoint import deployment, engine_counters, launched_path
 from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.endpoint.server_quirks import quirks
+from serve_eval.evaluation.path_proof import foresee_path
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import RunSession
+from serve_eval.evaluation.steps.ask_again import wants_again
 from serve_eval.evaluation.steps.open_tasks import open_again
 from serve_eval.evaluation.storage import server_logs, sessions
 from serve_eval.evaluation.task_run import TaskRun
@@ -27,6 +29,8 @@ from serve_eval.schema import Endpoint, ServerInfo, is_mutable
 def needs_endpoint(session: RunSession, rerun: Rerun) -> bool:
     """Return True if anything must be asked of the endpoint, if only its version."""
     if any(w.unfinished or w.list_unjudged(itself=True) for w in session.tasks):
+        return True
+    if wants_again(session):
         return True
     return rerun == "version" and any(is_mutable(w.prepared.task.name) for w in session.tasks)
 
@@ -48,6 +52,7 @@ async def open_endpoint(
         connect(plan, session.endpoint, session.environ) as client,
     ):
         client.liveness.notify = notify
+        session.endpoint = launched_path.describe(plan, session.endpoint)
         session.companions.join(client)
         if rerun == "version":  # The server's version is known only now.
             await open_again(
@@ -93,6 +98,8 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
     session.meter = await engine_counters.begin(
         endpoint, client, _count_answers(session), session.companions
     )
+    for line in foresee_path(session.plan, session.meter):
+        session.notify(f"warning: {line}")
     return [w for w in session.tasks if w.prepared.task.name not in lacking]
 
 

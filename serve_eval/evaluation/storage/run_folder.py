@@ -44,10 +44,11 @@ FREE_FIELDS = (
     "repeats_of",
     "allow_code_execution",
     "include_path",
+    "expect",
 )
 """Fields of the plan that may change when a run is resumed. They say how to send requests, how
-many, where data and code are and what is allowed, but not what to ask. Fingerprints cover the
-content of the data."""
+many, where data and code are, what is allowed and what must be proven, but not what to ask.
+Fingerprints cover the content of the data."""
 
 
 def holds_run(path: Path) -> bool:
@@ -236,7 +237,9 @@ def _bind(
             for field in FREE_FIELDS:
                 del content["plan"][field]
             if moved:
-                content["plan"]["launcher"]["options"].pop("base_url", None)
+                options = content["plan"]["launcher"]["options"]
+                options.pop("base_url", None)
+                options.pop("servers", None)
         drop_mutable_parts(found, wanted)
         differing = differences(found, wanted)
         if asked and differing:
@@ -249,6 +252,7 @@ def _bind(
         elif not moved:
             later = replace(old_plan, tasks=plan.tasks, early_stop=plan.early_stop)
             later = replace(later, repeats=plan.repeats, repeats_of=plan.repeats_of)
+            later = replace(later, expect=plan.expect)
             if own and not was_own:  # the saved connection is not trusted
                 later = replace(later, connection=plan.connection)
             if later == old_plan and fingerprints == old_prints and was_own >= own:

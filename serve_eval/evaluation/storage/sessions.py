@@ -17,7 +17,7 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import ownership
 from serve_eval.evaluation.storage.file_names import SESSIONS_FILE
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
-from serve_eval.schema import Ability, Endpoint, EngineReport, Limits, Load
+from serve_eval.schema import Ability, Endpoint, EngineReport, Limits, Load, RepeatedAnswers
 
 
 class UsedCode(msgspec.Struct, frozen=True):
@@ -39,6 +39,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits | None = None
     load: Load | None = None
     engine: EngineReport | None = None
+    repeated: RepeatedAnswers | None = None
     abilities: tuple[Ability, ...] = ()
     unsupported: Mapping[str, Ability] = {}
     extensions: Mapping[str, UsedCode] = {}
@@ -91,6 +92,11 @@ def note_load(run: Path, load: Load) -> None:
 def note_counts(run: Path, counts: EngineReport) -> None:
     """Add what the servers' engines counted to the last session, if there is one."""
     _note(run, "engine", counts)
+
+
+def note_repeated(run: Path, found: RepeatedAnswers) -> None:
+    """Add the comparison of answers that were asked again to the last session, if there is one."""
+    _note(run, "repeated", found)
 
 
 def loads(run: Path) -> tuple[Load, ...]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.agreement import answer_pairs
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
@@ -14,6 +16,7 @@ from serve_eval.evaluation.agreement.self_flips import self_flips
 from serve_eval.evaluation.agreement.text_places import find_text_places
 from serve_eval.evaluation.agreement.words import conclusion, evidence
 from serve_eval.evaluation.endpoint import deployment
+from serve_eval.evaluation.path_proof import apply_path
 from serve_eval.evaluation.storage.reports.comparison_files import COMPARISON_SCHEMA
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.storage.sessions import read_sessions
@@ -26,6 +29,7 @@ from serve_eval.schema import (
     ComparedTask,
     Comparison,
     Divergence,
+    PathFinding,
     Plan,
     Reference,
     Report,
@@ -97,6 +101,10 @@ def compare_folders(
         twice = read_twice(sides, second)
         doubled.append((sides, twice))
         tasks.append(_task(reports[0].plan, sides, rule, twice, show_flips, looked or {}, hidden))
+    path = [
+        one for name, report in zip("AB", reports, strict=True) for one in _read_path(name, report)
+    ]
+    tasks = [replace(task, verdict=apply_path(task.verdict, path)) for task in tasks]
     warnings = _first_tokens(reports[0])
     shown = [
         _side(folder, report, warnings) for folder, report in zip((a, b), reports, strict=True)
@@ -112,6 +120,11 @@ def compare_folders(
         wall_s=0.0,
         warnings=(*warnings, *describe_unsteady(doubled, {"A": a, "B": b})),
     )
+
+
+def _read_path(side: str, report: Report) -> list[PathFinding]:
+    """Return the findings about the path of a side, with its letter."""
+    return [msgspec.structs.replace(one, evidence=f"{side}: {one.evidence}") for one in report.path]
 
 
 def _first_tokens(report: Report) -> tuple[str, ...]:

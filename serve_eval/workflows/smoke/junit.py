@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from xml.sax.saxutils import escape, quoteattr
-
 from serve_eval.checks.row import CheckOutcome, CheckRow
+from serve_eval.report.junit import write_attribute, write_content
 from serve_eval.workflows.smoke.smoke import Smoke
-
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(done: Smoke, base_url: str) -> str:
@@ -21,29 +17,25 @@ def junit(done: Smoke, base_url: str) -> str:
     if done.stopped:
         cases.append(
             '<testcase classname="smoke" name="stopped"><error'
-            f" message={_attribute(done.stopped)}/></testcase>"
+            f" message={write_attribute(done.stopped)}/></testcase>"
         )
+    skipped = counts[CheckOutcome.UNSUPPORTED]
     head = (
-        f'<testsuite name="serve-eval smoke" hostname={_attribute(base_url)} tests="{len(cases)}" '
-        f'failures="{counts[CheckOutcome.FAIL]}" errors="{int(bool(done.stopped))}" '
-        f'skipped="{counts[CheckOutcome.UNSUPPORTED]}" time="{done.seconds:.3f}">'
+        f'<testsuite name="serve-eval smoke" hostname={write_attribute(base_url)}'
+        f' tests="{len(cases)}" failures="{counts[CheckOutcome.FAIL]}"'
+        f' errors="{int(bool(done.stopped))}" skipped="{skipped}" time="{done.seconds:.3f}">'
     )
     return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', head, *cases, "</testsuite>", ""])
 
 
 def _case(row: CheckRow) -> str:
-    head = f'<testcase classname="smoke" name={_attribute(row.name)} time="{row.time_s:.3f}"'
-    detail = escape(_NOT_XML.sub("", row.curl or ""))
+    told = write_attribute(row.told)
+    head = f'<testcase classname="smoke" name={write_attribute(row.name)} time="{row.time_s:.3f}"'
+    detail = write_content(row.curl or "")
     match row.outcome:
         case CheckOutcome.PASS:
-            return (
-                f"{head}><system-out>{escape(_NOT_XML.sub('', row.told))}</system-out></testcase>"
-            )
+            return f"{head}><system-out>{write_content(row.told)}</system-out></testcase>"
         case CheckOutcome.FAIL:
-            return f"{head}><failure message={_attribute(row.told)}>{detail}</failure></testcase>"
+            return f"{head}><failure message={told}>{detail}</failure></testcase>"
         case CheckOutcome.UNSUPPORTED:
-            return f"{head}><skipped message={_attribute(row.told)}>{detail}</skipped></testcase>"
-
-
-def _attribute(text: str) -> str:
-    return quoteattr(_NOT_XML.sub("", text))
+            return f"{head}><skipped message={told}>{detail}</skipped></testcase>"

@@ -9,13 +9,11 @@ import msgspec
 
 from serve_eval.evaluation.endpoint import deployment, engine_counters
 from serve_eval.evaluation.endpoint.companions import Companions
-from serve_eval.evaluation.endpoint.deployed_servers import ROLES
 from serve_eval.evaluation.endpoint.engine_counters import SessionMeter
+from serve_eval.evaluation.path_proof import count_moved
 from serve_eval.evaluation.probes.asking import AskedServer
 from serve_eval.schema import Endpoint, ServerCounts
 from serve_eval.workflows.verify.legs import GivenWorker
-
-GENERATION = ROLES["generation_servers"]
 
 
 class PathMeter:
@@ -55,7 +53,7 @@ class PathMeter:
 
 def describe_path(servers: Sequence[ServerCounts]) -> Iterator[str]:
     """Yield what the counters say about the transfer of the KV cache. Pure."""
-    moved = _count_moved(servers)
+    moved = count_moved(servers)
     if moved is not None:
         tokens, of = moved
         yield f"KV transfer: {tokens:,} of {of:,} prompt tokens came from other servers"
@@ -63,7 +61,7 @@ def describe_path(servers: Sequence[ServerCounts]) -> Iterator[str]:
 
 def warn_of_path(name: str, servers: Sequence[ServerCounts]) -> Iterator[str]:
     """Yield a warning if generation servers took over no KV cache, or some of it failed. Pure."""
-    moved = _count_moved(servers)
+    moved = count_moved(servers)
     if moved is not None and moved[1] and not moved[0]:
         yield (
             f"{name}: no KV cache crossed the wire: its generation servers computed all"
@@ -71,16 +69,3 @@ def warn_of_path(name: str, servers: Sequence[ServerCounts]) -> Iterator[str]:
         )
     for remark in engine_counters.list_transfer_faults(servers):
         yield f"{name}: {remark}"
-
-
-def _count_moved(servers: Sequence[ServerCounts]) -> tuple[int, int] | None:
-    """Return the moved prompt tokens and all of them at generation servers; None if unknown."""
-    found = [
-        (one.counts.moved_tokens, one.counts.prompt_tokens)
-        for one in servers
-        if one.counts is not None and one.role == GENERATION
-    ]
-    known = [(moved, of) for moved, of in found if moved is not None and of is not None]
-    if not known:
-        return None
-    return sum(moved for moved, _ in known), sum(of for _, of in known)

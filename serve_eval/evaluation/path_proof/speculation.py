@@ -1,0 +1,56 @@
+"""Judge whether speculative decoding accepted drafts. Pure."""
+
+from __future__ import annotations
+
+from serve_eval.client.questions.engine_metrics import add
+from serve_eval.evaluation.path_proof.facts import CONTEXT, PathFacts
+from serve_eval.evaluation.path_proof.told import ClaimEvidence, leave_open, prove, refute
+
+FEW_TOKENS = 2
+"""Tokens per answer up to which an answer needs no draft: the first token comes with the prompt."""
+HINT = (
+    "To show it: with vLLM, let /metrics be read; trtllm-serve reports steps in its answers, and"
+    " counts drafts with return_perf_metrics"
+)
+
+
+def judge_speculation(facts: PathFacts) -> ClaimEvidence:
+    """Return whether drafts became part of answers.
+
+    Reports in answers come first, since they are about our requests alone.
+    """
+    if 0 < facts.tokens <= FEW_TOKENS * facts.answered:
+        return leave_open(
+            f"{facts.answered:,} answers with {facts.tokens:,} generated tokens need no drafts",
+            "To show it: add a task with long answers, such as gsm8k",
+        )
+    if facts.acceptances:
+        return _by_steps(facts)
+    return _by_counters(facts)
+
+
+def _by_steps(facts: PathFacts) -> ClaimEvidence:
+    answers = sum(one.answers for one in facts.acceptances)
+    most = max(one.all_steps for one in facts.acceptances)
+    if most > 1.0:
+        return prove(f"up to {most:.2f} tokens per step, as {answers:,} answers report")
+    return refute(f"speculation accepted nothing: {answers:,} answers report one token per step")
+
+
+def _by_counters(facts: PathFacts) -> ClaimEvidence:
+    """Judge by the counters of all engines but those of context servers, if any others count."""
+    others = [one.role for one in facts.servers if one.role != CONTEXT]
+    counted = facts.of_role(*others) if others else facts.of_role()
+    drafting = [one for one in counted if one.draft_tokens is not None]
+    if not drafting:
+        # vLLM has these counters exactly if it speculates.
+        if counted and all(one.prompt_tokens_by_source is not None for one in counted):
+            return refute("no engine has counters of drafts, which vLLM has if it speculates")
+        return leave_open("no answer reports steps, and no engine counts drafts", HINT)
+    total = add(drafting)
+    drafted, accepted = total.draft_tokens or 0, total.accepted_tokens or 0
+    if not drafted:
+        return refute(f"no draft was made for {facts.tokens:,} generated tokens")
+    if not accepted:
+        return refute(f"speculation accepted nothing: 0 of {drafted:,} draft tokens", odd=True)
+    return prove(f"{accepted:,} of {drafted:,} draft tokens were accepted")

@@ -1,0 +1,192 @@
+"""A deployment of vLLM as a client sees it, with faults: sockets, counters, answers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.schema import Limits, Plan, Report, Spec
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, json_reply, raw
+
+PROMPT, ANSWER, DRAFTED = 70, 12, 9
+"""Tokens of a prompt and of an answer, and draft tokens for one."""
+BEGINNING = "Read the question with care and show every step of your reasoning. " * 20
+EVERYTHING = ("kv_transfer", "prefix_cache", "speculation", "deterministic")
+
+
+class PathFault(StrEnum):
+    """What silently does not happen."""
+
+    NONE = "none"
+    BYPASS = "decode prefills again"
+    NO_TRANSFER = "KV never moves"
+    NO_ACCEPTANCE = "no draft is accepted"
+    NO_SPECULATION = "speculation is off"
+    COLD = "cache is never hit"
+    UNSTEADY = "determinism is filtered away"
+    IDLE = "one context server is idle"
+
+
+CLAIMS = {
+    PathFault.BYPASS: "kv_transfer",
+    PathFault.NO_TRANSFER: "kv_transfer",
+    PathFault.NO_ACCEPTANCE: "speculation",
+    PathFault.NO_SPECULATION: "speculation",
+    PathFault.COLD: "prefix_cache",
+    PathFault.UNSTEADY: "deterministic",
+}
+"""The claim that each fault refutes."""
+
+
+@dataclass
+class CountingServer:
+    """A server that tells its counters as vLLM does; without `readable` it has none."""
+
+    readable: bool = True
+    counts: Counter[str] = field(default_factory=Counter)
+    speculates: bool = True
+    server: ScriptedServer = field(init=False)
+
+    def __post_init__(self) -> None:
+        listed = {"id": "m", "object": "model", "owned_by": "vllm"}
+        self.server = ScriptedServer(
+            routes={
+                "/v1/models": json_reply({"object": "list", "data": [listed]}),
+                "/metrics": self._metrics,
+            }
+        )
+
+    def _metrics(self, request: HttpRequest) -> Reply:
+        if not self.readable:
+            return raw(status=404)
+        names = {
+            "request_success": "",
+            "prompt_tokens": "",
+            "generation_tokens": "",
+            "prefix_cache_queries": "",
+            "prefix_cache_hits": "",
+            "local_compute": "prompt_tokens_by_source",
+            "external_kv_transfer": "prompt_tokens_by_source",
+        }
+        if self.speculates:
+            drafts = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+            names |= {f"spec_decode_{name}": "" for name in drafts}
+        lines = []
+        for name, family in names.items():
+            label = 'engine="0",model_name="m"' + (f',source="{name}"' if family else "")
+            lines.append(f"vllm:{family or name}_total{{{label}}} {self.counts[name]}.0")
+        return raw("\n".join(lines).encode() + b"\n")
+
+
+class Deployment:
+    """Context servers, a generation server, and a front door that shares the work among them."""
+
+    def __init__(
+        self,
+        fault: PathFault = PathFault.NONE,
+        *,
+        seed: int = 0,
+        readable: bool = True,
+        unsteady: float = 0.15,
+        usage: bool = False,
+    ) -> None:
+        self.fault, self.seed, self.unsteady, self.usage = fault, seed, unsteady, usage
+        speculates = fault is not PathFault.NO_SPECULATION
+        self.context = [CountingServer(readable, speculates=False) for _ in range(2)]
+        self.generation = CountingServer(readable, speculates=speculates)
+        self.front = ScriptedServer(
+            self._answer, routes={"/v1/models": json_reply({"data": [{"id": "m"}]})}
+        )
+        self._asked: Counter[str] = Counter()
+
+    @property
+    def servers(self) -> dict[str, CountingServer]:
+        """The servers behind the front door, by name."""
+        named = {f"context_{number}": one for number, one in enumerate(self.context)}
+        return {**named, "generation_0": self.generation}
+
+    def _answer(self, request: HttpRequest) -> Reply:
+        text = str(request.body.get("prompt") or request.body.get("messages"))
+        if request.max_tokens < 10:
+            return answer("probe", usage=(1, 1))
+        self._asked[text] += 1
+        self._count(len(self.front.asked))
+        draw = hashlib.blake2b(f"{self.seed} {text}".encode()).digest()[0] / 256
+        varied = self.fault is PathFault.UNSTEADY and draw < self.unsteady
+        said = f"It is {self._asked[text] if varied else 1}. #### 1"
+        told = {"prompt_tokens": PROMPT, "completion_tokens": ANSWER}
+        cached = {"prompt_tokens_details": {"cached_tokens": 0}} if self.usage else {}
+        return answer(said, body={"usage": {**told, **cached}})
+
+    def _count(self, number: int) -> None:
+        """Count a request at the servers that took part in it."""
+        fault, generation = self.fault, self.generation.counts
+        moves = fault not in (PathFault.BYPASS, PathFault.NO_TRANSFER)
+        if fault is not PathFault.BYPASS:
+            context = self.context[0 if fault is PathFault.IDLE else number % 2].counts
+            context.update(
+                request_success=1, prompt_tokens=PROMPT, generation_tokens=1, local_compute=PROMPT
+            )
+            warm = fault is not PathFault.COLD and number > 4
+            context.update(prefix_cache_queries=PROMPT, prefix_cache_hits=64 * warm)
+        generation.update(
+            request_success=1,
+            prompt_tokens=PROMPT,
+            generation_tokens=ANSWER,
+            **{"external_kv_transfer" if moves else "local_compute": PROMPT},
+        )
+        if fault is not PathFault.NO_SPECULATION:
+            accepted = 0 if fault is PathFault.NO_ACCEPTANCE else 4
+            generation.update(
+                spec_decode_num_drafts=3,
+                spec_decode_num_draft_tokens=DRAFTED,
+                spec_decode_num_accepted_tokens=accepted,
+            )
+
+
+def run(
+    deployed: Deployment,
+    folder: Path,
+    *,
+    expect: tuple[str, ...] | dict[str, bool] = EVERYTHING,
+    samples: int = 24,
+    named: bool = True,
+    notify: Any = None,
+    **more: Any,
+) -> Report:
+    """Run a task at a deployment. Without `named`, nobody lists the servers behind its door."""
+
+    async def main() -> Report:
+        async with AsyncExitStack() as stack:
+            front = await stack.enter_async_context(deployed.front.serve())
+            behind = {
+                name: await stack.enter_async_context(one.server.serve())
+                for name, one in deployed.servers.items()
+            }
+            options = {"base_url": front, "servers": behind} if named else {"base_url": front}
+            given: dict[str, Any] = {"no_reference": True, "repeats": 1, **more}
+            launcher = given.pop("launcher", Spec(name="external"))
+            plan = Plan(
+                model="m",
+                launcher=replace(launcher, options={**launcher.options, **options}),
+                tasks=(
+                    Spec(
+                        name="word_problems",
+                        options={"num_samples": samples, "system_prompt": BEGINNING},
+                    ),
+                ),
+                limits=Limits(concurrency=8, max_attempts=1),
+                expect=expect if isinstance(expect, dict) else dict.fromkeys(expect, True),
+                **given,
+            )
+            heard = (lambda line: None) if notify is None else notify
+            return await evaluate(plan, folder, environ={}, notify=heard, moved=True)
+
+    return asyncio.run(main())

@@ -1,0 +1,135 @@
+"""Test which path launchers promise, and the warnings about options of both sides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from serve_eval.errors import PlanError
+from serve_eval.evaluation.endpoint.launch import check_launcher
+from serve_eval.evaluation.endpoint.launched_path import list_disagreements, list_promised
+from serve_eval.schema import Plan, Spec
+
+MTP = {"decoding_type": "MTP", "num_nextn_predict_layers": 1}
+DRAFTS = {"method": "eagle3", "model": "d", "num_speculative_tokens": 3}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
+
+
+def _plan(launcher: str, options: dict[str, Any]) -> Plan:
+    return Plan(model="m", launcher=Spec(name=launcher, options=options), tasks=())
+
+
+def _sides(context: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any]:
+    return {"context_servers": context, "generation_servers": generation}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "options", "promised"),
+    [
+        ("external", {"base_url": "h:1"}, ()),
+        ("vllm", {}, ()),
+        ("vllm", {"speculative": NGRAM}, ("speculation",)),
+        ("vllm_disaggregated", {}, ("kv_transfer",)),
+        ("vllm_disaggregated", {"speculative": NGRAM}, ("kv_transfer", "speculation")),
+        ("vllm_disaggregated", _sides({"speculative": DRAFTS}, {}), ("kv_transfer",)),
+        ("trtllm", {"config": {"speculative_config": MTP}}, ("speculation",)),
+        ("trtllm", {}, ()),
+        ("trtllm_disaggregated", {}, ("kv_transfer",)),
+        (
+            "trtllm_disaggregated",
+            _sides({}, {"config": {"speculative_config": MTP}}),
+            ("kv_transfer", "speculation"),
+        ),
+        ("slurm", {"trtllm_disaggregated": {}}, ("kv_transfer",)),
+        ("slurm", {"trtllm": {"config": {"speculative_config": MTP}}}, ("speculation",)),
+        ("container", {"image": "i", "trtllm_disaggregated": {}}, ("kv_transfer",)),
+    ],
+)
+def test_launchers_promise_what_they_start(
+    launcher: str, options: dict[str, Any], promised: tuple[str, ...]
+) -> None:
+    assert list_promised(_plan(launcher, options)) == promised
+
+
+@pytest.mark.parametrize(
+    ("context", "generation", "words"),
+    [
+        ({}, {"config": {"speculative_config": MTP}}, ("speculation not set", "MTP", "17212")),
+        (
+            {"config": {"max_seq_len": 4096}},
+            {"config": {"max_seq_len": 8192}},
+            ("max_seq_len 4096", "8192"),
+        ),
+        (
+            {"extra_args": ["--chat_template", "a.jinja"]},
+            {},
+            ("chat_template a.jinja", "servers not set: generation servers get token ids"),
+        ),
+        (
+            {"config": {"kv_cache_config": {"max_attention_window": [512]}}},
+            {},
+            ("max_attention_window [512]",),
+        ),
+        (
+            {"config": {"max_num_tokens": 2048, "max_seq_len": 4096}},
+            {"config": {"max_seq_len": 4096}},
+            ("at most 2048 tokens in a step", "up to 4096"),
+        ),
+    ],
+)
+def test_sides_of_trtllm_serve_are_compared(
+    context: dict[str, Any], generation: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    for launcher, wrap in (
+        ("trtllm_disaggregated", lambda sides: sides),
+        ("slurm", lambda sides: {"trtllm_disaggregated": sides}),
+    ):
+        [line] = list_disagreements(_plan(launcher, wrap(_sides(context, generation))))
+        assert all(word in line for word in words), line
+    same = _sides(generation, generation)
+    assert list_disagreements(_plan("trtllm_disaggregated", same)) == ()
+
+
+def test_split_prompts_are_not_refused() -> None:
+    config = {"max_num_tokens": 2048, "max_seq_len": 4096}
+    sides = _sides(
+        {"config": {**config, "enable_chunked_prefill": True}}, {"config": {"max_seq_len": 4096}}
+    )
+    assert list_disagreements(_plan("trtllm_disaggregated", sides)) == ()
+    by_flag = _sides(
+        {"config": config, "extra_args": ["--enable_chunked_prefill"]},
+        {"config": {"max_seq_len": 4096}},
+    )
+    assert list_disagreements(_plan("trtllm_disaggregated", by_flag)) == ()
+
+
+@pytest.mark.parametrize(
+    ("context", "generation", "words"),
+    [
+        ({}, {"speculative": DRAFTS}, ("speculation not set", "eagle3")),
+        ({}, {"extra_args": ["--chat_template=x"]}, ("--chat-template not set", "servers x: ")),
+        ({"quantization": "fp8"}, {}, ("quantization fp8", "not set")),
+        (
+            {"extra_args": ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "99"]},
+            {},
+            ("at most 99 tokens in a step", "up to 512"),
+        ),
+    ],
+)
+def test_sides_of_vllm_are_compared(
+    context: dict[str, Any], generation: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    options = {"max_model_len": 512, **_sides(context, generation)}
+    [line] = list_disagreements(_plan("vllm_disaggregated", options))
+    assert all(word in line for word in words), line
+
+
+def test_drafts_from_the_text_need_no_cache() -> None:
+    options = _sides({}, {"speculative": NGRAM})
+    assert list_disagreements(_plan("vllm_disaggregated", options)) == ()
+
+
+def test_servers_of_a_running_endpoint_are_named_by_their_roles() -> None:
+    with pytest.raises(PlanError, match=r"launcher\.servers: 'decode' names no role"):
+        check_launcher(_plan("external", {"base_url": "h:1", "servers": {"decode": "h:2"}}))
