@@ -85,6 +85,43 @@ class TextPlaces:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parting:
+    """The place at which two answers to a prompt part, counted from 0.
+
+    `word` is that of the text, `token` that of the answer's tokens (None: not known). `before` is
+    the end of the common text, `a` and `b` the beginnings of both continuations.
+    """
+
+    character: int
+    word: int
+    token: int | None
+    before: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstDivergences:
+    """The places of the first divergences of `parted` pairs of answers, in tokens or words.
+
+    `unplaced` further pairs part at a token that is not known. `counts` has the pairs by range
+    ("0", "1-3" ... "32+"). `usual` is the place at which most of them part (None: there is none),
+    `at_usual` the pairs that part there, and `beginnings` the different texts before that place.
+    """
+
+    unit: Literal["token", "word"]
+    parted: int
+    unplaced: int
+    counts: Mapping[str, int]
+    least: int
+    median: float
+    most: int
+    usual: int | None
+    at_usual: int
+    beginnings: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """Agreement of two answers to each of `prompts` prompts.
 

@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from serve_eval.evaluation.agreement.first_divergence import (
+    BAR,
+    RANGES,
+    is_clear,
+    name_range,
+)
 from serve_eval.schema import Divergence, DivergencePlaces, Flip
 
 LEAST_EXAMINED = 3
 """Flips with a result that a summary needs."""
-LEAST_ALIKE = 5
-"""Flips at one token that a reading needs."""
-SHARE_ALIKE = (2, 3)
-"""Share of the examined flips that a reading needs at one token, as a fraction."""
 SHORT_ANSWER = 16
 """Characters of an extracted answer beyond which texts may well part inside it."""
-STARTS = (0, 1, 4, 8, 16, 32)
-"""First token of each range."""
-RANGES = ("0", "1-3", "4-7", "8-15", "16-31", "32+")
 SAME, UNKNOWN = "same again", "unknown"
-BAR = 40
-"""Characters of the longest bar."""
 
 
 def find_places(flips: Sequence[Flip]) -> DivergencePlaces | None:
@@ -39,12 +36,6 @@ def find_places(flips: Sequence[Flip]) -> DivergencePlaces | None:
         confident={place: sure[place] for place in RANGES},
         reading=_read(examined),
     )
-
-
-def is_clear(alike: int, examined: int) -> bool:
-    """Return True if enough of the examined flips differ at one token to say so."""
-    part, whole = SHARE_ALIKE
-    return alike >= LEAST_ALIKE and alike * whole >= examined * part
 
 
 def draw_places(places: DivergencePlaces) -> Iterator[str]:
@@ -64,10 +55,7 @@ def draw_places(places: DivergencePlaces) -> Iterator[str]:
 def _range(one: Divergence) -> str:
     if one.token is None:
         return SAME if one.kind == SAME else UNKNOWN
-    token = one.token
-    return next(
-        name for start, name in zip(STARTS[::-1], RANGES[::-1], strict=True) if token >= start
-    )
+    return name_range(one.token)
 
 
 def _read(examined: Sequence[tuple[Flip, Divergence]]) -> str:

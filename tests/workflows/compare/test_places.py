@@ -15,6 +15,7 @@ from rich.console import Console
 from scipy.stats import binom
 
 from serve_eval.evaluation.agreement.answer_pairs import first_difference
+from serve_eval.evaluation.agreement.first_divergence import is_clear
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.reports.comparison_files import find_comparison
 from serve_eval.schema import (
@@ -29,7 +30,7 @@ from serve_eval.schema import (
 )
 from serve_eval.verdicts.exit_code import FAIL
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
-from serve_eval.workflows.compare.places import draw_places, find_places, is_clear
+from serve_eval.workflows.compare.places import draw_places, find_places
 from serve_eval.workflows.compare.text import render
 from serve_eval.workflows.compare.verdict import compare_folders
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, TokenLogprob, logprobs
