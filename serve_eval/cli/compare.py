@@ -75,7 +75,10 @@ class RuleOptions:
     verdict: Annotated[
         str,
         Setting(
-            "Verdict rule: paired (default), noninferiority or, with --repeats, anchors.",
+            (
+                "Verdict rule: paired (default), noninferiority, tokens (any difference fails) or,"
+                " with --repeats, anchors."
+            ),
             metavar="RULE",
         ),
     ] = "paired"

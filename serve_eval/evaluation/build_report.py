@@ -85,10 +85,16 @@ def verdict_rule(spec: Spec) -> Callable[..., Verdict]:
 def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
     """Raise NotComparableError if the rule compares samples but the reference does not allow it.
 
-    That is so if the reference has no scores per sample or too few runs, or if the value is not a
-    mean of the scores.
+    That is so if the reference has no scores per sample or too few runs, if the value is not a
+    mean of the scores, or if the rule compares texts.
     """
     rule = load_verdict_rule(plan.verdict.name)
+    if rule.needs_texts:
+        raise NotComparableError(
+            f"the verdict {plan.verdict.name!r} compares the answers of two sides, and a reference"
+            " has none",
+            hint=f"serve-eval compare A B --verdict {plan.verdict.name}",
+        )
     if not rule.needs_pairs:
         return
     for p in prepared:

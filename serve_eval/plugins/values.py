@@ -73,14 +73,16 @@ class VerdictRule:
 
     `judge(result, reference, hypothesis, pairs, **options)` returns the verdict. `check(**options)`
     raises PlanError for options that make no sense. With `needs_pairs`, the rule compares sample by
-    sample, with at least `min_reference_runs` runs of the reference. `early_stop` names the test
-    with which the rule may stop early (None: it must not).
+    sample, with at least `min_reference_runs` runs of the reference. With `needs_texts`, the pairs
+    hold no scores but 1 for an answer of the reference and 1 or 0 for an equal or another one.
+    `early_stop` names the test with which the rule may stop early (None: it must not).
     """
 
     name: str
     judge: Callable[..., Verdict]
     check: Callable[..., None] | None = None
     needs_pairs: bool = False
+    needs_texts: bool = False
     min_reference_runs: int = 1
     early_stop: EarlyStopBy | None = None
 
@@ -151,6 +153,7 @@ def load_verdict_rule(name: str) -> VerdictRule:
         judge=judge,
         check=_function(module, "check"),
         needs_pairs=needs_pairs,
+        needs_texts=getattr(module, "NEEDS_TEXTS", False) if ours else False,
         min_reference_runs=runs,
         early_stop=(
             getattr(module, "EARLY_STOP", None) if ours else None

@@ -24,6 +24,7 @@ from serve_eval.schema.comparison import (
     Parting,
     SelfFlips,
     TextPlaces,
+    TokenEquality,
 )
 from serve_eval.schema.degradation import Degradation, RunningShare
 from serve_eval.schema.endpoint import AnswerFileWriter, Endpoint, LaunchContext
@@ -256,6 +257,7 @@ __all__ = [
     "TaskResult",
     "TextPart",
     "TextPlaces",
+    "TokenEquality",
     "TokenReading",
     "ToolCall",
     "Traffic",

@@ -122,6 +122,29 @@ class FirstDivergences:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEquality:
+    """The comparison of A's and B's answers token by token, for deployments that promise equality.
+
+    Of the `answers` that both gave, `different` have other texts, and `other_counts` the same text
+    in another number of tokens. `counts` says if numbers of generated tokens were "compared", were
+    "none" (not reported) or are counted "otherwise" at the two sides, which says nothing. `missing`
+    answers are no differences. `own` counts the prompts to which A, and B, gave another text when
+    asked again, and those asked again (None: asked once). `partings` has some of the different
+    texts by prompt, and `places` the places of all of them, or of those whose token is known (None:
+    no text differs).
+    """
+
+    answers: int
+    missing: int
+    different: int
+    other_counts: int
+    counts: Literal["compared", "none", "otherwise"]
+    own: tuple[tuple[int, int] | None, tuple[int, int] | None]
+    partings: Mapping[str, Parting]
+    places: FirstDivergences | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """Agreement of two answers to each of `prompts` prompts.
 
@@ -185,7 +208,7 @@ class ComparedTask:
 
     `own` is the agreement of A with its second answers, and that of B (None: asked once). `places`
     is about the examined flips (None: too few) and `text_places` about all texts (None: none
-    differs). Older files have none of the three.
+    differs). Older files have none of the three. `exact` exists under the rule `tokens`.
     """
 
     task: str
@@ -204,6 +227,7 @@ class ComparedTask:
     own: tuple[Agreement | None, Agreement | None] = (None, None)
     places: DivergencePlaces | None = None
     text_places: TextPlaces | None = None
+    exact: TokenEquality | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

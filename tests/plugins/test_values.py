@@ -69,12 +69,15 @@ def test_our_rules_say_what_they_need_and_how_they_may_be_decided_early() -> Non
         "classic": "mean",
         "noninferiority": "pairs",
         "paired": "pairs",
+        "tokens": None,
     }
     assert {name for name, rule in told.items() if rule.needs_pairs} == {
         "anchors",
         "noninferiority",
         "paired",
+        "tokens",
     }
+    assert [name for name, rule in told.items() if rule.needs_texts] == ["tokens"]
     assert {
         name: rule.min_reference_runs for name, rule in told.items() if rule.min_reference_runs > 1
     } == {"anchors": 2}

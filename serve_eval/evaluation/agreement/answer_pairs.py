@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -221,21 +221,32 @@ def texts(answers: TaskAnswers, prompts: Iterable[str], run: int = 0) -> dict[st
     `run` counts the repeats of a prompt from 0; -1 is the last one. Raises RunFolderError for a
     journal that is damaged or missing.
     """
-    wanted, run, found = set(prompts), run % len(answers.lines), dict[str, str]()
-    file = samples_file(answers.folder, answers.task.result.task)
+    wanted, found = set(prompts), dict[str, str]()
+    for prompt, response in read_responses(answers, run):
+        if prompt in wanted:
+            found.setdefault(prompt, join_text(response))
+    return found
+
+
+def read_responses(answers: TaskAnswers, run: int = 0) -> Iterator[tuple[str, Response]]:
+    """Yield the prompts of one run with their answers, scored or not. Raises RunFolderError."""
+    run, file = run % len(answers.lines), samples_file(answers.folder, answers.task.result.task)
     try:
         for record in journal.read(file):
             repeat, prompt = _place(record.id, len(answers.lines))
-            if record.response is not None and repeat == run and prompt in wanted:
-                response = record.response
-                calls = "".join(f"{call.name}({call.arguments})" for call in response.tool_calls)
-                found.setdefault(prompt, (response.reasoning or "") + response.text + calls)
+            if record.response is not None and repeat == run:
+                yield prompt, record.response
     except OSError as error:
         raise RunFolderError(
             f"{file} cannot be read: {error}",
             hint=f"Ask again what is missing: serve-eval run --resume {answers.folder}",
         ) from error
-    return found
+
+
+def join_text(response: Response) -> str:
+    """Return what an answer says: reasoning, text and tool calls, concatenated."""
+    calls = "".join(f"{call.name}({call.arguments})" for call in response.tool_calls)
+    return (response.reasoning or "") + response.text + calls
 
 
 def common_prefix(a: str, b: str) -> int:

@@ -40,27 +40,25 @@ def part(one: str, other: str, tokens: Sequence[str] | None = None) -> Parting |
     return Parting(
         character=character,
         word=len(common.split()) - (character > 0 and not common[-1].isspace()),
-        token=None if tokens is None else find_token(tokens, one, other),
+        token=None if tokens is None else find_token(tokens, character, common),
         before=common[-BEFORE:],
         a=one[character : character + AFTER],
         b=other[character : character + AFTER],
     )
 
 
-def find_token(tokens: Sequence[str], one: str, other: str) -> int | None:
+def find_token(tokens: Sequence[str], character: int, common: str) -> int | None:
     """Return the token with the first different character of two texts, or None if not known.
 
-    The tokens may be those of a third answer, if that begins like `one` or `other` up to there.
+    `common` is what both texts say before it, or the end of that. The tokens may be those of a
+    third answer, if that says the same up to there.
     """
-    character = common_prefix(one, other)
     said = "".join(tokens)
-    reached = max(common_prefix(said, one), common_prefix(said, other))
-    if reached < character:
+    if len(said) < character or not said[:character].endswith(common):
         return None
     ends = accumulate(map(len, tokens))
-    found = next((place for place, end in enumerate(ends) if end > character), None)
     # A text that ends where the other goes on has one token less.
-    return len(tokens) if found is None and len(said) == character else found
+    return next((place for place, end in enumerate(ends) if end > character), len(tokens))
 
 
 def find_first_divergences(partings: Sequence[Parting]) -> FirstDivergences | None:

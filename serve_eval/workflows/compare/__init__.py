@@ -4,6 +4,8 @@ __all__ = [
     "asking",
     "compare",
     "divergence",
+    "exact",
+    "exact_text",
     "latency",
     "places",
     "second_answers",

@@ -17,8 +17,9 @@ from serve_eval.evaluation.engine.lockstep import Lockstep, Participant
 from serve_eval.evaluation.engine.progress import Labelled
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Comparison, Divergence, Endpoint
-from serve_eval.workflows.compare.divergence import look_at_all
+from serve_eval.workflows.compare.divergence import look_at_all, place_partings
 from serve_eval.workflows.compare.sides import ComparisonSession, SideRun
+from serve_eval.workflows.compare.verdict import Looked
 
 SERVERS = "servers"
 """Folder with the logs of launched servers."""
@@ -30,7 +31,7 @@ async def ask_runs(
     result: Callable[[], Comparison] | None,
     *,
     apart: bool,
-) -> dict[tuple[str, str], Divergence] | None:
+) -> Looked | None:
     """Ask everything that is left, of both sides at once or, if that is impossible, one by one.
 
     `result` compares the answers, so that flips can be examined while both endpoints are up.
@@ -125,12 +126,16 @@ async def _look(
     endpoints: Mapping[str, Endpoint],
     session: ComparisonSession,
     comparison: Comparison,
-) -> dict[tuple[str, str], Divergence]:
-    """Ask both endpoints again for the listed flips; return nothing if one is a finished run."""
+) -> Looked:
+    """Ask both endpoints again for the listed flips; return nothing if one is a finished run.
+
+    For listed partings, A alone is asked: its tokens show at which of them the answers parted.
+    """
     sides = {run.side: run for run in runs if run.label == run.side}
     if len(sides) < 2:
-        return {}
-    found: dict[tuple[str, str], Divergence] = {}
+        return Looked()
+    flips: dict[tuple[str, str], Divergence] = {}
+    tokens: dict[tuple[str, str], int] = {}
     async with (
         connect(sides["A"].plan, endpoints["A"], session.environ) as a,
         connect(sides["B"].plan, endpoints["B"], session.environ) as b,
@@ -139,7 +144,11 @@ async def _look(
             wanted = {flip.id for flip in task.flips}
             samples = [sample for sample in p.dataset.samples if sample.id in wanted]
             seen = await look_at_all(p.task, samples, a, b)
-            found |= {
+            flips |= {
                 (task.task, sample.id): one for sample, one in zip(samples, seen, strict=True)
             }
-    return found
+            partings = {} if task.exact is None else task.exact.partings
+            parted = [(s, partings[s.id]) for s in p.dataset.samples if s.id in partings]
+            places = await place_partings(p.task, parted, a)
+            tokens |= {(task.task, prompt): token for prompt, token in places.items()}
+    return Looked(flips, tokens)

@@ -29,7 +29,7 @@ from serve_eval.evaluation.storage.reports.comparison_files import (
     write_comparison,
 )
 from serve_eval.plugins.scope import with_scope
-from serve_eval.schema import Comparison, Divergence, Progress
+from serve_eval.schema import Comparison, Progress
 from serve_eval.workflows.compare.asking import ask_runs
 from serve_eval.workflows.compare.second_answers import ask_twice
 from serve_eval.workflows.compare.sides import (
@@ -45,7 +45,7 @@ from serve_eval.workflows.compare.sides import (
     prepare_sides,
     share_order,
 )
-from serve_eval.workflows.compare.verdict import check_rule, compare_folders
+from serve_eval.workflows.compare.verdict import Looked, check_rule, compare_folders
 
 __all__ = ["SELF", "SHOW_FLIPS", "CompareRules", "CompareSide", "compare"]
 
@@ -125,10 +125,8 @@ class _Pair:
     hidden: frozenset[tuple[str, str]]
     strict: bool
 
-    def result(
-        self, show_flips: int, looked: Mapping[tuple[str, str], Divergence] | None
-    ) -> Comparison:
-        """Compare the answers so far. `looked` holds the examined divergences of flips."""
+    def result(self, show_flips: int, looked: Looked | None) -> Comparison:
+        """Compare the answers so far. `looked` holds what asking again has shown."""
         return compare_folders(
             self.a.folder or self.out_dir / SIDE_A,
             self.b.folder or self.out_dir / SIDE_B,
@@ -152,13 +150,21 @@ def _all_runs(a: CompareSide, runs: Sequence[SideRun], twice: Sequence[SideRun])
     return [replace(run, prepared=expect_scores(a.folder, run.prepared)) for run in every]
 
 
-def _read_looked_at(out_dir: Path) -> dict[tuple[str, str], Divergence] | None:
-    """Return the divergences that an earlier session examined; None if no session finished."""
+def _read_looked_at(out_dir: Path) -> Looked | None:
+    """Return what an earlier session examined; None if no session finished."""
     if (earlier := find_comparison(out_dir)) is None:
         return None
-    return {
-        (t.task, flip.id): flip.divergence
-        for t in earlier.tasks
-        for flip in t.flips
-        if flip.divergence
-    }
+    return Looked(
+        flips={
+            (t.task, flip.id): flip.divergence
+            for t in earlier.tasks
+            for flip in t.flips
+            if flip.divergence
+        },
+        tokens={
+            (t.task, prompt): one.token
+            for t in earlier.tasks
+            for prompt, one in ({} if t.exact is None else t.exact.partings).items()
+            if one.token is not None
+        },
+    )

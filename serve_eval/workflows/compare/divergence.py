@@ -11,9 +11,10 @@ import asyncio
 from collections.abc import Sequence
 
 from serve_eval.client.client import Client
+from serve_eval.evaluation.agreement.first_divergence import find_token
 from serve_eval.evaluation.engine.answer_tokens import AnswerToken, Unreadable, ask_tokens
 from serve_eval.evaluation.engine.request import request_of
-from serve_eval.schema import Divergence, Request, Sample, Task
+from serve_eval.schema import Divergence, Parting, Request, Sample, Task
 
 NEAR_TIE_NATS = 0.1
 """Tokens whose log-probabilities differ by less than this many nats are a near tie."""
@@ -48,6 +49,35 @@ async def look_at_all(task: Task, samples: list[Sample], a: Client, b: Client) -
         found += await asyncio.gather(
             *(look(task, sample, a, b) for sample in samples[start : start + TOGETHER])
         )
+    return found
+
+
+async def place_partings(
+    task: Task, parted: Sequence[tuple[Sample, Parting]], client: Client
+) -> dict[str, int]:
+    """Return, by sample, the token at which its answers parted, where new answers show it.
+
+    The samples are asked TOGETHER at a time, and no more of them once none of these is found.
+    """
+    if task.prompt_logprobs or any(sample.choices for sample, _ in parted[:1]):
+        return {}
+
+    async def place(sample: Sample, parting: Parting) -> int | None:
+        try:
+            tokens = await _tokens(request_of(task, sample), client)
+        except Unreadable:
+            return None
+        texts = [token.text for token in tokens]
+        return find_token(texts, parting.character, parting.before)
+
+    found: dict[str, int] = {}
+    for start in range(0, len(parted), TOGETHER):
+        some = parted[start : start + TOGETHER]
+        places = await asyncio.gather(*(place(*one) for one in some))
+        known = {s.id: at for (s, _), at in zip(some, places, strict=True) if at is not None}
+        found |= known
+        if not known:
+            break
     return found
 
 

@@ -27,7 +27,7 @@ from serve_eval.evaluation.storage.reports.report_file import has_report, read_r
 from serve_eval.plugins import extensions
 from serve_eval.schema import HOLDOUT, Plan, Progress, Spec, is_mutable
 from serve_eval.verdicts.below_reference import estimate_expected
-from serve_eval.workflows.compare.verdict import reference_runs_needed, same_fingerprints
+from serve_eval.workflows.compare.verdict import reference_runs_needed
 
 SELF = 200
 """Default number of prompts that each endpoint is asked twice."""
@@ -157,6 +157,22 @@ def check_alike(
             + "\n".join(f"  {line}" for line in (*lines[:20], *more)),
             hint="To compare anyway, give --allow-mismatch FIELD.",
         )
+
+
+def same_fingerprints(
+    a: Mapping[str, Mapping[str, str]], b: Mapping[str, Mapping[str, str]], allowed: Sequence[str]
+) -> list[str]:
+    """Return the differences in what two runs ask or score, as lines."""
+    lines = [f"{name}: only A has this task" for name in a if name not in b]
+    lines += [f"{name}: only B has this task" for name in b if name not in a]
+    for name in (name for name in a if name in b):
+        fields = dict.fromkeys((*a[name], *b[name]))
+        lines += [
+            f"{name}: {field} is {a[name].get(field)} for A and {b[name].get(field)} for B"
+            for field in fields
+            if field not in allowed and a[name].get(field) != b[name].get(field)
+        ]
+    return lines
 
 
 def bind_folder(out_dir: Path, a: CompareSide, b: CompareSide, rules: CompareRules) -> None:

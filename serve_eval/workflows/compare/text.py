@@ -24,6 +24,7 @@ from serve_eval.schema import (
     VerdictOutcome,
     is_mutable,
 )
+from serve_eval.workflows.compare.exact_text import describe_equality
 from serve_eval.workflows.compare.places import draw_places
 
 SHOWN = 5
@@ -112,6 +113,9 @@ def _explain(task: ComparedTask, console: Console) -> None:
     """Print the details behind the row of a task."""
     for line in (*_drop(task), *_answers(task), *_service(task), *_first_differences(task)):
         say(console, f"{task.task}: {line}")
+    if task.exact is not None:
+        for line in describe_equality(task.exact):
+            say(console, line if line.startswith(" ") else f"{task.task}: {line}")
     for flip in task.flips[:SHOWN]:
         _flip(task.task, flip, console)
     left = task.worse + task.better - min(SHOWN, len(task.flips))

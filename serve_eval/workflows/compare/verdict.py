@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -39,6 +39,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.verdicts.exit_code import exit_code
+from serve_eval.workflows.compare.exact import ExactAnswers, add_own, compare_tokens
 from serve_eval.workflows.compare.latency import more_failures, slower, uneven
 from serve_eval.workflows.compare.places import find_places
 from serve_eval.workflows.compare.steadiness import Second, describe_unsteady, read_twice
@@ -47,8 +48,14 @@ APART_S = 60.0
 """Seconds between two requests for a prompt beyond which they were not sent under the same load."""
 Prompt = tuple[str, str]
 """A prompt, by task and id."""
-Looked = Mapping[Prompt, Divergence]
-"""The examined divergence of each prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was found by asking again: the divergences of flips, and the tokens of partings."""
+
+    flips: Mapping[Prompt, Divergence] = field(default_factory=dict)
+    tokens: Mapping[Prompt, int] = field(default_factory=dict)
 
 
 def check_rule(rule: Spec) -> None:
@@ -57,7 +64,7 @@ def check_rule(rule: Spec) -> None:
     if not judging.needs_pairs:
         raise PlanError(
             f"--verdict: {rule.name} does not compare pairs",
-            hint="Use paired, noninferiority or anchors.",
+            hint="Use paired, noninferiority, anchors or tokens.",
         )
     options = judging.check_options(rule.options)
     try:
@@ -105,6 +112,8 @@ def compare_folders(
         one for name, report in zip("AB", reports, strict=True) for one in _read_path(name, report)
     ]
     tasks = [replace(task, verdict=apply_path(task.verdict, path)) for task in tasks]
+        seen = looked or Looked()
+        tasks.append(_task(reports[0].plan, sides, rule, twice, show_flips, seen, hidden))
     warnings = _first_tokens(reports[0])
     shown = [
         _side(folder, report, warnings) for folder, report in zip((a, b), reports, strict=True)
@@ -188,7 +197,12 @@ def _task(
     elif apart is not None:
         warnings += filter(None, (slower(a, b), uneven(a, b)))
     warnings += filter(None, [more_failures(a, b)])
-    listed = tuple(replace(flip, divergence=looked.get((name, flip.id))) for flip in flips)
+    listed = tuple(replace(flip, divergence=looked.flips.get((name, flip.id))) for flip in flips)
+    exact = None
+    if load_verdict_rule(rule.name).needs_texts:
+        placed = {prompt: token for (task, prompt), token in looked.tokens.items() if task == name}
+        secrets = frozenset(prompt for task, prompt in hidden if task == name)
+        exact = compare_tokens(a, b, twice, placed=placed, hidden=secrets, show=show)
     itself = _itself(a, b, twice)
     if itself is not None and itself.more:
         warnings.append(f"more_flips: {evidence(itself)}: {conclusion(itself)}")
@@ -197,7 +211,7 @@ def _task(
         a=a.task.result,
         b=b.task.result,
         traffic=(a.task.traffic, b.task.traffic),
-        verdict=_verdict(plan, a, b, rule),
+        verdict=_verdict(plan, a, b, rule, exact),
         worse=len(worse),
         better=len(better),
         agreement=answer_pairs.agreement(a, b),
@@ -209,6 +223,7 @@ def _task(
         own=(_own(a, twice.get("A")), _own(b, twice.get("B"))),
         places=find_places(listed),
         text_places=find_text_places(a, b),
+        exact=None if exact is None else exact.equality,
     )
 
 
@@ -230,7 +245,9 @@ def _own(once: TaskAnswers, second: Second | None) -> Agreement | None:
     return answer_pairs.agreement(once, second.answers, b_run=second.run)
 
 
-def _verdict(plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec) -> Verdict:
+def _verdict(
+    plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec, exact: ExactAnswers | None
+) -> Verdict:
     """Return the rule's verdict of B, with A's value and its scores per prompt as the reference."""
     before, after = a.task.result, b.task.result
     lacking = [
@@ -259,7 +276,9 @@ def _verdict(plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec) -> Verdict:
     )
     judging = load_verdict_rule(rule.name)
     pairs, why = None, ""
-    if before.aggregation != MEAN.name:
+    if judging.needs_texts:
+        pairs = None if exact is None else exact.pairs
+    elif before.aggregation != MEAN.name:
         why = f"the value is the {before.aggregation} of the scores, which has no paired comparison"
     else:
         try:
@@ -275,20 +294,6 @@ def _verdict(plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec) -> Verdict:
             line for line in verdict.warnings if line.startswith(("small_drop", "run_effect"))
         ),
     )
+    if exact is not None:
+        return add_own(verdict, exact.equality)
     return replace(verdict, reasons=(*verdict.reasons, why)) if why else verdict
-
-
-def same_fingerprints(
-    a: Mapping[str, Mapping[str, str]], b: Mapping[str, Mapping[str, str]], allowed: Sequence[str]
-) -> list[str]:
-    """Return the differences in what two runs ask or score, as lines."""
-    lines = [f"{name}: only A has this task" for name in a if name not in b]
-    lines += [f"{name}: only B has this task" for name in b if name not in a]
-    for name in (name for name in a if name in b):
-        fields = dict.fromkeys((*a[name], *b[name]))
-        lines += [
-            f"{name}: {field} is {a[name].get(field)} for A and {b[name].get(field)} for B"
-            for field in fields
-            if field not in allowed and a[name].get(field) != b[name].get(field)
-        ]
-    return lines

@@ -65,8 +65,10 @@ def test_equal_texts_do_not_part() -> None:
 def test_the_token_of_a_place(
     tokens: Sequence[str], one: str, other: str, found: int | None
 ) -> None:
-    assert find_token(tokens, one, other) == found
-    assert find_token(tokens, other, one) == found
+    for parting in (part(one, other, tokens), part(other, one, tokens)):
+        assert parting is not None
+        assert parting.token == found
+        assert find_token(tokens, parting.character, parting.before) == found
 
 
 def _summarize(*places: int | None, alike: bool = False) -> FirstDivergences:
