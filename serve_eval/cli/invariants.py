@@ -36,6 +36,7 @@ USUAL = (
     "settings",
     "tokenizer",
     "chunk_tokens",
+    "kv_pressure",
     "canaries",
     "launch",
     "concurrency",
@@ -55,6 +56,10 @@ EXAMPLES = (
     (
         "Also render the chat here, and try texts around 4096 tokens:",
         "serve-eval invariants PLAN.yaml --tokenizer DIR --chunk-tokens 4096",
+    ),
+    (
+        "Also fill the KV cache with other prompts, and ask the old ones again:",
+        "serve-eval invariants host:8000 --tasks gsm8k --kv-pressure 2000000",
     ),
     (
         "Only look for data of one request in the replies to others:",
@@ -78,6 +83,14 @@ class PassOptions:
             "Chunk size in tokens to try (default 2048 and 8192; 0: none). Repeatable.",
             metavar="N",
             variable="never",
+        ),
+    ] = None
+    kv_pressure: Annotated[
+        int | None,
+        Setting(
+            "Also fill the KV cache with up to N tokens of other prompts (default 0: not), and ask"
+            " again.",
+            metavar="N",
         ),
     ] = None
     canaries: Annotated[
@@ -135,6 +148,8 @@ def invariants(
     for size in passes.chunk_tokens or ():
         if size < 0:
             raise PlanError("--chunk-tokens must be 0 or more")
+    if passes.kv_pressure is not None and passes.kv_pressure < 0:
+        raise PlanError("--kv-pressure must be 0 or more")
     settings = settings_with(protocol, prompts, sending)
     if passes.canaries:
         _check_canary_options(prompts, protocol, passes)
@@ -150,7 +165,8 @@ def invariants(
     out_dir = result.output_dir or new_folder("canaries" if passes.canaries else "invariants")
     if passes.canaries:
         raise typer.Exit(_execute_canaries(a, settings, out_dir, as_json=result.as_json))
-    raise typer.Exit(_execute(a, settings, out_dir, folder, chunks, as_json=result.as_json))
+    more = {"tokenizer": folder, "chunk_tokens": chunks, "kv_pressure": passes.kv_pressure or 0}
+    raise typer.Exit(_execute(a, settings, out_dir, more, as_json=result.as_json))
 
 
 def _check_canary_options(
@@ -165,6 +181,7 @@ def _check_canary_options(
         "--apply-chat-template": protocol.apply_chat_template,
         "--tokenizer": passes.tokenizer,
         "--chunk-tokens": passes.chunk_tokens,
+        "--kv-pressure": passes.kv_pressure,
     }
     if named := [name for name, value in given.items() if value]:
         raise PlanError(
@@ -215,8 +232,7 @@ def _execute(
     a: str,
     settings: dict[str, Any],
     out_dir: Path,
-    tokenizer: str | None,
-    chunks: tuple[int, ...],
+    more: dict[str, Any],
     *,
     as_json: bool,
 ) -> int:
@@ -235,11 +251,7 @@ def _execute(
     say(f"serve-eval invariants: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
-        found = run_async(
-            check(
-                plan, out_dir, tokenizer=tokenizer, chunk_tokens=chunks, progress=shown, notify=say
-            )
-        )
+        found = run_async(check(plan, out_dir, progress=shown, notify=say, **more))
     except Interrupted:
         say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
         return INTERRUPTED

@@ -42,7 +42,7 @@ from serve_eval.schema.exchange import (
     Usage,
 )
 from serve_eval.schema.execution import ExecutionResult, ExitReason, Isolation, Program
-from serve_eval.schema.invariants import CacheUse, Invariant, Invariants
+from serve_eval.schema.invariants import CacheUse, Invariant, Invariants, PressureUse
 from serve_eval.schema.job_size import JobSize
 from serve_eval.schema.judge import Judge, Judgement, JudgeReport, Question
 from serve_eval.schema.path import (
@@ -210,6 +210,7 @@ __all__ = [
     "PerfMetricsFolders",
     "Plan",
     "PodContainer",
+    "PressureUse",
     "Probe",
     "ProbeDistance",
     "ProbeReading",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from serve_eval.schema.comparison import Agreement, SelfFlips
 
@@ -27,6 +28,30 @@ class CacheUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PressureUse:
+    """The fate of old prompts in the cache after `filled` tokens of other prompts.
+
+    The cache has room for `capacity` tokens (None: not known). Of the `prompt_tokens` of the
+    compared `prompts`, `before` and `after` came from the cache without and with the other prompts
+    (None: not reported); `fewer` prompts took less from it than before. `fate`: most prompts were
+    "evicted"; "reloaded", so they came back although the cache has no room for all; still "kept",
+    or reloaded too, which nothing shows; "unknown". Of the changed answers, `from_cache` had cached
+    tokens, and `foreign` are word for word the answer to another prompt.
+    """
+
+    filled: int
+    capacity: int | None
+    prompts: int
+    prompt_tokens: int
+    before: int | None
+    after: int | None
+    fewer: int
+    fate: Literal["evicted", "reloaded", "kept", "unknown"]
+    from_cache: int
+    foreign: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Invariant:
     """A change that should not change any answer, for one task.
 
@@ -39,8 +64,9 @@ class Invariant:
     from one request at a time to many, they `fell` on one number of prompts and `rose` on another
     (two-sided sign test, mid-p). None: the p is that of changes.
 
-    `cache` is for the arm `cold` (None: another arm, or a file of an older version). `not_tested`
-    is the reason why an arm that is not broken proves nothing; None if it holds.
+    `cache` is for the arm `cold`, and `pressure` for those with other prompts in the cache (None:
+    another arm, or a file of an older version). `not_tested` is the
+    reason why an arm that is not broken proves nothing; None if it holds.
     """
 
     task: str
@@ -53,6 +79,7 @@ class Invariant:
     fell: int | None = None
     rose: int | None = None
     cache: CacheUse | None = None
+    pressure: PressureUse | None = None
     not_tested: str | None = None
 
 

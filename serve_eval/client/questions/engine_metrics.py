@@ -52,7 +52,9 @@ _SOURCES = "vllm:prompt_tokens_by_source_total"
 _POSITIONS = "trtllm_spec_decode_drafted_tokens_total"
 """Draft tokens by their position; every draft has a token at the first position, 0."""
 _START = "process_start_time_seconds"
-_WANTED = {*_COUNTERS, *_FAULTS, _SOURCES, _START}
+_CACHE = "vllm:cache_config_info"
+"""Its labels have the size of the KV cache of an engine."""
+_WANTED = {*_COUNTERS, *_FAULTS, _SOURCES, _START, _CACHE}
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})? ([^ ]+)(?: -?\d+)?")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _NAME = re.compile(r"[\w.-]{1,40}")
@@ -61,11 +63,13 @@ _NAME = re.compile(r"[\w.-]{1,40}")
 class EngineReading(NamedTuple):
     """The counts of an engine since its start, and when its process started (None: not told).
 
-    The start is in seconds since 1970 on the server's clock.
+    The start is in seconds since 1970 on the server's clock. `cache_tokens` is the number of tokens
+    for which its KV cache has room (None: not told).
     """
 
     counts: EngineCounts
     start_s: float | None = None
+    cache_tokens: int | None = None
 
 
 def read_metrics(body: bytes, model: str | None) -> EngineReading | None:
@@ -74,12 +78,15 @@ def read_metrics(body: bytes, model: str | None) -> EngineReading | None:
     A server of one model has the name of that model, whatever it was asked for.
     """
     by_model: dict[str, Counter[tuple[str, str]]] = {}
-    start_s = None
+    start_s, cache_tokens = None, 0
     for name, labels, value in _samples(body.decode(errors="replace")):
         if not 0 <= value < 2**53:
             return None
         if name == _START:
             start_s = value
+            continue
+        if name == _CACHE:
+            cache_tokens += _count_room(labels)
             continue
         name_of_model = labels.get("model_name", "")
         if name_of_model not in by_model and len(by_model) >= MOST_MODELS:
@@ -91,7 +98,15 @@ def read_metrics(body: bytes, model: str | None) -> EngineReading | None:
     chosen = by_model.get(model or "")
     if chosen is None and len(by_model) == 1:
         [chosen] = by_model.values()
-    return None if chosen is None else EngineReading(_build(chosen), start_s)
+    return None if chosen is None else EngineReading(_build(chosen), start_s, cache_tokens or None)
+
+
+def _count_room(labels: Mapping[str, str]) -> int:
+    """Return the tokens for which a KV cache has room; 0 if the labels do not say."""
+    told = [labels.get(name, "") for name in ("num_gpu_blocks", "block_size")]
+    if not all(one.isdecimal() and len(one) < 12 for one in told):
+        return 0
+    return int(told[0]) * int(told[1])
 
 
 def _samples(text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:

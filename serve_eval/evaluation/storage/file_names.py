@@ -47,6 +47,8 @@ SIDE_A, SIDE_B, AGAIN = "a", "b", "again"
 
 INVARIANTS_PLAN, INVARIANTS, CHUNKS_FILE = "invariants_plan.json", "invariants.json", "chunks.json"
 """The plan of a check of invariants, its result, and the lengths of its prompts."""
+PRESSURE_FILE = "pressure.json"
+"""The tokens of other prompts that were sent in a check of invariants to fill the cache."""
 SALT_FILE = "cache_salt.json"
 """The salt of a check of invariants, or why it has none."""
 

@@ -27,7 +27,7 @@ def use_of_cache(cold: TaskAnswers, base: TaskAnswers, unsalted: str | None) -> 
     Servers such as older vLLMs leave the count out if it is 0. So an answer without a count counts
     as 0 if another answer of the two passes has one.
     """
-    first, second = _read_usage(cold), _read_usage(base)
+    first, second = read_usage(cold), read_usage(base)
     both = [prompt for prompt in first if prompt in second]
     if not both:
         return None
@@ -49,7 +49,8 @@ def use_of_cache(cold: TaskAnswers, base: TaskAnswers, unsalted: str | None) -> 
     )
 
 
-def _read_usage(answers: TaskAnswers) -> Mapping[str, Usage]:
+def read_usage(answers: TaskAnswers) -> Mapping[str, Usage]:
+    """Return the token counts of the answers that have a score, by prompt."""
     return {
         record.id: record.response.usage
         for record in journal.read(samples_file(answers.folder, answers.task.result.task))

@@ -6,7 +6,7 @@ so that nothing comes from the prefix cache; else it is cold only on a server th
 endpoint's own nondeterminism. An arm that changes the answers of more prompts is broken, on the
 assumption that the arm and `again` can be exchanged: on a sound server, either is as likely to
 differ from `base`. Whether `cold` was cold, and `base` was not, is in the server's counts of cached
-tokens (`cache_use`); without that, equal answers are no result. There are three kinds of arms.
+tokens (`cache_use`); without that, equal answers are no result. There are four kinds of arms.
 
 * `cold`, `shuffled`, `repeated`, `rendered` and the chunks change how a sound server computes
   (parts of a prompt from the cache or not, other batches, other chunks of a prompt) or where
@@ -14,6 +14,8 @@ tokens (`cache_use`); without that, equal answers are no result. There are three
   them many texts, although nothing is wrong. So only answers count: few of them depend on the last
   bits. The same holds for `streamed` (or `whole`), since the speed of reading answers decides
   which requests share a batch.
+* The passes under pressure (`pressure`) come last and are judged in the same way: other prompts
+  have filled the cache, so that the old ones were evicted or offloaded.
 * If requests are sent one at a time, the computation does not depend on how `streamed` (or
   `whole`) sends an answer back. The arm and `again` can then be exchanged to the last character,
   so texts and score differences count too.
@@ -67,6 +69,7 @@ from serve_eval.workflows.invariants.folder import (
     read_texts,
     write_texts,
 )
+from serve_eval.workflows.invariants.pressure import Pressing, press
 from serve_eval.workflows.invariants.result import ALPHA, judge_arms
 from serve_eval.workflows.invariants.salting import add_salt, fill_cache, settle_salt, why_unsalted
 
@@ -86,6 +89,7 @@ async def check(
     *,
     tokenizer: str | None = None,
     chunk_tokens: Sequence[int] = CHUNKS,
+    kv_pressure: int = 0,
     progress: Progress | None = None,
     environ: Mapping[str, str] = os.environ,
     notify: Callable[[str], None] = ignore,
@@ -94,8 +98,8 @@ async def check(
 
     `tokenizer` is the folder of a chat template, with which the client also renders chats and sends
     them as text. `chunk_tokens` are the lengths at which the server may cut long prompts into
-    chunks. Finished passes in the folder are not repeated. Raises ServeEvalError for what stops a
-    run.
+    chunks, and `kv_pressure` the most tokens of other prompts that may be sent to fill its cache.
+    Finished passes in the folder are not repeated. Raises ServeEvalError for what stops a run.
     """
     clock = Stopwatch()
     plan, prepared = await _prepare(plan, out_dir, environ)
@@ -104,6 +108,7 @@ async def check(
         prepared=prepared,
         out_dir=out_dir,
         chunk_tokens=chunk_tokens,
+        pressing=Pressing(out_dir=out_dir, plan=plan, prepared=prepared, budget=kv_pressure),
         progress=progress,
         environ=environ,
         notify=notify,
@@ -115,10 +120,10 @@ async def check(
         logs = out_dir / SERVERS
         logs.mkdir(mode=0o700, exist_ok=True)
         session.open()
-        if session.list_pending() or session.boundaries_without_texts():
+        if session.has_more():
             async with launch(plan, prepared, logs, notify=notify) as endpoint:
                 await _ask_arms(session, endpoint)
-        skipped |= session.boundaries_left_out()
+        skipped |= session.boundaries_left_out() | session.pressing.why_skipped()
         unsalted = why_unsalted(prepared, find_salt(out_dir))
         found = judge_arms(out_dir, plan, session.every_arm(), skipped, unsalted)
         found = replace(found, started_at=clock.started_at, wall_s=clock.wall_s)
@@ -157,6 +162,7 @@ class _CheckSession:
     prepared: Sequence[PreparedTask]
     out_dir: Path
     chunk_tokens: Sequence[int]
+    pressing: Pressing
     progress: Progress | None
     environ: Mapping[str, str]
     notify: Callable[[str], None]
@@ -195,25 +201,36 @@ class _CheckSession:
     def every_arm(self) -> list[Arm]:
         """Return all arms that are known so far."""
         placed = {size: self.texts[size] for size in self.boundaries() if size in self.texts}
-        return [*self.arms, *chunk_arms(self.plan, placed, chat=self.chat)]
+        chunks = chunk_arms(self.plan, placed, chat=self.chat)
+        return [*self.arms, *chunks, *self.pressing.list_arms()]
 
-    def list_pending(self) -> list[Arm]:
-        """Return the arms that are not finished."""
-        return [arm for arm in self.every_arm() if not has_report(self.out_dir / arm.name)]
+    def has_more(self) -> bool:
+        """Return True if anything is left to ask."""
+        left = self.list_pending() or self.boundaries_without_texts()
+        return bool(left) or not self.pressing.is_ended()
+
+    def list_pending(self, *, pressed: bool = True) -> list[Arm]:
+        """Return the arms that are not finished; without those after a filling on demand."""
+        left = [arm for arm in self.every_arm() if not has_report(self.out_dir / arm.name)]
+        after = {arm.name for arm in self.pressing.list_arms()}
+        return [arm for arm in left if pressed or arm.name not in after]
 
 
 async def _ask_arms(session: _CheckSession, endpoint: Endpoint) -> None:
     """Ask every unfinished arm; the first ones show at which lengths the server cuts prompts."""
     await _ask_cold(session, endpoint)
-    for arm in session.list_pending():
+    for arm in session.list_pending(pressed=False):
         await _ask_arm(session, arm, endpoint)
     if new := session.boundaries_without_texts():
         async with connect(session.plan, endpoint, session.environ) as client:
             found = {size: await lengths(client, int(size), chat=session.chat) for size in new}
         session.texts |= found
         write_texts(session.out_dir, session.texts)
-    for arm in session.list_pending():
+    for arm in session.list_pending(pressed=False):
         await _ask_arm(session, arm, endpoint)
+    if not session.pressing.is_ended():
+        async with connect(session.plan, endpoint, session.environ) as client:
+            await press(session.pressing, client, lambda arm: _ask_arm(session, arm, endpoint))
 
 
 async def _ask_cold(session: _CheckSession, endpoint: Endpoint) -> None:

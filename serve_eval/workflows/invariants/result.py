@@ -9,7 +9,10 @@ from pathlib import Path
 from serve_eval.evaluation.agreement import answer_pairs
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.evaluation.agreement.self_flips import self_flips
-from serve_eval.evaluation.storage.reports.invariants_files import INVARIANTS_SCHEMA
+from serve_eval.evaluation.storage.reports.invariants_files import (
+    INVARIANTS_SCHEMA,
+    read_pressure,
+)
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.schema import Invariant, Invariants, Plan
 from serve_eval.stats.mcnemar import mcnemar
@@ -17,6 +20,7 @@ from serve_eval.stats.multiplicity import holm
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.workflows.invariants.arms import BASE, COLD, Arm
 from serve_eval.workflows.invariants.cache_use import use_of_cache, why_not_tested
+from serve_eval.workflows.invariants.pressure_use import use_under_pressure, why_not_pressed
 
 ALPHA = 0.01
 """Chance of accusing a sound endpoint of anything, over all arms and tasks."""
@@ -31,9 +35,12 @@ def judge_arms(
 ) -> Invariants:
     """Test every arm against the passes that it is compared with, task by task.
 
-    An arm that is not broken holds, except the cold one on a server whose cache it did not test.
+    An arm that is not broken holds, except the cold one and those under pressure on a server whose
+    cache they did not test.
     `unsalted` is, by task, the reason why the prompts of that arm had no salt (None: they had).
     """
+    log = read_pressure(out_dir)
+    levels = {level.name: level for level in log.levels}
     reports = {arm.name: read_report(out_dir / arm.name) for arm in arms}
     found = []
     for arm in arms:
@@ -49,6 +56,8 @@ def judge_arms(
             one = _test_arm(arm, name, answers, pair)
             if one is not None and arm.name == COLD:
                 one = replace(one, cache=use_of_cache(answers[-1], answers[0], unsalted[name]))
+            elif one is not None and (level := levels.get(arm.name)) is not None:
+                one = replace(one, pressure=use_under_pressure(answers, log, level.filled))
             if one is not None:
                 found.append(one)
     corrected = holm([_p(one) for one in found])
@@ -70,7 +79,11 @@ def judge_arms(
 def _conclude(one: Invariant, p: float) -> Invariant:
     """Return an arm with its corrected p, and with the reason if it proves nothing."""
     broken = p <= ALPHA
-    why = None if broken or one.cache is None else why_not_tested(one.cache)
+    why = None
+    if not broken and one.cache is not None:
+        why = why_not_tested(one.cache)
+    elif not broken and one.pressure is not None:
+        why = why_not_pressed(one.pressure)
     return replace(one, p_holm=p, broken=broken, not_tested=why)
 
 

@@ -11,6 +11,7 @@ from serve_eval.evaluation.storage.file_names import INVARIANTS
 from serve_eval.report.layout import fit_tables, say
 from serve_eval.schema import Invariant, Invariants
 from serve_eval.workflows.invariants.cache_use import describe_use
+from serve_eval.workflows.invariants.pressure_use import describe_pressure
 
 _COLUMNS = ("task", "change", "prompts", "by itself", "changed", "identical", "p (Holm)", "")
 
@@ -28,6 +29,9 @@ def render(found: Invariants, out_dir: Path, console: Console) -> None:
             say(console, f"{one.arm}: {one.task}: not tested: {one.not_tested}")
         if one.cache is not None:
             say(console, f"{one.arm}: {one.task}: {describe_use(one.cache)}")
+        if one.pressure is not None and one.not_tested is None:
+            told = describe_pressure(one.pressure, broken=one.broken)
+            say(console, f"{one.arm}: {one.task}: {told}")
         if one.fell is not None:
             say(console, f"{one.arm}: {one.task}: {_direction(one)}")
     for name, why in found.skipped.items():

@@ -12,6 +12,7 @@ from serve_eval.evaluation.storage.file_names import (
     CHUNKS_FILE,
     INVARIANTS,
     INVARIANTS_PLAN,
+    PRESSURE_FILE,
     SALT_FILE,
 )
 from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, find_known
@@ -34,6 +35,34 @@ class CacheSalt(msgspec.Struct, frozen=True, kw_only=True):
 
     value: str | None
     why: str = ""
+
+
+class PressureLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """One filling of the cache: the tokens of other prompts that were `wanted` and `filled`.
+
+    `seed` is that of the prompts.
+    """
+
+    wanted: int
+    filled: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of the pass that asks the old prompts after it."""
+        return f"pressure_{self.wanted}"
+
+
+class PressureLog(msgspec.Struct, frozen=True, kw_only=True):
+    """The fillings so far, and the tokens for which the cache has room (None: not known).
+
+    `skipped` is the reason why there are none; "": none yet.
+    """
+
+    levels: tuple[PressureLevel, ...] = ()
+    capacity: int | None = None
+    ended: bool = False
+    skipped: str = ""
 
 
 def read_invariants_plan(folder: Path) -> Plan | None:
@@ -82,6 +111,19 @@ def find_salt(folder: Path) -> CacheSalt | None:
 def write_salt(folder: Path, salt: CacheSalt) -> None:
     """Write the salt. Raises RunFolderError, and JournalError for a full disk."""
     write_private(folder / SALT_FILE, pretty_json(salt))
+
+
+def read_pressure(folder: Path) -> PressureLog:
+    """Return the fillings of earlier sessions; none if they cannot be read."""
+    try:
+        return msgspec.json.decode((folder / PRESSURE_FILE).read_bytes(), type=PressureLog)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return PressureLog()
+
+
+def write_pressure(folder: Path, log: PressureLog) -> None:
+    """Write the fillings so far. Raises RunFolderError, and JournalError for a full disk."""
+    write_private(folder / PRESSURE_FILE, pretty_json(log))
 
 
 def write_invariants(folder: Path, found: Invariants) -> None:
