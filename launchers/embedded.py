@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from launchers._embedded.damage import Damage
+from launchers._embedded.damage import CacheFault, Damage
 from launchers._process.own_server import check_installed, own_server
 from serve_eval.errors import LaunchError
 from serve_eval.plugins.setting import Setting
@@ -43,6 +43,20 @@ class EmbeddedOptions:
         dict[str, Damage] | None,
         Setting("Further names for the same weights, each with its damage, as in {damaged: int3}."),
     ] = None
+    cache_blocks: Annotated[
+        int,
+        Setting("Blocks of 16 tokens in the prefix cache; usage then has cached_tokens. 0: none."),
+    ] = 0
+    host_blocks: Annotated[
+        int, Setting("Blocks that leave the prefix cache and are kept in host memory.")
+    ] = 0
+    cache_fault: Annotated[
+        CacheFault,
+        Setting(
+            "Fault of the prefix cache: all hits lack values (hits), reloaded blocks are others"
+            " (reload), evicted ones are found as others (evicted)."
+        ),
+    ] = "none"
     strict_fields: Annotated[bool, Setting("Refuse requests with unknown fields.")] = False
     port: Annotated[int | None, Setting("Port on 127.0.0.1. Not set: a free one.")] = None
 
@@ -65,12 +79,23 @@ def commands(context: LaunchContext, options: EmbeddedOptions) -> list[list[str]
             f"{NAME}: {folder} has no config.json",
             hint="Set `weights` to a folder in the layout of the hub.",
         )
+    if min(options.cache_blocks, options.host_blocks) < 0 or (
+        not options.cache_blocks and (options.host_blocks or options.cache_fault != "none")
+    ):
+        raise LaunchError(
+            f"{NAME}: `host_blocks` and `cache_fault` need a prefix cache",
+            hint="Set `cache_blocks` to 1 or more.",
+        )
     if model in also:
         raise LaunchError(f"{NAME}: `also` names {model}, which is already the name of the model")
     command = [sys.executable, "-m", "launchers._embedded", "--weights", str(folder.absolute())]
     for name, how in {model: options.damage, **also}.items():
         command += ["--model", f"{name}={how}"]
     command += ["--strict-fields"] * options.strict_fields
+    if options.cache_blocks:
+        command += ["--cache-blocks", str(options.cache_blocks)]
+        command += ["--host-blocks", str(options.host_blocks)]
+        command += ["--cache-fault", options.cache_fault]
     command += [] if options.port is None else ["--port", str(options.port)]
     return [[*command, "--ready-file", str(_ready(context))]]
 

@@ -2,11 +2,13 @@
 
 __all__ = [
     "chat",
+    "command",
     "damage",
     "engine",
     "fields",
     "generation",
     "model",
+    "prefix_cache",
     "sampling",
     "server",
     "tokenizer",

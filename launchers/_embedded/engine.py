@@ -11,6 +11,7 @@ from collections import deque
 
 from launchers._embedded.generation import Generation, Wanted
 from launchers._embedded.model import Model
+from launchers._embedded.prefix_cache import PrefixCache
 from launchers._embedded.sampling import build_token, draw_token, logprobs_of
 from launchers._embedded.tokenizer import Tokenizer
 from launchers._embedded.weights import Array
@@ -25,10 +26,15 @@ PER_TURN = 2
 
 
 class Engine:
-    """A model with its tokenizer. Run `run` as a task; `submit` adds a generation."""
+    """A model with its tokenizer, and a prefix cache or none.
 
-    def __init__(self, model: Model, tokenizer: Tokenizer) -> None:
-        self.model, self.tokenizer = model, tokenizer
+    Run `run` as a task; `submit` adds a generation.
+    """
+
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer, prefixes: PrefixCache | None = None
+    ) -> None:
+        self.model, self.tokenizer, self.prefixes = model, tokenizer, prefixes
         self._marks = frozenset(tokenizer.special.values())
         self._cache = model.cache(ROWS + 1)  # the last row is for the prompt that is being taken in
         self._waiting: deque[Generation] = deque()
@@ -63,8 +69,12 @@ class Engine:
 
     def _take_in(self, generation: Generation) -> None:
         """Take in the next chunk of a prompt; after the last one, generate the first token."""
-        wanted, start = generation.wanted, generation.length
+        wanted, prefixes = generation.wanted, self.prefixes
         every = wanted.prompt_logprobs is not None
+        if prefixes is not None and not generation.length and not every:
+            found = prefixes.find(wanted.ids, wanted.salt, self._cache, ROWS)
+            generation.length = generation.cached = found
+        start = generation.length
         chunk = wanted.ids[start : start + CHUNK]
         logits = self.model.extend(chunk, start, self._cache, ROWS, every=every)
         generation.length += len(chunk)
@@ -74,6 +84,8 @@ class Engine:
         if generation.length < len(wanted.ids):
             return
         self._waiting.popleft()
+        if prefixes is not None:
+            prefixes.keep(wanted.ids, wanted.salt, self._cache, ROWS)
         if wanted.max_tokens == 0:
             generation.finish("length")
             return

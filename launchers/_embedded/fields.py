@@ -1,7 +1,7 @@
 """Refuse fields of a request that the embedded model does not support, instead of ignoring them.
 
-Fields that choose a worker, a cache or a turn (`user`, `priority`, `cache_salt`, ...) are ignored:
-there is only one of each. So is `add_special_tokens`, since the tokenizer has none to add.
+Fields that choose a worker or a turn (`user`, `priority`, ...) are ignored: there is only one of
+each. So is `add_special_tokens`, since the tokenizer has none to add.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ class Wanted:
     `seed` None: a different draw each time. `turn` distinguishes the answers to one prompt.
     `ignore_end` goes on after the token that ends an answer. `logprobs` is the number of reported
     alternatives per token, `prompt_logprobs` the same for the prompt (None: no log-probabilities).
+    Only prompts with the same `salt` share cached data.
     """
 
     ids: Sequence[int]
@@ -35,19 +36,21 @@ class Wanted:
     ignore_end: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    salt: str = ""
 
 
 class Generation:
     """A running generation and, once it is `done`, its result.
 
     `steps` counts the generated tokens, including the one that ended it; `tokens` are those of the
-    text. `length` is the number of tokens that have been seen, of the prompt and after it. `chance`
+    text. `length` is the number of tokens that have been seen, of the prompt and after it, of which
+    `cached` came from the prefix cache. `chance`
     decides above temperature 0.
     """
 
     def __init__(self, wanted: Wanted, changed: asyncio.Event) -> None:
         self.wanted = wanted
-        self.length = self.steps = 0
+        self.length = self.steps = self.cached = 0
         self.prompt: list[ToldAnswer] = []
         self.tokens: list[ToldAnswer] = []
         self.text = ""

@@ -1,13 +1,10 @@
 """Serve the embedded model over the HTTP layer that our servers share.
 
-    python -m launchers._embedded --weights FOLDER --model NAME=DAMAGE [--model NAME=DAMAGE ...]
-
 Unsupported requests are refused and not ignored, so that no answer to something else looks valid.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
@@ -16,7 +13,6 @@ import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 from aiohttp import web
@@ -27,6 +23,7 @@ from launchers._embedded.engine import Engine
 from launchers._embedded.fields import refuse_unserved
 from launchers._embedded.generation import Generation, Wanted
 from launchers._embedded.model import Model
+from launchers._embedded.prefix_cache import NO_CACHE, PrefixCaching
 from launchers._embedded.tokenizer import Tokenizer
 from launchers._http.answers import Events, Generated, TokenUsage, answer_body
 from launchers._http.errors import RefusedRequest, bad_request, encode
@@ -38,8 +35,7 @@ from launchers._http.requests import (
     refuse_unknown_fields,
     understand,
 )
-from launchers._http.server import json_response, send_stream, serve_app
-from launchers._process.own_server import serve_until_ended
+from launchers._http.server import json_response, send_stream
 from serve_eval.protocol.special_tokens import CONFIG_FILE, json_of
 from serve_eval.schema import Prompt
 
@@ -49,13 +45,17 @@ MOST_CHOICES = 256
 
 
 def create_app(
-    folder: Path, models: Mapping[str, Damage], *, strict_fields: bool = False
+    folder: Path,
+    models: Mapping[str, Damage],
+    *,
+    strict_fields: bool = False,
+    caching: PrefixCaching = NO_CACHE,
 ) -> web.Application:
     """Return the server of a folder of weights as an aiohttp application.
 
     `models` maps names to damage. Raises OSError and ValueError for a folder that cannot be served.
     """
-    server = _Server(folder, models, strict_fields)
+    server = _Server(folder, models, strict_fields, caching)
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     app.router.add_post("/v1/completions", server.completions)
     app.router.add_post("/v1/chat/completions", server.chat_completions)
@@ -68,11 +68,19 @@ def create_app(
 
 
 class _Server:
-    def __init__(self, folder: Path, models: Mapping[str, Damage], strict_fields: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        models: Mapping[str, Damage],
+        strict_fields: bool,
+        caching: PrefixCaching,
+    ) -> None:
         self._tokenizer, self._render = Tokenizer(folder / "tokenizer.json"), Chat(folder)
         self._engines = {
-            name: Engine(Model(folder, damage), self._tokenizer) for name, damage in models.items()
+            name: Engine(Model(folder, damage), self._tokenizer, caching.build())
+            for name, damage in models.items()
         }
+        self._counts_cached = bool(caching.blocks)
         self._strict_fields, self._number = strict_fields, 0
         window = next(iter(self._engines.values())).model.window
         about = {
@@ -125,7 +133,8 @@ class _Server:
                 refuse_unknown_fields(body, chat=chat)
             refuse_unserved(body, chat=chat)
             prompts = [await self._ids(ask, prompt) for prompt in ask.prompts]
-            wanted = self._list_wanted(ask, prompts)
+            salt = body.get("cache_salt")
+            wanted = self._list_wanted(ask, prompts, salt if isinstance(salt, str) else "")
             changed = asyncio.Event()
             generations += [self._engines[ask.model].submit(one, changed) for one in wanted]
             if ask.stream:
@@ -136,7 +145,7 @@ class _Server:
                 await generation.done.wait()
             answers = [self._answer(ask, generation) for generation in generations]
             return json_response(
-                200, answer_body(ask, number, answers, _usage(prompts, generations))
+                200, answer_body(ask, number, answers, self._usage(prompts, generations))
             )
         except RefusedRequest as error:
             return json_response(error.status, encode(error.body))
@@ -158,7 +167,7 @@ class _Server:
             raise bad_request("the prompt is empty")
         return ids if ask.truncate is None else ids[-ask.truncate :]
 
-    def _list_wanted(self, ask: Ask, prompts: Sequence[Sequence[int]]) -> list[Wanted]:
+    def _list_wanted(self, ask: Ask, prompts: Sequence[Sequence[int]], salt: str) -> list[Wanted]:
         window = self._engines[ask.model].model.window
         if len(prompts) * ask.n > MOST_CHOICES:
             raise bad_request(
@@ -189,6 +198,7 @@ class _Server:
                     ignore_end=ask.ignore_eos,
                     logprobs=ask.logprobs,
                     prompt_logprobs=max(told, default=None),
+                    salt=salt,
                 )
                 found.append(one)
         return found
@@ -202,6 +212,14 @@ class _Server:
             tokens=generation.tokens if ask.logprobs is not None else None,
             prompt=generation.prompt or None,
         )
+
+    def _usage(
+        self, prompts: Sequence[Sequence[int]], generations: Sequence[Generation]
+    ) -> TokenUsage:
+        steps = sum(generation.steps for generation in generations)
+        cached = sum(generation.cached for generation in generations)
+        told = cached if self._counts_cached else None
+        return TokenUsage(sum(map(len, prompts)), steps, told)
 
     def _text(self, ids: Sequence[int]) -> str:
         return b"".join(map(self._tokenizer.bytes_of, ids)).decode(errors="replace")
@@ -237,12 +255,8 @@ class _Server:
                 if over:
                     del left[index]
                     yield events.end(index, self._answer(ask, generation))
-        for event in events.finish(_usage(prompts, generations)):
+        for event in events.finish(self._usage(prompts, generations)):
             yield event
-
-
-def _usage(prompts: Sequence[Sequence[int]], generations: Sequence[Generation]) -> TokenUsage:
-    return TokenUsage(sum(map(len, prompts)), sum(generation.steps for generation in generations))
 
 
 def _end_with(task: asyncio.Task[None]) -> None:
@@ -258,40 +272,3 @@ async def _health(request: web.Request) -> web.Response:
 
 async def _version(request: web.Request) -> web.Response:
     return json_response(200, b'{"version":"embedded"}')
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the server as a separate process."""
-    parser = argparse.ArgumentParser(
-        prog="python -m launchers._embedded", description=__doc__, allow_abbrev=False
-    )
-    parser.add_argument(
-        "--weights", type=Path, required=True, help="folder in the layout of the hub"
-    )
-    parser.add_argument(
-        "--model", action="append", required=True, metavar="NAME=DAMAGE", help="name to serve"
-    )
-    parser.add_argument("--port", type=int, default=0, help="0: a free one")
-    parser.add_argument(
-        "--ready-file", type=Path, default=None, help="file for the base URL once it can be used"
-    )
-    parser.add_argument(
-        "--strict-fields", action="store_true", help="refuse unknown fields of requests"
-    )
-    given = parser.parse_args(arguments)
-    models: dict[str, Damage] = {}
-    for text in given.model:
-        name, _, damage = text.rpartition("=")
-        if damage not in get_args(Damage) or not name or name in models:
-            parser.error(
-                f"--model {text}: not a new name with one of {', '.join(get_args(Damage))}"
-            )
-        models[name] = damage
-    os.umask(0o077)  # files belong to a run folder
-    try:
-        app = create_app(given.weights, models, strict_fields=given.strict_fields)
-    except (OSError, ValueError, KeyError) as error:
-        parser.error(f"{given.weights} cannot be served: {type(error).__name__}: {error}")
-    asyncio.run(
-        serve_until_ended(serve_app(app, port=given.port), "embedded model", given.ready_file)
-    )

@@ -55,13 +55,21 @@ class Generated(NamedTuple):
 
 
 class TokenUsage(NamedTuple):
-    """Token counts of a whole request."""
+    """Token counts of a whole request; `cached_tokens` is None for a server without a cache."""
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int | None = None
 
-    def body(self) -> dict[str, int]:
-        return {**self._asdict(), "total_tokens": sum(self)}
+    def body(self) -> dict[str, object]:
+        told: dict[str, object] = {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+        if self.cached_tokens is not None:
+            told["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        return told
 
 
 def answer_body(ask: Ask, number: int, generated: Sequence[Generated], usage: TokenUsage) -> bytes:

@@ -13,6 +13,8 @@ from serve_eval.schema import Parting, TokenEquality
 
 SHOWN = 3
 """Different answers that are printed; comparison.json has more."""
+LEAST_DRAWN = 4
+"""Places that a histogram needs."""
 ALPHA = 0.05
 """Chance that a share of different answers above the printed one shows no difference."""
 _COUNTS = {
@@ -41,7 +43,7 @@ def describe_equality(found: TokenEquality) -> Iterator[str]:
         more = f"; {found.different - places.parted} more: not asked again for their tokens"
         unknown = more if places.unit == "token" and places.parted < found.different else ""
         yield f"different texts part at {describe_first_divergences(places)}{unknown}"
-        if places.usual is None or places.at_usual < places.parted:
+        if places.parted >= LEAST_DRAWN and places.at_usual < places.parted:
             yield from draw_first_divergences(places)
         if reading := read_first_divergences(places):
             yield f"{describe_first_divergences(places)}: {reading}"

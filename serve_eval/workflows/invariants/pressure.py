@@ -18,6 +18,7 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.client.questions.engine_metrics import VLLM_ROUTE
+from serve_eval.client.questions.self_description import VLLM
 from serve_eval.evaluation.agreement import answer_pairs
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.reports.invariants_files import (
@@ -94,7 +95,7 @@ async def press(pressing: Pressing, client: Client, ask: Callable[[Arm], Awaitab
     if why := _why_not(pressing, before, counted=counted):
         write_pressure(pressing.out_dir, PressureLog(skipped=why))
         return
-    if not log.levels and read_report(pressing.out_dir / AGAIN).endpoint.info.server == "vllm":
+    if not log.levels and read_report(pressing.out_dir / AGAIN).endpoint.info.server == VLLM:
         reading = await client.read_engine(VLLM_ROUTE)
         log = PressureLog(capacity=None if reading is None else reading.cache_tokens)
     while not log.ended:

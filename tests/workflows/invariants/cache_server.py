@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -137,8 +137,17 @@ def list_answers(plan: Plan) -> dict[str, str]:
     return {str(s.prompt): f"Together these are {s.target}." for s in task.dataset.samples}
 
 
-async def check_server(server: CacheServer, plan: Plan, budget: int, out: Path) -> Invariants:
-    """Check a server under pressure, without the passes around chunk boundaries."""
+async def check_server(
+    server: CacheServer,
+    plan: Plan,
+    budget: int,
+    out: Path,
+    between: Sequence[Callable[[Invariants], None]] = (),
+) -> Invariants:
+    """Check a server under pressure, without the passes around chunk boundaries.
+
+    Each function of `between` takes the result, and another check in the same folder follows.
+    """
     owner = "vllm" if server.room else "me"
     listed = json_reply({"data": [{"id": "m", "object": "model", "owned_by": owner}]})
     scripted = ScriptedServer(
@@ -148,4 +157,8 @@ async def check_server(server: CacheServer, plan: Plan, budget: int, out: Path) 
     )
     async with scripted.serve() as url:
         at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
-        return await check(at, out, environ={}, chunk_tokens=(), kv_pressure=budget)
+        for then in (*between, None):
+            found = await check(at, out, environ={}, chunk_tokens=(), kv_pressure=budget)
+            if then is not None:
+                then(found)
+    return found

@@ -24,9 +24,9 @@ from tests.workflows.invariants.cache_server import (
     make_plan,
 )
 
-TRIALS, SOUND, PROMPTS, BUDGET = 20, 100, 60, 40_000
-DEVICE, HOST = 600, 10_000
-"""Blocks of the cache. The prompts fill some 120 of them, and those of other passes more."""
+TRIALS, SOUND, PROMPTS, BUDGET = 20, 100, 50, 20_000
+DEVICE, HOST = 300, 10_000
+"""Blocks of the cache. The prompts fill some 110 of them, and those of other passes more."""
 VARIES = 0.03
 """Share of the answers that a server changes by chance."""
 
