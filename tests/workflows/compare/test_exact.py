@@ -210,7 +210,6 @@ def test_without_tokens_the_place_is_the_word(
     ("differing", "counts", "others", "code"),
     [
         (2, "compared", 2, FAIL),  # the same text in other tokens
-        (N // 2, "compared", N // 2, FAIL),
         (N // 2 + 1, "otherwise", 0, PASS),  # one server counts the end of an answer
     ],
 )
