@@ -21,6 +21,7 @@ from serve_eval.schema import (
     FirstDifference,
     Flip,
     Report,
+    Response,
     TaskReport,
 )
 

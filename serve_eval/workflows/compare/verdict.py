@@ -107,13 +107,12 @@ def compare_folders(
         )
         twice = read_twice(sides, second)
         doubled.append((sides, twice))
-        tasks.append(_task(reports[0].plan, sides, rule, twice, show_flips, looked or {}, hidden))
+        seen = looked or Looked()
+        tasks.append(_task(reports[0].plan, sides, rule, twice, show_flips, seen, hidden))
     path = [
         one for name, report in zip("AB", reports, strict=True) for one in _read_path(name, report)
     ]
     tasks = [replace(task, verdict=apply_path(task.verdict, path)) for task in tasks]
-        seen = looked or Looked()
-        tasks.append(_task(reports[0].plan, sides, rule, twice, show_flips, seen, hidden))
     warnings = _first_tokens(reports[0])
     shown = [
         _side(folder, report, warnings) for folder, report in zip((a, b), reports, strict=True)
