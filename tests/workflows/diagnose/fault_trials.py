@@ -34,6 +34,13 @@ from tests.faulty_front import Change, Exchange, damage_token, in_front, take_fr
 MODEL, PROMPTS, TRIALS, ALPHA, SEED = "embedded", 1200, 20, 0.05, 3
 COUNTS = (100, 200, 400, 800)
 LONG, BLOCK, LAST, TENTH, PLACE = 42, 32, 29, 0.1, 9
+CACHES = {
+    "cache hits only": ("--cache-blocks", "100000", "--cache-fault", "hits"),
+    "evicted, then reloaded wrongly": (
+        "--cache-blocks", "400", "--host-blocks", "100000", "--cache-fault", "reload",
+    ),
+}  # fmt: skip
+"""Options of the embedded server. Half of the prompts are asked before the run."""
 
 
 def ask_all(url: str, out: Path, seed: int, *, half: bool = False) -> None:
@@ -58,11 +65,11 @@ def name_folder(top: Path, name: str) -> Path:
 
 
 @contextmanager
-def _embedded(top: Path, damage: str) -> Iterator[str]:
-    ready = top / f"{damage}.url"
+def _embedded(top: Path, damage: str, *more: str) -> Iterator[str]:
+    ready = top / f"{'_'.join([damage, *more])}.url"
     command = [
         sys.executable, "-m", "launchers._embedded", "--weights", WEIGHTS, "--model",
-        f"{MODEL}={damage}", "--ready-file", ready,
+        f"{MODEL}={damage}", "--ready-file", ready, *more,
     ]  # fmt: skip
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
@@ -103,6 +110,11 @@ def answer_all(top: Path) -> dict[str, Path]:
                 ask_all(url, found[name], len(found))
         found["int3"] = name_folder(top, "int3")
         ask_all(bad, found["int3"], len(found))
+        for name, cache in CACHES.items():
+            url = stack.enter_context(_embedded(top, "none", *cache))
+            found[name] = name_folder(top, name)
+            ask_all(url, name_folder(top, f"{name}, half"), 0, half=True)
+            ask_all(url, found[name], len(found))
     return found
 
 
