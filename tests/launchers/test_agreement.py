@@ -91,6 +91,11 @@ def test_sides_of_trtllm_serve_are_compared(
     assert list_disagreements(_plan("trtllm_disaggregated", same)) == ()
 
 
+def test_prompts_that_fit_into_a_step_are_not_refused() -> None:
+    config = {"config": {"max_num_tokens": 4096, "max_seq_len": 4096}}
+    assert list_disagreements(_plan("trtllm_disaggregated", _sides(config, config))) == ()
+
+
 def test_split_prompts_are_not_refused() -> None:
     config = {"max_num_tokens": 2048, "max_seq_len": 4096}
     sides = _sides(

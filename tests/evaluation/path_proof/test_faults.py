@@ -10,8 +10,8 @@ import pytest
 
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.evaluate import judge_again
-from serve_eval.evaluation.storage.run_folder import read_plan
-from serve_eval.schema import PathClaim, ProofState, Report, Spec, VerdictOutcome
+from serve_eval.evaluation.storage.run_folder import open_folder, read_plan
+from serve_eval.schema import PathClaim, Plan, ProofState, Report, Spec, VerdictOutcome
 from tests.evaluation.path_proof.deployments import CLAIMS, Deployment, PathFault, run
 
 N = 24
@@ -174,6 +174,13 @@ def test_a_finished_run_is_asked_again_if_that_is_expected_later(tmp_path: Path)
     asked = len(deployed.front.asked)
     assert run(deployed, folder, expect=("deterministic",)).path == report.path
     assert len(deployed.front.asked) == asked
+
+
+def test_the_folder_keeps_the_expectations_of_its_last_session(tmp_path: Path) -> None:
+    plan = Plan(model="m", launcher=Spec(name="external"), tasks=())
+    for expect in ({}, {"kv_transfer": True}, {"kv_transfer": False}):
+        with open_folder(tmp_path / "run", replace(plan, expect=expect), {}, own=True):
+            assert read_plan(tmp_path / "run").expect == expect
 
 
 # ------------------------------------------------------------------------------------------------
