@@ -51,6 +51,7 @@ def test_every_flag_that_is_named_exists() -> None:
             ["watch"],
             ["compare"],
             ["invariants"],
+            ["load"],
             ["attribute"],
             ["power"],
             ["rescore"],

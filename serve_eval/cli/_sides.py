@@ -17,6 +17,7 @@ from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.plan.resolve import Resolved
+    from serve_eval.schema import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +45,22 @@ class SideProtocolOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SendingOptions:
-    """Choose how requests are sent to each endpoint."""
+class PacingOptions:
+    """Choose how requests are sent, except how many at a time."""
 
     title: ClassVar[str] = "Requests"
+    rate_limit: shared.RateLimit = None
+    order: shared.Order = None
+    order_seed: shared.OrderSeed = None
+    stream: shared.Stream = None
+    api_key_env: shared.ApiKeyEnv = None
+    header: shared.Header = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendingOptions(PacingOptions):
+    """Choose how requests are sent to each endpoint."""
+
     concurrency: Annotated[
         int | None,
         Setting(
@@ -56,12 +69,6 @@ class SendingOptions:
             key="limits.concurrency",
         ),
     ] = None
-    rate_limit: shared.RateLimit = None
-    order: shared.Order = None
-    order_seed: shared.OrderSeed = None
-    stream: shared.Stream = None
-    api_key_env: shared.ApiKeyEnv = None
-    header: shared.Header = None
 
 
 def settings_with(protocol: SideProtocolOptions, *sections: object) -> dict[str, Any]:
@@ -101,6 +108,17 @@ def check_launched(texts: dict[str, str], settings: dict[str, Any]) -> None:
 def is_endpoint(text: str) -> bool:
     """Return True if a side is the address of a running endpoint."""
     return not Path(text).exists() and not text.endswith((".yaml", ".yml"))
+
+
+def find_endpoint_plan(text: str, settings: dict[str, Any]) -> Plan:
+    """Return the plan of an address or of a plan file."""
+    from serve_eval.errors import PlanError
+
+    if Path(text).is_dir():
+        raise PlanError(f"{text} is a finished run; name a running endpoint or a plan file")
+    if is_endpoint(text):
+        return with_plan({}, {**settings, "base_url": text}).plan
+    return resolve_side(text, settings)[0].plan
 
 
 def resolve_side(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | None]:

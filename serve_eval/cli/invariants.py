@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -14,16 +14,11 @@ from serve_eval.cli._sides import (
     SidePromptOptions,
     SideProtocolOptions,
     check_launched,
-    is_endpoint,
+    find_endpoint_plan,
     new_folder,
-    resolve_side,
     settings_with,
-    with_plan,
 )
 from serve_eval.plugins.setting import Setting
-
-if TYPE_CHECKING:
-    from serve_eval.schema import Plan
 
 UNUSED_TASK = "word_problems"
 """Task of a plan for canaries, which asks none of them. It needs no data set."""
@@ -190,17 +185,6 @@ def _check_canary_options(
         )
 
 
-def _find_plan(a: str, settings: dict[str, Any]) -> Plan:
-    """Return the plan of an address or of a plan file."""
-    from serve_eval.errors import PlanError
-
-    if Path(a).is_dir():
-        raise PlanError(f"{a} is a finished run; name a running endpoint or a plan file")
-    if is_endpoint(a):
-        return with_plan({}, {**settings, "base_url": a}).plan
-    return resolve_side(a, settings)[0].plan
-
-
 def _execute_canaries(a: str, settings: dict[str, Any], out_dir: Path, *, as_json: bool) -> int:
     """Send canaries, with progress on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import Interrupted, run_async
@@ -213,7 +197,7 @@ def _execute_canaries(a: str, settings: dict[str, Any], out_dir: Path, *, as_jso
     from serve_eval.workflows.invariants.canaries.story import check_canaries
     from serve_eval.workflows.invariants.canaries.text import render
 
-    plan = _find_plan(a, settings)
+    plan = find_endpoint_plan(a, settings)
     say(f"serve-eval invariants --canaries: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
@@ -247,7 +231,7 @@ def _execute(
     from serve_eval.workflows.invariants.check import check
     from serve_eval.workflows.invariants.text import render
 
-    plan = _find_plan(a, settings)
+    plan = find_endpoint_plan(a, settings)
     say(f"serve-eval invariants: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:

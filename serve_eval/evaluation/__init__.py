@@ -11,6 +11,7 @@ __all__ = [
     "evaluate",
     "first_token",
     "judges",
+    "passes",
     "plan",
     "prepare",
     "probes",

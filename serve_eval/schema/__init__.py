@@ -45,6 +45,15 @@ from serve_eval.schema.execution import ExecutionResult, ExitReason, Isolation, 
 from serve_eval.schema.invariants import CacheUse, Invariant, Invariants, PressureUse
 from serve_eval.schema.job_size import JobSize
 from serve_eval.schema.judge import Judge, Judgement, JudgeReport, Question
+from serve_eval.schema.load_surface import (
+    LoadBracket,
+    LoadOutcome,
+    LoadPoint,
+    LoadStep,
+    LoadSurface,
+    LoadTask,
+    LoadTime,
+)
 from serve_eval.schema.path import (
     NOT_PROVEN,
     PathClaim,
@@ -194,6 +203,13 @@ __all__ = [
     "LaunchContext",
     "Limits",
     "Load",
+    "LoadBracket",
+    "LoadOutcome",
+    "LoadPoint",
+    "LoadStep",
+    "LoadSurface",
+    "LoadTask",
+    "LoadTime",
     "LogprobsForm",
     "LostServer",
     "Message",

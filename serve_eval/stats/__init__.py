@@ -44,4 +44,5 @@ __all__ = [
     "together",
     "uniform_loss",
     "unpaired_slices",
+    "wilson",
 ]

@@ -9,6 +9,7 @@ __all__ = [
     "drift",
     "export",
     "invariants",
+    "load",
     "measured",
     "references",
     "servers",

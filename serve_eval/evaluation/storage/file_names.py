@@ -52,6 +52,9 @@ PRESSURE_FILE = "pressure.json"
 SALT_FILE = "cache_salt.json"
 """The salt of a check of invariants, or why it has none."""
 
+LOAD_PLAN, LOAD_RESULT = "load_plan.json", "load.json"
+"""The plan and the loads of a check over loads, and its result."""
+
 CANARY_PLAN, CANARY_LOG, CANARIES = "canary_plan.json", "canaries.jsonl", "canaries.json"
 """The seed of a canary pass and what it asks, every reply, and the result."""
 

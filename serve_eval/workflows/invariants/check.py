@@ -33,24 +33,19 @@ OUT/order.json.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError
-from serve_eval.evaluation import first_token
-from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
-from serve_eval.evaluation.engine.progress import Labelled
-from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.endpoint.launch import launch
+from serve_eval.evaluation.passes import PassSettings, ask_pass, prepare_passes, settle_order
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.evaluation.storage import order_seed, run_folder
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import INVARIANTS_PLAN, SERVERS
 from serve_eval.evaluation.storage.reports.invariants_files import (
     drop_invariants,
@@ -58,9 +53,8 @@ from serve_eval.evaluation.storage.reports.invariants_files import (
     write_invariants,
 )
 from serve_eval.evaluation.storage.reports.report_file import has_report
-from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
-from serve_eval.schema import Endpoint, Invariants, Plan, Progress, Spec
+from serve_eval.schema import Endpoint, Invariants, Plan, Progress
 from serve_eval.workflows.invariants.arms import COLD, Arm, arms_of, chunk_arms
 from serve_eval.workflows.invariants.chunk_lengths import Lengths, lengths
 from serve_eval.workflows.invariants.folder import (
@@ -106,12 +100,9 @@ async def check(
     session = _CheckSession(
         plan=plan,
         prepared=prepared,
-        out_dir=out_dir,
+        shared=PassSettings(out_dir=out_dir, progress=progress, environ=environ, notify=notify),
         chunk_tokens=chunk_tokens,
         pressing=Pressing(out_dir=out_dir, plan=plan, prepared=prepared, budget=kv_pressure),
-        progress=progress,
-        environ=environ,
-        notify=notify,
     )
     session.arms, skipped = arms_of(plan, prepared, tokenizer)
     with run_folder.hold(out_dir, INVARIANTS_PLAN, "such checks"):
@@ -139,15 +130,7 @@ async def _prepare(
         raise PlanError(
             "concurrency: these checks need a fixed number", hint="Such as --concurrency 64."
         )
-    plan = replace(plan, limit=plan.limit or LIMIT, repeats=1, repeats_of={}, no_reference=True)
-    plan = replace(plan, verdict=Spec(name="classic"), early_stop=None)
-    extensions.include(plan.include_path)
-    plan = await first_token.settle_prefixes(
-        await with_model(plan, environ), out_dir / COLD, environ
-    )
-    if not out_dir.exists():
-        check_launcher(plan)
-    return plan, await asyncio.to_thread(prepare, plan)
+    return await prepare_passes(plan, out_dir, out_dir / COLD, environ, LIMIT)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,12 +143,9 @@ class _CheckSession:
 
     plan: Plan
     prepared: Sequence[PreparedTask]
-    out_dir: Path
+    shared: PassSettings
     chunk_tokens: Sequence[int]
     pressing: Pressing
-    progress: Progress | None
-    environ: Mapping[str, str]
-    notify: Callable[[str], None]
     arms: list[Arm] = field(default_factory=list)
     texts: dict[str, Lengths | str] = field(default_factory=dict)
     seed: int = 0
@@ -173,9 +153,11 @@ class _CheckSession:
     def open(self) -> None:
         """Read the settings of earlier sessions."""
         self.texts = read_texts(self.out_dir)
-        self.seed = order_seed.settle_shared(self.out_dir, self.plan, [self.out_dir / COLD])
-        if (line := order_seed.not_followed(self.plan, self.seed)) is not None:
-            self.notify(f"warning: {line}")
+        self.seed = settle_order(self.out_dir, self.plan, [self.out_dir / COLD], self.shared.notify)
+
+    @property
+    def out_dir(self) -> Path:
+        return self.shared.out_dir
 
     @property
     def chat(self) -> bool:
@@ -222,14 +204,14 @@ async def _ask_arms(session: _CheckSession, endpoint: Endpoint) -> None:
     for arm in session.list_pending(pressed=False):
         await _ask_arm(session, arm, endpoint)
     if new := session.boundaries_without_texts():
-        async with connect(session.plan, endpoint, session.environ) as client:
+        async with connect(session.plan, endpoint, session.shared.environ) as client:
             found = {size: await lengths(client, int(size), chat=session.chat) for size in new}
         session.texts |= found
         write_texts(session.out_dir, session.texts)
     for arm in session.list_pending(pressed=False):
         await _ask_arm(session, arm, endpoint)
     if not session.pressing.is_ended():
-        async with connect(session.plan, endpoint, session.environ) as client:
+        async with connect(session.plan, endpoint, session.shared.environ) as client:
             await press(session.pressing, client, lambda arm: _ask_arm(session, arm, endpoint))
 
 
@@ -242,7 +224,7 @@ async def _ask_cold(session: _CheckSession, endpoint: Endpoint) -> None:
     if not (pending := [arm for arm in session.list_pending() if arm.prepared is not None]):
         return
     first = pending[0] if pending[0].name == COLD else None
-    async with connect(session.plan, endpoint, session.environ) as client:
+    async with connect(session.plan, endpoint, session.shared.environ) as client:
         if first is not None:
             begun = run_folder.has_answers(session.out_dir / COLD)
             salt = await settle_salt(session.out_dir, client, session.prepared, begun=begun)
@@ -257,13 +239,6 @@ async def _ask_cold(session: _CheckSession, endpoint: Endpoint) -> None:
 
 async def _ask_arm(session: _CheckSession, arm: Arm, endpoint: Endpoint) -> None:
     """Ask what is left of an arm, in its own run folder."""
-    await evaluate(
-        arm.plan,
-        session.out_dir / arm.name,
-        progress=None if session.progress is None else Labelled(session.progress, arm.name),
-        environ=session.environ,
-        launching=lambda *_: nullcontext(endpoint),
-        notify=lambda line: session.notify(f"{arm.name}: {line}"),
-        prepared=arm.prepared,
-        seed=session.seed + arm.shift,
+    await ask_pass(
+        arm.name, arm.plan, arm.prepared, endpoint, session.shared, session.seed + arm.shift
     )

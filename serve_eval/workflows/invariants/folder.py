@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.deployment import chunk_sizes
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.differences import differences
+from serve_eval.evaluation.passes import check_same_passes
 from serve_eval.evaluation.storage.reports.invariants_files import (
     find_chunks,
     read_invariants_plan,
@@ -30,25 +25,10 @@ def bind_folder(out_dir: Path, plan: Plan) -> None:
     Raises RunFolderError if the folder has answers to something else, which would be mixed up with
     these. The concurrency is part of it, since `alone` is compared with it.
     """
-    saved = read_invariants_plan(out_dir) if run_folder.has_answers_below(out_dir) else None
-    if saved is not None and (
-        differing := differences(_extract_binding(saved), _extract_binding(plan))
-    ):
-        raise RunFolderError(
-            f"{out_dir} holds checks of something else:\n"
-            + "\n".join(f"  {line}" for line in differing),
-            hint="Use another folder with -o.",
-        )
+    check_same_passes(
+        out_dir, read_invariants_plan(out_dir), plan, ("concurrency", "stream", "order")
+    )
     write_invariants_plan(out_dir, plan)
-
-
-def _extract_binding(plan: Plan) -> dict[str, Any]:
-    """Return the parts of a plan that must not change, as plain JSON."""
-    found: dict[str, Any] = msgspec.to_builtins(plan)
-    limits = found.pop("limits")
-    for name in run_folder.FREE_FIELDS:
-        found.pop(name, None)
-    return {**found, "limits": {name: limits[name] for name in ("concurrency", "stream", "order")}}
 
 
 def chunk_boundaries(out_dir: Path, chunk_tokens: Sequence[int]) -> list[str]:

@@ -17,6 +17,7 @@ from serve_eval.evaluation.storage.reports import (
     attribution_file,
     comparison_files,
     invariants_files,
+    load_files,
 )
 from serve_eval.schema import Plan, Spec
 
@@ -36,6 +37,11 @@ READERS = {
         "invariants_plan.json",
         invariants_files.INVARIANTS_SCHEMA,
         invariants_files.read_invariants_plan,
+    ),
+    "loads": (
+        "load_plan.json",
+        load_files.LOAD_SCHEMA,
+        load_files.read_load_plan,
     ),
     "attribute": (
         "attribution.json",
@@ -75,6 +81,9 @@ def test_what_this_version_writes_it_reads(tmp_path: Path) -> None:
     plan = Plan(model="m", launcher=Spec(name="simulated"), tasks=(Spec(name="gsm8k"),))
     invariants_files.write_invariants_plan(tmp_path, plan)
     assert invariants_files.read_invariants_plan(tmp_path) == plan
+    asked = load_files.LoadPlan(plan=plan, loads=(1, 64), bisect=True)
+    load_files.write_load_plan(tmp_path, asked)
+    assert load_files.read_load_plan(tmp_path) == asked
 
 
 def test_a_file_without_a_version_is_of_the_first(tmp_path: Path) -> None:
@@ -85,7 +94,13 @@ def test_a_file_without_a_version_is_of_the_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["{", '{"schema_version": "five"}', "[]"])
 def test_a_damaged_file_is_told_as_such(content: str, tmp_path: Path) -> None:
-    for name in ("compare.json", "comparison.json", "invariants_plan.json", "attribution.json"):
+    for name in (
+        "compare.json",
+        "comparison.json",
+        "invariants_plan.json",
+        "load_plan.json",
+        "attribution.json",
+    ):
         (tmp_path / name).write_text(content)
     for _, _, read in READERS.values():
         if read in LENIENT:

@@ -1,0 +1,173 @@
+"""Run `serve-eval load`: measure accuracy over the number of requests in flight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+
+from serve_eval.cli._options import command
+from serve_eval.cli._sides import (
+    PacingOptions,
+    SidePromptOptions,
+    SideProtocolOptions,
+    check_launched,
+    find_endpoint_plan,
+    new_folder,
+    settings_with,
+)
+from serve_eval.plugins.setting import Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from serve_eval.schema import Plan
+
+USUAL = (
+    "tasks",
+    "cases",
+    "dataset_root",
+    "model",
+    "limit",
+    "settings",
+    "loads",
+    "bisect",
+    "launch",
+    "stream",
+    "output_dir",
+    "as_json",
+)
+EXAMPLES = (
+    (
+        "Ask the same problems at five loads:",
+        "serve-eval load host:8000 --tasks gsm8k --dataset-root DIR",
+    ),
+    (
+        "Choose the loads and the number of prompts:",
+        "serve-eval load host:8000 --tasks gsm8k --concurrency 1,8,32 --limit 400",
+    ),
+    (
+        "Find the first load from 1 to 64 that breaks, with few requests:",
+        "serve-eval load host:8000 --tasks gsm8k --concurrency 1,64 --bisect",
+    ),
+    (
+        "Check guided decoding under load:",
+        "serve-eval load host:8000 --tasks json_mode_eval --concurrency 1,8,32",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadsOptions:
+    """Choose the loads."""
+
+    title: ClassVar[str] = "Loads"
+    loads: Annotated[
+        str | None,
+        Setting(
+            "Numbers of requests in flight (default 1,4,16,64,256).",
+            flags=("--concurrency",),
+            metavar="N,N,...",
+        ),
+    ] = None
+    bisect: Annotated[
+        bool,
+        Setting("Only compare the lowest and the highest load, and halve between them."),
+    ] = False
+    launch: Annotated[bool, Setting("Require a plan whose launcher starts servers.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadResultOptions:
+    """Choose the folder and the output."""
+
+    title: ClassVar[str] = "Output"
+    output_dir: Annotated[
+        Path | None,
+        Setting(
+            "Folder (default outputs/<time>_load). An existing one is resumed.",
+            flags=("--output-dir", "-o"),
+            metavar="DIR",
+        ),
+    ] = None
+    as_json: Annotated[bool, Setting("Print load.json.", flags=("--json",))] = False
+
+
+@command(usual=USUAL, examples=EXAMPLES)
+def load(
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENDPOINT", help="A running endpoint (host:port or URL), or a plan file."
+        ),
+    ],
+    prompts: SidePromptOptions,
+    protocol: SideProtocolOptions,
+    loads: LoadsOptions,
+    sending: PacingOptions,
+    result: LoadResultOptions,
+) -> None:
+    """Ask an endpoint the same prompts at several loads, and name the loads that lose accuracy.
+
+    A load is a number of requests in flight. Without --limit, 200 prompts per task are asked, or
+    twice the highest load if that is more. Answers are streamed, unless --no-stream is given. With
+    the same -o, the command resumes an interrupted check.
+
+    Exit codes: 0 nothing found, 1 a load is broken, 2 usage, 3 inconclusive or changed over time, 4
+    endpoint or infrastructure, 5 no answers, 130 interrupted.
+    """
+    from serve_eval.workflows.load.story import LOADS
+
+    settings = settings_with(protocol, prompts, sending)
+    settings.setdefault("stream", True)
+    asked = LOADS if loads.loads is None else parse_loads(loads.loads)
+    if loads.launch:
+        check_launched({"A": a}, settings)
+    out_dir = result.output_dir or new_folder("load")
+    plan = find_endpoint_plan(a, settings)
+    raise typer.Exit(_execute(plan, out_dir, asked, bisect=loads.bisect, as_json=result.as_json))
+
+
+def parse_loads(text: str) -> tuple[int, ...]:
+    """Return the numbers of a list such as 1,4,16. Raises PlanError."""
+    from serve_eval.errors import PlanError
+    from serve_eval.workflows.load.story import check_loads
+
+    try:
+        return check_loads([int(part) for part in text.split(",")])
+    except ValueError as error:
+        raise PlanError(
+            f"--concurrency {text}: expected numbers", hint="Such as --concurrency 1,4,16."
+        ) from error
+
+
+def _execute(
+    plan: Plan, out_dir: Path, loads: Sequence[int], *, bisect: bool, as_json: bool
+) -> int:
+    """Ask, with progress on stderr and the result on stdout. Return the exit code."""
+    from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._kept import explain_kept
+    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.evaluation.storage.file_names import LOAD_RESULT
+    from serve_eval.evaluation.storage.private_files import read_written_text
+    from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.workflows.load.story import measure_load
+    from serve_eval.workflows.load.text import render
+
+    say(f"serve-eval load: folder {out_dir}")
+    shown: Any = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
+    try:
+        found = run_async(
+            measure_load(plan, out_dir, loads, bisect=bisect, progress=shown, notify=say)
+        )
+    except Interrupted:
+        say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
+        return INTERRUPTED
+    if as_json:
+        emit(read_written_text(out_dir / LOAD_RESULT))
+    else:
+        draw(lambda console: render(found, out_dir, console))
+    return found.exit_code

@@ -1,0 +1,202 @@
+"""Measure accuracy over the number of requests in flight, and name the loads that break it.
+
+The same prompts are asked at each load, in one random order. The loads also have a random order,
+and the one asked first is asked again at the end. OUT/<load> and OUT/<load>_again are ordinary run
+folders, OUT/load_plan.json fixes what is asked before the first request, OUT/order.json has the
+seed of both orders, and OUT/load.json is the result. The same command resumes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.evaluation.endpoint.launch import launch
+from serve_eval.evaluation.passes import (
+    PassSettings,
+    check_same_passes,
+    prepare_passes,
+    settle_order,
+)
+from serve_eval.evaluation.run_session import ignore
+from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.file_names import LOAD_PLAN, SERVERS
+from serve_eval.evaluation.storage.reports.load_files import (
+    LOAD_SCHEMA,
+    LoadPlan,
+    drop_load,
+    read_load_plan,
+    write_load,
+    write_load_plan,
+)
+from serve_eval.plugins.scope import with_scope
+from serve_eval.schema import LoadBracket, LoadSurface, LoadTask, Plan, Progress
+from serve_eval.workflows.load.asking import AGAIN, SurfaceSession, describe_shortfalls
+from serve_eval.workflows.load.bisecting import bisect_loads
+from serve_eval.workflows.load.judging import ALPHA, LoadData, find_exit_code, judge_tasks
+from serve_eval.workflows.load.points import LoadPass, describe_points
+
+LOADS = (1, 4, 16, 64, 256)
+"""Default numbers of requests in flight."""
+LIMIT = 200
+"""Least default number of prompts per task; at least twice the highest load is asked."""
+HIGHEST = 100_000
+"""Highest load that is accepted."""
+
+
+def check_loads(loads: Sequence[int]) -> tuple[int, ...]:
+    """Return the loads in ascending order. Raises PlanError for fewer than two, or invalid ones."""
+    found = tuple(sorted(set(loads)))
+    if len(found) < 2 or found[0] < 1 or found[-1] > HIGHEST:
+        raise PlanError(
+            f"--concurrency: expected two or more numbers from 1 to {HIGHEST}",
+            hint="Such as --concurrency 1,4,16,64,256.",
+        )
+    return found
+
+
+@with_scope
+async def measure_load(
+    plan: Plan,
+    out_dir: Path,
+    loads: Sequence[int] = LOADS,
+    *,
+    bisect: bool = False,
+    progress: Progress | None = None,
+    environ: Mapping[str, str] = os.environ,
+    notify: Callable[[str], None] = ignore,
+) -> LoadSurface:
+    """Ask what is left to ask, judge all loads, and write load.json.
+
+    With `bisect`, only the lowest and the highest load are compared, and the loads between them
+    are asked until the first broken one is known. Raises ServeEvalError for what stops a run.
+    """
+    clock, loads = Stopwatch(), check_loads(loads)
+    loads = (loads[0], loads[-1]) if bisect else loads
+    limits = replace(plan.limits, concurrency=loads[0], max_error_rate=1.0)
+    plan, prepared = await prepare_passes(
+        replace(plan, limits=limits),
+        out_dir,
+        out_dir / str(loads[0]),
+        environ,
+        max(LIMIT, 2 * loads[-1]),
+    )
+    shared = PassSettings(out_dir=out_dir, progress=progress, environ=environ, notify=notify)
+    with run_folder.hold(out_dir, LOAD_PLAN, "such checks"):
+        _bind(out_dir, LoadPlan(plan=plan, loads=loads, bisect=bisect))
+        drop_load(out_dir)
+        logs = out_dir / SERVERS
+        logs.mkdir(mode=0o700, exist_ok=True)
+        async with AsyncExitStack() as stack:
+            session = SurfaceSession(
+                plan=plan,
+                prepared=prepared,
+                shared=shared,
+                loads=loads,
+                seed=settle_order(out_dir, plan, [out_dir / str(load) for load in loads], notify),
+                launching=lambda: launch(plan, prepared, logs, notify=notify),
+                stack=stack,
+            )
+            found = await (_bisect(session) if bisect else _ask_all(session))
+        found = replace(found, started_at=clock.started_at, wall_s=clock.wall_s)
+        write_load(out_dir, found)
+    return found
+
+
+def _bind(out_dir: Path, asked: LoadPlan) -> None:
+    """Record what is asked. Raises RunFolderError if the folder has answers to something else."""
+    saved = read_load_plan(out_dir)
+    if saved is not None and run_folder.has_answers_below(out_dir):
+        check_same_passes(out_dir, saved.plan, asked.plan, ("stream", "order"))
+        if (saved.loads, saved.bisect) != (asked.loads, asked.bisect):
+            how = " by bisection" if saved.bisect else ""
+            raise RunFolderError(
+                f"{out_dir} holds the loads {', '.join(map(str, saved.loads))}{how}",
+                hint="Use another folder with -o.",
+            )
+    write_load_plan(out_dir, asked)
+
+
+async def _ask_all(session: SurfaceSession) -> LoadSurface:
+    """Ask every load, and the first one again."""
+    for load in session.order:
+        await session.ask(str(load), load)
+    tasks, warnings = await _judge_loads(session)
+    return _surface(session, tasks, None, warnings)
+
+
+async def _bisect(session: SurfaceSession) -> LoadSurface:
+    """Compare the ends, and search between them for the strongest difference."""
+    for load in session.order:
+        await session.ask(str(load), load)
+    tasks, warnings = _judge(session, session.order[0], None)
+    broken = [task for task in tasks if task.broken]
+    if not broken:
+        return _surface(session, tasks, None, warnings)
+    strongest = min(broken, key=lambda task: min(point.p for point in task.points))
+    point = strongest.points[-1]
+    bracket = await bisect_loads(session, strongest.task, rises=point.won > point.lost)
+    tasks, warnings = await _judge_loads(session)
+    return _surface(session, tasks, bracket, warnings)
+
+
+async def _judge_loads(session: SurfaceSession) -> tuple[tuple[LoadTask, ...], list[str]]:
+    """Ask the first finished load again, and judge."""
+    first = next((load for load in session.order if session.is_done(str(load))), None)
+    again = None
+    if first is not None:
+        await session.ask(f"{first}{AGAIN}", first)
+        again = session.find(f"{first}{AGAIN}")
+    return _judge(session, first, again)
+
+
+def _judge(
+    session: SurfaceSession, first: int | None, again: LoadPass | None
+) -> tuple[tuple[LoadTask, ...], list[str]]:
+    """Judge the finished passes."""
+    passes = {load: one for load in session.loads if (one := session.find(str(load))) is not None}
+    warnings = [f"load {name}: given up: {why}" for name, why in session.gave_up.items()]
+    if not passes or first is None:
+        raise RunFolderError(
+            f"no load could be asked to the end: {'; '.join(session.gave_up.values())}"
+        )
+    points, data = {}, {}
+    for task in (p.task.name for p in session.prepared):
+        data[task] = LoadData(
+            loads=session.loads,
+            answers={load: one.read_answers(task) for load, one in passes.items()},
+            first=first,
+            again=None if again is None else again.read_answers(task),
+        )
+        points[task] = describe_points(data[task], passes, again, task)
+    return judge_tasks(data, points), [*warnings, *describe_shortfalls(passes)]
+
+
+def _surface(
+    session: SurfaceSession,
+    tasks: tuple[LoadTask, ...],
+    bracket: LoadBracket | None,
+    warnings: Sequence[str],
+) -> LoadSurface:
+    lowest = session.find(str(next(p.load for p in tasks[0].points if p.outcome != "gave up")))
+    assert lowest is not None
+    return LoadSurface(
+        schema_version=LOAD_SCHEMA,
+        model=session.plan.model,
+        base_url=lowest.report.endpoint.base_url,
+        alpha=ALPHA,
+        order=session.order,
+        seed=session.seed,
+        tasks=tasks,
+        bracket=bracket if any(task.broken for task in tasks) else None,
+        requests=session.count_requests(),
+        exit_code=find_exit_code(tasks),
+        started_at="",
+        wall_s=0.0,
+        warnings=tuple(warnings),
+    )

@@ -1,0 +1,148 @@
+"""`serve-eval load` against servers whose answers depend on the number of requests in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.evaluation.storage.order_seed import read_seeds
+from serve_eval.schema import LoadSurface
+from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
+from serve_eval.workflows.load.asking import shuffle_loads
+from serve_eval.workflows.load.story import check_loads, measure_load
+from tests.cli.command import serve_eval
+from tests.scripted_server import ScriptedServer, answer, models
+from tests.workflows.load.batch_server import BatchServer, plan_of, targets_of
+
+PROMPTS = 64
+LOADS = (1, 4, 16)
+
+
+def _measure(
+    out: Path, loads: tuple[int, ...] = LOADS, *, bisect: bool = False, **server: Any
+) -> tuple[LoadSurface, BatchServer]:
+    batches = BatchServer(targets=targets_of(PROMPTS), **server)
+
+    async def run() -> LoadSurface:
+        async with batches.server().serve() as url:
+            return await measure_load(plan_of(url, PROMPTS), out, loads, bisect=bisect, environ={})
+
+    return asyncio.run(run()), batches
+
+
+def test_answers_that_are_wrong_from_a_load_on_are_found_and_where_they_part(
+    tmp_path: Path,
+) -> None:
+    found, batches = _measure(tmp_path / "out", damage=lambda prompt, load, before: load >= 4)
+    [task] = found.tasks
+    assert (task.words, task.broken, found.exit_code) == ("broken from 4 on", (4, 16), FAIL)
+    assert found.requests == batches.asked == 4 * PROMPTS
+    worst = task.points[-1]
+    assert worst.places is not None
+    # The text of the server parts at its ninth word, whatever words come before.
+    assert (worst.places.unit, worst.places.usual) == ("word", 8)
+    assert worst.places.at_usual >= 0.8 * worst.changed
+    assert worst.ttft_s is not None
+    assert set(worst.ttft_s) == {"p50", "p99"}
+    assert [point.in_flight for point in task.points] == list(LOADS)
+    assert all(point.right_per_s is not None for point in task.points)
+
+
+def test_a_load_that_alone_is_wrong_is_named_beside_sound_numerics(tmp_path: Path) -> None:
+    found, _ = _measure(
+        tmp_path / "out", damage=lambda prompt, load, before: load == 4, numerics=0.1
+    )
+    assert (found.tasks[0].words, found.exit_code) == ("broken only at 4", FAIL)
+
+
+def test_a_change_over_time_is_not_taken_for_load_and_the_command_resumes(
+    tmp_path: Path,
+) -> None:
+    def late(prompt: str, load: int, before: int) -> bool:
+        return before >= PROMPTS
+
+    found, _ = _measure(tmp_path / "out", damage=late)
+    [task] = found.tasks
+    assert task.time is not None
+    assert (task.time.changed, task.broken, found.exit_code) == (True, (), UNDECIDED)
+    assert task.words.startswith(f"changed over time: at {found.order[0]} in flight, ")
+    seed = read_seeds(tmp_path / "out", plan_of("http://h/v1", PROMPTS)).samples
+    assert (found.seed, found.order) == (seed, shuffle_loads(LOADS, seed))
+    again, batches = _measure_again(tmp_path / "out")
+    assert (again.tasks, batches.asked) == (found.tasks, 0)
+
+
+def _measure_again(out: Path) -> tuple[LoadSurface, BatchServer]:
+    """Repeat a finished check, of which nothing is left to ask."""
+    batches = BatchServer(targets={})
+    plan = json.loads((out / "load_plan.json").read_text())["plan"]
+    plan_again = plan_of(plan["launcher"]["options"]["base_url"], PROMPTS)
+    return asyncio.run(measure_load(plan_again, out, LOADS, environ={})), batches
+
+
+def test_a_load_at_which_every_request_fails_is_named_for_its_failures(tmp_path: Path) -> None:
+    found, _ = _measure(tmp_path / "out", refuse_from=16)
+    [task] = found.tasks
+    assert (task.words, task.failing, task.broken) == ("requests fail from 16 on", (16,), ())
+    # If a busy machine splits the first batch, its requests are answered and the pass ends.
+    given_up = task.points[-1].outcome == "gave up"
+    assert (given_up or task.points[-1].outcome == "fails", found.exit_code) == (True, FAIL)
+    assert any("load 16: given up" in line for line in found.warnings) == given_up
+
+
+def test_a_bisection_finds_the_first_load_that_breaks(tmp_path: Path) -> None:
+    found, batches = _measure(
+        tmp_path / "out", (1, 16), bisect=True, damage=lambda prompt, load, before: load >= 5
+    )
+    assert found.bracket is not None
+    assert (found.bracket.good, found.bracket.bad, found.bracket.undecided) == (4, 5, None)
+    assert [step.load for step in found.bracket.steps] == [4, 8, 6, 5]
+    assert found.requests == batches.asked == (2 + 4 + 1) * PROMPTS
+
+
+def test_a_bisection_of_a_sound_server_asks_only_the_ends(tmp_path: Path) -> None:
+    found, batches = _measure(tmp_path / "out", (1, 16), bisect=True)
+    assert (found.tasks[0].words, found.bracket, found.exit_code) == ("nothing found", None, PASS)
+    assert batches.asked == 2 * PROMPTS
+
+
+def test_a_folder_keeps_its_loads(tmp_path: Path) -> None:
+    async def run() -> str:
+        server = ScriptedServer([answer("#### 1")], routes={"/v1/models": models("m")})
+        async with server.serve() as url:
+            plan = plan_of(url, 8)
+            first = await measure_load(plan, tmp_path / "out", (1, 2), environ={})
+            assert first.exit_code == UNDECIDED, "8 prompts are too few"
+            with pytest.raises(RunFolderError) as error:
+                await measure_load(plan, tmp_path / "out", (1, 3), environ={})
+        return str(error.value)
+
+    assert "holds the loads 1, 2" in asyncio.run(run())
+
+
+def test_the_command_prints_what_was_not_tested_and_its_json(tmp_path: Path) -> None:
+    server = ScriptedServer([answer("#### 1")], routes={"/v1/models": models("m")})
+    with server.serve_in_thread() as url:
+        command = ("load", url, "--tasks", "word_problems", "--limit", "8", "--concurrency", "1,32")
+        said = serve_eval(*command, "-o", tmp_path / "out", COLUMNS="80")
+        parsed = serve_eval(*command, "-o", tmp_path / "out", "--json")
+    assert said.returncode == UNDECIDED, said.stderr
+    assert "too few answers to conclude anything" in said.stdout
+    assert "load 32: at most 8 requests were in flight" in said.stdout
+    table = said.stdout.partition("load  value")[2].partition("word_problems:")[0]
+    assert all(len(line) <= 80 for line in table.splitlines())
+    assert json.loads(parsed.stdout)["exit_code"] == UNDECIDED
+
+
+@pytest.mark.parametrize("given", ["8", "1,x", "0,4", "4,4"])
+def test_a_list_of_loads_needs_two_numbers(given: str) -> None:
+    said = serve_eval("load", "host:1", "--concurrency", given)
+    assert said.returncode == 2
+    assert "--concurrency" in said.stderr
+    with pytest.raises(PlanError):
+        check_loads([4, 4])
