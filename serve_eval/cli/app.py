@@ -23,6 +23,7 @@ COMMANDS = {
     "compare": ("compare.compare", "Compare two endpoints: is B worse than A?"),
     "verify": ("verify.verify", "Check in seconds that this is still the same model."),
     "invariants": ("invariants.invariants", "Check that caching and batching change no answers."),
+    "bisect": ("bisect.bisect", "Find the option or image that broke the accuracy."),
     "attribute": ("attribute.attribute", "Find the worker that gives wrong answers."),
     "smoke": ("smoke.smoke", "Check in seconds which features an endpoint has."),
     "watch": ("watch.watch", "Watch a production endpoint and raise alarms."),

@@ -85,8 +85,9 @@ class Posterior:
         """The posterior of each suspect, in their order; the sum is 1."""
         import numpy
 
-        weights: FloatArray = numpy.exp(self._log)
-        return weights / weights.sum()
+        weights = numpy.exp(self._log)
+        shares: FloatArray = weights / weights.sum()
+        return shares
 
     @property
     def leading(self) -> tuple[Suspect, float]:

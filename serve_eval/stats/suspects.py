@@ -101,7 +101,8 @@ class SearchSpace:
         import numpy
 
         given = numpy.array([suspect.prior for suspect in self.suspects])
-        return given / given.sum()
+        shares: FloatArray = given / given.sum()
+        return shares
 
 
 def space_of_options(count: int, *, seed: int = 0) -> SearchSpace:
