@@ -190,8 +190,11 @@ def _show(found: Configurations, *, as_json: bool) -> None:
     if as_json:
         emit(pretty_json(shown.content).decode())
         return
-    what = "steps after the good one" if found.space.ordered else "options that differ"
-    lines = [f"{len(found.changes)} {what}:", *shown.lines(), "nothing was sent"]
+    number = len(found.changes)
+    what = "option that differs" if number == 1 else "options that differ"
+    if found.space.ordered:
+        what = f"step{'' if number == 1 else 's'} after the good one"
+    lines = [f"{number} {what}:", *shown.lines(), "nothing was sent"]
     emit(clean("\n".join(lines) + "\n"))
 
 

@@ -77,8 +77,8 @@ class Bisection:
     `ordered`: the changes are steps in a row. `tasks` are those that the later steps ask. `margin`
     is the drop in points that counts as worse (None: not known yet), `alpha` bounds both error
     rates of a step, `confidence` is the posterior that ends the search. `suspects` are the most
-    probable hypotheses. `ending` is why the search ended: found, budget or exhausted (None: it goes
-    on). `gpu_hours` is None if the launcher does not know its GPUs.
+    probable hypotheses. `ending` is why the search ended: found, budget, exhausted, unconfirmed or
+    weak (None: it goes on). `gpu_hours` is None if the launcher does not know its GPUs.
     """
 
     schema_version: int

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 SuspectKind = Literal["none", "outside", "other", "together", "either", "from"]
 
-NOTHING, OUTSIDE, OTHER = 0.20, 0.03, 0.02
+NOTHING, OUTSIDE, OTHER = 0.20, 0.06, 0.01
 """Probabilities, before any test, that nothing fails, that everything does, and of no rule."""
-SINGLE, PAIR, EITHER = 0.50, 0.14, 0.04
+SINGLE, PAIR, EITHER = 0.50, 0.14, 0.08
 """The same for single options, pairs that fail only together, and two that fail alone, each shared
 among all of its kind. A further member divides the probability of a set by `LESS`."""
 LESS = 4.0
@@ -88,12 +88,15 @@ class SearchSpace:
         """A row per suspect and a column per configuration: see `Suspect.fails`."""
         import numpy
 
-        return numpy.array(
+        found = numpy.array(
             [
                 [suspect.fails(one, ordered=self.ordered) for one in self.configurations]
                 for suspect in self.suspects
             ]
         )
+        # A failure without a rule still is one: of the bad side, nothing else would be searched.
+        found[[one.kind == "other" for one in self.suspects], self.places[self.bad]] = 1.0
+        return found
 
     @cached_property
     def priors(self) -> FloatArray:

@@ -164,5 +164,5 @@ def _text(leaf: Leaf, value: Any) -> str:
         return "not set"
     if looks_secret(leaf.path[-1]):
         return "***"
-    text = msgspec.json.encode(value, enc_hook=str).decode()
+    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."

@@ -50,9 +50,10 @@ class BisectionPreview:
         yield f"step 2, if step 1 is worse: {self.second or 'none'}"
         yield f"step 3, if step 2 is worse: {self.if_worse or 'none'}"
         yield f"step 3, if step 2 is the same: {self.if_same or 'none'}"
+        mean, most = self.cost.mean + 1, self.cost.most + 1
         yield (
-            f"expected server starts: {self.cost.mean + 1:.1f} if step 1 is worse (at most"
-            f" {self.cost.most + 1} in 19 of 20 simulated searches), else 2"
+            f"server starts: {mean:.1f} expected if step 1 is worse ({most} in 19 of 20 searches),"
+            " else 2"
         )
 
 

@@ -12,7 +12,7 @@ from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.bisect.configurations import Configurations
 from serve_eval.workflows.bisect.testing import Tested
 
-ALPHA = 0.01
+ALPHA = 0.005
 """Largest probability of each error of a test: "worse" of a configuration that lost less than the
 margin, and "same" of one that lost more."""
 CONFIDENCE = 0.95
@@ -20,9 +20,18 @@ CONFIDENCE = 0.95
 SHOWN = 5
 """Number of hypotheses that the result lists."""
 LEAST_SHOWN = 0.005
-FOUND, BUDGET, EXHAUSTED, UNCONFIRMED = "found", "budget", "exhausted", "unconfirmed"
+FOUND, BUDGET, EXHAUSTED, UNCONFIRMED, WEAK = (
+    "found",
+    "budget",
+    "exhausted",
+    "unconfirmed",
+    "weak",
+)
 """Why a search ends. Exhausted: no further configuration would tell enough. Unconfirmed: the bad
-configuration is neither worse than the good one nor the same."""
+configuration is neither worse than the good one nor the same. Weak: the latest tests decided
+nothing."""
+MOST_UNDECIDED = 3
+"""Number of tests in a row that may decide nothing: the drop is then too small for the prompts."""
 _CULPRITS = ("together", "either", "from")
 _ANSWERS = {BisectionResult.WORSE: True, BisectionResult.SAME: False}
 
@@ -78,6 +87,8 @@ def choose(
         posterior = weigh(found, tests)
         if posterior.leading[1] > CONFIDENCE:
             return FOUND
+        if _is_weak(tests):
+            return WEAK
         following = _follow(tests, found, posterior, key)
     if following is None:
         return EXHAUSTED
@@ -98,6 +109,12 @@ def _follow(
     return posterior.choose(
         tested=tested, chances=chances, running=[one for one in running if one not in tested]
     )
+
+
+def _is_weak(tests: Sequence[BisectionStep]) -> bool:
+    served = [step.result for step in tests if step.result is not BisectionResult.NO_START]
+    latest = served[-MOST_UNDECIDED:]
+    return latest == [BisectionResult.UNDECIDED] * MOST_UNDECIDED
 
 
 def _is_spent(state: Bisection, rules: BisectRules, *, needs_start: bool) -> bool:

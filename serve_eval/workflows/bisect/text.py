@@ -14,7 +14,14 @@ from serve_eval.report.layout import say
 from serve_eval.report.text import clean
 from serve_eval.schema import Bisection, BisectionResult, BisectionStep, BisectionSuspect
 from serve_eval.workflows.bisect.configurations import Configurations
-from serve_eval.workflows.bisect.search import BUDGET, EXHAUSTED, FOUND, UNCONFIRMED
+from serve_eval.workflows.bisect.search import (
+    BUDGET,
+    EXHAUSTED,
+    FOUND,
+    MOST_UNDECIDED,
+    UNCONFIRMED,
+    WEAK,
+)
 
 _STYLES = {
     BisectionResult.WORSE: "bold red",
@@ -76,8 +83,8 @@ def conclude(state: Bisection, found: Configurations) -> Iterator[str]:
     if state.margin is not None:
         told = ", ".join(state.tasks)
         yield (
-            f"worse: a drop of more than {state.margin:.3g} points of {told}; each result errs with"
-            f" a probability of at most {state.alpha:g}"
+            f"worse: a drop above {state.margin:.3g} points ({told}); each result errs with at most"
+            f" {f'{state.alpha:g}'.removeprefix('0')}"
         )
     if not state.suspects:
         return
@@ -124,6 +131,11 @@ def _explain_end(state: Bisection, found: Configurations) -> str:
         drop = state.steps[1].difference
         shown = "" if drop is None else f"; the difference is {drop:+.3g} points"
         return f"{found.last} is neither worse than {found.first} nor the same{shown}"
+    if state.ending == WEAK:
+        return (
+            f"{MOST_UNDECIDED} steps in a row were undecided: the drop is too small for"
+            f" {state.samples} samples"
+        )
     if state.ending == EXHAUSTED:
         return "no further configuration would tell enough"
     return "the search has not ended"
@@ -147,7 +159,7 @@ def suggest(state: Bisection, found: Configurations, out_dir: Path) -> str | Non
     """Return the command that comes next, or None."""
     if state.ending == BUDGET:
         return "the same command with a larger budget and the same -o goes on"
-    if state.ending == UNCONFIRMED:
+    if state.ending in (UNCONFIRMED, WEAK):
         return "a larger --limit, or a larger --margin, with another -o"
     if state.exit_code != 1:
         return None
