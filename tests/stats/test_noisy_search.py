@@ -118,11 +118,26 @@ def test_the_posterior_is_normal_and_moves_with_the_evidence(data: st.DataObject
         assert factor == pytest.approx(expected)
 
 
-@given(st.sampled_from(SPACES))
-def test_information_is_never_negative_nor_above_one_bit(space: SearchSpace) -> None:
+@pytest.mark.parametrize("space", SPACES)
+def test_information_is_what_a_result_tells_about_the_suspects(space: SearchSpace) -> None:
+    """It is the mutual information of the suspect and the result, summed here term by term."""
     posterior = Posterior(space, RATES)
+    posterior.update(space.bad, worse=True)
     bits = posterior.information()
-    assert ((bits > -1e-12) & (bits < 1.0)).all()
+    shares = posterior.probabilities
+    for place, configuration in enumerate(space.configurations):
+        worse = [
+            0.5 if fails == 0.5 else 1 - RATES.beta if fails else RATES.alpha
+            for fails in space.fails[:, place]
+        ]
+        each = [worse, [1 - one for one in worse]]
+        mixed = [sum(p * q for p, q in zip(shares, row, strict=True)) for row in each]
+        expected = sum(
+            p * q * math.log2(q / of_all)
+            for row, of_all in zip(each, mixed, strict=True)
+            for p, q in zip(shares, row, strict=True)
+        )
+        assert bits[place] == pytest.approx(expected, abs=1e-12), configuration
     chosen = posterior.choose(tested=(), chances=[1.0] * len(bits))
     assert chosen == space.configurations[int(bits.round(12).argmax())]
 

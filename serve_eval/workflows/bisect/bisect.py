@@ -48,7 +48,7 @@ from serve_eval.workflows.bisect.search import (
 )
 from serve_eval.workflows.bisect.testing import (
     NO_SERVER,
-    Tested,
+    StepOutcome,
     plan_reference,
     plan_test,
     read_failure,
@@ -233,7 +233,7 @@ async def _ask_reference(session: _BisectSession) -> None:
     run = locate_run(session.out_dir, 0)
     write_references(session.out_dir, run, report, session.prepared, session.level)
     asked = sum(task.result.scored for task in report.tasks)
-    tested = Tested(result=BisectionResult.REFERENCE, asked=asked)
+    tested = StepOutcome(result=BisectionResult.REFERENCE, asked=asked)
     _end(session, tested, starts, gpu_s)
 
 
@@ -261,7 +261,7 @@ async def _test(session: _BisectSession, configuration: int) -> None:
     session.notify(f"step {number}: {tested.result}")
 
 
-def _end(session: _BisectSession, tested: Tested, starts: int, gpu_s: float) -> None:
+def _end(session: _BisectSession, tested: StepOutcome, starts: int, gpu_s: float) -> None:
     held = session.held
 
     def spend(step: BisectionStep) -> BisectionStep:

@@ -10,7 +10,7 @@ from serve_eval.stats.noisy_search import ErrorRates, Posterior
 from serve_eval.stats.suspects import start_chances
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.bisect.configurations import Configurations
-from serve_eval.workflows.bisect.testing import Tested
+from serve_eval.workflows.bisect.testing import StepOutcome
 
 ALPHA = 0.005
 """Largest probability of each error of a test: "worse" of a configuration that lost less than the
@@ -140,7 +140,7 @@ def begin_step(
 def end_step(
     state: Bisection,
     found: Configurations,
-    tested: Tested,
+    tested: StepOutcome,
     spend: Callable[[BisectionStep], BisectionStep],
 ) -> Bisection:
     """Return the state with the result of its last step, and the posterior after it.

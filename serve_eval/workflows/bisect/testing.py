@@ -26,7 +26,7 @@ used by the good configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tested:
+class StepOutcome:
     """The result of a test: see BisectionStep. `task` is the one that fell most, if any is worse.
 
     `margin` is half of its drop, in points.
@@ -81,7 +81,7 @@ def plan_test(
     )
 
 
-def read_result(report: Report, *, level: float | None = None) -> Tested:
+def read_result(report: Report, *, level: float | None = None) -> StepOutcome:
     """Return the result of a finished run.
 
     Worse: one task is. Same: every task is. With a `level`, the run had no margin: a drop is shown
@@ -98,13 +98,13 @@ def read_result(report: Report, *, level: float | None = None) -> Tested:
         task = min(worse, key=lambda name: known.get(name, 0.0))
         drop = known.get(task)
         half = None if drop is None else abs(drop) / 2
-        return Tested(
+        return StepOutcome(
             result=BisectionResult.WORSE, asked=asked, difference=drop, task=task, margin=half
         )
     if all(result is BisectionResult.SAME for result in found.values()):
-        return Tested(result=BisectionResult.SAME, asked=asked, difference=difference)
+        return StepOutcome(result=BisectionResult.SAME, asked=asked, difference=difference)
     reasons = dict.fromkeys(line for task in report.tasks for line in task.verdict.reasons)
-    return Tested(
+    return StepOutcome(
         result=BisectionResult.UNDECIDED,
         asked=asked,
         difference=difference,
@@ -112,10 +112,10 @@ def read_result(report: Report, *, level: float | None = None) -> Tested:
     )
 
 
-def read_failure(error: Exception) -> Tested:
+def read_failure(error: Exception) -> StepOutcome:
     """Return the result of a configuration that cannot start or serve."""
     first = str(error).strip().partition("\n")[0]
-    return Tested(result=BisectionResult.NO_START, reason=first)
+    return StepOutcome(result=BisectionResult.NO_START, reason=first)
 
 
 def _judge(task: TaskReport, level: float | None) -> BisectionResult:
