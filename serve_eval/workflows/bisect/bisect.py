@@ -74,7 +74,7 @@ async def bisect(
     RunFolderError for the folder of another search. The folder keeps the steps so far.
     """
     clock = Stopwatch()
-    prepared = await prepare_both(found, rules)
+    prepared = await prepare_both(found, rules, environ)
     with run_folder.hold(out_dir, BISECTION_PLAN, "bisection"):
         bind_folder(out_dir, found, rules.margin)
         state = find_bisection(out_dir) or _begin(found, rules, prepared, clock)
@@ -101,7 +101,9 @@ async def bisect(
     return session.state
 
 
-async def prepare_both(found: Configurations, rules: BisectRules) -> list[PreparedTask]:
+async def prepare_both(
+    found: Configurations, rules: BisectRules, environ: Mapping[str, str]
+) -> list[PreparedTask]:
     """Return the tasks of the good configuration, after checking that the bad one asks the same.
 
     Raises PlanError for options that cannot be launched, for tasks that cannot be compared, and for
@@ -109,7 +111,7 @@ async def prepare_both(found: Configurations, rules: BisectRules) -> list[Prepar
     """
     good, bad = found.good, found.make(found.space.bad)
     extensions.include(good.include_path)
-    good = await with_model(good, os.environ)
+    good = await with_model(good, environ)
     for plan in (good, bad):
         check_launcher(plan)
     if rules.budget_gpu_hours is not None and count_gpus(good) is None:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from serve_eval.errors import LaunchError, PlanError, RunFolderError
+from serve_eval.errors import EndpointError, LaunchError, PlanError, RunFolderError
+from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.reports.bisection_files import find_bisection
 from serve_eval.evaluation.storage.reports.report_file import read_report
@@ -100,12 +101,25 @@ def test_a_step_is_found_around_one_that_cannot_start(tmp_path: Path) -> None:
     assert "1 configuration cannot start" in text
 
 
-def test_steps_that_cannot_start_leave_several_suspects(tmp_path: Path) -> None:
-    found = build_steps(2, steps=("v1", "v2", "v3", "v4"), dead_steps=["v2", "v3"], **SURE)
-    state = _search(found, tmp_path / "out")
+def test_steps_that_cannot_start_or_serve_leave_several_suspects(tmp_path: Path) -> None:
+    found = build_steps(2, steps=("v1", "v2", "v3", "v4"), dead_steps=["v2"], **SURE)
+
+    @asynccontextmanager
+    async def launching(
+        plan: Plan, prepared: Sequence[PreparedTask], folder: Path
+    ) -> AsyncIterator[Endpoint]:
+        if plan.launcher.options["step"] == "v3":
+            raise EndpointError("too many requests failed")
+        async with launch(plan, prepared, folder) as endpoint:
+            yield endpoint
+
+    state = _search(found, tmp_path / "out", launching=launching)
     assert (state.ending, state.exit_code) == ("exhausted", 3)
     assert {one.members for one in state.suspects[:3]} == {("v2",), ("v3",), ("v4",)}
-    assert "undecided: no further configuration would tell enough" in _print(state, found, tmp_path)
+    text = _print(state, found, tmp_path)
+    assert "undecided: no further configuration would tell enough" in text
+    assert "cannot start: too many requests failed" in text
+    assert "2 configurations cannot start" in text
 
 
 def test_nothing_broken_ends_after_two_starts(tmp_path: Path) -> None:
