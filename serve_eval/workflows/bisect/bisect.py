@@ -35,7 +35,11 @@ from serve_eval.schema import Bisection, BisectionResult, BisectionStep, Plan, P
 from serve_eval.workflows.bisect.configurations import Configurations
 from serve_eval.workflows.bisect.folder import bind_folder, locate_run
 from serve_eval.workflows.bisect.held import HeldServer, count_gpus
-from serve_eval.workflows.bisect.reference import check_tasks, write_references
+from serve_eval.workflows.bisect.reference import (
+    check_tasks,
+    list_usual_margins,
+    write_references,
+)
 from serve_eval.workflows.bisect.search import (
     ALPHA,
     CONFIDENCE,
@@ -258,7 +262,12 @@ async def _test(session: _BisectSession, configuration: int) -> None:
             raise
         tested = read_failure(error)
     else:
-        tested = read_result(report, level=session.level if state.margin is None else None)
+        full = state.margin is None
+        tested = read_result(
+            report,
+            level=session.level if full else None,
+            usual=list_usual_margins(session.prepared) if full else None,
+        )
     _end(session, tested, starts, gpu_s)
     session.notify(f"step {number}: {tested.result}")
 

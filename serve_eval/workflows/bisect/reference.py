@@ -19,6 +19,7 @@ from serve_eval.evaluation.storage.file_names import BISECTION_REFERENCES
 from serve_eval.evaluation.storage.private_files import write_private
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import MEAN, Report
+from serve_eval.stats.classic import classic_test
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_samples import SampleScores
 
@@ -43,6 +44,16 @@ def check_tasks(prepared: Sequence[PreparedTask]) -> None:
     ]
     if problems:
         raise PlanError(problems, hint="Leave these tasks out: --tasks A,B.")
+
+
+def list_usual_margins(prepared: Sequence[PreparedTask]) -> dict[str, float]:
+    """Return the drop in points that the classic test of each task detects, at its own alpha."""
+    found = {}
+    for p in prepared:
+        h = p.hypothesis
+        limit = classic_test(len(p.dataset.samples), 0.0, h.sigma, h.alpha, h.beta, True).threshold
+        found[p.task.name] = abs(limit)
+    return found
 
 
 def write_references(

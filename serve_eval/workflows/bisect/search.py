@@ -158,9 +158,10 @@ def end_step(
             reason=tested.reason,
         )
     )
-    if not tests_of(replace(state, steps=tuple(before))) and tested.task is not None:
+    if not tests_of(replace(state, steps=tuple(before))):
         margin = tested.margin if state.margin is None else state.margin
-        state = replace(state, tasks=(tested.task,), margin=margin)
+        tasks = state.tasks if tested.task is None else (tested.task,)
+        state = replace(state, tasks=tasks, margin=margin)
     posterior = weigh(found, [*before, last])
     suspects = list_suspects(found, posterior)
     last = replace(last, leading=suspects[0].text, posterior=suspects[0].posterior)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ used by the good configuration."""
 class StepOutcome:
     """The result of a test: see BisectionStep. `task` is the one that fell most, if any is worse.
 
-    `margin` is half of its drop, in points.
+    `margin` is half of its drop, in points; of the same, the drop that is excluded.
     """
 
     result: BisectionResult
@@ -81,13 +82,21 @@ def plan_test(
     )
 
 
-def read_result(report: Report, *, level: float | None = None) -> StepOutcome:
+def read_result(
+    report: Report, *, level: float | None = None, usual: Mapping[str, float] | None = None
+) -> StepOutcome:
     """Return the result of a finished run.
 
     Worse: one task is. Same: every task is. With a `level`, the run had no margin: a drop is shown
-    by its p-value at that level, and excluded down to the rule's own margin.
+    by its p-value at that level, and it is excluded down to the `usual` margin of each task.
     """
-    found = {task.result.task: _judge(task, level) for task in report.tasks}
+    margins = usual or {}
+    found = {
+        task.result.task: _judge(task)
+        if level is None
+        else _judge_in_full(task, level, margins.get(task.result.task, 0.0))
+        for task in report.tasks
+    }
     asked = sum(task.result.scored + task.result.failed for task in report.tasks)
     drops = {task.result.task: _difference(task) for task in report.tasks}
     worse = [name for name, result in found.items() if result is BisectionResult.WORSE]
@@ -102,7 +111,12 @@ def read_result(report: Report, *, level: float | None = None) -> StepOutcome:
             result=BisectionResult.WORSE, asked=asked, difference=drop, task=task, margin=half
         )
     if all(result is BisectionResult.SAME for result in found.values()):
-        return StepOutcome(result=BisectionResult.SAME, asked=asked, difference=difference)
+        return StepOutcome(
+            result=BisectionResult.SAME,
+            asked=asked,
+            difference=difference,
+            margin=max(margins.values(), default=None),
+        )
     reasons = dict.fromkeys(line for task in report.tasks for line in task.verdict.reasons)
     return StepOutcome(
         result=BisectionResult.UNDECIDED,
@@ -118,21 +132,23 @@ def read_failure(error: Exception) -> StepOutcome:
     return StepOutcome(result=BisectionResult.NO_START, reason=first)
 
 
-def _judge(task: TaskReport, level: float | None) -> BisectionResult:
-    verdict = task.verdict
-    if level is None:
-        known = {
-            VerdictOutcome.FAIL: BisectionResult.WORSE,
-            VerdictOutcome.PASS: BisectionResult.SAME,
-        }
-        return known.get(verdict.outcome, BisectionResult.UNDECIDED)
-    paired = verdict.paired
-    if paired is None or verdict.outcome is VerdictOutcome.ERROR:
+def _judge(task: TaskReport) -> BisectionResult:
+    known = {
+        VerdictOutcome.FAIL: BisectionResult.WORSE,
+        VerdictOutcome.PASS: BisectionResult.SAME,
+    }
+    return known.get(task.verdict.outcome, BisectionResult.UNDECIDED)
+
+
+def _judge_in_full(task: TaskReport, level: float, margin: float) -> BisectionResult:
+    paired = task.verdict.paired
+    if paired is None or task.verdict.outcome is VerdictOutcome.ERROR:
         return BisectionResult.UNDECIDED
     if paired.p is not None and paired.p <= level and paired.difference < 0.0:
         return BisectionResult.WORSE
-    same = verdict.outcome is VerdictOutcome.PASS and paired.noninferior
-    return BisectionResult.SAME if same else BisectionResult.UNDECIDED
+    same = paired.lower is not None and paired.lower > -margin
+    few = "too_many_missing" in paired.reasons
+    return BisectionResult.SAME if same and not few else BisectionResult.UNDECIDED
 
 
 def _difference(task: TaskReport) -> float | None:

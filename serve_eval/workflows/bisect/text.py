@@ -103,7 +103,7 @@ def _name_culprit(first: BisectionSuspect, state: Bisection, found: Configuratio
     names = list(first.members)
     if first.kind == "none":
         what = "step" if state.ordered else "option"
-        return f"no {what}: {found.last} is not worse than {found.first}"
+        return f"no {what}: {found.last} has no such drop against {found.first}"
     if first.kind == "outside":
         return (
             f"undecided: {found.first} is worse when it is asked again, so something that is not"

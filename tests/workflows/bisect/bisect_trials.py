@@ -17,6 +17,7 @@ import asyncio
 import random
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -141,7 +142,10 @@ def run_case(case: Case, trials: int, *, embedded: bool) -> str:
         with tempfile.TemporaryDirectory() as folder, scope():
             ours.append(asyncio.run(search(found, truth, case, Path(folder) / "ours")))
             plain.append(asyncio.run(search_plainly(found, truth, Path(folder) / "plain")))
-    return " | ".join((case.name, _tell(ours), _tell(plain)))
+    wrong = Counter(one.answer for one in ours if one.answer is not None and not one.right)
+    told = "; ".join(f"{' '.join(kind) or 'no option'} {n}" for kind, n in wrong.items())
+    line = " | ".join((case.name, _tell(ours), _tell(plain)))
+    return f"{line}\n  wrong: {told}" if wrong else line
 
 
 def _tell(outcomes: Sequence[Outcome]) -> str:

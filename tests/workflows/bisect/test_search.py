@@ -115,12 +115,12 @@ def test_each_conclusion_has_its_exit_code_and_its_words() -> None:
     either = [(7, WORSE), (1, WORSE), (2, WORSE), (4, SAME), (0, SAME), (6, WORSE), (5, WORSE)]
     steps = build_steps(1, steps=("v1", "v2", "v3"))
     cases = [
-        (THREE, [(7, SAME)], 0, "no option: bad is not worse than good"),
+        (THREE, [(7, SAME)], 0, "no option: bad has no such drop against good"),
         (THREE, [(7, WORSE), (1, WORSE), (6, SAME)], 1, "culprit: served.a (false -> true)"),
         (THREE, together, 1, "culprits: these fail only together: served.a (false -> true), "),
         (THREE, either, 1, "culprits: each of these fails alone: served.a (false -> true), "),
         (THREE, [(7, WORSE), (1, WORSE), (4, WORSE), (2, WORSE), (0, WORSE)], 3, "good is worse"),
-        (steps, [(2, SAME)], 0, "no step: v3 is not worse than v1"),
+        (steps, [(2, SAME)], 0, "no step: v3 has no such drop against v1"),
         (steps, [(2, WORSE), (1, WORSE), (0, SAME)], 1, "culprit: v2, the first bad step; v1"),
     ]
     for found, results, code, words in cases:
@@ -150,9 +150,9 @@ def _task(name: str, outcome: VerdictOutcome, difference: float, p: float = 0.5)
         p_exact=None,
         alpha=0.005,
         margin=5.0,
-        lower=None,
+        lower=difference - 2.0,
         upper=None,
-        noninferior=outcome is VerdictOutcome.PASS,
+        noninferior=True,
         equivalent=False,
         finding="PASS",
     )
@@ -228,8 +228,9 @@ def test_the_task_that_fell_most_is_the_one_of_the_later_steps() -> None:
     ("outcome", "difference", "p", "result"),
     [
         (PASS, -3.0, 0.004, WORSE),  # The rule calls this a small drop; here, any drop counts.
-        (FAIL, -3.0, 0.006, UNDECIDED),
+        (FAIL, -3.2, 0.006, UNDECIDED),
         (PASS, 0.0, 0.5, SAME),
+        (PASS, -3.5, 0.05, UNDECIDED),  # Nor is a drop of 5 points excluded.
         (VerdictOutcome.ERROR, -9.0, 0.001, UNDECIDED),
     ],
 )
@@ -237,7 +238,7 @@ def test_without_a_margin_a_drop_is_shown_by_its_p(
     outcome: VerdictOutcome, difference: float, p: float, result: BisectionResult
 ) -> None:
     report = _report(_task("a", outcome, difference, p))
-    assert read_result(report, level=0.005).result is result
+    assert read_result(report, level=0.005, usual={"a": 5.0}).result is result
 
 
 def test_a_test_asks_what_the_good_side_was_asked_on_the_servers_of_the_other() -> None:
