@@ -19,7 +19,7 @@ from serve_eval.report.text import clean
 from serve_eval.schema import Suite, SuiteRun
 from serve_eval.verdicts.exit_code import UNDECIDED, worst
 from serve_eval.verdicts.references import spec_text
-from serve_eval.workflows.suite.shared_server import groups
+from serve_eval.workflows.suite.server_groups import groups
 
 _SHOWN = ("requests", "judge_requests", "reference", "threshold", "theta", "no_reference", "notes")
 

@@ -21,6 +21,7 @@ __all__ = [
     "rescored_run",
     "rescored_task",
     "run_session",
+    "shared_server",
     "steps",
     "stopwatch",
     "storage",

@@ -10,6 +10,13 @@ from __future__ import annotations
 
 from serve_eval.schema.answering_servers import AnsweringServers
 from serve_eval.schema.attribution import Attribution, WorkerFigures, WorkerShare, WorkerTimes
+from serve_eval.schema.bisection import (
+    Bisection,
+    BisectionChange,
+    BisectionResult,
+    BisectionStep,
+    BisectionSuspect,
+)
 from serve_eval.schema.canaries import CanaryLeak, CanaryRecord, CanaryResult, CanarySuspicion
 from serve_eval.schema.comparison import (
     Agreement,
@@ -158,6 +165,11 @@ __all__ = [
     "AnsweringServers",
     "Attempt",
     "Attribution",
+    "Bisection",
+    "BisectionChange",
+    "BisectionResult",
+    "BisectionStep",
+    "BisectionSuspect",
     "Breakdown",
     "CacheUse",
     "CanaryLeak",

@@ -2,6 +2,7 @@
 
 __all__ = [
     "attribute",
+    "bisect",
     "capsule",
     "compare",
     "demo",

@@ -1,4 +1,4 @@
-"""Name every file in the folder of a run, and of a comparison, check or suite that holds runs.
+"""Name every file in the folder of a run, and of a comparison, check, suite or bisection with runs.
 
 The folder of a run:
 
@@ -63,6 +63,11 @@ VERIFICATION, VERIFICATION_REFERENCE = "verification.json", "reference.json"
 
 SUITE_FILE, SUITE_REPORT_FILE, SUITE_RUNS = "suite.json", "suite_report.json", "runs"
 """The runs of a suite, its report, and the folder that holds its run folders."""
+
+BISECTION_PLAN, BISECTION, BISECTION_RUNS = "bisect.json", "bisection.json", "runs"
+"""What a bisection searches, its state and result, and the folder that holds its run folders."""
+BISECTION_REFERENCES = "references"
+"""The folder in a bisection with the scores of the good configuration."""
 
 SERVERS = "servers"
 """The folder in a comparison, check or suite for the logs of servers that several runs share."""

@@ -1,7 +1,7 @@
 """Run many plans and give one verdict.
 
 `file` reads the runs (`layers`, `matrix`, `match`), `execution` performs them (`folder`,
-`shared_server`), and `judgement` judges them.
+`server_groups`), and `judgement` judges them.
 """
 
 __all__ = [
@@ -13,6 +13,6 @@ __all__ = [
     "match",
     "matrix",
     "serialise",
-    "shared_server",
+    "server_groups",
     "table",
 ]

@@ -14,6 +14,7 @@ from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import ignore
+from serve_eval.evaluation.shared_server import SharedServer
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_RUNS
 from serve_eval.evaluation.storage.reports.suite_files import SUITE_SCHEMA, write_suite_report
@@ -23,7 +24,7 @@ from serve_eval.schema import Progress, RunError, Suite, SuiteReport, SuiteRun, 
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.workflows.suite.folder import open_folder, read_kept_report
 from serve_eval.workflows.suite.judgement import ALPHA, EndedRun, judge
-from serve_eval.workflows.suite.shared_server import SharedServer, groups
+from serve_eval.workflows.suite.server_groups import groups
 
 
 @with_scope
@@ -106,7 +107,7 @@ async def _finish_runs(session: _SuiteSession) -> list[EndedRun]:
     for number, group in enumerate(groups(runs), start=1):
         left = [run for run in group if run.name not in ended]
         async with SharedServer(
-            left, session.folder / SERVERS / str(number), session.launching
+            [run.plan for run in left], session.folder / SERVERS / str(number), session.launching
         ) as server:
             for run in left:
                 notify(f"run {len(ended) + 1} of {len(runs)}: {run.name}")

@@ -35,7 +35,7 @@ from serve_eval.schema import (
 from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.workflows.suite.execution import evaluate_suite
 from serve_eval.workflows.suite.folder import open_folder, read_kept_report
-from serve_eval.workflows.suite.shared_server import groups
+from serve_eval.workflows.suite.server_groups import groups
 
 TODAY = date(2026, 11, 21)
 

@@ -1,7 +1,8 @@
-"""Keep the results: reports, comparisons, invariants, loads, canaries, suites and attributions."""
+"""Keep the results of stories: reports, comparisons, suites, bisections and others."""
 
 __all__ = [
     "attribution_file",
+    "bisection_files",
     "canary_files",
     "comparison_files",
     "invariants_files",

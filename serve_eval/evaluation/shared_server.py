@@ -1,4 +1,4 @@
-"""Share one server between the runs of a suite that need the same one."""
+"""Share one server between runs that need the same one."""
 
 from __future__ import annotations
 
@@ -17,25 +17,16 @@ from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.protocol.fingerprint import canonical
-from serve_eval.schema import Endpoint, Plan, RunError, SuiteRun
+from serve_eval.schema import Endpoint, Plan, RunError
 
 PROBE_S = 2.0
 """Seconds that a server may take to accept a connection. If it takes longer, the run finds out what
 is wrong."""
 
 
-def groups(runs: Sequence[SuiteRun]) -> list[list[SuiteRun]]:
-    """Group runs by the server that they need, in the order of first appearance.
-
-    A running endpoint counts as a server, so its runs follow each other.
-    """
-    found: dict[str, list[SuiteRun]] = {}
-    for run in runs:
-        plan = run.plan
-        found.setdefault(
-            canonical((plan.model, plan.launcher.name, plan.launcher.options)), []
-        ).append(run)
-    return list(found.values())
+def server_key(plan: Plan) -> str:
+    """Return a text that is the same for two plans which can use the same server."""
+    return canonical((plan.model, plan.launcher.name, plan.launcher.options))
 
 
 class SharedServer:
@@ -48,9 +39,9 @@ class SharedServer:
     """
 
     def __init__(
-        self, runs: Sequence[SuiteRun], folder: Path, launching: Launching | None = None
+        self, plans: Sequence[Plan], folder: Path, launching: Launching | None = None
     ) -> None:
-        self._plans, self._folder = [run.plan for run in runs], folder
+        self._plans, self._folder = plans, folder
         self._launching = launching or launch
         self._endpoint: Endpoint | None = None
         self._refused: LaunchError | None = None

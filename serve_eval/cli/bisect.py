@@ -1,0 +1,231 @@
+"""Run `serve-eval bisect`: find the option or the image that broke the accuracy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from serve_eval.cli._bisect_options import (
+    BisectOutputOptions,
+    BisectTestOptions,
+    OptionSearchOptions,
+    StepSearchOptions,
+)
+from serve_eval.cli._options import command
+from serve_eval.cli._sides import (
+    SendingOptions,
+    SidePromptOptions,
+    SideProtocolOptions,
+    new_folder,
+    resolve_side,
+    settings_with,
+    with_plan,
+)
+
+if TYPE_CHECKING:
+    from serve_eval.workflows.bisect.configurations import Configurations
+    from serve_eval.workflows.bisect.search import BisectRules
+
+USUAL = (
+    "good",
+    "bad",
+    "keep",
+    "together",
+    "plan",
+    "steps",
+    "steps_file",
+    "margin",
+    "budget_starts",
+    "budget_gpu_hours",
+    "tasks",
+    "dataset_root",
+    "limit",
+    "output_dir",
+    "dry_run",
+    "as_json",
+)
+EXAMPLES = (
+    (
+        "Show the options in which two plans differ, and the first steps:",
+        "serve-eval bisect --good A.yaml --bad B.yaml --dry-run",
+    ),
+    (
+        "Find the option that broke the accuracy:",
+        "serve-eval bisect --good A.yaml --bad B.yaml --tasks gsm8k -o OUT",
+    ),
+    (
+        "Find the first bad image, with {step} as its tag in the plan:",
+        "serve-eval bisect --plan PLAN.yaml --steps v1,v2,v3,v4 -o OUT",
+    ),
+)
+
+
+@command(usual=USUAL, examples=EXAMPLES)
+def bisect(
+    options: OptionSearchOptions,
+    steps: StepSearchOptions,
+    test: BisectTestOptions,
+    prompts: SidePromptOptions,
+    protocol: SideProtocolOptions,
+    sending: SendingOptions,
+    output: BisectOutputOptions,
+) -> None:
+    """Find which option, or which image, broke the accuracy.
+
+    The good configuration is asked first. Each further step starts one server with the
+    configuration that is expected to tell most, and asks until it is worse or the same. With the
+    same -o, the command goes on.
+
+    Exit codes: 0 no option, 1 a culprit, 2 usage, 3 undecided or not comparable, 4 endpoint or
+    infrastructure, 130 interrupted.
+    """
+    import typer
+
+    from serve_eval.workflows.bisect.search import BisectRules
+
+    _check(test)
+    settings = settings_with(protocol, prompts, sending)
+    found = _read_search(options, steps, settings)
+    if output.dry_run:
+        _show(found, as_json=output.as_json)
+        return
+    rules = BisectRules(
+        margin=test.margin,
+        budget_starts=test.budget_starts,
+        budget_gpu_hours=test.budget_gpu_hours,
+    )
+    out_dir = output.output_dir or new_folder("bisect")
+    raise typer.Exit(_execute(found, rules, out_dir, as_json=output.as_json))
+
+
+def _check(test: BisectTestOptions) -> None:
+    from serve_eval.errors import PlanError
+
+    if test.margin is not None and not 0 < test.margin < 100:
+        raise PlanError("--margin must be a positive number of points, such as 2")
+    if test.budget_starts is not None and test.budget_starts < 2:
+        raise PlanError("--budget-starts must be 2 or more: both sides start once")
+    if test.budget_gpu_hours is not None and not test.budget_gpu_hours > 0:
+        raise PlanError("--budget-gpu-hours must be above 0")
+
+
+def _read_search(
+    options: OptionSearchOptions, steps: StepSearchOptions, settings: dict[str, Any]
+) -> Configurations:
+    """Return the configurations between two plans, or along the steps of one."""
+    from serve_eval.errors import PlanError
+    from serve_eval.workflows.bisect.changes import list_changes
+    from serve_eval.workflows.bisect.configurations import between_plans
+
+    if steps.plan is not None and options.good is None and options.bad is None:
+        if options.keep or options.together:
+            raise PlanError("--keep and --together are for --good and --bad")
+        return _read_steps(steps, settings)
+    if options.good is None or options.bad is None or steps.plan is not None:
+        raise PlanError(
+            "give --good and --bad, or --plan with --steps",
+            hint="For example: serve-eval bisect --good A.yaml --bad B.yaml --tasks gsm8k",
+        )
+    if steps.steps is not None or steps.steps_file is not None:
+        raise PlanError("--steps and --steps-file are for --plan")
+    good, bad = (
+        resolve_side(str(_file(path)), settings)[0].plan for path in (options.good, options.bad)
+    )
+    keep = [name for text in options.keep or () for name in _split(text)]
+    groups = [_split(text) for text in options.together or ()]
+    return between_plans(good, list_changes(good, bad, keep=keep, together=groups))
+
+
+def _read_steps(steps: StepSearchOptions, settings: dict[str, Any]) -> Configurations:
+    from serve_eval import yaml_source
+    from serve_eval.errors import PlanError
+    from serve_eval.workflows.bisect.configurations import PLACEHOLDER, along_steps, fill_in
+
+    assert steps.plan is not None
+    if (steps.steps is None) == (steps.steps_file is None):
+        raise PlanError("--plan needs --steps or --steps-file")
+    names = _split(steps.steps or "")
+    if steps.steps_file is not None:
+        text = yaml_source.read_text(steps.steps_file, PlanError)
+        lines = [line.strip() for line in text.splitlines()]
+        names = [line for line in lines if line and not line.startswith("#")]
+    document = yaml_source.read(_file(steps.plan), PlanError)
+    content = document.value
+    if not isinstance(content, dict):
+        raise PlanError(f"{steps.plan}: expected a mapping of keys such as model and tasks")
+    if fill_in(content, "") == content:
+        raise PlanError(
+            f"{steps.plan}: {PLACEHOLDER} is nowhere in it, so all steps would be the same",
+            hint=f'For example: image: "registry/server:{PLACEHOLDER}"',
+        )
+    content = {key: one for key, one in content.items() if key not in ("verdict", "early_stop")}
+
+    def line(*place: object) -> str:
+        return f"{steps.plan}:{document.line(*place)}: "
+
+    plans = [with_plan(fill_in(content, name), settings, line).plan for name in names]
+    return along_steps(plans, names)
+
+
+def _split(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _file(path: Path) -> Path:
+    from serve_eval.errors import PlanError
+
+    if not path.is_file():
+        raise PlanError(f"{path}: there is no such plan file")
+    return path
+
+
+def _show(found: Configurations, *, as_json: bool) -> None:
+    """Print the differences, the first steps and the expected number of starts."""
+    from serve_eval.cli._streams import emit
+    from serve_eval.evaluation.storage.private_files import pretty_json
+    from serve_eval.report.text import clean
+    from serve_eval.workflows.bisect.preview import preview
+
+    shown = preview(found)
+    if as_json:
+        emit(pretty_json(shown.content).decode())
+        return
+    number = len(found.changes)
+    what = "option that differs" if number == 1 else "options that differ"
+    if found.space.ordered:
+        what = f"step{'' if number == 1 else 's'} after the good one"
+    lines = [f"{number} {what}:", *shown.lines(), "nothing was sent"]
+    emit(clean("\n".join(lines) + "\n"))
+
+
+def _execute(found: Configurations, rules: BisectRules, out_dir: Path, *, as_json: bool) -> int:
+    """Search, with progress on stderr and the result on stdout. Return the exit code."""
+    from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._kept import explain_kept
+    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.errors import ServeEvalError
+    from serve_eval.evaluation.storage.file_names import BISECTION, BISECTION_PLAN
+    from serve_eval.evaluation.storage.private_files import read_written_text
+    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
+    from serve_eval.workflows.bisect.bisect import bisect as search
+    from serve_eval.workflows.bisect.text import render
+
+    say(f"serve-eval bisect: folder {out_dir}")
+    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
+    try:
+        state = run_async(search(found, rules, out_dir, progress=shown, notify=say))
+    except (Interrupted, ServeEvalError) as ending:
+        stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
+        if stopped and (out_dir / BISECTION_PLAN).exists():
+            say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
+        elif isinstance(ending, Interrupted):
+            say("Interrupted; nothing was saved")
+        if isinstance(ending, ServeEvalError):
+            raise
+        return INTERRUPTED
+    if as_json:
+        emit(read_written_text(out_dir / BISECTION))
+    else:
+        draw(lambda console: render(state, found, out_dir, console))
+    return state.exit_code if state.exit_code is not None else INFRASTRUCTURE

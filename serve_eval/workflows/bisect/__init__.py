@@ -1,0 +1,14 @@
+"""Find the option or the step that broke the accuracy. Start at `bisect.bisect`."""
+
+__all__ = [
+    "bisect",
+    "changes",
+    "configurations",
+    "folder",
+    "held",
+    "preview",
+    "reference",
+    "search",
+    "testing",
+    "text",
+]

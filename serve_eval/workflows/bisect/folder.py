@@ -1,0 +1,51 @@
+"""The folder of a bisection: bound to what is searched.
+
+bisect.json       what is searched and how: fixed before the first request
+bisection.json    the steps so far, and the result
+references/       the scores of the good configuration
+runs/<number>/    one ordinary run folder per configuration, 00 for the good one
+servers/<number>/ logs of the servers
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.differences import differences
+from serve_eval.evaluation.storage.file_names import BISECTION_RUNS
+from serve_eval.evaluation.storage.reports.bisection_files import (
+    read_bisection_plan,
+    write_bisection_plan,
+)
+from serve_eval.workflows.bisect.configurations import Configurations
+
+
+def bind_folder(out_dir: Path, found: Configurations, margin: float | None) -> None:
+    """Record what is searched, or raise RunFolderError if the folder holds another search."""
+    good, bad = found.good, found.make(found.space.bad)
+    content: dict[str, Any] = {
+        "margin": margin,
+        "changes": [change.name for change in found.changes],
+        "good": {"model": good.model, "launcher": good.launcher},
+        "bad": {"model": bad.model, "launcher": bad.launcher},
+        "tasks": good.tasks,
+        "limit": good.limit,
+        "seed": good.seed,
+    }
+    wanted = msgspec.json.decode(msgspec.json.encode(content))
+    known = read_bisection_plan(out_dir)
+    if known is not None and (differing := differences(known, wanted)):
+        raise RunFolderError(
+            f"{out_dir} holds another bisection:\n" + "\n".join(f"  {line}" for line in differing),
+            hint="Use another folder with -o.",
+        )
+    write_bisection_plan(out_dir, content)
+
+
+def locate_run(out_dir: Path, number: int) -> Path:
+    """Return the run folder of a step."""
+    return out_dir / BISECTION_RUNS / f"{number:02d}"

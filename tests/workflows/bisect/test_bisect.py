@@ -1,0 +1,213 @@
+"""Searches with real simulated servers in this process, whose damage depends on the options."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from serve_eval.errors import EndpointError, LaunchError, PlanError, RunFolderError
+from serve_eval.evaluation.endpoint.launch import launch
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.storage.reports.bisection_files import find_bisection
+from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.plugins.scope import scope
+from serve_eval.schema import Bisection, BisectionResult, Endpoint, Limits, Plan, Spec
+from serve_eval.workflows.bisect.bisect import bisect
+from serve_eval.workflows.bisect.changes import list_changes
+from serve_eval.workflows.bisect.configurations import Configurations, between_plans
+from serve_eval.workflows.bisect.held import HeldServer
+from serve_eval.workflows.bisect.search import BisectRules
+from serve_eval.workflows.bisect.text import render
+from tests.workflows.bisect.breaking import build_options, build_plan, build_steps
+
+SURE = {"samples": 40, "accuracy": 1.0, "damage": 0.9, "order_seed": 1}
+"""Right answers of the intact model only and nearly none of the broken one: no test can err."""
+ONE = BisectRules(margin=20.0)
+
+
+def _search(
+    found: Configurations, out: Path, rules: BisectRules = ONE, **more: object
+) -> Bisection:
+    with scope():
+        return asyncio.run(bisect(found, rules, out, **more))  # type: ignore[arg-type]
+
+
+def _print(state: Bisection, found: Configurations, out: Path) -> str:
+    buffer = io.StringIO()
+    render(state, found, out, Console(file=buffer, width=80, highlight=False))
+    return buffer.getvalue()
+
+
+def test_one_option_of_three_is_found_and_the_folder_is_not_searched_again(tmp_path: Path) -> None:
+    names = ("speculation", "kv_dtype", "tp")
+    found = build_options(["kv_dtype"], names=names, **{**SURE, "samples": 90})
+    state = _search(found, tmp_path / "out")
+    first = state.suspects[0]
+    assert (state.ending, state.exit_code) == ("found", 1)
+    assert (first.kind, first.members) == ("together", ("served.kv_dtype",))
+    assert first.posterior > 0.95
+    assert [step.result for step in state.steps[:2]] == [
+        BisectionResult.REFERENCE,
+        BisectionResult.WORSE,
+    ]
+    assert state.starts == len(state.steps)
+    for step in state.steps[2:]:
+        broken = "served.kv_dtype" in step.changes
+        assert step.result is (BisectionResult.WORSE if broken else BisectionResult.SAME)
+        report = read_report(tmp_path / "out" / step.folder)
+        assert report.tasks[0].verdict.early is not None
+        assert step.asked == report.tasks[0].result.scored
+    # The drop is large: a test stops long before it has asked everything.
+    assert max(step.asked for step in state.steps[1:]) < 90
+    text = _print(state, found, tmp_path / "out")
+    assert "culprit: served.kv_dtype (false -> true) (posterior ." in text
+    assert f"spent: {state.starts} server starts, {state.requests} answers" in text
+    assert "next: serve-eval diagnose" in text
+    again = _search(found, tmp_path / "out")
+    assert (again.steps, again.starts) == (state.steps, state.starts)
+    with pytest.raises(RunFolderError, match=r"margin: was 20\.0, now 10\.0"):
+        _search(found, tmp_path / "out", BisectRules(margin=10.0))
+
+
+def test_two_options_that_fail_only_together_are_found(tmp_path: Path) -> None:
+    found = build_options(["speculation", "tp"], names=("speculation", "tp"), **SURE)
+    state = _search(found, tmp_path / "out", BisectRules())
+    assert state.suspects[0].members == ("served.speculation", "served.tp")
+    assert state.margin == pytest.approx(-state.steps[1].difference / 2)  # type: ignore[operator]
+    # Without a margin, the bad configuration is asked everything to measure the drop.
+    assert state.steps[1].asked == 40
+    assert "culprits: these fail only together" in _print(state, found, tmp_path)
+
+
+def test_a_step_is_found_around_one_that_cannot_start(tmp_path: Path) -> None:
+    steps = ("v1", "v2", "v3", "v4", "v5", "v6", "v7")
+    found = build_steps(5, steps=steps, dead_steps=["v4"], **SURE)
+    state = _search(found, tmp_path / "out")
+    results = {step.changes[0]: step.result for step in state.steps}
+    assert results["v4"] is BisectionResult.NO_START
+    assert (state.suspects[0].kind, state.suspects[0].members) == ("from", ("v6",))
+    assert state.exit_code == 1
+    text = _print(state, found, tmp_path / "out")
+    assert "culprit: v6, the first bad step; v5 is the last good one" in text
+    assert "cannot start: the engine ended with status 1" in text
+    assert "1 configuration cannot start" in text
+
+
+def test_steps_that_cannot_start_or_serve_leave_several_suspects(tmp_path: Path) -> None:
+    found = build_steps(2, steps=("v1", "v2", "v3", "v4"), dead_steps=["v2"], **SURE)
+
+    @asynccontextmanager
+    async def launching(
+        plan: Plan, prepared: Sequence[PreparedTask], folder: Path
+    ) -> AsyncIterator[Endpoint]:
+        if plan.launcher.options["step"] == "v3":
+            raise EndpointError("too many requests failed")
+        async with launch(plan, prepared, folder) as endpoint:
+            yield endpoint
+
+    state = _search(found, tmp_path / "out", launching=launching)
+    assert (state.ending, state.exit_code) == ("exhausted", 3)
+    assert {one.members for one in state.suspects[:3]} == {("v2",), ("v3",), ("v4",)}
+    text = _print(state, found, tmp_path)
+    assert "undecided: no further configuration would tell enough" in text
+    assert "cannot start: too many requests failed" in text
+    assert "2 configurations cannot start" in text
+
+
+def test_nothing_broken_ends_after_two_starts(tmp_path: Path) -> None:
+    found = build_options([], **SURE)
+    state = _search(found, tmp_path / "out")
+    assert (state.exit_code, state.starts, state.suspects[0].kind) == (0, 2, "none")
+    assert "no option: bad has no such drop against good" in _print(state, found, tmp_path)
+    same = build_options([], names=(), **SURE)
+    assert _search(same, tmp_path / "same").exit_code == 0
+
+
+def test_a_search_goes_on_after_its_budget_and_after_an_interruption(tmp_path: Path) -> None:
+    found, out = build_options(["tp"], names=("graphs", "overlap", "tp"), **SURE), tmp_path / "out"
+    part = _search(found, out, replace(ONE, budget_starts=3))
+    assert (part.ending, part.exit_code, part.starts) == ("budget", 3, 3)
+    assert "the budget is spent" in _print(part, found, tmp_path)
+    finished = read_report(out / part.steps[2].folder)
+
+    @asynccontextmanager
+    async def stopping(
+        plan: Plan, prepared: Sequence[PreparedTask], folder: Path
+    ) -> AsyncIterator[Endpoint]:
+        raise asyncio.CancelledError
+        yield Endpoint(base_url="")
+
+    with pytest.raises(asyncio.CancelledError):
+        _search(found, out, launching=stopping)
+    kept = find_bisection(out)
+    assert kept is not None
+    assert (kept.starts, kept.steps[3].result, kept.exit_code) == (4, None, None)
+    state = _search(found, out)
+    assert state.steps[:3] == part.steps
+    assert state.steps[3].configuration == kept.steps[3].configuration
+    assert state.suspects[0].members == ("served.tp",)
+    assert state.starts == len(state.steps) + 1
+    assert read_report(out / part.steps[2].folder) == finished
+
+
+def test_a_server_is_held_where_only_the_client_differs(tmp_path: Path) -> None:
+    options = {"accuracy": 1.0, "served": {"tp": True}}
+    good = build_plan(options, samples=40, order_seed=1)
+    bad = replace(good, limits=Limits(concurrency=4, order_seed=1, stream=True))
+    found = between_plans(good, list_changes(good, bad))
+    assert [one.name for one in found.changes] == ["limits.concurrency", "limits.stream"]
+    state = _search(found, tmp_path / "out")
+    assert (state.starts, state.exit_code, len(state.steps)) == (1, 0, 2)
+
+
+def test_a_bad_configuration_that_cannot_start_is_an_error(tmp_path: Path) -> None:
+    found = build_options(["tp"], names=("tp", "graphs"), refuses=[["tp", "missing"]], **SURE)
+    with pytest.raises(LaunchError, match="ended with status 1"):
+        _search(found, tmp_path / "out")
+
+
+def test_gpu_hours_need_a_launcher_that_knows_its_gpus(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="'breakable' does not know its GPUs"):
+        _search(build_options([], **SURE), tmp_path / "out", BisectRules(budget_gpu_hours=1.0))
+
+
+def test_held_servers_count_starts_and_gpu_seconds(tmp_path: Path) -> None:
+    now = [0.0]
+
+    @asynccontextmanager
+    async def launching(
+        plan: Plan, prepared: Sequence[PreparedTask], folder: Path
+    ) -> AsyncIterator[Endpoint]:
+        now[0] += 10.0
+        yield Endpoint(base_url="http://127.0.0.1:9/v1")
+
+    def plan(tp: int) -> Plan:
+        launcher = Spec(name="trtllm", options={"model": "/m", "tp": tp})
+        return Plan(model="m", launcher=launcher, tasks=())
+
+    async def use() -> HeldServer:
+        async with HeldServer(tmp_path, launching, clock=lambda: now[0]) as held:
+            for tp, wait_s in ((2, 5.0), (4, 1.0)):
+                async with (await held.take(plan(tp))).launch(plan(tp), [], tmp_path):
+                    now[0] += wait_s
+            assert held.gpu_s == 2 * 15.0 + 4 * 11.0
+        return held
+
+    held = asyncio.run(use())
+    assert (held.starts, held.gpus_known, held.gpu_s) == (2, True, 74.0)
+
+
+def test_the_state_is_json_that_names_every_step(tmp_path: Path) -> None:
+    found = build_options([], **SURE)
+    _search(found, tmp_path / "out")
+    content = json.loads((tmp_path / "out/bisection.json").read_text())
+    assert [step["result"] for step in content["steps"]] == ["reference", "same"]
+    assert (tmp_path / "out/references/word_problems.yaml").exists()

@@ -1,0 +1,259 @@
+"""The state of a search: its ends, its budgets, and the results that it reads from runs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from serve_eval.schema import (
+    Bisection,
+    BisectionResult,
+    BisectionStep,
+    Endpoint,
+    Metric,
+    PairedComparison,
+    Plan,
+    Report,
+    Spec,
+    TaskReport,
+    TaskResult,
+    Traffic,
+    Verdict,
+    VerdictOutcome,
+)
+from serve_eval.workflows.bisect.configurations import Configurations
+from serve_eval.workflows.bisect.search import (
+    ALPHA,
+    BisectRules,
+    begin_step,
+    choose,
+    end_search,
+    end_step,
+    weigh,
+)
+from serve_eval.workflows.bisect.testing import StepOutcome, plan_test, read_failure, read_result
+from serve_eval.workflows.bisect.text import render
+from tests.workflows.bisect.breaking import build_options, build_plan, build_steps
+
+WORSE, SAME = BisectionResult.WORSE, BisectionResult.SAME
+UNDECIDED, NO_START = BisectionResult.UNDECIDED, BisectionResult.NO_START
+OUT = Path("out")
+THREE = build_options([], names=("a", "b", "c"))
+
+
+def _state(
+    found: Configurations, results: Sequence[tuple[int, BisectionResult]], **more: object
+) -> Bisection:
+    state = Bisection(
+        schema_version=1,
+        ordered=found.space.ordered,
+        changes=found.changes,
+        tasks=("t",),
+        samples=400,
+        margin=5.0,
+        alpha=ALPHA,
+        confidence=0.95,
+        **more,  # type: ignore[arg-type]
+    )
+    for configuration, result in ((0, BisectionResult.REFERENCE), *results):
+        state = begin_step(state, found, configuration, "runs/00")
+        state = end_step(state, found, StepOutcome(result=result, asked=10), lambda step: step)
+    return state
+
+
+def _draw(state: Bisection, found: Configurations) -> str:
+    buffer = io.StringIO()
+    render(state, found, OUT, Console(file=buffer, width=80, highlight=False))
+    return buffer.getvalue()
+
+
+def test_the_bad_side_comes_first_and_must_be_decided() -> None:
+    assert choose(_state(THREE, []), THREE, BisectRules(), None) == 7
+    state = _state(THREE, [(7, UNDECIDED)])
+    assert choose(state, THREE, BisectRules(), None) == "unconfirmed"
+    ended = end_search(state, "unconfirmed")
+    assert ended.exit_code == 3
+    text = _draw(ended, THREE)
+    assert "undecided: bad is neither worse than good nor the same" in text
+    assert "next: a larger --limit" in text
+
+
+def test_three_undecided_steps_in_a_row_end_the_search() -> None:
+    results = [(7, WORSE), (3, UNDECIDED), (5, NO_START), (1, UNDECIDED)]
+    state = _state(THREE, results)
+    assert isinstance(choose(state, THREE, BisectRules(), None), int)
+    state = _state(THREE, [*results, (2, UNDECIDED)])
+    assert choose(state, THREE, BisectRules(), None) == "weak"
+    assert "3 steps in a row were undecided" in _draw(end_search(state, "weak"), THREE)
+    state = _state(THREE, [*results, (2, SAME), (4, UNDECIDED)])
+    assert isinstance(choose(state, THREE, BisectRules(), None), int)
+
+
+def test_only_decided_steps_are_evidence() -> None:
+    plain = weigh(THREE, _state(THREE, [(7, WORSE)]).steps)
+    more = weigh(THREE, _state(THREE, [(7, WORSE), (1, UNDECIDED), (2, NO_START)]).steps)
+    assert list(more.probabilities) == list(plain.probabilities)
+
+
+def test_budgets_count_starts_and_gpu_hours_but_no_held_server() -> None:
+    state = _state(THREE, [(7, WORSE)], starts=2, gpu_hours=0.5)
+    following = choose(state, THREE, BisectRules(), None)
+    assert isinstance(following, int)
+    few = BisectRules(budget_starts=2)
+    assert choose(state, THREE, few, None) == "budget"
+    assert choose(state, THREE, few, THREE.server_of(following)) == following
+    assert choose(state, THREE, BisectRules(budget_gpu_hours=0.5), None) == "budget"
+    assert choose(state, THREE, BisectRules(budget_gpu_hours=0.6), None) == following
+
+
+def test_each_conclusion_has_its_exit_code_and_its_words() -> None:
+    together = [(7, WORSE), (3, WORSE), (1, SAME), (2, SAME), (6, SAME), (5, SAME)]
+    either = [(7, WORSE), (1, WORSE), (2, WORSE), (4, SAME), (0, SAME), (6, WORSE), (5, WORSE)]
+    steps = build_steps(1, steps=("v1", "v2", "v3"))
+    cases = [
+        (THREE, [(7, SAME)], 0, "no option: bad has no such drop against good"),
+        (THREE, [(7, WORSE), (1, WORSE), (6, SAME)], 1, "culprit: served.a (false -> true)"),
+        (THREE, together, 1, "culprits: these fail only together: served.a (false -> true), "),
+        (THREE, either, 1, "culprits: each of these fails alone: served.a (false -> true), "),
+        (THREE, [(7, WORSE), (1, WORSE), (4, WORSE), (2, WORSE), (0, WORSE)], 3, "good is worse"),
+        (steps, [(2, SAME)], 0, "no step: v3 has no such drop against v1"),
+        (steps, [(2, WORSE), (1, WORSE), (0, SAME)], 1, "culprit: v2, the first bad step; v1"),
+    ]
+    for found, results, code, words in cases:
+        state = _state(found, results)
+        assert choose(state, found, BisectRules(), None) == "found", words
+        ended = end_search(state, "found")
+        assert ended.exit_code == code, words
+        text = _draw(ended, found)
+        assert words in text
+        assert max(map(len, text.splitlines()[: len(state.steps) + 1])) <= 80
+        assert ("next: serve-eval diagnose" in text) == (code == 1)
+
+
+def _task(name: str, outcome: VerdictOutcome, difference: float, p: float = 0.5) -> TaskReport:
+    paired = PairedComparison(
+        reference_runs=1,
+        pairs=100,
+        missing=0,
+        method="mcnemar",
+        difference=difference,
+        se=1.0,
+        df=None,
+        down=None,
+        up=None,
+        flip_rate=None,
+        p=p,
+        p_exact=None,
+        alpha=0.005,
+        margin=5.0,
+        lower=difference - 2.0,
+        upper=None,
+        noninferior=True,
+        equivalent=False,
+        finding="PASS",
+    )
+    verdict = Verdict(
+        task=name, outcome=outcome, rule="paired", evaluated=1.0, paired=paired, reasons=("why",)
+    )
+    result = TaskResult(
+        task=name,
+        metric=Metric(),
+        planned=100,
+        scored=90,
+        failed=3,
+        truncated=0,
+        stopped_in_reasoning=0,
+        outcomes={},
+        failures={},
+        value=1.0,
+        bounds=None,
+        parts={},
+        breakdown={},
+        spared=7,
+    )
+    traffic = Traffic(
+        attempts=93,
+        retries={},
+        not_streamed=0,
+        latency_s={},
+        ttft_s={},
+        tpot_s={},
+        prompt_tokens=0,
+        completion_tokens=0,
+    )
+    return TaskReport(
+        spec=Spec(name=name),
+        version=1,
+        dataset={},
+        fingerprint={},
+        result=result,
+        traffic=traffic,
+        reference=None,
+        verdict=verdict,
+    )
+
+
+def _report(*tasks: TaskReport) -> Report:
+    return Report(
+        schema_version=1,
+        plan=Plan(model="m", launcher=Spec(name="external"), tasks=()),
+        endpoint=Endpoint(base_url=""),
+        environment={},
+        tasks=tasks,
+        loads=(),
+        exit_code=0,
+        started_at="",
+        wall_s=0.0,
+    )
+
+
+PASS, FAIL = VerdictOutcome.PASS, VerdictOutcome.FAIL
+
+
+def test_the_task_that_fell_most_is_the_one_of_the_later_steps() -> None:
+    tasks = (_task("a", FAIL, -6.0), _task("b", FAIL, -9.0), _task("c", PASS, 1.0))
+    found = read_result(_report(*tasks))
+    assert (found.result, found.task, found.difference, found.margin) == (WORSE, "b", -9.0, 4.5)
+    assert found.asked == 3 * 93
+    assert read_result(_report(_task("a", PASS, 0.0))).result is SAME
+    mixed = _report(_task("a", PASS, 0.0), _task("b", VerdictOutcome.INCONCLUSIVE, -2.0))
+    assert (read_result(mixed).result, read_result(mixed).reason) == (UNDECIDED, "why")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "difference", "p", "result"),
+    [
+        (PASS, -3.0, 0.004, WORSE),  # The rule calls this a small drop; here, any drop counts.
+        (FAIL, -3.2, 0.006, UNDECIDED),
+        (PASS, 0.0, 0.5, SAME),
+        (PASS, -3.5, 0.05, UNDECIDED),  # Nor is a drop of 5 points excluded.
+        (VerdictOutcome.ERROR, -9.0, 0.001, UNDECIDED),
+    ],
+)
+def test_without_a_margin_a_drop_is_shown_by_its_p(
+    outcome: VerdictOutcome, difference: float, p: float, result: BisectionResult
+) -> None:
+    report = _report(_task("a", outcome, difference, p))
+    assert read_result(report, level=0.005, usual={"a": 5.0}).result is result
+
+
+def test_a_test_asks_what_the_good_side_was_asked_on_the_servers_of_the_other() -> None:
+    good = build_plan({"step": "a"}, samples=10)
+    other = build_plan({"step": "b"}, samples=99)
+    plan = plan_test(other, good, ("word_problems",), 2.5, OUT)
+    assert (plan.launcher, plan.tasks) == (other.launcher, good.tasks)
+    assert plan.verdict == Spec(name="noninferiority", options={"margin": 2.5})
+    assert plan.early_stop is not None
+    full = plan_test(other, good, ("word_problems",), None, OUT)
+    assert (full.verdict.name, full.early_stop, full.no_reference) == ("paired", None, False)
+
+
+def test_a_failure_to_start_has_its_first_line_as_the_reason() -> None:
+    tested = read_failure(RuntimeError("status 1\nlog"))
+    assert (tested.result, tested.reason, tested.asked) == (NO_START, "status 1", 0)
+    step = BisectionStep(number=1, configuration=1, changes=(), folder="", result=NO_START)
+    assert step.posterior is None
