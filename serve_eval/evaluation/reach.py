@@ -61,7 +61,9 @@ _VLLM = {
 HARMLESS: Mapping[str, frozenset[str]] = {
     "external": frozenset({"ready_timeout_s", "perf_metrics"}),
     "simulated": frozenset(_SIMULATED),
-    "embedded": frozenset({"damage", "also", "strict_fields", "port"}),
+    "embedded": frozenset(
+        {"damage", "also", "strict_fields", "port", "cache_blocks", "host_blocks", "cache_fault"}
+    ),
     "trtllm": _TIMES | _SIZES,
     "trtllm_disaggregated": _TIMES | {"gpus", "auth_key", "perf_metrics", "request_timeout_s"},
     "container": _TIMES | {"gpus", "engine", "shm_size", "ulimits"},

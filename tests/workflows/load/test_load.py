@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launchers._simulated import guided
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.storage.order_seed import read_seeds
-from serve_eval.schema import LoadSurface
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import DataRoots, LoadSurface, Spec
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.load.asking import shuffle_loads
 from serve_eval.workflows.load.story import check_loads, measure_load
 from tests.cli.command import serve_eval
-from tests.scripted_server import ScriptedServer, answer, models
-from tests.workflows.load.batch_server import BatchServer, plan_of, targets_of
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models
+from tests.workflows.load.batch_server import BatchServer, draw, plan_of, targets_of
 
 PROMPTS = 64
 LOADS = (1, 4, 16)
@@ -146,3 +149,38 @@ def test_a_list_of_loads_needs_two_numbers(given: str) -> None:
     assert "--concurrency" in said.stderr
     with pytest.raises(PlanError):
         check_loads([4, 4])
+
+
+class _JsonServer(BatchServer):
+    """Answers JSON tasks; from eight in flight on, a third of the texts breaks off."""
+
+    def server(self) -> ScriptedServer:
+        return ScriptedServer(
+            self._guide, paths=["/v1/chat/completions"], routes={"/v1/models": models("m")}
+        )
+
+    async def _guide(self, request: HttpRequest) -> Reply:
+        if request.prompt in self.targets:
+            return await self._reply(request)
+        schema = guided.schema_of(request.body.get("response_format") or {})
+        return answer("ok" if schema is None else guided.generate_text(schema))
+
+    def _say(self, prompt: str, target: str, load: int, before: int) -> str:
+        return target[:-2] if load >= 8 and draw(prompt) < 1 / 3 else target
+
+
+def test_guided_answers_that_break_under_load_are_named(data_root: Path, tmp_path: Path) -> None:
+    """Guided JSON of vLLM broke at 8 to 32 in flight and not below (its PR 44993)."""
+    spec = Spec(name="json_mode_eval")
+    samples = build_task(spec).load(DataRoots(roots=(data_root,)), 100).samples
+    targets = {
+        one.prompt[-1].text: one.target for one in samples if not isinstance(one.prompt, str)
+    }
+
+    async def run() -> LoadSurface:
+        async with _JsonServer(targets=targets).server().serve() as url:
+            plan = replace(plan_of(url, 100), tasks=(spec,), dataset_roots=(str(data_root),))
+            return await measure_load(plan, tmp_path / "out", (1, 4, 16), environ={})
+
+    found = asyncio.run(run())
+    assert (found.tasks[0].words, found.exit_code) == ("broken from 16 on", FAIL)
