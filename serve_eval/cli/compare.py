@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from serve_eval.cli._common_options import Strict, TrustPlan
+from serve_eval.cli._compared_loads import compare_loads, parse_numbers
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
-    SendingOptions,
+    PacingOptions,
     SidePromptOptions,
     SideProtocolOptions,
     check_launched,
@@ -43,7 +44,7 @@ USUAL = (
     "show_flips",
     "launch",
     "one_after_the_other",
-    "concurrency",
+    "loads",
     "output_dir",
     "as_json",
 )
@@ -57,6 +58,10 @@ EXAMPLES = (
         "serve-eval compare --launch a.yaml b.yaml --margin 1.0 -o OUT",
     ),
     ("Compare a running endpoint with a finished run:", "serve-eval compare RUN host:8000 -o OUT"),
+    (
+        "Find the number of requests in flight from which B is worse:",
+        "serve-eval compare a:8000 b:8000 --tasks gsm8k --concurrency 1,8,64",
+    ),
 )
 
 
@@ -120,6 +125,17 @@ class SideOptions:
         bool, Setting("Require that A and B are plans whose launchers start servers.")
     ] = False
     one_after_the_other: Annotated[bool, Setting("Ask all of A, then all of B.")] = False
+    loads: Annotated[
+        str | None,
+        Setting(
+            (
+                "Requests in flight at each endpoint (default 64). Several, such as 1,4,16:"
+                " compare at each."
+            ),
+            flags=("--concurrency",),
+            metavar="N",
+        ),
+    ] = None
     trust_plan: TrustPlan = False
 
 
@@ -180,7 +196,7 @@ def compare(
     protocol: SideProtocolOptions,
     rule: RuleOptions,
     asked: SideOptions,
-    sending: SendingOptions,
+    sending: PacingOptions,
     result: CompareResultOptions,
     moved: MovedOptions,
     b: Annotated[
@@ -195,12 +211,15 @@ def compare(
     infrastructure, 130 interrupted.
     """
     from serve_eval.errors import PlanError
-    from serve_eval.workflows.compare.compare import SELF, CompareRules
+    from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules
 
     for name, number in (("self", asked.again), ("show-flips", asked.show_flips)):
         if number is not None and number < 0:
             raise PlanError(f"--{name} must be 0 or more")
     settings = settings_with(protocol, prompts, rule, sending)
+    loads = () if asked.loads is None else parse_numbers(asked.loads)
+    if len(loads) == 1:
+        settings["concurrency"] = loads[0]
     if b is None:
         raise PlanError(
             "name A and B", hint=f"To compare an endpoint with itself: {_INVARIANTS} {a}"
@@ -214,6 +233,18 @@ def compare(
         allow_mismatch=tuple(rule.allow_mismatch or ()),
     )
     out_dir = result.output_dir or new_folder("compare")
+    if len(loads) > 1:
+        code = compare_loads(
+            sides,
+            rules,
+            out_dir,
+            loads,
+            show_flips=SHOW_FLIPS if asked.show_flips is None else asked.show_flips,
+            one_after_the_other=asked.one_after_the_other,
+            strict=result.strict,
+            as_json=result.as_json,
+        )
+        raise typer.Exit(code)
     raise typer.Exit(_execute(sides, rules, out_dir, asked, result))
 
 

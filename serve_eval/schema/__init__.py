@@ -52,6 +52,7 @@ from serve_eval.schema.execution import ExecutionResult, ExitReason, Isolation, 
 from serve_eval.schema.invariants import CacheUse, Invariant, Invariants, PressureUse
 from serve_eval.schema.job_size import JobSize
 from serve_eval.schema.judge import Judge, Judgement, JudgeReport, Question
+from serve_eval.schema.load_comparison import LoadComparison, TaskAtLoad
 from serve_eval.schema.load_surface import (
     LoadBracket,
     LoadOutcome,
@@ -216,6 +217,7 @@ __all__ = [
     "Limits",
     "Load",
     "LoadBracket",
+    "LoadComparison",
     "LoadOutcome",
     "LoadPoint",
     "LoadStep",
@@ -282,6 +284,7 @@ __all__ = [
     "SuiteRun",
     "SuiteRunReport",
     "Task",
+    "TaskAtLoad",
     "TaskReport",
     "TaskResult",
     "TextPart",

@@ -1,3 +1,3 @@
 """Compare the answers of two runs prompt by prompt."""
 
-__all__ = ["answer_pairs", "first_divergence", "self_flips", "text_places", "words"]
+__all__ = ["answer_pairs", "first_divergence", "load_words", "self_flips", "text_places", "words"]

@@ -54,6 +54,8 @@ SALT_FILE = "cache_salt.json"
 
 LOAD_PLAN, LOAD_RESULT = "load_plan.json", "load.json"
 """The plan and the loads of a check over loads, and its result."""
+LOAD_COMPARISON = "load_comparison.json"
+"""The result of a comparison at several loads."""
 
 CANARY_PLAN, CANARY_LOG, CANARIES = "canary_plan.json", "canaries.jsonl", "canaries.json"
 """The seed of a canary pass and what it asks, every reply, and the result."""
@@ -66,7 +68,7 @@ SUITE_FILE, SUITE_REPORT_FILE, SUITE_RUNS = "suite.json", "suite_report.json", "
 
 BISECTION_PLAN, BISECTION, BISECTION_RUNS = "bisect.json", "bisection.json", "runs"
 """What a bisection searches, its state and result, and the folder that holds its run folders."""
-BISECTION_REFERENCES = "references"
+BISECTION_REFERENCES = "good_scores"
 """The folder in a bisection with the scores of the good configuration."""
 
 SERVERS = "servers"

@@ -85,7 +85,7 @@ def _entry(folder: Path, p: PreparedTask, scores: array[float], alpha: float) ->
     metric, n = p.task.metric, len(scores)
     assert metric.lo is not None
     assert metric.hi is not None
-    place = Path("samples") / f"{p.task.reference_file}.json"
+    place = Path(f"{p.task.reference_file}.json")
     keys = b"".join(map(sample_key, p.dataset.samples))
     kept = SampleScores(task=p.task.name, lo=metric.lo, hi=metric.hi, keys=keys, runs=(scores,))
     sha256 = reference_samples.write(folder / place, kept)

@@ -2,6 +2,8 @@
 
 __all__ = [
     "asking",
+    "at_loads",
+    "at_loads_text",
     "compare",
     "divergence",
     "exact",

@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, find_changes
+from serve_eval.evaluation.agreement.load_words import NOTHING, name_loads
 from serve_eval.schema import LoadOutcome, LoadPoint, LoadTask, LoadTime
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.multiplicity import holm
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, UNDECIDED
-from serve_eval.workflows.load.naming import NOTHING, name_loads
 
 ALPHA = 0.01
 """Chance of accusing a sound endpoint of anything, over all loads and tasks."""

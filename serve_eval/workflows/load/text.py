@@ -13,11 +13,11 @@ from serve_eval.evaluation.agreement.first_divergence import (
     draw_first_divergences,
     read_first_divergences,
 )
+from serve_eval.evaluation.agreement.load_words import NOTHING
 from serve_eval.evaluation.storage.file_names import LOAD_RESULT
 from serve_eval.report.layout import fit_tables, say
 from serve_eval.schema import LoadBracket, LoadPoint, LoadSurface, LoadTask
 from serve_eval.workflows.load.judging import ALPHA, SCORE_ALPHA, is_inconclusive
-from serve_eval.workflows.load.naming import NOTHING
 
 _COLUMNS = ("load", "value (95 %)", "failed", "lost", "won", "p", "TTFT, p99", "right/s", "")
 _STEP_COLUMNS = ("load", "asked", "from the sound end", "to the broken end", "")

@@ -210,4 +210,4 @@ def test_the_state_is_json_that_names_every_step(tmp_path: Path) -> None:
     _search(found, tmp_path / "out")
     content = json.loads((tmp_path / "out/bisection.json").read_text())
     assert [step["result"] for step in content["steps"]] == ["reference", "same"]
-    assert (tmp_path / "out/references/word_problems.yaml").exists()
+    assert (tmp_path / "out/good_scores/word_problems.yaml").exists()

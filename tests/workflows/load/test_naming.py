@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from serve_eval.evaluation.agreement.load_words import name_loads
 from serve_eval.workflows.load.bisecting import count_halvings, halve
-from serve_eval.workflows.load.naming import name_loads
 
 LOADS = (1, 4, 16, 64)
 

@@ -6,6 +6,7 @@ __all__ = [
     "canary_files",
     "comparison_files",
     "invariants_files",
+    "load_comparison_files",
     "load_files",
     "report_file",
     "suite_files",

@@ -1,0 +1,165 @@
+"""Compare two endpoints at several numbers of requests in flight, here called loads.
+
+OUT/<load> is an ordinary comparison, and OUT/load_comparison.json the result. The order of the
+loads is random, so that a change over time is not taken for load. Both endpoints are asked at the
+same time at each load, so that a disturbance of the machine hits both.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from serve_eval.errors import PlanError
+from serve_eval.evaluation.agreement.load_words import NOTHING, name_loads
+from serve_eval.evaluation.run_session import ignore
+from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.evaluation.storage.reports.load_comparison_files import (
+    LOAD_COMPARISON_SCHEMA,
+    drop_load_comparison,
+    write_load_comparison,
+)
+from serve_eval.schema import (
+    Comparison,
+    LoadComparison,
+    Progress,
+    TaskAtLoad,
+    Verdict,
+    VerdictOutcome,
+)
+from serve_eval.stats.multiplicity import holm
+from serve_eval.verdicts.exit_code import code_of, worst
+from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
+
+ALPHA = 0.05
+"""Probability that a sound B is called worse at any load, under the rules CORRECTED."""
+CORRECTED = ("paired", "anchors")
+"""The rules whose p-values are corrected over all loads and tasks. The others exclude a drop or
+count differences, which needs no correction."""
+
+
+async def compare_at_loads(
+    a: CompareSide,
+    b: CompareSide,
+    rules: CompareRules,
+    out_dir: Path,
+    loads: Sequence[int],
+    *,
+    show_flips: int,
+    one_after_the_other: bool = False,
+    strict: bool = False,
+    progress: Progress | None = None,
+    environ: Mapping[str, str] = os.environ,
+    notify: Callable[[str], None] = ignore,
+) -> LoadComparison:
+    """Compare at each load what is not compared yet, and write load_comparison.json.
+
+    Raises PlanError for a finished run as a side, which has one load, and what `compare` raises.
+    """
+    if a.folder is not None or b.folder is not None:
+        raise PlanError(
+            "a finished run was asked at one load",
+            hint="Name two endpoints or plans, or give one number with --concurrency.",
+        )
+    clock = Stopwatch()
+    drop_load_comparison(out_dir)
+    order = shuffle_loads(loads, a.plan.seed)
+    found: dict[int, Comparison] = {}
+    for load in order:
+        notify(f"{load} in flight:")
+        found[load] = await compare(
+            _at_load(a, load),
+            _at_load(b, load),
+            rules,
+            out_dir / str(load),
+            show_flips=show_flips,
+            one_after_the_other=one_after_the_other,
+            progress=progress,
+            environ=environ,
+            notify=notify,
+        )
+    tasks = correct_loads(
+        [one for load in sorted(found) for one in list_tasks(load, found[load])],
+        corrected=rules.rule.name in CORRECTED,
+    )
+    result = LoadComparison(
+        schema_version=LOAD_COMPARISON_SCHEMA,
+        rule=rules.rule,
+        order=order,
+        tasks=tuple(tasks),
+        words=name_tasks(tasks),
+        exit_code=worst([code_of(one.outcome) for one in tasks], strict=strict),
+        started_at=clock.started_at,
+        wall_s=clock.wall_s,
+    )
+    write_load_comparison(out_dir, result)
+    return result
+
+
+def shuffle_loads(loads: Sequence[int], seed: int) -> tuple[int, ...]:
+    """Return the loads in a random order, the same for the same seed."""
+    order = sorted(set(loads))
+    random.Random(f"{seed}:compared loads").shuffle(order)
+    return tuple(order)
+
+
+def _at_load(side: CompareSide, load: int) -> CompareSide:
+    limits = replace(side.plan.limits, concurrency=load)
+    return replace(side, plan=replace(side.plan, limits=limits))
+
+
+def list_tasks(load: int, comparison: Comparison) -> list[TaskAtLoad]:
+    """Return what a comparison found at one load."""
+    return [
+        TaskAtLoad(
+            load=load,
+            task=one.task,
+            a=one.a.value,
+            b=one.b.value,
+            lost=one.worse,
+            won=one.better,
+            failed=(one.a.failed, one.b.failed),
+            outcome=one.verdict.outcome,
+            p=_find_p(one.verdict),
+        )
+        for one in comparison.tasks
+    ]
+
+
+def _find_p(verdict: Verdict) -> float | None:
+    """Return the p-value of a verdict's rule; None if it has none."""
+    paired = verdict.paired
+    if paired is None:
+        return None
+    anchors = paired.anchors if verdict.rule == "anchors" else None
+    return paired.p if anchors is None else anchors.p
+
+
+def correct_loads(tasks: Sequence[TaskAtLoad], *, corrected: bool) -> list[TaskAtLoad]:
+    """Return the tasks with corrected p-values; a FAIL that is not proven any more is undecided."""
+    known = [one.p for one in tasks if one.p is not None]
+    adjusted = iter(holm(known) if corrected else ())
+    found = []
+    for one in tasks:
+        p = next(adjusted) if corrected and one.p is not None else None
+        unproven = one.outcome is VerdictOutcome.FAIL and p is not None and p > ALPHA
+        outcome = VerdictOutcome.INCONCLUSIVE if unproven else one.outcome
+        found.append(replace(one, p_holm=p, outcome=outcome))
+    return found
+
+
+def name_tasks(tasks: Sequence[TaskAtLoad]) -> dict[str, str]:
+    """Return for each task at which loads B is worse."""
+    found = {}
+    for task in dict.fromkeys(one.task for one in tasks):
+        ours = [one for one in tasks if one.task == task]
+        bad = [one.load for one in ours if one.outcome is VerdictOutcome.FAIL]
+        unclear = [one.load for one in ours if one.outcome is VerdictOutcome.INCONCLUSIVE]
+        words = name_loads([one.load for one in ours], bad, what="B is worse", unclear=unclear)
+        if words == NOTHING and unclear:
+            words = f"not decided at {', '.join(map(str, unclear))}"
+        found[task] = words
+    return found
