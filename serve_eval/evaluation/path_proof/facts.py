@@ -34,7 +34,7 @@ class NamedLegs(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathFacts:
-    """What a run knows about the path of its answers.
+    """Hold the facts of a run about the path of its answers.
 
     `servers` are the counts of the engines while `answered` answers came. `tokens` are the
     generated tokens, `acceptances` the reports of steps in answers, and `cached` the tokens that

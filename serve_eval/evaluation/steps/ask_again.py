@@ -16,7 +16,7 @@ from serve_eval.schema import PathClaim
 async def ask_again(session: RunSession, client: Client) -> None:
     """Ask prompts again and note in the folder how many answers differ.
 
-    Does nothing if the plan does not expect it, or if the repeats of the run show it.
+    Nothing is asked if the plan expects no such answers, or if the run repeats its prompts anyway.
     """
     if not wants_again(session):
         return

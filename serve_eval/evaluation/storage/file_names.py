@@ -67,7 +67,7 @@ SUITE_FILE, SUITE_REPORT_FILE, SUITE_RUNS = "suite.json", "suite_report.json", "
 """The runs of a suite, its report, and the folder that holds its run folders."""
 
 BISECTION_PLAN, BISECTION, BISECTION_RUNS = "bisect.json", "bisection.json", "runs"
-"""What a bisection searches, its state and result, and the folder that holds its run folders."""
+"""The plan of a bisection, its state and result, and the folder that holds its run folders."""
 BISECTION_REFERENCES = "good_scores"
 """The folder in a bisection with the scores of the good configuration."""
 

@@ -2,7 +2,7 @@
 
 bisect.json       what is searched and how: fixed before the first request
 bisection.json    the steps so far, and the result
-references/       the scores of the good configuration
+good_scores/      the scores of the good configuration
 runs/<number>/    one ordinary run folder per configuration, 00 for the good one
 servers/<number>/ logs of the servers
 """

@@ -52,7 +52,7 @@ Prompt = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What was found by asking again: the divergences of flips, and the tokens of partings."""
+    """The results of asking again: the divergences of flips, and the tokens of partings."""
 
     flips: Mapping[Prompt, Divergence] = field(default_factory=dict)
     tokens: Mapping[Prompt, int] = field(default_factory=dict)

@@ -128,7 +128,7 @@ async def _fill(pressing: Pressing, client: Client, log: PressureLog, wanted: in
 def _choose(log: PressureLog, tokens: int, budget: int, counted: bool) -> int:
     """Return the tokens of the next filling; 0 if there is none.
 
-    Where nothing shows an eviction, there is one filling with all tokens.
+    If the server does not report cached tokens, one filling takes them all.
     """
     left = budget - sum(one.wanted for one in log.levels)
     if log.levels and (log.capacity is not None or not counted):

@@ -22,7 +22,7 @@ EVERYTHING = ("kv_transfer", "prefix_cache", "speculation", "deterministic")
 
 
 class PathFault(StrEnum):
-    """What silently does not happen."""
+    """The parts of the path that are missing without an error."""
 
     NONE = "none"
     BYPASS = "decode prefills again"

@@ -184,7 +184,7 @@ def test_the_folder_keeps_the_expectations_of_its_last_session(tmp_path: Path) -
 
 
 # ------------------------------------------------------------------------------------------------
-# What a launcher promises
+# Promises of launchers
 
 PROMISING = """
 from contextlib import asynccontextmanager

@@ -229,7 +229,7 @@ def test_a_run_is_compared_with_the_scores_of_its_registered_reference(
 
 
 @pytest.mark.parametrize(
-    ("lost", "elsewhere", "gained", "told"),
+    ("lost", "elsewhere", "gained", "expected"),
     [
         (60, 0, 0, False),
         (60, 25, 0, True),
@@ -239,8 +239,8 @@ def test_a_run_is_compared_with_the_scores_of_its_registered_reference(
         (12, 5, 0, False),  # too few to be sure
     ],
 )
-def test_a_loss_outside_the_slice_too_is_told(
-    lost: int, elsewhere: int, gained: int, told: bool
+def test_a_loss_outside_the_slice_is_noticed(
+    lost: int, elsewhere: int, gained: int, expected: bool
 ) -> None:
     named = FoundSlice(
         place=0,
@@ -251,4 +251,4 @@ def test_a_loss_outside_the_slice_too_is_told(
         gained=0,
         all_gained=gained,
     )
-    assert _lose_elsewhere(named, 200, 400) is told
+    assert _lose_elsewhere(named, 200, 400) is expected

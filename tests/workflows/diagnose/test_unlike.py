@@ -1,4 +1,4 @@
-"""A run whose answers look unlike the reference's is told so, without a key."""
+"""Diagnose reports answers that look unlike the reference's, without a key."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _find(out: Path) -> Sequence[Finding]:
     ],
     ids=["same", "near", "shorter", "longer", "loops", "script", "cut", "shared", "too few"],
 )
-def test_answers_unlike_the_reference_are_told(
+def test_answers_unlike_the_reference_are_reported(
     references: Path, tmp_path: Path, said: Said, told: str | None
 ) -> None:
     _run(tmp_path / "run", said, references)

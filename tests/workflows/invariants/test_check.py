@@ -212,6 +212,10 @@ Changed = Callable[[dict[str, Any], int, Counter[str], str], str]
 its prompt, and the prompts in flight."""
 
 
+ANSWERED_S = 0.02
+"""Time of an answer: long enough that requests overlap on a busy machine too."""
+
+
 def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) -> Invariants:
     """Check an endpoint with one answer to each prompt, worded as the request decides."""
     simulator = _Simulator(replace(sound, varied=False))
@@ -227,7 +231,7 @@ def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) ->
         try:
             text = changed(request.body, seen[prompt], flying, known.text or "")
             seen[prompt] += 1
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(ANSWERED_S)
         finally:
             flying[prompt] -= 1
         return answer(text)
@@ -272,7 +276,7 @@ def test_other_words_out_of_the_cache_or_in_another_batch_are_not_called_broken(
     found = _checked(plan, sound, changed, tmp_path / "out")
     same = {one.arm: one.agreement.identical for one in found.results}
     assert same["cold"] == 0
-    assert max(same["repeated"], same["alone"]) < N  # a busy machine keeps few in flight
+    assert max(same["repeated"], same["alone"]) < N // 2
     assert (found.exit_code, [one.arm for one in found.results if one.changed.more]) == (PASS, [])
 
 

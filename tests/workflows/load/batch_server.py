@@ -28,7 +28,7 @@ def draw(*what: object) -> float:
 
 
 def plan_of(url: str, prompts: int, **limits: int) -> Plan:
-    """Return a plan that asks so many word problems."""
+    """Return a plan that asks this number of word problems."""
     return Plan(
         model="m",
         launcher=Spec(name="external", options={"base_url": url}),
@@ -38,7 +38,7 @@ def plan_of(url: str, prompts: int, **limits: int) -> Plan:
 
 
 def targets_of(prompts: int) -> dict[str, str]:
-    """Return the right answers of so many word problems, by prompt."""
+    """Return the right answers of this number of word problems, by prompt."""
     samples = build_task(Spec(name="word_problems")).load(DataRoots(), prompts).samples
     return {str(sample.prompt): sample.target.split()[-1] for sample in samples}
 
