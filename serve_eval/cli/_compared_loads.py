@@ -9,24 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from serve_eval.workflows.compare.compare import CompareRules, CompareSide
 
-HIGHEST = 65536
-
-
-def parse_numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers of a list such as 1,4,16, in ascending order. Raises PlanError."""
-    from serve_eval.errors import PlanError
-
-    try:
-        found = tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError:
-        found = ()
-    if not found or found[0] < 1 or found[-1] > HIGHEST:
-        raise PlanError(
-            f"--concurrency {text}: expected numbers from 1 to {HIGHEST}",
-            hint="Such as --concurrency 64, or --concurrency 1,4,16.",
-        )
-    return found
-
 
 def compare_loads(
     sides: tuple[CompareSide, CompareSide],

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from serve_eval.cli._async import Interrupted
+from serve_eval.errors import ServeEvalError
+
 
 def explain_kept(folder: Path, again: str) -> str:
     """Return a line with the command `again` that resumes.
@@ -17,3 +20,21 @@ def explain_kept(folder: Path, again: str) -> str:
         if holds_answer(folder)
         else f"No answer was received yet. Try again with: {again}"
     )
+
+
+def end_early(ending: Interrupted | ServeEvalError, folder: Path, plan_file: str) -> int:
+    """Say what is kept of a command that ended early, and return its exit code.
+
+    The folder holds something to resume once it has `plan_file`. An error is raised again.
+    """
+    from serve_eval.cli._streams import say
+    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
+
+    stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
+    if stopped and (folder / plan_file).exists():
+        say(explain_kept(folder, f"the same command with -o {folder}"))
+    elif isinstance(ending, Interrupted):
+        say("Interrupted; nothing was saved")
+    if isinstance(ending, ServeEvalError):
+        raise ending
+    return INTERRUPTED

@@ -201,13 +201,13 @@ def _show(found: Configurations, *, as_json: bool) -> None:
 def _execute(found: Configurations, rules: BisectRules, out_dir: Path, *, as_json: bool) -> int:
     """Search, with progress on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._kept import explain_kept
+    from serve_eval.cli._kept import end_early
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.file_names import BISECTION, BISECTION_PLAN
     from serve_eval.evaluation.storage.private_files import read_written_text
-    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
+    from serve_eval.verdicts.exit_code import INFRASTRUCTURE
     from serve_eval.workflows.bisect.bisect import bisect as search
     from serve_eval.workflows.bisect.text import render
 
@@ -216,14 +216,7 @@ def _execute(found: Configurations, rules: BisectRules, out_dir: Path, *, as_jso
     try:
         state = run_async(search(found, rules, out_dir, progress=shown, notify=say))
     except (Interrupted, ServeEvalError) as ending:
-        stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
-        if stopped and (out_dir / BISECTION_PLAN).exists():
-            say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
-        elif isinstance(ending, Interrupted):
-            say("Interrupted; nothing was saved")
-        if isinstance(ending, ServeEvalError):
-            raise
-        return INTERRUPTED
+        return end_early(ending, out_dir, BISECTION_PLAN)
     if as_json:
         emit(read_written_text(out_dir / BISECTION))
     else:

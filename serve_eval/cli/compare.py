@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from serve_eval.cli._common_options import Strict, TrustPlan
-from serve_eval.cli._compared_loads import compare_loads, parse_numbers
+from serve_eval.cli._compared_loads import compare_loads
+from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
     PacingOptions,
@@ -217,7 +218,7 @@ def compare(
         if number is not None and number < 0:
             raise PlanError(f"--{name} must be 0 or more")
     settings = settings_with(protocol, prompts, rule, sending)
-    loads = () if asked.loads is None else parse_numbers(asked.loads)
+    loads = () if asked.loads is None else parse_loads(asked.loads)
     if len(loads) == 1:
         settings["concurrency"] = loads[0]
     if b is None:
@@ -292,14 +293,13 @@ def _execute(
 ) -> int:
     """Compare, with progress on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._kept import explain_kept
+    from serve_eval.cli._kept import end_early
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._red_results import draw_comparison
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
     from serve_eval.evaluation.storage.private_files import read_written_text
-    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
     from serve_eval.workflows.compare.compare import SHOW_FLIPS
     from serve_eval.workflows.compare.compare import compare as compare_both
 
@@ -319,14 +319,7 @@ def _execute(
             )
         )
     except (Interrupted, ServeEvalError) as ending:
-        stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
-        if stopped and (out_dir / COMPARISON_PLAN).exists():
-            say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
-        elif isinstance(ending, Interrupted):
-            say("Interrupted; nothing was saved")
-        if isinstance(ending, ServeEvalError):
-            raise
-        return INTERRUPTED
+        return end_early(ending, out_dir, COMPARISON_PLAN)
     if result.as_json:
         emit(read_written_text(out_dir / COMPARISON))
     else:

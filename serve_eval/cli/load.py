@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
     PacingOptions,
@@ -118,29 +119,16 @@ def load(
     Exit codes: 0 nothing found, 1 a load is broken, 2 usage, 3 inconclusive or changed over time, 4
     endpoint or infrastructure, 5 no answers, 130 interrupted.
     """
-    from serve_eval.workflows.load.story import LOADS
+    from serve_eval.workflows.load.story import LOADS, check_loads
 
     settings = settings_with(protocol, prompts, sending)
     settings.setdefault("stream", True)
-    asked = LOADS if loads.loads is None else parse_loads(loads.loads)
+    asked = LOADS if loads.loads is None else check_loads(parse_loads(loads.loads))
     if loads.launch:
         check_launched({"A": a}, settings)
     out_dir = result.output_dir or new_folder("load")
     plan = find_endpoint_plan(a, settings)
     raise typer.Exit(_execute(plan, out_dir, asked, bisect=loads.bisect, as_json=result.as_json))
-
-
-def parse_loads(text: str) -> tuple[int, ...]:
-    """Return the numbers of a list such as 1,4,16. Raises PlanError."""
-    from serve_eval.errors import PlanError
-    from serve_eval.workflows.load.story import check_loads
-
-    try:
-        return check_loads([int(part) for part in text.split(",")])
-    except ValueError as error:
-        raise PlanError(
-            f"--concurrency {text}: expected numbers", hint="Such as --concurrency 1,4,16."
-        ) from error
 
 
 def _execute(

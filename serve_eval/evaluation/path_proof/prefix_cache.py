@@ -22,18 +22,19 @@ def judge_prefix_cache(facts: PathFacts) -> ClaimEvidence:
     Answers of one engine tell it for our requests alone. Behind an orchestrator they count moved
     tokens too, so that only the engines' own counters are evidence.
     """
-    if facts.cached is not None and not facts.disaggregated:
-        if facts.cached:
-            return prove(f"answers report {facts.cached:,} prompt tokens from the prefix cache")
+    counted = [one for one in facts.of_role() if one.prefix_cache_hits is not None]
+    total = add(counted)
+    reported = None if facts.disaggregated else facts.cached
+    if reported:
+        return prove(f"answers report {reported:,} prompt tokens from the prefix cache")
+    if counted and total.prefix_cache_queries == 0:
+        return refute("no engine searched a prefix cache: it is off, or no prompt came")
+    if reported is not None:
         return _judge_no_hits(
             facts, "answers report 0 prompt tokens from the prefix cache", asked=False
         )
-    counted = [one for one in facts.of_role() if one.prefix_cache_hits is not None]
     if not counted:
         return leave_open("no answer reports cached tokens, and no engine counts hits", HINT)
-    total = add(counted)
-    if total.prefix_cache_queries == 0:
-        return refute("no engine searched a prefix cache: it is off, or no prompt came")
     of = "" if total.prefix_cache_queries is None else f" of {total.prefix_cache_queries:,}"
     if total.prefix_cache_hits:
         return prove(f"the prefix cache had {total.prefix_cache_hits:,}{of} prompt tokens")

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from serve_eval.errors import RunFolderError
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
     """Return the differences between two JSON values as lines `path: was X, now Y`."""
     return [f"{path}: was {was}, now {now}" for path, was, now in list_differing(old, new, where)]
+
+
+def refuse_other(folder: Path, what: str, known: Any, wanted: Any) -> None:
+    """Raise RunFolderError if a folder holds another one of these than is wanted.
+
+    `known` are the JSON values that the folder holds, or None for a new folder.
+    """
+    if known is not None and (differing := differences(known, wanted)):
+        raise RunFolderError(
+            f"{folder} holds another {what}:\n" + "\n".join(f"  {line}" for line in differing),
+            hint="Use another folder with -o.",
+        )
 
 
 def list_differing(old: Any, new: Any, where: str = "") -> list[tuple[str, str, str]]:

@@ -9,7 +9,7 @@ version. A plan.json without a version has format 1.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -67,6 +67,17 @@ def find_known(file: Path, of: type[T], known: int) -> T | None:
         raise RunFolderError(
             f"{file} cannot be read: {error}", hint="Use another folder with -o."
         ) from error
+
+
+def find_content(file: Path, known: int) -> dict[str, Any] | None:
+    """Return a folder's file as JSON values without its version, or None for a new folder.
+
+    Raises RunFolderError as `find_known` does.
+    """
+    found = find_known(file, dict[str, Any], known)
+    if found is not None:
+        found.pop(FORMAT_KEY, None)
+    return found
 
 
 def refuse_newer(path: Path, version: int, known: int) -> None:

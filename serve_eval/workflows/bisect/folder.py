@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.differences import differences
+from serve_eval.evaluation.storage.differences import refuse_other
 from serve_eval.evaluation.storage.file_names import BISECTION_RUNS
 from serve_eval.evaluation.storage.reports.bisection_files import (
     read_bisection_plan,
@@ -37,12 +36,7 @@ def bind_folder(out_dir: Path, found: Configurations, margin: float | None) -> N
         "seed": good.seed,
     }
     wanted = msgspec.json.decode(msgspec.json.encode(content))
-    known = read_bisection_plan(out_dir)
-    if known is not None and (differing := differences(known, wanted)):
-        raise RunFolderError(
-            f"{out_dir} holds another bisection:\n" + "\n".join(f"  {line}" for line in differing),
-            hint="Use another folder with -o.",
-        )
+    refuse_other(out_dir, "bisection", read_bisection_plan(out_dir), wanted)
     write_bisection_plan(out_dir, content)
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.errors import NotComparableError, PlanError, RunFolderError
+from serve_eval.errors import NotComparableError, PlanError
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.agreement.answer_pairs import read_task
 from serve_eval.evaluation.endpoint.launch import check_launcher, with_model
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import order_seed, run_folder
-from serve_eval.evaluation.storage.differences import differences
+from serve_eval.evaluation.storage.differences import refuse_other
 from serve_eval.evaluation.storage.reports.comparison_files import (
     read_comparison_plan,
     write_comparison_plan,
@@ -188,12 +188,7 @@ def bind_folder(out_dir: Path, a: CompareSide, b: CompareSide, rules: CompareRul
             else {"launcher": side.plan.launcher}
         )
     wanted = msgspec.json.decode(msgspec.json.encode(content))
-    found = read_comparison_plan(out_dir)
-    if found is not None and (differing := differences(found, wanted)):
-        raise RunFolderError(
-            f"{out_dir} holds another comparison:\n" + "\n".join(f"  {line}" for line in differing),
-            hint="Use another folder with -o.",
-        )
+    refuse_other(out_dir, "comparison", read_comparison_plan(out_dir), wanted)
     write_comparison_plan(out_dir, content)
 
 

@@ -170,6 +170,15 @@ def test_drafts_decide_about_speculation(
         ({"cached": 12}, PROVEN, "answers report 12 prompt tokens from the prefix cache"),
         ({"cached": 0}, REFUTED, "answers report 0 prompt tokens"),
         ({"cached": 0, "find_shared": lambda: 999}, UNKNOWN, "share more than 999 characters"),
+        (
+            {
+                "cached": 0,
+                "find_shared": lambda: 5,
+                "servers": [_server(None, prefix_cache_hits=0, prefix_cache_queries=0)],
+            },
+            REFUTED,
+            "no engine searched a prefix cache",
+        ),
         # Behind an orchestrator, answers count moved tokens as cached.
         ({"cached": 12, "legs": NamedLegs(9, 9, 9)}, UNKNOWN, "no engine counts hits"),
         ({"servers": [_server(None, prefix_cache_hits=3)]}, PROVEN, "had 3 prompt tokens"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.evaluation.storage.file_names import BISECTION, BISECTION_PLAN
-from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, find_known
+from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, find_content, find_known
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Bisection
 
@@ -20,10 +20,7 @@ def read_bisection_plan(folder: Path) -> dict[str, Any] | None:
 
     Raises RunFolderError for a file that is damaged, or that a newer serve-eval wrote.
     """
-    found = find_known(folder / BISECTION_PLAN, dict[str, Any], BISECTION_SCHEMA)
-    if found is not None:
-        found.pop(FORMAT_KEY, None)
-    return found
+    return find_content(folder / BISECTION_PLAN, BISECTION_SCHEMA)
 
 
 def write_bisection_plan(folder: Path, content: Mapping[str, Any]) -> None:

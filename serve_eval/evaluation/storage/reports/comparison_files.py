@@ -10,7 +10,7 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN, SIDE_A, SIDE_B
-from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, decode_known, find_known
+from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, decode_known, find_content
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Comparison
 
@@ -53,10 +53,7 @@ def read_comparison_plan(folder: Path) -> dict[str, Any] | None:
 
     Raises RunFolderError for a file that is damaged, or that a newer serve-eval wrote.
     """
-    found = find_known(folder / COMPARISON_PLAN, dict[str, Any], COMPARISON_SCHEMA)
-    if found is not None:
-        found.pop(FORMAT_KEY, None)
-    return found
+    return find_content(folder / COMPARISON_PLAN, COMPARISON_SCHEMA)
 
 
 def write_comparison_plan(folder: Path, content: Mapping[str, Any]) -> None:
