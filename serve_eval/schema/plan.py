@@ -119,7 +119,7 @@ class Plan:
     reference. `allow_code_execution`: code that the endpoint wrote may run on this machine.
     `include_path` are folders of the user's own tasks, scorers, launchers and verdict rules.
     `expect` says by the names of PathClaim which parts of the path must be proven; False takes back
-    what the launcher expects.
+    what the launcher expects. `no_prompts`: the run folder keeps no prompts.
     """
 
     model: str | None
@@ -144,6 +144,7 @@ class Plan:
     allow_code_execution: bool = False
     include_path: tuple[str, ...] = ()
     expect: Mapping[str, bool] = field(default_factory=dict)
+    no_prompts: bool = False
     connection: Connection = Connection()
     limits: Limits = Limits()
 

@@ -24,6 +24,7 @@ from serve_eval.schema import (
     Response,
     TaskReport,
 )
+from serve_eval.stats.common_prefix import common_prefix
 
 if TYPE_CHECKING:
     from serve_eval.stats.pairs import Pairs
@@ -248,18 +249,6 @@ def join_text(response: Response) -> str:
     """Return what an answer says: reasoning, text and tool calls, concatenated."""
     calls = "".join(f"{call.name}({call.arguments})" for call in response.tool_calls)
     return (response.reasoning or "") + response.text + calls
-
-
-def common_prefix(a: str, b: str) -> int:
-    """Return the length, in characters, of the common prefix of two texts."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:  # By bisection: slices compare at memory speed.
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def first_difference(a: str, b: str) -> FirstDifference | None:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Literal
 
-from serve_eval.evaluation.agreement.answer_pairs import common_prefix
 from serve_eval.schema import FirstDivergences, Parting
+from serve_eval.stats.common_prefix import common_prefix
 
 STARTS = (0, 1, 4, 8, 16, 32)
 """First place of each range."""

@@ -16,11 +16,11 @@ from serve_eval.evaluation.agreement.answer_pairs import (
     TaskAnswers,
     agreement,
     another_score,
-    common_prefix,
     texts,
 )
 from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.schema import SelfFlips
+from serve_eval.stats.common_prefix import common_prefix
 
 FLIP_ALPHA = 0.01
 """Probability of reporting that two equal endpoints differ more than one of them differs from

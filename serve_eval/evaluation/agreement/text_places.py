@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable
 
-from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, common_prefix, texts
+from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, texts
 from serve_eval.schema import TextPlaces
+from serve_eval.stats.common_prefix import common_prefix
 
 
 def find_text_places(a: TaskAnswers, b: TaskAnswers) -> TextPlaces | None:

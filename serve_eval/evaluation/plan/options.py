@@ -255,7 +255,7 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderOptions:
-    """Name the folder of the run."""
+    """Name the folder of the run, and choose what it keeps."""
 
     title: ClassVar[str] = "Output"
     output_dir: Annotated[
@@ -265,6 +265,9 @@ class FolderOptions:
             flags=("--output-dir", "-o"),
             metavar="DIR",
         ),
+    ] = None
+    no_prompts: Annotated[
+        bool | None, Setting("Keep no prompts in the run folder; serve-eval show then has none.")
     ] = None
 
 

@@ -139,6 +139,7 @@ def resolve(
         allow_code_execution=values.get("allow_code_execution", False),
         include_path=include_path,
         expect=values.get("expect", {}),
+        no_prompts=values.get("no_prompts", False),
         connection=Connection(**sections["connection"]),
         limits=Limits(**sections["limits"]),
     )

@@ -38,7 +38,10 @@ def to_file(plan: Plan) -> dict[str, Any]:
         "expect": dict(plan.expect),
         "repeats": _repeats_in_file(plan),
         **{name: getattr(plan, name) for name in ("allow_hub", "limit", "seed", "early_stop")},
-        **{name: getattr(plan, name) for name in ("no_reference", "allow_missing_reference")},
+        **{
+            name: getattr(plan, name)
+            for name in ("no_reference", "allow_missing_reference", "no_prompts")
+        },
     }
     for name, kind in SECTIONS.items():
         section = getattr(plan, name)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
 from serve_eval.client.client import Client
+from serve_eval.client.secret_mask import SecretMask
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.attribution.named_servers import note_named_servers
 from serve_eval.evaluation.attribution.trace import note_servers
@@ -25,6 +27,7 @@ from serve_eval.evaluation.results.degradation_alarm import DegradationAlarm
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.steps.open_tasks import settle_scores
 from serve_eval.evaluation.storage import sessions
+from serve_eval.evaluation.storage.records.prompts import has_prompts, write_prompts
 from serve_eval.evaluation.storage.records.reply_proofs import run_proofs
 from serve_eval.evaluation.storage.reports.report_file import drop_report
 from serve_eval.evaluation.task_run import TaskRun, random_order
@@ -44,6 +47,7 @@ async def ask_tasks(
     JournalError for an answer that cannot be saved.
     """
     hung = _hang_detector(session, able, client)
+    await asyncio.to_thread(_keep_prompts, session, able)  # A signal must get through meanwhile.
     for w in able:
         if is_mutable(w.prepared.task.name):
             pending = [w.accumulator.samples[i] for i in w.list_pending_samples()]
@@ -55,6 +59,19 @@ async def ask_tasks(
         note_named_servers(client, journals, session.folder),
     ):
         await _ask_and_note_load(session, able, client, hung, participant)
+
+
+def _keep_prompts(session: RunSession, able: Sequence[TaskRun]) -> None:
+    """Write the prompts of the tasks into the folder, unless an earlier session did.
+
+    The samples of mutable tasks differ from session to session.
+    """
+    mask = SecretMask(session.plan.connection, session.environ)
+    for w in able:
+        task = w.prepared.task.name
+        if is_mutable(task) or not has_prompts(session.folder, task):
+            samples, texts = w.prepared.dataset.samples, not session.plan.no_prompts
+            write_prompts(session.folder, task, samples, mask, texts=texts)
 
 
 def _hang_detector(

@@ -9,6 +9,7 @@ The folder of a run:
     executions/<task>.jsonl  the results of running the answers, for a task that runs them
     judgements/<task>.jsonl  the responses of judges, for a task that asks them
     judgements/<task>.steps  the proofs of the connections to those judges
+    prompts/<task>.jsonl     the prompts, unless the plan has no_prompts
     cases/<task>.jsonl       the expectation, scorer and versions of each user case
     archive/<time>/          records that no longer count
     report.json              the report
@@ -37,7 +38,7 @@ SESSIONS_FILE, ORDER_FILE, LOOKS_FILE, LOCK_FILE = (
 )
 PROOFS_FILE, TRACE_FILE, ATTRIBUTION_FILE = "steps.jsonl", "served.jsonl", "attribution.json"
 SAMPLES, SCORES, EXECUTIONS, JUDGEMENTS = "samples", "scores", "executions", "judgements"
-CASES, ARCHIVE, LOGS = "cases", "archive", "logs"
+CASES, PROMPTS, ARCHIVE, LOGS = "cases", "prompts", "archive", "logs"
 LM_EVAL, CAPSULES = "lm-eval", "capsules"
 
 COMPARISON_PLAN, COMPARISON = "compare.json", "comparison.json"
@@ -109,6 +110,11 @@ def judges_proofs_file(judgements: Path) -> Path:
 def cases_file(run: Path, task: str) -> Path:
     """Return the file that records how the cases of a task were asked."""
     return task_file(run / CASES, task)
+
+
+def prompts_file(run: Path, task: str) -> Path:
+    """Return the file of a task's prompts."""
+    return task_file(run / PROMPTS, task)
 
 
 def name_archive_file(run: Path, stamp: str, file: Path) -> Path:

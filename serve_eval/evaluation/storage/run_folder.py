@@ -23,6 +23,7 @@ from serve_eval.evaluation.storage.file_names import (
     LOGS,
     LOOKS_FILE,
     PLAN_FILE,
+    PROMPTS,
     PROTOCOL_FILES,
     RECORDS_OF_ANSWERS,
     SAMPLES,
@@ -45,6 +46,7 @@ FREE_FIELDS = (
     "allow_code_execution",
     "include_path",
     "expect",
+    "no_prompts",
 )
 """Fields of the plan that may change when a run is resumed. They say how to send requests, how
 many, where data and code are, what is allowed and what must be proven, but not what to ask.
@@ -269,11 +271,13 @@ def _bind(
 
 
 def copy_answers(source: Path, target: Path, tasks: Iterable[str]) -> None:
-    """Copy the answers to these tasks, and the conditions of their requests, to another run folder.
+    """Copy the answers and prompts of these tasks, and how they were asked, to another run folder.
 
     Raises OSError.
     """
-    kept = [task_file(Path(folder), task) for folder in RECORDS_OF_ANSWERS for task in tasks]
+    kept = [
+        task_file(Path(folder), task) for folder in (*RECORDS_OF_ANSWERS, PROMPTS) for task in tasks
+    ]
     for place in (*map(Path, PROTOCOL_FILES), *kept):
         if (source / place).exists():
             (target / place).parent.mkdir(mode=0o700, exist_ok=True)

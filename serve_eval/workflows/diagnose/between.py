@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from serve_eval.evaluation.agreement.answer_pairs import common_prefix
 from serve_eval.evaluation.agreement.answer_signs import SIGNS, is_loop
 from serve_eval.schema import Response
+from serve_eval.stats.common_prefix import common_prefix
 from serve_eval.stats.hypergeometric import no_worse
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, TaskEvidence

@@ -15,12 +15,13 @@ import pytest
 from scipy.stats import binom
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, another_answer, common_prefix
+from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, another_answer
 from serve_eval.evaluation.agreement.self_flips import FLIP_ALPHA, self_flips
 from serve_eval.evaluation.agreement.words import conclusion, evidence
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.schema import Agreement, Outcome, Response, SelfFlips, ToolCall
+from serve_eval.stats.common_prefix import common_prefix
 
 ROUNDS, PROMPTS = 700, 200
 SILENT: tuple[dict[str, str], ...] = ({}, {}, {})

@@ -4,6 +4,7 @@ __all__ = [
     "asked_cases",
     "executions",
     "judgements",
+    "prompts",
     "reply_proofs",
     "scores",
     "traces",
