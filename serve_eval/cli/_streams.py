@@ -96,7 +96,8 @@ def draw(render: Callable[[Console], None]) -> None:
     if terminal and "COLUMNS" not in os.environ:
         with suppress(OSError):  # rich reads only descriptors 0 to 2
             width = os.get_terminal_size(_stdout().fileno()).columns or width
-    render(Console(file=buffer, force_terminal=terminal, width=width, highlight=False, emoji=False))
+    forced = terminal or None  # None: FORCE_COLOR decides
+    render(Console(file=buffer, force_terminal=forced, width=width, highlight=False, emoji=False))
     emit(buffer.getvalue())
 
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "attribute": ("attribute.attribute", "Find the worker that gives wrong answers."),
     "smoke": ("smoke.smoke", "Check in seconds which features an endpoint has."),
     "watch": ("watch.watch", "Watch a production endpoint and raise alarms."),
+    "show": ("show.show", "Show samples of a run: question, answer, score."),
     "diagnose": ("diagnose.diagnose", "Explain why a run is red and what to change."),
     "capsule": ("capsule.capsule", "Write a folder that replays one request of a run."),
     "suite": ("suite.suite", "Run many plans for one verdict."),

@@ -7,12 +7,35 @@ import re
 _SEQUENCES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b[@-~]?", re.DOTALL
 )
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_MARKS = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+_CONTROLS = re.compile(rf"[\x00-\x08\x0b-\x1f{_MARKS}]")
+_IN_JSON = re.compile(rf"[{_MARKS}]")
 
 
 def clean(text: str) -> str:
     """Return `text` without control sequences, control characters and text direction marks.
 
-    Tabs and newlines are kept.
+    Tabs and newlines are kept; other separators of lines are not.
     """
     return _CONTROLS.sub("", _SEQUENCES.sub("", text))
+
+
+def reveal(text: str) -> str:
+    """Return `text` with an escape such as \\x1b for each character that `clean` removes.
+
+    Lines end with newlines only.
+    """
+    return _CONTROLS.sub(_escape, text.replace("\r\n", "\n"))
+
+
+def escape_json(json: str) -> str:
+    """Return JSON in which characters that could affect a terminal are escaped.
+
+    Its values stay the same.
+    """
+    return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", json)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"

@@ -14,6 +14,7 @@ __all__ = [
     "measured",
     "references",
     "servers",
+    "show",
     "smoke",
     "suite",
     "watch",

@@ -1,0 +1,77 @@
+"""Print a label with a text beside it, wrapped between words and shortened in its middle."""
+
+from __future__ import annotations
+
+import re
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+LABEL = 12
+"""Columns of a label and the space after it."""
+MOST_WIDTH = 100
+"""Most columns of a text, even on a wider terminal: long lines are hard to read."""
+MARK = "bold reverse"
+
+
+def print_field(console: Console, label: str, text: str) -> None:
+    """Print a label and a text."""
+    print_text(console, label, text, most=None)
+
+
+def print_text(
+    console: Console,
+    label: str,
+    text: str,
+    *,
+    most: int | None,
+    mark: tuple[int, int] | None = None,
+) -> None:
+    """Print a label and a text of at most `most` lines, and one in place of those left out.
+
+    `mark` is the part of the text that is highlighted.
+    """
+    styled = Text(text.rstrip("\n"))
+    if mark is not None:
+        styled.stylize(MARK, *mark)
+    width = max(20, min(console.width, MOST_WIDTH) - LABEL)
+    lines = wrap(styled, width)
+    for number, line in enumerate(shorten(lines, most)):
+        head = Text(label.ljust(LABEL - 1) + " " if not number else " " * LABEL, style="dim")
+        console.print(Text.assemble(head, line) if line else head[: len(label)], soft_wrap=True)
+
+
+def print_line(console: Console, text: str) -> None:
+    """Print a text of our own without a label, wrapped between words."""
+    for line in wrap(Text(text), min(console.width, MOST_WIDTH)):
+        console.print(line, soft_wrap=True)
+
+
+def wrap(text: Text, width: int) -> list[Text]:
+    """Return the lines of a text, broken between words; a word may be wider than `width`.
+
+    rich breaks such words, and then they cannot be copied.
+    """
+    lines: list[Text] = []
+    for line in text.split("\n", allow_blank=True):
+        breaks, used = [], 0
+        for word in re.finditer(r"\s*\S+", line.plain):
+            cells = cell_len(word[0])
+            if used and used + cells > width:
+                breaks.append(word.end() - len(word[0].lstrip()))
+                used, cells = 0, cell_len(word[0].lstrip())
+            used += cells
+        lines += line.divide(breaks)
+    for line in lines:
+        line.rstrip()
+    return lines
+
+
+def shorten(lines: list[Text], most: int | None) -> list[Text]:
+    """Return at most `most` lines and one about those left out: a third from the beginning."""
+    if most is None or len(lines) <= most + 1:
+        return lines
+    head = most // 3
+    left_out = Text(f"… {len(lines) - most} lines left out: --whole", style="dim")
+    return [*lines[:head], left_out, *lines[head - most :]]
