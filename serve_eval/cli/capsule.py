@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
+from serve_eval.cli._run_folder import name_run
 
 
 def capsule(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[Path, name_run("A run folder, or latest.")],
     sample: Annotated[list[str], typer.Option("--sample", help="Id of a sample. Repeatable.")],
     task: Annotated[
         str | None,

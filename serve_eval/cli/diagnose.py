@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
+from serve_eval.cli._run_folder import name_run
 
 
 def diagnose(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a run, a comparison or a suite.")
-    ],
+    run: Annotated[Path, name_run("Folder of a run, a comparison or a suite, or latest.")],
     include_path: IncludePath = None,
     tokenizer: Annotated[
         Path | None,

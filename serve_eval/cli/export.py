@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
+from serve_eval.cli._run_folder import name_run
 
 FORMATS = ("lm-eval",)
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder with a report.")],
+    run: Annotated[Path, name_run("A run folder with a report, or latest.")],
     to_format: Annotated[
         str,
         typer.Option(

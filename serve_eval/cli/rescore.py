@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
+from serve_eval.cli._run_folder import name_run
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.rescore import Changed, Rescored, RescoreSummary
@@ -18,7 +19,7 @@ TARGET_CHARACTERS = 40
 
 
 def rescore(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
+    run: Annotated[Path, name_run("A run folder, finished or not, or latest.")],
     settings: Annotated[
         list[str] | None,
         typer.Option(

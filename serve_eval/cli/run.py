@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -21,6 +21,7 @@ from serve_eval.cli._common_options import (
 )
 from serve_eval.cli._include import permissions
 from serve_eval.cli._options import command, list_given_flags
+from serve_eval.cli._run_folder import find_run
 from serve_eval.cli._run_plan import name_model, new_folder, read_settings, resolve_plan
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_run
 from serve_eval.evaluation.plan.limits_options import LimitsOptions
@@ -143,6 +144,7 @@ def run(
     Exit codes: 0 pass, 1 fail, 2 usage, 3 undecided or no reference, 4 endpoint or infrastructure,
     5 nothing scored, 130 interrupted.
     """
+    ending = replace(ending, resume=find_run(ending.resume))
     sections = (address, asked, judged, connection, limits, folder)
     settings = read_settings(
         sections, protocol, flags=list_given_flags(ctx), resuming=ending.resume is not None

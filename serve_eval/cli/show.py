@@ -9,6 +9,7 @@ import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._options import command
+from serve_eval.cli._run_folder import find_run, name_run
 
 EXAMPLES = (
     ("List the samples of the last run, the most important first:", "serve-eval show latest"),
@@ -20,9 +21,7 @@ EXAMPLES = (
 
 @command(examples=EXAMPLES)
 def show(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a run or a comparison, or latest.")
-    ],
+    run: Annotated[Path, name_run("Folder of a run or a comparison, or latest.")],
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="ID", help="Ids of samples to show.")
     ] = None,
@@ -42,7 +41,12 @@ def show(
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option("--against", metavar="RUN", help="Show samples that scored otherwise there."),
+        typer.Option(
+            "--against",
+            metavar="RUN",
+            help="Show samples that scored otherwise there.",
+            callback=find_run,
+        ),
     ] = None,
     task: Annotated[
         str | None, typer.Option("--task", metavar="NAME", help="Show only this task.")

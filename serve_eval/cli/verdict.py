@@ -12,6 +12,7 @@ import typer
 from serve_eval.cli._common_options import JunitFile, ReportAsJson, Strict
 from serve_eval.cli._include import folders_of
 from serve_eval.cli._options import command, settings_of
+from serve_eval.cli._run_folder import name_run
 from serve_eval.evaluation.plan.shared_options import (
     AllowCodeExecution,
     AllowMismatch,
@@ -53,7 +54,7 @@ class VerdictOutputOptions:
 
 @command()
 def verdict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[Path, name_run("A run folder, or latest.")],
     judged: JudgedAgainOptions,
     output: VerdictOutputOptions,
 ) -> None:

@@ -243,7 +243,7 @@ def test_the_default_folder_is_called_after_the_model_that_the_endpoint_lists(
     ]
     done = serve_eval("run", "--base-url", plain, *flags)
     assert done.returncode == 3, done.stderr
-    [folder] = (tmp_path / "outputs").iterdir()
+    folder = (tmp_path / "outputs/latest").resolve()
     assert folder.name.endswith("_simulated")
     assert f"run folder outputs/{folder.name}" in done.stderr
     assert json.loads((folder / "plan.json").read_text())["plan"]["model"] == "simulated"

@@ -5,6 +5,7 @@ __all__ = [
     "file_names",
     "folder_format",
     "journal",
+    "latest",
     "order_seed",
     "ownership",
     "private_files",

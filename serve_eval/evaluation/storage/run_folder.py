@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage import ownership
+from serve_eval.evaluation.storage import latest, ownership
 from serve_eval.evaluation.storage._mutable_parts import drop_mutable_parts
 from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.file_names import (
@@ -159,7 +159,7 @@ def open_folder(
     if another process uses the folder, if it belongs to another plan or other data (and names the
     field that differs), or if it holds files other than a run's.
     """
-    with hold(path, PLAN_FILE):
+    with hold(path, PLAN_FILE, writes=own):
         _bind(path, plan, fingerprints, moved=moved, own=own)
         for name in (SAMPLES, SCORES, LOGS):
             (path / name).mkdir(mode=0o700, exist_ok=True)
@@ -167,14 +167,16 @@ def open_folder(
 
 
 @contextmanager
-def hold(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
+def hold(path: Path, sign: str, kind: str = "run", *, writes: bool = True) -> Iterator[None]:
     """Create the folder if necessary, and lock it until the end of the block.
 
     A killed process releases the lock. `sign` is the file that marks a folder of this `kind`.
     Raises RunFolderError if another process uses the folder, or if it holds other files and no
-    `sign`.
+    `sign`. outputs/latest then points to it, if the folder is new or the caller `writes` answers.
     """
     import fcntl
+
+    new = not path.exists()
 
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -202,6 +204,8 @@ def hold(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
             ) from error
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        if new or writes:
+            latest.point_to(path)
         yield
     finally:
         os.close(lock)

@@ -17,7 +17,7 @@ from serve_eval.verdicts.reference_samples import as_stored
 from serve_eval.workflows.show.folders import ChosenRun
 from serve_eval.workflows.show.samples import SampleSource, ShownSample
 
-AGAINST = "Compare it with another run: serve-eval show RUN --flips --against OTHER."
+AGAINST = "Compare it with another run: serve-eval show RUN --against OTHER."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
