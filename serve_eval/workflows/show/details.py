@@ -22,7 +22,8 @@ MOST_ATTEMPTS = 8
 
 def describe_failure(failure: Failure) -> str:
     """Return the failure of a sample in one line."""
-    return f"{_how(failure.kind, failure.status)}: {reveal(' '.join(failure.message.split()))}"
+    how, message = _how(failure.kind, failure.status), reveal(" ".join(failure.message.split()))
+    return message if message.startswith(how) else f"{how}: {message}"
 
 
 def describe_place(sample: ShownSample) -> str:

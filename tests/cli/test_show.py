@@ -1,0 +1,281 @@
+"""Run `serve-eval show` on run folders of a server whose answers the test writes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import DataRoots, Spec
+from tests.cli.command import serve_eval
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
+
+TASK = "word_problems"
+N = 10
+EVIL = "\x1b]0;title \x1b[31mred\x1b[0m \u202eline\r \x9b2J"
+"""An answer that would change a terminal."""
+SAMPLES = build_task(Spec(name=TASK, options={"num_samples": N})).load(DataRoots(), N).samples
+FAILED, UNREADABLE, WRONG, CUT_OFF, RETRIED, LONG = (sample.id for sample in SAMPLES[:6])
+
+
+class Answers:
+    """A script that answers most prompts rightly; B answers one more wrongly."""
+
+    def __init__(self, *, b: bool = False) -> None:
+        self._b, self._refused = b, False
+
+    def __call__(self, request: HttpRequest) -> Reply:
+        sample = next((one for one in SAMPLES if one.prompt == request.prompt), None)
+        if sample is None:
+            return answer("ok")
+        right = sample.target
+        if sample.id == RETRIED and not self._refused:
+            self._refused = True
+            return fail(503, "busy")
+        if self._b and sample.id == RETRIED:
+            return answer(f"{right}1")
+        said = {
+            UNREADABLE: answer("I do not know."),
+            WRONG: answer(f"{EVIL} 1,234 apples\n#### 1,234", usage=(20, 9)),
+            CUT_OFF: answer(right, finish="length"),
+            LONG: answer("\n".join([*(f"step {i}" for i in range(60)), right])),
+        }
+        if sample.id == FAILED:
+            return fail(400, "no \x1b[1mway")
+        return said.get(sample.id, answer(right))
+
+
+def _run(folder: Path, script: Answers, *flags: str) -> None:
+    with ScriptedServer(script, routes={"/v1/models": models("m")}).serve_in_thread() as url:
+        command = ["run", "--base-url", url, "--model", "m", "--tasks", TASK, "--no-reference"]
+        size = ["--set", f"{TASK}.num_samples={N}", "-o", str(folder)]
+        done = serve_eval(*command, *size, *flags)
+        assert done.returncode == 3, done.stderr
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shown") / "a"
+    _run(folder, Answers())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shown") / "b"
+    _run(folder, Answers(b=True))
+    return folder
+
+
+def _show(*arguments: str | Path, code: int = 0, **environ: str) -> str:
+    done = serve_eval("show", *arguments, **{"COLUMNS": "80", **environ})
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def _json(*arguments: str | Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_show(*arguments, "--json"))
+    return found
+
+
+def _names(text: str) -> list[str]:
+    return re.findall(r"^(test-\d+) ", text, re.MULTILINE)
+
+
+def test_the_list_begins_with_what_needs_attention(run: Path) -> None:
+    listed = _show(run)
+    rest = [sample.id for sample in SAMPLES[4:]]
+    assert _names(listed) == [FAILED, UNREADABLE, WRONG, CUT_OFF, *rest]
+    assert re.search(rf"^{FAILED} +failed +- +HTTP 400: no", listed, re.MULTILINE)
+    assert re.search(rf"^{CUT_OFF} +right, cut off +\d+ +\d+$", listed, re.MULTILINE)
+    assert "more: --all" not in listed
+    few = _show(run, "--n", "2")
+    assert _names(few) == [FAILED, UNREADABLE]
+    assert f"… {N - 2} more: --all" in few
+    assert f"serve-eval show {run} {FAILED}\n" in few
+    assert _names(_show(run, "--n", "2", "--all")) == _names(listed)
+
+
+def test_a_sample_is_shown_with_everything_that_is_known(run: Path) -> None:
+    text = _show(run, RETRIED)
+    sample = next(one for one in SAMPLES if one.id == RETRIED)
+    assert text.startswith(f"{TASK}  {RETRIED}  right\n")
+    assert " ".join(str(sample.prompt).split()[:8]) in text
+    target = sample.target.rpartition("#### ")[2]
+    assert f"extracted   {target}\n            line " in text
+    assert "\nscore       1, " in text
+    assert re.search(r"attempts    1: HTTP 503 after .* s, sent 20.* UTC\n", text)
+    assert re.search(r"\n            2: answered after .* s, sent 20.* UTC\n", text)
+    [told] = _json(run, RETRIED)["samples"]
+    assert told["prompt"] == sample.prompt
+    assert told["response"]["text"] == told["expected"] == sample.target
+    assert [one["status"] for one in told["attempts"]] == [503, 200]
+    start, end = told["place"]["start"], told["place"]["end"]
+    assert told["response"]["text"][start:end] == told["extracted"] == target
+
+
+def test_the_place_of_what_was_extracted_is_shown(run: Path) -> None:
+    [told] = _json(run, WRONG)["samples"]
+    place = told["place"]
+    assert told["response"]["text"][place["start"] :] == told["extracted"] == "1,234"
+    assert (place["line"], place["lines"], place["times"]) == (2, 2, 2)
+    text = _show(run, WRONG)
+    assert "line 2 of 2, characters" in text
+    assert "the last of 2 places" in text
+    assert "finish reason stop; 20 prompt and 9 answer tokens" in text
+    assert "extracted   nothing" in _show(run, UNREADABLE)
+
+
+def test_nothing_of_an_answer_or_an_error_reaches_the_terminal_as_it_is(run: Path) -> None:
+    for shown in (_show(run, WRONG), _show(run), _show(run, FAILED), _show(run, "--all", "--json")):
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e]", shown)
+    assert "\\x1b]0;title \\x1b[31mred\\x1b[0m \\u202eline\\x0d \\x9b2J" in _show(run, WRONG)
+    assert _json(run, WRONG)["samples"][0]["response"]["text"].startswith(EVIL)
+
+
+def test_choices_filter_and_combine(run: Path) -> None:
+    assert _names(_show(run, "--wrong", "--brief")) == [UNREADABLE, WRONG]
+    assert _names(_show(run, "--failed", "--brief")) == [FAILED]
+    assert _names(_show(run, "--wrong", "--failed", "--brief")) == [FAILED, UNREADABLE, WRONG]
+    assert _names(_show(run, "--grep", "I DO NOT", "--brief")) == [UNREADABLE]
+    name = str(SAMPLES[0].prompt).split()[1]
+    asked = {one.id for one in SAMPLES if name.lower() in str(one.prompt).lower()}
+    assert set(_names(_show(run, "--grep", name, "--brief"))) == asked
+    both = asked & {UNREADABLE, WRONG}
+    assert set(_names(_show(run, "--grep", name, "--wrong", "--brief"))) == both
+    assert f"none of {N} samples matches" in _show(run, "--grep", "no such text")
+    assert f"{TASK}  {UNREADABLE}  unreadable" in _show(run, "--wrong")
+
+
+def test_long_answers_are_cut_in_the_middle_and_words_are_not(run: Path) -> None:
+    text = _show(run, LONG)
+    assert "answer      step 0\n" in text
+    assert "lines left out: --whole" in text
+    assert "step 30" not in text
+    assert "#### " in text
+    assert "step 30" in _show(run, LONG, "--whole")
+    for name in (LONG, RETRIED):
+        for line in _show(run, name).splitlines():
+            assert cell_len(line) <= 80 or len(line.split()) <= 2, line
+    prompt = str(SAMPLES[4].prompt).split()
+    shown = _show(run, RETRIED, COLUMNS="40").partition("expected")[0].split()
+    assert shown[-len(prompt) :] == prompt
+
+
+def test_colour_follows_the_environment(run: Path) -> None:
+    assert "\x1b[" not in _show(run, WRONG)
+    assert "\x1b[" in _show(run, WRONG, FORCE_COLOR="1", TERM="xterm")
+    assert "\x1b[31m" not in _show(run, WRONG, FORCE_COLOR="1", NO_COLOR="1", TERM="xterm")
+
+
+def test_an_unknown_sample_or_task_is_told_with_what_is_close(run: Path) -> None:
+    told = _show(run, f"{WRONG}9", code=2)
+    assert f"no sample '{WRONG}9' was sent. Did you mean" in told
+    assert repr(WRONG) in told
+    assert f"Did you mean '{TASK}'?" in _show(run, "--task", "word_problem", code=2)
+    assert "no such folder" in _show(run / "nothing", code=2)
+
+
+def test_two_runs_are_compared_sample_by_sample(run: Path, other: Path) -> None:
+    text = _show(other, "--against", run)
+    assert f"from A to B: 1 scores fell, 0 rose ({N} samples)" in text
+    assert f"{TASK}  {RETRIED}  A right  B wrong" in text
+    assert "they part   at word" in text
+    assert text.rstrip().endswith("B goes on   1")
+    assert "A goes on   (it ends there)" in text
+    [pair] = _json(other, "--against", run)["pairs"]
+    assert (pair["a"]["value"], pair["b"]["value"]) == (1.0, 0.0)
+    brief = _show(other, "--against", run, "--brief")
+    assert re.search(rf"^{RETRIED} +right → wrong +\d+ +\d+ → \d+$", brief, re.MULTILINE)
+    assert _names(_show(other, WRONG, "--against", run, "--brief")) == [WRONG]
+
+
+def test_a_comparison_shows_its_flips(run: Path, other: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "compared"
+    done = serve_eval("compare", run, other, "-o", folder)
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert f"{TASK}  {RETRIED}  A right  B wrong" in _show(folder)
+    named = tmp_path / "several"
+    for name in ("one", "two"):
+        shutil.copytree(run, named / "arms" / name)
+    told = _show(named, code=2)
+    assert f"holds 2 runs. Name one of them:\n  {named}/arms/one\n" in told
+    assert _names(_show(named / "arms/two")) == _names(_show(run))
+
+
+def test_flips_need_a_reference_with_scores_per_sample(run: Path) -> None:
+    told = _show(run, "--flips", code=2)
+    assert f"has no reference with scores per sample for {TASK}" in told
+    assert "serve-eval show RUN --against OTHER" in told
+
+
+def test_prompts_are_kept_private_and_once(run: Path) -> None:
+    file = run / f"prompts/{TASK}.jsonl"
+    assert file.stat().st_mode & 0o777 == 0o600
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["id"] for line in lines] == [sample.id for sample in SAMPLES]
+
+
+def test_without_prompts_the_rest_is_shown(tmp_path: Path) -> None:
+    _run(tmp_path / "out", Answers(), "--no-prompts")
+    assert (tmp_path / f"out/prompts/{TASK}.jsonl").read_bytes() == b""
+    text = _show(tmp_path / "out", RETRIED)
+    assert "prompt      not kept in this run folder" in text
+    assert "extracted" in text
+
+
+def test_a_folder_of_an_older_version_is_resumed_and_shown(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "old"
+    shutil.copytree(run, out)
+    shutil.rmtree(out / "prompts")
+    assert "prompt      not kept" in _show(out, WRONG)
+    assert _names(_show(out)) == _names(_show(run))
+
+
+def test_shards_merged_and_rescored_runs_keep_their_prompts(tmp_path: Path) -> None:
+    shards = [tmp_path / "1", tmp_path / "2"]
+    for number, folder in enumerate(shards, 1):
+        with ScriptedServer(Answers(), routes={"/v1/models": models("m")}).serve_in_thread() as url:
+            flags = ["--base-url", url, "--model", "m", "--tasks", TASK, "--no-reference"]
+            flags += ["--set", f"{TASK}.num_samples={N}", "--shard", f"{number}/2"]
+            assert serve_eval("run", *flags, "-o", folder).returncode == 0
+    merged, rescored = tmp_path / "merged", tmp_path / "rescored"
+    assert serve_eval("merge", *shards, "-o", merged).returncode == 3
+    assert serve_eval("rescore", merged, "-o", rescored).returncode == 0
+    for folder in (merged, rescored):
+        told = _json(folder, "--all", *(sample.id for sample in SAMPLES))["samples"]
+        prompts = {one["id"]: one["prompt"] for one in told}
+        assert prompts == {sample.id: sample.prompt for sample in SAMPLES}
+
+
+def test_a_resumed_run_keeps_its_prompts(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(run, out)
+    before = (out / f"prompts/{TASK}.jsonl").stat().st_mtime_ns
+    with ScriptedServer(Answers(), routes={"/v1/models": models("m")}).serve_in_thread() as url:
+        assert serve_eval("run", "--resume", out, "--base-url", url).returncode == 3
+    assert (out / f"prompts/{TASK}.jsonl").stat().st_mtime_ns == before
+
+
+def test_latest_is_the_last_run_of_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "latest: outputs/ has no run" in _show("latest", code=2)
+    _run(Path("outputs/first"), Answers())
+    _run(Path("outputs/second"), Answers())
+    assert Path("outputs/latest").readlink() == Path("second")
+    listed = _show("latest")
+    assert f"serve-eval show outputs/second {FAILED}\n" in listed
+    assert serve_eval("verdict", "outputs/first").returncode == 3  # it asks nothing
+    assert Path("outputs/latest").readlink() == Path("second")
+    for command in ("verdict", "diagnose", "rescore"):
+        assert serve_eval(command, "latest").returncode in (0, 3)
+    shutil.copytree(run, "latest")
+    assert f"serve-eval show latest {FAILED}\n" in _show("latest")
