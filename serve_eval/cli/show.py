@@ -12,7 +12,10 @@ from serve_eval.cli._options import command
 from serve_eval.cli._run_folder import find_run, name_run
 
 EXAMPLES = (
-    ("List the samples of the last run, the most important first:", "serve-eval show latest"),
+    (
+        "List the samples of the last run, the most important first:",
+        "serve-eval show outputs/latest",
+    ),
     ("Show one of them with its prompt and answer:", "serve-eval show outputs/RUN test-198"),
     ("Show the answers that are not right:", "serve-eval show outputs/RUN --wrong"),
     ("Show what changed from another run:", "serve-eval show RUN --against OTHER"),

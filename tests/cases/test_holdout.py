@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,20 @@ def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(
     written = [path for path in (tmp_path / "exported").rglob("*") if path.is_file()]
     assert len(written) == 2
     assert not [path for path in written if b"vault" in path.read_bytes().lower()]
+    _check_that_show_hides(out, "not shown: part of a hold-out set")
+    shutil.rmtree(out / "prompts")  # as in a folder of an older version
+    _check_that_show_hides(out, "not shown: part of a hold-out set")
+
+
+def _check_that_show_hides(run: Path, told: str) -> None:
+    name = json.loads((run / "samples/cases-secret.jsonl").read_text().splitlines()[0])["id"]
+    for flags in ([name], [name, "--json"], [name, "--whole"], []):
+        shown = serve_eval("show", run, *flags)
+        assert shown.returncode == 0, shown.stderr
+        assert "vault" not in shown.stdout.lower()
+        assert told in shown.stdout or not flags
+    for text in ("vault", "Question"):
+        assert "none of 1 samples matches" in serve_eval("show", run, "--grep", text).stdout
 
 
 def test_a_comparison_counts_its_flips_and_shows_none(sealed: Path, tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ FAILED, UNREADABLE, WRONG, CUT_OFF, RETRIED, LONG = (sample.id for sample in SAM
 
 
 class Answers:
-    """A script that answers most prompts rightly; B answers one more wrongly."""
+    """A script that answers most prompts rightly, or all of them; B answers one more wrongly."""
 
-    def __init__(self, *, b: bool = False) -> None:
-        self._b, self._refused = b, False
+    def __init__(self, *, b: bool = False, whole: bool = False) -> None:
+        self._b, self._whole, self._refused = b, whole, False
 
     def __call__(self, request: HttpRequest) -> Reply:
         sample = next((one for one in SAMPLES if one.prompt == request.prompt), None)
@@ -40,6 +40,8 @@ class Answers:
             return fail(503, "busy")
         if self._b and sample.id == RETRIED:
             return answer(f"{right}1")
+        if self._whole:
+            return answer(right)
         said = {
             UNREADABLE: answer("I do not know."),
             WRONG: answer(f"{EVIL} 1,234 apples\n#### 1,234", usage=(20, 9)),
@@ -51,12 +53,13 @@ class Answers:
         return said.get(sample.id, answer(right))
 
 
-def _run(folder: Path, script: Answers, *flags: str) -> None:
+def _run(folder: Path, script: Answers, *flags: str, judged: bool = False) -> None:
     with ScriptedServer(script, routes={"/v1/models": models("m")}).serve_in_thread() as url:
-        command = ["run", "--base-url", url, "--model", "m", "--tasks", TASK, "--no-reference"]
+        command = ["run", "--base-url", url, "--model", "m", "--tasks", TASK]
         size = ["--set", f"{TASK}.num_samples={N}", "-o", str(folder)]
-        done = serve_eval(*command, *size, *flags)
-        assert done.returncode == 3, done.stderr
+        alone = [] if judged else ["--no-reference"]
+        done = serve_eval(*command, *size, *alone, *flags)
+        assert done.returncode == 3 or judged, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +216,24 @@ def test_flips_need_a_reference_with_scores_per_sample(run: Path) -> None:
     told = _show(run, "--flips", code=2)
     assert f"has no reference with scores per sample for {TASK}" in told
     assert "serve-eval show RUN --against OTHER" in told
+
+
+def test_flips_from_the_reference_are_listed_with_its_scores(
+    run: Path, other: Path, tmp_path: Path
+) -> None:
+    refs = tmp_path / "references"
+    whole = tmp_path / "whole"
+    _run(whole, Answers(whole=True))
+    done = serve_eval("references", "register", whole, "--references-dir", refs)
+    assert done.returncode == 0, done.stderr
+    shown = tmp_path / "shown"
+    _run(shown, Answers(whole=True, b=True), "--references-dir", str(refs), judged=True)
+    told = _show(shown, "--flips")
+    assert f"from the reference's first run: 1 scores fell, 0 rose ({N} samples)" in told
+    assert f"{TASK}  {RETRIED}  wrong" in told
+    assert re.search(r"^score +0, .*, reference 1$", told, re.MULTILINE)
+    assert _json(shown, "--flips")["samples"][0]["reference"] == [1.0]
+    assert f"none of {N} samples matches" in _show(shown, "--flips", "--grep", "no such text")
 
 
 def test_prompts_are_kept_private_and_once(run: Path) -> None:

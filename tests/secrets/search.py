@@ -129,6 +129,7 @@ def glance(root: Path) -> Search:
         )
         assert script.keys == {KEY}
         found.command("verdict --json", "verdict", root / "run", "--json")
+        found.command("show --wrong", "show", root / "run", "--wrong", "--failed", "--all")
         found.command("export", "export", root / "run")
         found.command(
             "smoke, failing", "smoke", failing, "-m", "m", "--junit", root / "failing.xml"
@@ -223,6 +224,8 @@ def _read(found: Search, url: str, other: str) -> None:
     found.command("rescore", "rescore", run, "--json")
     found.command("export", "export", sound)
     found.command("export, streamed", "export", found.root / "streamed")
+    found.command("show", "show", run)
+    found.command("show --json", "show", run, "--wrong", "--failed", "--all", "--json")
     references = ["--references-dir", str(found.root / "references")]
     found.command("references register", "references", "register", sound, *references)
     found.command("references show", "references", "show", "cases-sound", *references)

@@ -1,4 +1,4 @@
-"""Print a label with a text beside it, wrapped between words and shortened in its middle."""
+"""Print a label and a text next to it, wrapped between words and shortened in its middle."""
 
 from __future__ import annotations
 

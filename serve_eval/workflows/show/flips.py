@@ -53,7 +53,7 @@ def list_flips(a: SampleSource, b: SampleSource) -> tuple[list[str], list[str]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceRuns:
+class ReferenceScores:
     """The scores of each prompt in the runs of a reference, by id, and the ends of their range."""
 
     scores: Mapping[str, tuple[float, ...]]
@@ -63,7 +63,7 @@ class ReferenceRuns:
 
 def read_reference(
     run: ChosenRun, source: SampleSource, include_path: Sequence[str]
-) -> ReferenceRuns:
+) -> ReferenceScores:
     """Return the scores of the reference of a task.
 
     Raises PlanError if it has no scores per sample, or if the data set, which is needed to find
@@ -92,11 +92,11 @@ def read_reference(
     scores = {
         sample.id: tuple(one[place] for one in runs) for place, sample in enumerate(dataset.samples)
     }
-    return ReferenceRuns(scores=scores, lo=lo, hi=hi)
+    return ReferenceScores(scores=scores, lo=lo, hi=hi)
 
 
 def list_reference_flips(
-    source: SampleSource, reference: ReferenceRuns
+    source: SampleSource, reference: ReferenceScores
 ) -> tuple[list[str], list[str]]:
     """Return the samples whose score fell from the reference's first run, and those that rose."""
     changes = [

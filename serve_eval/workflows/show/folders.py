@@ -53,6 +53,9 @@ def find_runs(folder: Path, against: Path | None = None) -> list[ChosenRun]:
 
 
 def _read(label: str, folder: Path) -> ChosenRun:
+    here = Path.cwd()
+    if folder.is_absolute() and folder.is_relative_to(here):
+        folder = folder.relative_to(here)  # a comparison names its finished runs in full
     return ChosenRun(label, folder, run_folder.read_plan(folder))
 
 

@@ -32,6 +32,7 @@ PLAN: dict[str, Any] = {
     "allow_missing_reference": True,
     "allow_mismatch": ["dataset"],
     "early_stop": 0.02,
+    "no_prompts": True,
     "expect": {"kv_transfer": True, "speculation": False},
     "accuracy_spec": {"quant_algo": "FP8"},
     "connection": {"proxy": "http://proxy:1"},

@@ -95,7 +95,7 @@ def read_prompts(run: Path, task: str) -> Iterator[KeptPrompt]:
 
     Raises RunFolderError for a damaged line.
     """
-    return (_kept(line) for line in _read(run, task))
+    return (_decode(line) for line in _read(run, task))
 
 
 def merge_prompts(shards: Iterable[Path], run: Path, task: str) -> None:
@@ -158,7 +158,7 @@ def _mask_turn(turn: Message, mask: Callable[[str], str]) -> Message:
     return replace(turn, content=tuple(parts))
 
 
-def _kept(line: _Line) -> KeptPrompt:
+def _decode(line: _Line) -> KeptPrompt:
     if line.holdout:
         return KeptPrompt(id=line.id, prompt=None)
     prompt = line.text if line.chat is None else _messages.decode(line.chat)
