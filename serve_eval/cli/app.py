@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 import serve_eval
 from serve_eval import pace
 from serve_eval.cli._clear_values import convert_clear_values
+from serve_eval.cli._examples import find_examples, format_examples
 from serve_eval.cli._streams import LongSteps, emit, prepare_streams, reserve_stdout, say
 from serve_eval.errors import ServeEvalError
 
@@ -67,6 +68,11 @@ class _Group(TyperGroup):
         ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples."""
+        if examples := find_examples(ctx):
+            formatter.write(f"\n{format_examples(examples)}\n")
 
 
 def _sentence(text: str) -> str:
@@ -181,7 +187,7 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
     prepare_streams()
     try:
         with pace.notify_to(LongSteps()):
-            app()
+            app(prog_name="serve-eval")
     except ServeEvalError as error:
         if interrupted():
             raise
