@@ -110,7 +110,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ),
         (
             "Replace an entry by one run, with a reason:",
-            "serve-eval references register RUN --wanted 1 --references-dir DIR --reason moved",
+            "serve-eval references register RUN --wanted 1 --references-dir D --reason R",
         ),
     ),
     "references import": (
@@ -169,11 +169,11 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "cases import-results": (
         (
             "Make results of BioChatter references:",
-            "serve-eval cases import-results RESULTS.csv --cases FILE --references-dir DIR",
+            "serve-eval cases import-results R.csv --cases FILE --references-dir DIR",
         ),
         (
             "Replace older ones, with a reason:",
-            "serve-eval cases import-results R.csv --cases FILE --references-dir DIR --reason new",
+            "serve-eval cases import-results R.csv --cases F --references-dir D --reason=X",
         ),
     ),
 }
