@@ -172,8 +172,8 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
             "serve-eval cases import-results R.csv --cases FILE --references-dir DIR",
         ),
         (
-            "Replace older ones, with a reason:",
-            "serve-eval cases import-results R.csv --cases F --references-dir D --reason=X",
+            "Take the results of two files:",
+            "serve-eval cases import-results A.csv B.csv --cases F --references-dir DIR",
         ),
     ),
 }

@@ -128,7 +128,7 @@ def _draw_bar(state: TaskState) -> Text:
 
 
 def _shorten(name: str, columns: int) -> str:
-    """Return a name in exactly so many columns."""
+    """Return a name in exactly this number of columns."""
     return name.ljust(columns) if len(name) <= columns else f"{name[: columns - 1]}…"
 
 

@@ -187,13 +187,19 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
     prepare_streams()
     try:
         with pace.notify_to(LongSteps()):
-            app(prog_name="serve-eval")
+            sys.exit(app(prog_name="serve-eval", standalone_mode=False))
     except ServeEvalError as error:
         if interrupted():
             raise
         say(f"error: {error}", error.hint)
         sys.exit(error.exit_code)
     except Exception as error:
+        from serve_eval.cli._usage import describe_usage, is_usage_error
+
+        if is_usage_error(error):
+            message, hint = describe_usage(error)
+            say(f"error: {message}", hint)
+            sys.exit(2)
         if interrupted() or os.environ.get("SERVE_EVAL_TRACEBACK"):
             raise
         from serve_eval.plugins.extensions import defect

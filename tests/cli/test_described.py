@@ -133,6 +133,11 @@ def test_the_facts_of_a_task_are_its_own(capfd: pytest.CaptureFixture[str]) -> N
     )
 
 
+def test_the_documented_description_is_what_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    listing("tasks", "passkey_short")
+    assert capfd.readouterr().out in (Path(__file__).parents[2] / "docs/tasks.md").read_text()
+
+
 def test_scorers_are_described_too(capfd: pytest.CaptureFixture[str]) -> None:
     listing("scorers", "numeric")
     assert "  absolute (number; 0)\n" in capfd.readouterr().out

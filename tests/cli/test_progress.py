@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -17,6 +19,8 @@ from serve_eval.cli._progress_line import (
     format_logged,
 )
 from serve_eval.schema import FailureKind
+from tests.cli.command import serve_eval
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
 
 FAILED = {FailureKind.TIMEOUT: 2, FailureKind.HTTP_ERROR: 1}
 
@@ -135,6 +139,18 @@ def test_tasks_that_run_together_share_the_lines_of_a_log() -> None:
         "gsm8k, mmlu: 159/600 done, 3 failed: 2 timed out, 1 HTTP error, 16/s, 28 s left",
         "gsm8k: 100/300 done, 0 failed, value 50.00, 8/s",
     ]
+
+
+def test_failures_of_a_run_reach_the_log_by_kind(tmp_path: Path) -> None:
+    def respond(request: HttpRequest) -> Reply:
+        asked_late = "Question:" in str(request.body) and request.number > 4
+        return fail(400, "too long") if asked_late else answer("#### 1")
+
+    with ScriptedServer(respond).serve_in_thread() as url:
+        flags = ["--base-url", url, "-m", "m", "--tasks", "word_problems", "--no-reference"]
+        more = ["--limit", "6", "--concurrency", "1", "--max-error-rate", "1"]
+        done = serve_eval("run", *flags, *more, "-o", tmp_path / "out")
+    assert re.search(r"\d/6 done, (\d) failed: \1 HTTP errors?, value", done.stderr), done.stderr
 
 
 def test_answers_of_earlier_sessions_count_for_no_speed() -> None:
