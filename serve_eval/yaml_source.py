@@ -90,9 +90,8 @@ def read_text(path: Path, error: type[ServeEvalError]) -> str:
             )
         raw = path.read_bytes()
     except OSError as problem:
-        raise error(
-            f"{path}: cannot be read: {problem.strerror or problem}", hint="Check the path."
-        ) from problem
+        why, hint = problem.strerror or problem, "Check the path: it must be a file."
+        raise error(f"{path}: cannot be read: {why}", hint=hint) from problem
     try:
         return raw.decode()
     except UnicodeDecodeError as problem:
@@ -280,13 +279,16 @@ def _line(problem: yaml.YAMLError, text: str) -> int:
 def _problem(problem: yaml.YAMLError) -> str:
     if not isinstance(problem, yaml.MarkedYAMLError):
         return "a control character is not allowed"
-    return (
-        ", ".join(part for part in (problem.context, problem.problem) if part) or "not valid YAML"
-    )
+    told = ", ".join(part for part in (problem.context, problem.problem) if part)
+    if "'\\t'" in told:
+        return "a tab where YAML wants spaces"
+    return told.replace("'<stream end>'", "the end of the file") or "not valid YAML"
 
 
 def _hint(problem: yaml.YAMLError) -> str:
     text = _problem(problem)
+    if "a tab" in text:
+        return "Replace the tabs at the beginning of lines with spaces."
     if "anchors" in text or "merge keys" in text:
         return "Write the values out; quote a text that starts with '&' or '*'."
     if "repeated" in text:

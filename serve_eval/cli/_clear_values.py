@@ -1,8 +1,8 @@
 """Convert the values of options without pydantic where their meaning is clear.
 
 typer converts each value by pydantic. Importing it, and preparing a converter for each option of a
-command, takes a quarter of the processor time of a start. All values that are not clear, and all
-errors, are left to typer.
+command, takes a quarter of the processor time of a start. All values that are not clear are left to
+typer.
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ import typing
 from pathlib import Path
 from typing import Any
 
+import typer
+
 _NUMBERS: dict[Any, re.Pattern[str]] = {
     int: re.compile(r"-?[0-9]{1,15}"),
     float: re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,15})?"),
 }
 """Spellings that int() and float() read as pydantic does."""
+
+
+_WORDS: dict[Any, str] = {int: "a whole number", float: "a number"}
+"""Types in the words of an error, in place of pydantic's."""
 
 
 class NotClear(Exception):
@@ -39,7 +45,13 @@ class ClearValue:
             return _convert(value, self._kind)
         except NotClear:
             param._runtime_param = None
-            return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+            try:
+                return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+            except typer.BadParameter as error:
+                if self._kind not in _WORDS:
+                    raise
+                told = f"expected {_WORDS[self._kind]}, not {value!r}"
+                raise typer.BadParameter(told, ctx=ctx, param=param) from error
 
 
 def convert_clear_values(parameters: list[Any]) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from serve_eval.plugins import extensions, registry
@@ -27,8 +27,21 @@ def describe_plugin(package: str, name: str) -> list[str]:
     """
     function = registry.function(package, name)
     meanings = load_launcher(name).meanings if package == LAUNCHERS else {}
-    lines = _wrap(f"{name}: {registry.summary(package, name)}", "", "    ")
-    lines += [f"    from {origin.place}" for origin in extensions.find(package, name)]
+    return [*describe_origin(package, name), *list_options(function, meanings)]
+
+
+def describe_origin(package: str, name: str) -> list[str]:
+    """Return a plugin's name and summary, and its place if it is not part of serve-eval."""
+    lines = wrap(f"{name}: {registry.summary(package, name)}", "", "    ")
+    return [*lines, *(f"    from {origin.place}" for origin in extensions.find(package, name))]
+
+
+def list_options(function: Callable[..., Any], meanings: Mapping[str, str]) -> list[str]:
+    """Return the lines that describe the options of a function.
+
+    `meanings` holds what the options do not say themselves.
+    """
+    lines = []
     for option in options(function):
         nested = struct_of(option.hint) is not None
         told = (
@@ -36,9 +49,9 @@ def describe_plugin(package: str, name: str) -> list[str]:
             if nested
             else f"{_kind(option.hint)}; {_default(option)}"
         )
-        lines += _wrap(f"{option.path} ({told})", "  ", "      ")
-        if found := meaning(option.path, meanings):
-            lines += _wrap(found, "      ", "      ")
+        lines += wrap(f"{option.path} ({told})", "  ", "      ")
+        if found := option.meaning or meaning(option.path, meanings):
+            lines += wrap(found, "      ", "      ")
     return lines
 
 
@@ -53,7 +66,8 @@ def meaning(path: str, meanings: Mapping[str, str]) -> str:
     return meanings.get(below, "")
 
 
-def _wrap(text: str, first: str, others: str) -> list[str]:
+def wrap(text: str, first: str = "", others: str = "") -> list[str]:
+    """Return a text as lines of at most WIDTH columns."""
     return textwrap.wrap(
         text,
         WIDTH,

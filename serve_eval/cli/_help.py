@@ -15,6 +15,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 from serve_eval.cli._clear_values import convert_clear_values
+from serve_eval.cli._examples import find_examples, format_examples
 from serve_eval.cli._options import EVERYTHING, Examples
 
 MOST_WIDTH = 80
@@ -62,9 +63,8 @@ def page(command: HelpedCommand, ctx: Any, *, everything: bool) -> str:
         _wrap(f"Usage: {ctx.command_path} {pieces}", width, "", "  "),
         *_purpose(command, width),
     ]
-    if command.examples:
-        lines = [f"  {text}\n    {line}" for text, line in command.examples]
-        blocks.append("\n".join(["Examples:", *lines]))
+    if examples := command.examples or find_examples(ctx):
+        blocks.append(format_examples(examples))
     params = [one for one in command.get_params(ctx) if not getattr(one, "hidden", False)]
     arguments = [one for one in params if one.param_type_name == "argument"]
     options = [one for one in params if one.param_type_name == "option"]

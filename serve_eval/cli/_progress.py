@@ -1,21 +1,19 @@
-"""Show the progress of a run: a bar on a terminal, elsewhere a line every few seconds."""
+"""Show the progress of a run: a line per task on a terminal, elsewhere a line every ten seconds."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Mapping
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.console import Console, Group
+from rich.live import Live
 
-PLAIN_EVERY_S = 5.0
+from serve_eval.cli._progress_line import TaskState, format_drawn, format_logged
+from serve_eval.schema import FailureKind
+
+LOGGED_EVERY_S = 10.0
+DRAWN_PER_SECOND = 4
 
 
 class PatientConsole(Console):
@@ -26,127 +24,100 @@ class PatientConsole(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def _value(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+class _Progress:
+    """The tasks in progress, and those that ended while others run."""
 
-
-class BarProgress:
-    """One line per task with done, failed, running value, rate and time left.
-
-    It is redrawn at most four times per second.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar: Progress | None = None
-        self._tasks: dict[str, _Shown] = {}
-        self._drawn = 0.0
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._tasks: dict[str, TaskState] = {}
 
     def begin(self, task: str, planned: int, completed: int) -> None:
-        if self._bar is None:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
-                MofNCompleteColumn(),
-                TextColumn("failed {task.fields[failed]}"),
-                TextColumn("value {task.fields[value]}"),
-                TextColumn("{task.fields[rate]:.0f}/s"),
-                TimeRemainingColumn(),
+        self._tasks[task] = TaskState(
+            name=task,
+            planned=planned,
+            completed=completed,
+            began_s=self._clock(),
+            done=completed,
+        )
+        if completed:
+            self._print(f"{task}: {completed} of {planned} answers are already there")
+
+    def update(
+        self, task: str, done: int, failed: Mapping[FailureKind, int], value: float | None
+    ) -> None:
+        state = self._tasks[task]
+        state.done, state.failed, state.value = done, failed, value
+
+    def _end(self, task: str) -> TaskState:
+        state = self._tasks[task]
+        state.ended_s = self._clock()
+        return state
+
+    def _list_running(self) -> list[TaskState]:
+        return [state for state in self._tasks.values() if state.ended_s is None]
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+class DrawnProgress(_Progress):
+    """One line per task with fixed columns, redrawn several times per second."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(console, clock)
+        self._live: Live | None = None
+
+    def begin(self, task: str, planned: int, completed: int) -> None:
+        super().begin(task, planned, completed)
+        if self._live is None:
+            self._live = Live(
+                get_renderable=self.render,
                 console=self._console,
-                refresh_per_second=4,
+                refresh_per_second=DRAWN_PER_SECOND,
             )
-            self._bar.start()
-        if completed:
-            self._console.print(
-                f"{task}: {completed} of {planned} answers are already there",
-                highlight=False,
-                markup=False,
-            )
-        bar = self._bar.add_task(task, total=planned, failed=0, value="-", rate=0.0)
-        self._tasks[task] = _Shown(bar, planned, completed, time.monotonic())
-
-    def update(self, task: str, done: int, failed: int, value: float | None) -> None:
-        shown = self._tasks[task]
-        shown.last = done, failed, value
-        now = time.monotonic()
-        if now - self._drawn >= 0.25:
-            self._drawn = now
-            self._draw(shown, now)
-
-    def _draw(self, shown: _Shown, now: float) -> None:
-        done, failed, value = shown.last
-        assert self._bar is not None
-        self._bar.update(
-            shown.bar,
-            completed=done + failed,
-            failed=failed,
-            value=_value(value),
-            rate=shown.rate(now),
-        )
+            self._live.start()
 
     def end(self, task: str) -> None:
-        shown = self._tasks.pop(task)
-        self._draw(shown, time.monotonic())
-        if self._bar is not None:
-            self._bar.stop_task(shown.bar)
-            if not self._tasks:
-                self._bar.stop()
-                self._bar = None
+        self._end(task)
+        if self._live is not None and not self._list_running():
+            self._live.stop()
+            self._live = None
+            self._tasks.clear()
+
+    def render(self) -> Group:
+        """Return the lines of all tasks."""
+        now_s, width = self._clock(), self._console.width
+        states = list(self._tasks.values())  # the drawing thread reads while tasks begin
+        return Group(*(format_drawn(state, now_s, width) for state in states))
 
 
-class PlainProgress:
-    """One line per task at its beginning, every few seconds, and at its end."""
+class LoggedProgress(_Progress):
+    """One line about all running tasks every ten seconds, and one at the end of each task."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._tasks: dict[str, _Shown] = {}
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(console, clock)
+        self._said_s = clock()
 
     def begin(self, task: str, planned: int, completed: int) -> None:
-        self._tasks[task] = _Shown(TaskID(0), planned, completed, time.monotonic())
-        if completed:
-            self._console.print(
-                f"{task}: {completed} of {planned} answers are already there",
-                highlight=False,
-                markup=False,
-            )
+        if not self._tasks:
+            self._said_s = self._clock()
+        super().begin(task, planned, completed)
 
-    def update(self, task: str, done: int, failed: int, value: float | None) -> None:
-        shown = self._tasks[task]
-        shown.last = done, failed, value
-        now = time.monotonic()
-        if now - shown.said >= PLAIN_EVERY_S:
-            self._say(task, shown, now)
-
-    def _say(self, task: str, shown: _Shown, now: float) -> None:
-        shown.said = now
-        done, failed, value = shown.last
-        rate = shown.rate(now)
-        left = f", {max(0, shown.planned - done - failed) / rate:.0f} s left" if rate > 0 else ""
-        self._console.print(
-            f"{task}: {done}/{shown.planned} done, {failed} failed, value {_value(value)},"
-            f" {rate:.0f}/s{left}",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
+    def update(
+        self, task: str, done: int, failed: Mapping[FailureKind, int], value: float | None
+    ) -> None:
+        super().update(task, done, failed, value)
+        now_s = self._clock()
+        if now_s - self._said_s >= LOGGED_EVERY_S:
+            self._said_s = now_s
+            self._print(format_logged(self._list_running(), now_s))
 
     def end(self, task: str) -> None:
-        self._say(task, self._tasks.pop(task), time.monotonic())
+        state = self._end(task)
+        del self._tasks[task]
+        self._print(format_logged([state], self._clock()))
 
 
-class _Shown:
-    """A task in progress: its bar, its state at the beginning, and the last figures shown."""
-
-    def __init__(self, bar: TaskID, planned: int, completed: int, began: float) -> None:
-        self.bar, self.planned, self._completed, self._began = bar, planned, completed, began
-        self.said = began
-        self.last: tuple[int, int, float | None] = (completed, 0, None)
-
-    def rate(self, now: float) -> float:
-        """Return the answers per second of this session."""
-        return (self.last[0] - self._completed) / max(now - self._began, 1e-9)
-
-
-def progress(console: Console) -> BarProgress | PlainProgress:
+def progress(console: Console) -> DrawnProgress | LoggedProgress:
     """Return the form of progress that fits the console."""
-    return BarProgress(console) if console.is_terminal else PlainProgress(console)
+    return DrawnProgress(console) if console.is_terminal else LoggedProgress(console)

@@ -10,6 +10,8 @@ import typer
 
 from serve_eval.cli._options import settings_of
 
+FORM_OF_PLAN = "Its first lines are, for example, model: my-org/my-model and tasks: [gsm8k]."
+
 if TYPE_CHECKING:
     from serve_eval.evaluation.plan.options import ProtocolOptions
     from serve_eval.evaluation.plan.resolve import Resolved
@@ -76,7 +78,9 @@ def resolve_plan(
         return resolve({}, settings, os.environ)
     document = read(plan, PlanError)
     if not isinstance(document.value, dict):
-        raise PlanError(f"{plan}: expected a mapping of keys such as model and tasks")
+        raise PlanError(
+            f"{plan}: expected a mapping of keys such as model and tasks", hint=FORM_OF_PLAN
+        )
     return resolve(
         document.value, settings, os.environ, lambda *path: f"{plan}:{document.line(*path)}: "
     )

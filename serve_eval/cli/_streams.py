@@ -102,14 +102,46 @@ def draw(render: Callable[[Console], None]) -> None:
 
 
 def say(*lines: str) -> None:
-    """Write non-empty lines to standard error, without terminal control characters."""
+    """Write non-empty lines to standard error, without terminal control characters.
+
+    On a terminal, long lines are broken between words.
+    """
     from serve_eval.report.text import clean
 
     try:
-        sys.stderr.write("".join(f"{clean(line)}\n" for line in lines if line))
+        width = _columns_of_stderr()
+        sys.stderr.write("".join(f"{_break(clean(line), width)}\n" for line in lines if line))
         sys.stderr.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _columns_of_stderr() -> int:
+    """Return the columns of the terminal; 0 if standard error is none."""
+    if not sys.stderr.isatty():
+        return 0
+    with suppress(OSError, ValueError):
+        return int(os.environ.get("COLUMNS") or os.get_terminal_size(sys.stderr.fileno()).columns)
+    return 0
+
+
+def _break(text: str, width: int) -> str:
+    """Return a text whose lines are broken between words, with the next lines indented."""
+    if not width:
+        return text
+    import textwrap
+
+    broken = []
+    for line in text.split("\n"):
+        margin = " " * (len(line) - len(line.lstrip()))
+        broken += textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=f"{margin}  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+    return "\n".join(broken)
 
 
 class LongSteps:

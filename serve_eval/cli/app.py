@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 import serve_eval
 from serve_eval import pace
 from serve_eval.cli._clear_values import convert_clear_values
+from serve_eval.cli._examples import find_examples, format_examples
 from serve_eval.cli._streams import LongSteps, emit, prepare_streams, reserve_stdout, say
 from serve_eval.errors import ServeEvalError
 
@@ -68,6 +69,11 @@ class _Group(TyperGroup):
         ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples."""
+        if examples := find_examples(ctx):
+            formatter.write(f"\n{format_examples(examples)}\n")
 
 
 def _sentence(text: str) -> str:
@@ -182,13 +188,19 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
     prepare_streams()
     try:
         with pace.notify_to(LongSteps()):
-            app()
+            sys.exit(app(prog_name="serve-eval", standalone_mode=False))
     except ServeEvalError as error:
         if interrupted():
             raise
         say(f"error: {error}", error.hint)
         sys.exit(error.exit_code)
     except Exception as error:
+        from serve_eval.cli._usage import describe_usage, is_usage_error
+
+        if is_usage_error(error):
+            message, hint = describe_usage(error)
+            say(f"error: {message}", hint)
+            sys.exit(2)
         if interrupted() or os.environ.get("SERVE_EVAL_TRACEBACK"):
             raise
         from serve_eval.plugins.extensions import defect

@@ -21,7 +21,9 @@ def listing(
 ) -> None:
     """List tasks, scorers, launchers and verdict rules with their options.
 
-    Each one that is not part of serve-eval is shown with its origin.
+    With a name, describe that one: the type, default and meaning of each option; for a task also
+    its data, its needs, its references and its protocol. Each one that is not part of serve-eval is
+    shown with its origin.
 
     Exit codes: 0, or 2 if one of them cannot be used.
     """
@@ -66,9 +68,11 @@ def listing(
 def _one(package: str | None, kind: str, name: str) -> None:
     """Print one plugin. Raises PlanError for an unknown name."""
     from serve_eval.cli._described import describe_plugin
+    from serve_eval.cli._described_task import describe_task
     from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
     from serve_eval.plugins import registry
+    from serve_eval.protocol.shared import TASKS
     from serve_eval.report.text import clean
 
     if package is None:
@@ -81,7 +85,7 @@ def _one(package: str | None, kind: str, name: str) -> None:
         raise PlanError(
             f"unknown {registry.kind_of(package)} {name!r}.{registry.nearest(name, known)}"
         )
-    lines = describe_plugin(package, file)
+    lines = describe_task(file) if package == TASKS else describe_plugin(package, file)
     if package == "launchers":
         lines += ["", "Set them with --set launcher.OPTION=VALUE, or below launcher in a plan."]
     emit("".join(f"{clean(line)}\n" for line in lines))

@@ -51,7 +51,7 @@ def problems(
     if variable and (not _VARIABLE_NAME.fullmatch(variable) or _SECRET_VALUE.search(variable)):
         yield ("api_key_env",), "expected the name of an environment variable, not a key"
     elif variable and variable != Connection().api_key_env and variable not in environ:
-        yield ("api_key_env",), f"the environment has no {variable}"
+        yield ("api_key_env",), f"the environment has no {variable}; export it first"
     for name, value in connection.get("headers", {}).items():
         if _literal_secret(name, value):
             yield (

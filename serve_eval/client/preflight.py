@@ -142,6 +142,8 @@ def _explain_unlisted(client: Client, failure: Failure) -> str:
     match failure.status:
         case 401 | 403:
             return key_advice(client)
+        case int(status) if status < 400:
+            return _explain_redirect(client)
         case 404 | 405:
             return (
                 "Older disaggregated orchestrators list none: name the model with --model, or check"
@@ -161,6 +163,11 @@ def _explain_unlisted(client: Client, failure: Failure) -> str:
             return _hint(failure, client, (), chat=False)
         case _:
             return "Name the model with --model. The server's log may say more."
+
+
+def _explain_redirect(client: Client) -> str:
+    """Return the hint for a server that names another address."""
+    return f"Find the address with curl -sI {client.endpoint.base_url}/models and give that one."
 
 
 def key_advice(client: Client) -> str:
@@ -247,14 +254,18 @@ def _hint(failure: Failure, client: Client, served: Collection[str], chat: bool)
         return "The server accepts connections but does not answer. Check its log."
     if failure.status in (401, 403):
         return key_advice(client)
+    if failure.status is not None and failure.status < 400:
+        return _explain_redirect(client)
     if starting.SAID in failure.message:
         return starting.HINT
     if served and model not in served:
         return f"The endpoint does not list the model {model!r}.{nearest(model or '', served)}"
     if failure.status == 404:
         kind = "chat" if chat else "text"
+        base_url = client.endpoint.base_url
+        usual = "" if base_url.endswith("/v1") else f" Most base URLs end in /v1: try {base_url}/v1"
         return (
             f"The server has no route for {kind} requests, or does not know the model: check the"
-            " base URL and the model name."
+            f" base URL and the model name.{usual}"
         )
     return "The server's log may say more."

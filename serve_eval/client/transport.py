@@ -39,6 +39,10 @@ class CannotConnect(Exception):
 
     def __init__(self, address: ServerAddress, why: Exception, *, may_pass: bool = True) -> None:
         said = getattr(why, "strerror", None) or str(why) or type(why).__name__
+        if isinstance(why, ConnectionRefusedError):
+            said = "nothing listens on that port"
+        elif isinstance(why, ssl.SSLError) and "WRONG_VERSION_NUMBER" in said:
+            said = "its answer is not TLS"
         super().__init__(f"cannot connect to {authority(address.host, address.port)}: {said}")
         self.address = address
         self.may_pass = may_pass and not isinstance(

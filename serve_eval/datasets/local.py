@@ -69,8 +69,10 @@ def find_folder(source: Source, roots: DataRoots, markers: Sequence[str]) -> Pat
     looked = f"Searched for {_few(markers)} in:" + "".join(f"\n  {folder}" for folder in searched)
     if not searched:
         looked = f"Did not search for {_few(markers)}: no dataset root is set"
+    missing = [str(root) for root in roots.roots if not root.is_dir()]
+    no_root = f": there is no folder {' or '.join(missing)}" if missing else ""
     raise DatasetError(
-        f"the data set {source.name} was not found",
+        f"the data set {source.name} was not found{no_root}",
         hint=f"{advice(source)}\n{looked}",
     )
 
@@ -211,7 +213,8 @@ def rows(file: DataFile, columns: Sequence[str]) -> list[dict[str, Any]]:
         missing = [name for name in columns if not isinstance(row.get(name), str)]
         if missing:
             raise DatasetError(
-                f"{file.path}: row {number} has no text in column {', '.join(missing)}"
+                f"{file.path}: row {number} has no text in column {', '.join(missing)}",
+                hint="Fetch the data again, or correct the file: docs/datasets.md shows its form.",
             )
     return table
 

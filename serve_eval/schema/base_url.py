@@ -15,11 +15,17 @@ def normalise_base_url(text: str) -> str:
     """Return the URL up to and including `/v1`, to which `/completions` is appended.
 
     Accepted are `host:port`, `http://host:port`, `.../v1` and a full `.../v1/completions` or
-    `.../v1/chat/completions`. Another path is kept as it is, as the openai SDK does. Raises
-    PlanError for another scheme, for credentials or a query (they would end up in logs: keys belong
-    in environment variables), and for anything that is not a URL.
+    `.../v1/chat/completions`. A `/v1` too many is dropped. Another path is kept as it
+    is, as the openai SDK does. Raises PlanError for another scheme, for credentials or a query
+    (they would end up in logs: keys belong in environment variables), for a variable, and for
+    anything that is not a URL.
     """
     url = text.strip()
+    if "${" in url:
+        raise PlanError(
+            f"base_url: {url} holds a variable, and variables are not filled in here; write the"
+            " address, or leave base_url out and set SERVE_EVAL_BASE_URL"
+        )
     if not _SCHEME.match(url):
         url = f"http://{url}"
     try:
@@ -28,9 +34,12 @@ def normalise_base_url(text: str) -> str:
             raise PlanError("base_url: put an IPv6 address in brackets, as in http://[::1]:8000/v1")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise PlanError(f"base_url: not a URL: {error}") from error
+        raise PlanError(f"base_url: not a URL such as http://host:8000/v1: {error}") from error
     if parts.scheme not in ("http", "https") or not host or port == 0:
-        raise PlanError("base_url: expected host:port, http://host:port or http://host:port/v1")
+        given = f", not {parts.scheme}://" if parts.scheme not in ("http", "https") else ""
+        raise PlanError(
+            f"base_url: expected host:port, http://host:port or http://host:port/v1{given}"
+        )
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise PlanError(
             "base_url: credentials, a query and a fragment are refused, because they would end up"
@@ -38,6 +47,8 @@ def normalise_base_url(text: str) -> str:
             " --header 'Name: ${VARIABLE}'"
         )
     path = parts.path.rstrip("/")
+    while path.endswith(("/v1/v1", *(f"{route}/v1" for route in _ROUTES))):
+        path = path.removesuffix("/v1")  # added to an address that had it already
     for route in _ROUTES:
         if path.endswith(route):
             path = path.removesuffix(route)

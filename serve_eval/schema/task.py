@@ -120,6 +120,8 @@ class Task:
     `acceptance_length` is the entry of acceptance_length.yaml by which speculative decoding is
     judged too (None: it is not).
 
+    `datasets` are the names of its data sets for `serve-eval datasets fetch`.
+
     `judges_empty`: the scorer scores an answer without text, because it may be right. `unsafe`:
     scoring runs answers on this machine without isolation, as some third-party scorers do.
 
@@ -150,6 +152,7 @@ class Task:
     requires: frozenset[Need] = frozenset()
     context_tokens: int | None = None
     acceptance_length: str | None = None
+    datasets: Sequence[str] = ()
     failure_mode: Callable[[Sample, Response, Score], str] | None = None
     judges_empty: bool = False
     unsafe: bool = False

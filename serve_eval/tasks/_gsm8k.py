@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import DataRoots, Dataset, Message, Prompt, Sample
 from serve_eval.scorers.numeric import normalise
 from serve_eval.tasks._order import shuffle
@@ -16,7 +17,10 @@ from serve_eval.tasks._order import shuffle
 SOURCE = KNOWN["gsm8k"]
 TRAIN_ROWS, TEST_ROWS = 7473, 1319
 
-Sampler = Literal["0.4.9", "0.4.10"]
+Sampler = Annotated[
+    Literal["0.4.9", "0.4.10"],
+    Setting("Version of lm-evaluation-harness that draws the examples of a chat in one turn."),
+]
 """Versions of lm-evaluation-harness that differ in the shots of a chat in a single turn: up to
 0.4.9.2, or from 0.4.10."""
 T = TypeVar("T")

@@ -35,6 +35,14 @@ from serve_eval.tasks._gsm8k import (
     right_and_wrong,
     sampler_in_protocol,
 )
+from serve_eval.tasks._options import (
+    ByChat,
+    Multiturn,
+    NumFewshot,
+    NumSamples,
+    RandomSeed,
+    StopsOfSuite,
+)
 
 STOP = ("</s>", "<|im_end|>")
 LAST_LINE = "End your response with the answer on the last line, formatted as: #### [number]\n"
@@ -45,13 +53,13 @@ def last_line_task(name: str) -> Callable[..., Task]:
 
     def task(
         *,
-        num_samples: int = TEST_ROWS,
-        num_fewshot: int = 5,
-        apply_chat_template: bool = True,
-        fewshot_as_multiturn: bool = True,
+        num_samples: NumSamples = TEST_ROWS,
+        num_fewshot: NumFewshot = 5,
+        apply_chat_template: ByChat = True,
+        fewshot_as_multiturn: Multiturn = True,
         fewshot_sampler: Sampler = "0.4.9",
-        random_seed: int = 0,
-        suite_exact: bool = False,
+        random_seed: RandomSeed = 0,
+        suite_exact: StopsOfSuite = False,
     ) -> Task:
         """Return the task with its options.
 
@@ -79,6 +87,7 @@ def last_line_task(name: str) -> Callable[..., Task]:
         return Task(
             name=name,
             version=1,
+            datasets=("gsm8k",),
             reference_file=name,
             metric=Metric(),
             hypothesis=Hypothesis(num_samples=num_samples),

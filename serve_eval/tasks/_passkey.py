@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from serve_eval.errors import PlanError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -20,6 +21,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.passkey import first_digits
+from serve_eval.tasks._options import NumSamples, RandomSeed
 
 NOISE = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
@@ -64,9 +66,15 @@ def passkey_task(name: str, *, lines: int, step: int, max_input: int) -> Callabl
 
     def task(
         *,
-        num_samples: int = SUITE_SAMPLES,
-        depths: Depths = "first",
-        random_seed: int = 0,
+        num_samples: NumSamples = SUITE_SAMPLES,
+        depths: Annotated[
+            Depths,
+            Setting(
+                "Depths of the keys: the first ones, as TensorRT-LLM's suite, or all, spread "
+                "evenly over the text."
+            ),
+        ] = "first",
+        random_seed: RandomSeed = 0,
     ) -> Task:
         """Return the task with its options.
 

@@ -11,11 +11,12 @@ the answer. A second figure says if the last integer is. Tested on the real prob
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -30,6 +31,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.boxed import integer_answer
+from serve_eval.tasks._options import NumSamples, RandomSeed, StopsOfSuite
 from serve_eval.tasks._order import shuffle
 
 ROWS = 30
@@ -48,10 +50,10 @@ Year = Literal[2024, 2025, 2026]
 
 def task(
     *,
-    year: Year = 2025,
-    num_samples: int = ROWS,
-    random_seed: int = 0,
-    suite_exact: bool = False,
+    year: Annotated[Year, Setting("Year of the competition; each has its own data set.")] = 2025,
+    num_samples: NumSamples = ROWS,
+    random_seed: RandomSeed = 0,
+    suite_exact: StopsOfSuite = False,
 ) -> Task:
     """Return the task with its options.
 
@@ -86,6 +88,7 @@ def task(
     return Task(
         name="aime",
         version=1,
+        datasets=(f"aime{year % 100}",),
         reference_file=f"aime{year % 100}",
         metric=Metric(),
         hypothesis=Hypothesis(num_samples=num_samples),

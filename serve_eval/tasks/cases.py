@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ from serve_eval.cases.failure_modes import failure_mode
 from serve_eval.cases.question import CaseQuestion, Questions
 from serve_eval.cases.questions import MAX_EXPANDED, questions
 from serve_eval.errors import DatasetError
+from serve_eval.plugins.setting import Setting
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import (
     HOLDOUT,
@@ -49,12 +50,26 @@ DEEPEST = 6
 def task(
     name: str,
     *,
-    path: str | list[str],
-    scorer: str | dict[str, dict[str, Any] | None] | None = None,
-    prompt: str | None = None,
-    system_messages: list[str] | None = None,
-    max_expanded: int = MAX_EXPANDED,
-    as_biochatter: bool | None = None,
+    path: Annotated[str | list[str], Setting("Files of cases, or folders with such files.")],
+    scorer: Annotated[
+        str | dict[str, dict[str, Any] | None] | None,
+        Setting("Scorer of all cases of the module, with its options. Not set: the file's."),
+    ] = None,
+    prompt: Annotated[
+        str | None, Setting("Text around the input of each case. Not set: the file's.")
+    ] = None,
+    system_messages: Annotated[
+        list[str] | None, Setting("System messages of all cases. Not set: the file's.")
+    ] = None,
+    max_expanded: Annotated[
+        int, Setting("Most cases that the axes of the module may yield.")
+    ] = MAX_EXPANDED,
+    as_biochatter: Annotated[
+        bool | None,
+        Setting(
+            "Score a file in BioChatter's form as BioChatter does. Not set: if it has that form."
+        ),
+    ] = None,
 ) -> Task:
     """Return the module `name` of the case files and folders of `path` as a task.
 

@@ -13,6 +13,7 @@ from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Metric, Sample, SamplingParams, Task
 from serve_eval.scorers import rouge
+from serve_eval.tasks._options import NumSamples, RandomSeed
 from serve_eval.tasks._order import shuffle
 from serve_eval.tasks._summaries import clean, right_and_wrong, score
 
@@ -23,8 +24,8 @@ PLACES = ("", "3.0.0/")
 
 def task(
     *,
-    num_samples: int = 512,
-    random_seed: int = 0,
+    num_samples: NumSamples = 512,
+    random_seed: RandomSeed = 0,
 ) -> Task:
     """Return the task with its options.
 
@@ -64,6 +65,7 @@ def task(
     return Task(
         name="cnn_dailymail",
         version=1,
+        datasets=("cnn_dailymail",),
         reference_file="cnn_dailymail",
         metric=Metric(name="rouge1"),
         hypothesis=Hypothesis(num_samples=num_samples, sigma=11.06, alpha=0.002),

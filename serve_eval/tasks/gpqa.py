@@ -15,11 +15,12 @@ import io
 import random
 import zipfile
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from serve_eval.datasets import local
 from serve_eval.datasets.known import GPQA_PASSWORD, KNOWN
 from serve_eval.errors import DatasetError, PlanError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -32,6 +33,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.choice import answer_letter
+from serve_eval.tasks._options import RandomSeed
 from serve_eval.tasks._order import shuffle
 
 SOURCE = KNOWN["gpqa"]
@@ -55,11 +57,16 @@ Subset = Literal["diamond", "main", "extended"]
 
 def task(
     *,
-    subset: Subset = "diamond",
-    num_samples: int | None = None,
-    random_seed: int = 0,
-    choice_seed: int = 0,
-    suite_exact: bool = False,
+    subset: Annotated[Subset, Setting("Questions to ask; references are per subset.")] = "diamond",
+    num_samples: Annotated[
+        int | None, Setting("Number of questions to ask. Not set: all of the subset.")
+    ] = None,
+    random_seed: RandomSeed = 0,
+    choice_seed: Annotated[int, Setting("Seed of the order of the choices of every question.")] = 0,
+    suite_exact: Annotated[
+        bool,
+        Setting("Order the choices as TensorRT-LLM's suite does on a machine without a cache."),
+    ] = False,
 ) -> Task:
     """Return the task with its options.
 
@@ -116,6 +123,7 @@ def task(
     return Task(
         name="gpqa",
         version=1,
+        datasets=("gpqa",),
         reference_file=f"gpqa_{subset}",
         metric=Metric(),
         hypothesis=Hypothesis(num_samples=count),

@@ -3,14 +3,16 @@
 Paper: Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems". Data: openai/gsm8k,
 config main (MIT), 7473 training and 1319 test questions. A sample is the question "Tom has 3 apples
 and buys 4. How many has he?" with the answer "He has 3+4=<<3+4=7>>7 apples.\\n#### 7". The model
-should end its solution with `#### <number>`.
+should end its solution with `#### <number>`. The value is the mean of two readings: the number
+after `####`, and the last number of the answer.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from serve_eval.errors import PlanError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -31,6 +33,14 @@ from serve_eval.tasks._gsm8k import (
     right_and_wrong,
     sampler_in_protocol,
 )
+from serve_eval.tasks._options import (
+    ByChat,
+    Multiturn,
+    NumFewshot,
+    NumSamples,
+    RandomSeed,
+    StopsOfSuite,
+)
 
 STOP = ("Question:", "</s>", "<|im_end|>")
 
@@ -39,14 +49,20 @@ Filter = Literal["mean", "strict-match", "flexible-extract"]
 
 def task(
     *,
-    num_samples: int = TEST_ROWS,
-    num_fewshot: int = 5,
-    apply_chat_template: bool = False,
-    fewshot_as_multiturn: bool = False,
+    num_samples: NumSamples = TEST_ROWS,
+    num_fewshot: NumFewshot = 5,
+    apply_chat_template: ByChat = False,
+    fewshot_as_multiturn: Multiturn = False,
     fewshot_sampler: Sampler = "0.4.9",
-    filter: Filter = "mean",  # noqa: A002  (the usual word, and the name of the option)
-    random_seed: int = 0,
-    suite_exact: bool = False,
+    filter: Annotated[  # noqa: A002  (the usual word, and the name of the option)
+        Filter,
+        Setting(
+            "Reading of the answer that is the value: strict-match reads the number after ####, "
+            "flexible-extract the last number, mean averages both."
+        ),
+    ] = "mean",
+    random_seed: RandomSeed = 0,
+    suite_exact: StopsOfSuite = False,
 ) -> Task:
     """Return the task with its options.
 
@@ -105,6 +121,7 @@ def task(
     return Task(
         name="gsm8k",
         version=1,
+        datasets=("gsm8k",),
         reference_file="gsm8k",
         metric=Metric(),
         hypothesis=Hypothesis(num_samples=num_samples),

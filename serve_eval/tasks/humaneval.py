@@ -9,11 +9,12 @@ ROUGE-1. For pass@1, answers run on this machine; see docs/code.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -37,6 +38,7 @@ from serve_eval.scorers.code import (
     score_run,
 )
 from serve_eval.scorers.rouge import package, rouge1
+from serve_eval.tasks._options import ByChat, NumSamples
 from serve_eval.tasks._summaries import clean
 
 SOURCE = KNOWN["humaneval"]
@@ -52,11 +54,20 @@ WRONG = "    unanswered\n"
 
 def task(
     *,
-    metric: Literal["rouge", "pass@1"] = "rouge",
-    num_samples: int = ROWS,
-    apply_chat_template: bool = False,
-    stop: list[str] | None = None,
-    timeout_s: float = 10.0,
+    metric: Annotated[
+        Literal["rouge", "pass@1"],
+        Setting(
+            "Figure that is the value: rouge compares words with the published solution; pass@1 "
+            "runs the problem's tests."
+        ),
+    ] = "rouge",
+    num_samples: NumSamples = ROWS,
+    apply_chat_template: ByChat = False,
+    stop: Annotated[
+        list[str] | None,
+        Setting("Stop strings. Not set: none for rouge, the paper's five for pass@1."),
+    ] = None,
+    timeout_s: Annotated[float, Setting("Seconds that the tests of one answer may run.")] = 10.0,
 ) -> Task:
     """Return the task with its options.
 
@@ -81,6 +92,7 @@ def task(
     return Task(
         name="humaneval",
         version=1,
+        datasets=("humaneval",),
         reference_file="humaneval_pass_at_1" if runs else "humaneval",
         metric=Metric(name="pass_at_1" if runs else "rouge1"),
         hypothesis=Hypothesis(num_samples=num_samples) if runs else _suite_hypothesis(num_samples),

@@ -9,13 +9,14 @@ answers is a second figure. Layout from documentation, not tested on the real se
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -31,6 +32,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.json_schema import check_schema, exact_match
+from serve_eval.tasks._options import NumSamples, RandomSeed
 from serve_eval.tasks._order import shuffle
 
 SOURCE = KNOWN["json_mode_eval"]
@@ -46,9 +48,15 @@ class _Turn(msgspec.Struct):
 
 def task(
     *,
-    num_samples: int = ROWS,
-    response_format: Form = "json",
-    random_seed: int = 0,
+    num_samples: NumSamples = ROWS,
+    response_format: Annotated[
+        Form,
+        Setting(
+            "Form of the schema in a request: json for trtllm-serve, json_schema for OpenAI; "
+            "none sends no schema."
+        ),
+    ] = "json",
+    random_seed: RandomSeed = 0,
 ) -> Task:
     """Return the task with its options.
 
@@ -97,6 +105,7 @@ def task(
     return Task(
         name="json_mode_eval",
         version=1,
+        datasets=("json_mode_eval",),
         reference_file="json_mode_eval",
         metric=Metric(),
         hypothesis=Hypothesis(num_samples=num_samples),

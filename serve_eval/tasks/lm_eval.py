@@ -10,13 +10,14 @@ docs/lm-eval.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from serve_eval.evaluation.results.scoring import recipe_for, why_not_rebuilt
 from serve_eval.harness import library
 from serve_eval.harness.answers import answers_of, try_scoring
 from serve_eval.harness.measures import Key, name_figure
 from serve_eval.plugins import extensions
+from serve_eval.plugins.setting import Setting
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import (
     DataRoots,
@@ -43,27 +44,43 @@ __all__ = ["load_parts", "task"]
 def task(
     name: str,
     *,
-    num_fewshot: int | None = None,
-    data_files: dict[str, str] | None = None,
-    metric: str | None = None,
-    filter: str | None = None,  # noqa: A002
-    percent: bool | None = None,
-    fewshot_as_multiturn: bool = False,
-    prefix: str | bool | None = None,
-    sigma: float = 50.0,
+    num_fewshot: Annotated[
+        int | None, Setting("Number of solved examples. Not set: the task's own.")
+    ] = None,
+    data_files: Annotated[
+        dict[str, str] | None, Setting("Local files by split, instead of the task's own data.")
+    ] = None,
+    metric: Annotated[
+        str | None, Setting("Figure that is the value. Not set: the task's first.")
+    ] = None,
+    filter: Annotated[  # noqa: A002  (the usual word, and the name of the option)
+        str | None, Setting("Filter of the figure that is the value. Not set: the task's first.")
+    ] = None,
+    percent: Annotated[
+        bool | None,
+        Setting(
+            "Show the figure, from 0 to 1, in percent. Not set: for accuracies and exact matches."
+        ),
+    ] = None,
+    fewshot_as_multiturn: Annotated[
+        bool, Setting("Ask by chat, with the examples as turns.")
+    ] = False,
+    prefix: Annotated[
+        str | bool | None,
+        Setting(
+            "Text, such as <s>, before a text whose likelihood has no context; true if the "
+            "server adds a token of its own; an empty text for nothing. Not set: found out "
+            "before the run."
+        ),
+    ] = None,
+    sigma: Annotated[
+        float, Setting("Spread of a document's figure in points, for references without their own.")
+    ] = 50.0,
 ) -> Task:
     """Return the task with its options.
 
-    `num_fewshot`: worked examples, the task's own number by default. `data_files`: local files by
-    split, instead of the task's own data. `metric` and `filter`: the figure that is the value, the
-    first by default; the others are secondary figures. `percent`: a document's figure is between 0
-    and 1 and is shown in percent (by default: for accuracies and exact matches).
-    `fewshot_as_multiturn`: ask by chat, with the examples as the turns that lm-eval makes of them.
-    `prefix`: the text, such as <s>, that precedes a text whose likelihood has no context; true if
-    the server adds a token of its own there; an empty text for nothing. By default
-    serve_eval.evaluation.first_token sets it before the task is loaded for a run. `sigma`: spread
-    of a document's figure in points, for references without their own. Raises PlanError for
-    unsupported tasks and options.
+    serve_eval.evaluation.first_token sets `prefix` before the task is loaded for a run. Raises
+    PlanError for unsupported tasks and options.
     """
     begins = prefix or ""
     deciding: dict[str, Any] = {

@@ -13,7 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins import registry
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -39,6 +40,7 @@ from serve_eval.tasks import _longbench_prompts
 from serve_eval.tasks._aggregations import mean_of_means
 from serve_eval.tasks._longbench_prompts import LongBenchPrompt
 from serve_eval.tasks._longbench_sets import CHINESE, SETS
+from serve_eval.tasks._options import RandomSeed
 from serve_eval.tasks._order import shuffle
 
 SOURCE = KNOWN["longbench_v1"]
@@ -47,11 +49,20 @@ WRONG = "¤"
 
 def task(
     *,
-    sets: list[str] | None = None,
-    num_samples: int | None = None,
-    prompts: str | None = None,
-    suite_exact: bool = False,
-    random_seed: int = 0,
+    sets: Annotated[list[str] | None, Setting("Some of the 21 sets. Not set: all.")] = None,
+    num_samples: Annotated[
+        int | None, Setting("Number of samples, divided equally among the sets. Not set: all.")
+    ] = None,
+    prompts: Annotated[
+        str | None,
+        Setting(
+            "Folder of <set>.yaml files in lm-eval's form. Not set: those of the installed lm-eval."
+        ),
+    ] = None,
+    suite_exact: Annotated[
+        bool, Setting("Sample at temperature 1, as TensorRT-LLM's suite did for its references.")
+    ] = False,
+    random_seed: RandomSeed = 0,
 ) -> Task:
     """Return the task with its options.
 
@@ -121,6 +132,7 @@ def task(
     return Task(
         name="longbench_v1",
         version=1,
+        datasets=("longbench_v1",),
         reference_file="longbench_v1",
         metric=Metric(),
         hypothesis=Hypothesis(num_samples=count),

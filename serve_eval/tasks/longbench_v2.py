@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -56,9 +57,16 @@ Length = Literal["short", "medium", "long"]
 
 def task(
     *,
-    length: Length = "medium",
-    num_samples: int | None = None,
-    max_input_chars: int | None = 480_000,
+    length: Annotated[
+        Length, Setting("Length of the documents whose questions are asked.")
+    ] = "medium",
+    num_samples: Annotated[
+        int | None, Setting("Number of questions to ask. Not set: all of that length.")
+    ] = None,
+    max_input_chars: Annotated[
+        int | None,
+        Setting("Characters that are kept of a longer prompt, half at each end; null: no cut."),
+    ] = 480_000,
 ) -> Task:
     """Return the task with its options.
 
@@ -104,6 +112,7 @@ def task(
     return Task(
         name="longbench_v2",
         version=1,
+        datasets=("longbench_v2",),
         reference_file="longbench_v2",
         metric=Metric(),
         hypothesis=Hypothesis(num_samples=count),

@@ -15,11 +15,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -34,6 +35,7 @@ from serve_eval.schema import (
 from serve_eval.scorers.choice import prefix_match
 from serve_eval.scorers.likelihood import likeliest
 from serve_eval.tasks._mmlu_subjects import CATEGORY_OF, SUBCATEGORY_OF, SUBJECTS
+from serve_eval.tasks._options import NumFewshot, RandomSeed
 
 SOURCE = KNOWN["mmlu"]
 LETTERS = "ABCD"
@@ -45,11 +47,22 @@ Row = list[str]
 
 def task(
     *,
-    num_samples: int = 4096,
-    num_fewshot: int = 5,
-    none_cells: Literal["nan", "none"] = "nan",
-    random_seed: int = 0,
-    scoring: Literal["letter", "loglikelihood"] = "letter",
+    num_samples: Annotated[
+        int, Setting("Number of questions: the same for each of the 57 subjects, rounded up.")
+    ] = 4096,
+    num_fewshot: NumFewshot = 5,
+    none_cells: Annotated[
+        Literal["nan", "none"],
+        Setting(
+            "Reading of a cell None in the data: nan as TensorRT-LLM's suite reads it, none as "
+            "it is written."
+        ),
+    ] = "nan",
+    random_seed: RandomSeed = 0,
+    scoring: Annotated[
+        Literal["letter", "loglikelihood"],
+        Setting("Score the letter that the model writes, or the likelihoods of the four letters."),
+    ] = "letter",
 ) -> Task:
     """Return the task with its options.
 
@@ -107,6 +120,7 @@ def task(
     return Task(
         name="mmlu",
         version=1,
+        datasets=("mmlu",),
         reference_file="mmlu",
         metric=Metric(),
         hypothesis=Hypothesis(num_samples=num_samples),

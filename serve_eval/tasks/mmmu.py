@@ -3,7 +3,9 @@
 They are lm-evaluation-harness's group `mmmu_val`. Paper: Yue et al. 2023, "MMMU: A Massive
 Multi-discipline Multimodal Understanding and Reasoning Benchmark". Data: MMMU/MMMU (Apache-2.0), 30
 validation rows of each subject. Images are sent unchanged, as parts of the turn before its text,
-from which marks `<image 1>` are removed. Layout from documentation, not tested on the real set.
+from which marks `<image 1>` are removed. An answer is right if it states the letter or the text of
+the right choice, or the number or words of an open question. Layout from documentation, not tested
+on the real set.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -24,6 +26,7 @@ from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins import registry
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -32,6 +35,7 @@ from serve_eval.schema import (
     ImageUrl,
     Message,
     Metric,
+    Need,
     Response,
     Sample,
     SamplingParams,
@@ -41,6 +45,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers import mmmu
 from serve_eval.tasks._mmmu_subjects import SUBJECTS as SUBJECTS
+from serve_eval.tasks._options import RandomSeed
 from serve_eval.tasks._order import shuffle
 
 SOURCE = KNOWN["mmmu"]
@@ -55,11 +60,18 @@ _KINDS = ((b"\x89PNG", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF8", "gif"), (b"B
 
 def task(
     *,
-    subjects: list[str] | None = None,
-    num_samples: int | None = None,
-    interleaved: bool = False,
-    single_image: bool = False,
-    random_seed: int = 0,
+    subjects: Annotated[list[str] | None, Setting("Some of the 30 subjects. Not set: all.")] = None,
+    num_samples: Annotated[
+        int | None,
+        Setting("Number of questions, divided equally among the subjects. Not set: all."),
+    ] = None,
+    interleaved: Annotated[
+        bool, Setting("Send each image in the place of its mark, not before the text.")
+    ] = False,
+    single_image: Annotated[
+        bool, Setting("Send only the first image, for models that accept one.")
+    ] = False,
+    random_seed: RandomSeed = 0,
 ) -> Task:
     """Return the task with its options.
 
@@ -108,6 +120,8 @@ def task(
     return Task(
         name="mmmu",
         version=1,
+        datasets=("mmmu",),
+        requires=frozenset({Need.IMAGES}),
         reference_file="mmmu",
         metric=Metric(),
         hypothesis=Hypothesis(num_samples=count),

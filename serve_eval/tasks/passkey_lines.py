@@ -8,9 +8,12 @@ length.
 from __future__ import annotations
 
 import random
+from typing import Annotated
 
 from serve_eval.errors import PlanError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Metric, Sample, SamplingParams, Task
+from serve_eval.tasks._options import NumSamples, RandomSeed
 from serve_eval.tasks._passkey import HEAD, TAIL, by_depth, context, keys, score
 
 DATA_VERSION = 1
@@ -19,7 +22,12 @@ DEPTHS = 11
 """Places of the key, from the first line to the last."""
 
 
-def task(*, num_samples: int = 55, lines: int = 300, random_seed: int = 0) -> Task:
+def task(
+    *,
+    num_samples: NumSamples = 55,
+    lines: Annotated[int, Setting("Lines of noise, of some 20 tokens each.")] = 300,
+    random_seed: RandomSeed = 0,
+) -> Task:
     """Return the task with its options.
 
     `lines` of noise have some 20 tokens each. Raises PlanError for options out of range.

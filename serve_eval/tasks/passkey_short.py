@@ -8,9 +8,11 @@ of the answer are the key.
 from __future__ import annotations
 
 import random
+from typing import Annotated
 
 from serve_eval.datasets.passkey_short import hide_key
 from serve_eval.errors import PlanError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -21,6 +23,7 @@ from serve_eval.schema import (
     SamplingParams,
     Task,
 )
+from serve_eval.tasks._options import ByChat, NumSamples, RandomSeed
 from serve_eval.tasks._passkey import by_depth, score
 
 DATA_VERSION = 1
@@ -31,10 +34,10 @@ DEPTHS = 11
 
 def task(
     *,
-    num_samples: int = 110,
-    sentences: int = 20,
-    apply_chat_template: bool = False,
-    random_seed: int = 0,
+    num_samples: NumSamples = 110,
+    sentences: Annotated[int, Setting("Sentences of filler, of about seven tokens each.")] = 20,
+    apply_chat_template: ByChat = False,
+    random_seed: RandomSeed = 0,
 ) -> Task:
     """Return the task with its options.
 

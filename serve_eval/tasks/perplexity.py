@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Sample, SamplingParams, Task
+from serve_eval.tasks._options import NumSamples, RandomSeed
 from serve_eval.tasks._order import shuffle
 from serve_eval.tasks._perplexity import METRIC, all_tokens, answers, score
 from serve_eval.tasks._summaries import clean
@@ -26,11 +29,19 @@ CHARS_PER_TOKEN = 4
 
 def task(
     *,
-    num_samples: int = 86,
-    files: list[str] | None = None,
-    min_tokens: int = 10000,
-    max_input_tokens: int = 16384,
-    random_seed: int = 0,
+    num_samples: NumSamples = 86,
+    files: Annotated[
+        list[str] | None,
+        Setting(
+            "Text files of your own, below a dataset root or by their whole path. Not set: "
+            "SlimPajama."
+        ),
+    ] = None,
+    min_tokens: Annotated[
+        int, Setting("Fewest tokens of a text that is asked; a token counts as four characters.")
+    ] = 10000,
+    max_input_tokens: Annotated[int, Setting("Tokens at which a text is cut.")] = 16384,
+    random_seed: RandomSeed = 0,
 ) -> Task:
     """Return the task with its options.
 
@@ -77,6 +88,7 @@ def task(
     return Task(
         name="perplexity",
         version=1,
+        datasets=("slimpajama",) if files is None else (),
         reference_file="SlimPajama-6B",
         metric=METRIC,
         hypothesis=Hypothesis(num_samples=num_samples, sigma=4.48, alpha=0.01),

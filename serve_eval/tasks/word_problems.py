@@ -11,10 +11,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Literal
+from typing import Annotated, Literal
 
 from serve_eval.datasets.word_problems import Problem, problems
 from serve_eval.errors import PlanError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -29,6 +30,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers.likelihood import likeliest
 from serve_eval.tasks._gsm8k_last_line import score as score_last_line
+from serve_eval.tasks._options import ByChat, NumFewshot, NumSamples, RandomSeed
 from serve_eval.tasks._word_problems import DATA_VERSION, format_question, format_solved
 
 STEPS = "steps"
@@ -40,11 +42,14 @@ Scoring = Literal["answer", "loglikelihood"]
 
 def task(
     *,
-    num_samples: int = 500,
-    num_fewshot: int = 0,
-    apply_chat_template: bool = False,
-    random_seed: int = 0,
-    scoring: Scoring = "answer",
+    num_samples: NumSamples = 500,
+    num_fewshot: NumFewshot = 0,
+    apply_chat_template: ByChat = False,
+    random_seed: RandomSeed = 0,
+    scoring: Annotated[
+        Scoring,
+        Setting("Score the answer that the model writes, or the likelihoods of four solutions."),
+    ] = "answer",
 ) -> Task:
     """Return the task with its options.
 

@@ -11,11 +11,12 @@ from itertools import islice
 from serve_eval.datasets.word_problems import problems
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Sample, SamplingParams, Task
+from serve_eval.tasks._options import NumSamples, RandomSeed
 from serve_eval.tasks._perplexity import METRIC, all_tokens, answers, score
 from serve_eval.tasks._word_problems import DATA_VERSION, format_solved
 
 
-def task(*, num_samples: int = 200, random_seed: int = 0) -> Task:
+def task(*, num_samples: NumSamples = 200, random_seed: RandomSeed = 0) -> Task:
     """Return the task with its options: `num_samples` problems of the seed.
 
     Raises PlanError for fewer than one.

@@ -12,6 +12,7 @@ from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Metric, Sample, SamplingParams, Task
 from serve_eval.scorers import rouge
+from serve_eval.tasks._options import NumSamples, RandomSeed
 from serve_eval.tasks._order import shuffle
 from serve_eval.tasks._summaries import clean, right_and_wrong, score
 
@@ -21,8 +22,8 @@ ROWS = 80
 
 def task(
     *,
-    num_samples: int = ROWS,
-    random_seed: int = 0,
+    num_samples: NumSamples = ROWS,
+    random_seed: RandomSeed = 0,
 ) -> Task:
     """Return the task with its options.
 
@@ -61,6 +62,7 @@ def task(
     return Task(
         name="zero_scrolls",
         version=1,
+        datasets=("zero_scrolls",),
         reference_file="zero_scrolls",
         metric=Metric(name="rouge1"),
         hypothesis=Hypothesis(num_samples=num_samples, sigma=6.97, alpha=0.002),

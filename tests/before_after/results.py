@@ -20,7 +20,7 @@ SHOWN = 40
 """Number of differences of a run that are printed."""
 UNKNOWN_COMMAND = 2
 _URL = re.compile(r"http://127\.0\.0\.1:\d+/v1")
-_UNKNOWN = ("No such command", "No such option")
+_UNKNOWN = ("No such command", "No such option", "there is no command", "there is no option")
 
 
 def compare_results(

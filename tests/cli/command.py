@@ -31,16 +31,19 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def serve_eval(
-    *arguments: str | os.PathLike[str], **environ: str
+    *arguments: str | os.PathLike[str], terminal: bool = False, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `serve-eval ARGUMENTS` with these variables and return what `subprocess.run` would."""
+    """Run `serve-eval ARGUMENTS` with these variables and return what `subprocess.run` would.
+
+    With `terminal`, standard error is one, of COLUMNS columns.
+    """
     command = ["serve-eval", *map(str, arguments)]
     code: object = 0
     with (
         mock.patch.dict(os.environ, environment(**environ), clear=True),
         mock.patch.object(sys, "argv", command),
         _stream() as out,
-        _stream() as err,
+        _stream(terminal=terminal) as err,
         redirect_stdout(out),
         redirect_stderr(err),
     ):
@@ -72,6 +75,14 @@ def in_a_process(
 
 
 @contextmanager
-def _stream() -> Iterator[io.TextIOWrapper]:
-    with io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) as stream:
+def _stream(*, terminal: bool = False) -> Iterator[io.TextIOWrapper]:
+    made = _Terminal if terminal else io.TextIOWrapper
+    with made(io.BytesIO(), encoding="utf-8", write_through=True) as stream:
         yield stream
+
+
+class _Terminal(io.TextIOWrapper):
+    """A stream that is a terminal to those who ask it."""
+
+    def isatty(self) -> bool:
+        return True

@@ -1,18 +1,25 @@
-"""`serve-eval list launchers NAME` shows the type, default and meaning of each option."""
+"""`serve-eval list KIND NAME` shows the type, default and meaning of each option."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from serve_eval.cli._described import WIDTH, describe_plugin
+from serve_eval.cli._described_task import describe_task
 from serve_eval.cli.listing import listing
-from serve_eval.errors import PlanError
+from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.plugins.nested_options import options
+from serve_eval.protocol import shared
+from serve_eval.schema import DataRoots, Spec
 
 LAUNCHERS = registry.list_shipped("launchers")
+TASKS = registry.list_shipped(shared.TASKS)
+WITHOUT_LOAD = ("cases", "lm_eval", "longbench_v1")
+"""Families, and a task that needs the extra lm-eval before its data."""
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
@@ -70,15 +77,77 @@ def test_what_is_called_alike_may_mean_something_else() -> None:
     assert "  container.image (text; required)" in lines
 
 
-def test_tasks_and_scorers_are_described_too(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_is_described_with_its_data_and_every_option(name: str) -> None:
+    found = options(registry.function(shared.TASKS, name))
+    assert [one.path for one in found if not re.fullmatch(r"[A-Z].*\.", one.meaning)] == []
+    lines = describe_task(name)
+    assert max(map(len, lines)) <= WIDTH
+    below = lines[lines.index("Options:") :]
+    shown = [line.split()[0] for line in below if re.match(r"  \S", line)]
+    assert shown == [one.path for one in found]
+    assert not re.search(r"NoneType|typing|Annotated", "\n".join(lines))
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name not in WITHOUT_LOAD])
+def test_a_task_names_its_data_if_it_cannot_do_without(name: str, tmp_path: Path) -> None:
+    task = shared.usual_task(Spec(name=name))
+    if not task.datasets:
+        assert task.load(DataRoots(roots=(tmp_path,)), 2).samples
+        return
+    with pytest.raises(DatasetError) as caught:
+        task.load(DataRoots(roots=(tmp_path,)), 2)
+    assert f"serve-eval datasets fetch {task.datasets[0]}" in caught.value.hint
+
+
+def test_the_facts_of_a_task_are_its_own(capfd: pytest.CaptureFixture[str]) -> None:
     listing("tasks", "gsm8k")
-    assert "  num_fewshot (whole number; 5)\n" in capfd.readouterr().out
+    told = capfd.readouterr().out
+    for text in (
+        "  data        GSM8K: 1319 test, 7473 train\n",
+        "              serve-eval datasets fetch gsm8k\n",
+        "  asks        1319 samples; at most 256 tokens each\n",
+        "  needs       an endpoint with completions\n",
+        "  value       accuracy: mean of the samples, higher is better\n",
+        " models\n              serve-eval references show gsm8k\n",
+        "  protocol    version 1: fewshot_as_multiturn false, num_fewshot 5,",
+        "  num_fewshot (whole number; 5)\n",
+        "      Number of solved examples before each question.\n",
+        "\nSet them with --set gsm8k.OPTION=VALUE, or in a plan.\n",
+    ):
+        assert text in told
+    listing("tasks", "word_problems_perplexity")
+    told = capfd.readouterr().out
+    for text in (
+        "  data        no data set to fetch\n",
+        "; no answer, only log-probabilities\n",
+        "  needs       an endpoint with prompt log-probabilities\n",
+        "  value       perplexity: mean of the samples, lower is better\n",
+        "  references  none registered\n              serve-eval references register RUN\n",
+    ):
+        assert text in told
+    listing("tasks", "lm_eval")
+    assert (
+        "one for each NAME\n              serve-eval run --tasks lm_eval:NAME\n"
+        in capfd.readouterr().out
+    )
+
+
+def test_the_documented_description_is_what_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    listing("tasks", "passkey_short")
+    assert capfd.readouterr().out in (Path(__file__).parents[2] / "docs/tasks.md").read_text()
+
+
+def test_scorers_are_described_too(capfd: pytest.CaptureFixture[str]) -> None:
+    listing("scorers", "numeric")
+    assert "  absolute (number; 0)\n" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "message"),
     [
         ("launchers", "trtlm", "unknown launcher 'trtlm'. Did you mean 'trtllm'?"),
+        ("tasks", "gsm", "unknown task 'gsm'. Did you mean 'gsm8k'?"),
         ("all", "trtllm", "all trtllm: name the kind"),
     ],
 )

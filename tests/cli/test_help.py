@@ -12,7 +12,11 @@ from serve_eval.cli.app import COMMANDS, _make_command
 from tests.cli.command import serve_eval
 
 LONG = [name for name in COMMANDS if getattr(_make_command(name), "usual", ())]
-WITH_EXAMPLES = [name for name in COMMANDS if getattr(_make_command(name), "examples", ())]
+OF_GROUPS = ("", *(name for name in COMMANDS if hasattr(_make_command(name), "commands")))
+PATHS = [
+    *("", *COMMANDS),
+    *(f"{group} {name}" for group in OF_GROUPS[1:] for name in _make_command(group).commands),
+]
 ALONE = [name for name in COMMANDS if not hasattr(_make_command(name), "commands")]
 
 
@@ -55,14 +59,35 @@ def test_the_short_help_shows_few_options_and_where_the_rest_is(name: str) -> No
     assert _flags(short) < _flags(every)
 
 
-@pytest.mark.parametrize("name", WITH_EXAMPLES)
-def test_examples_are_commands_that_are_understood(name: str) -> None:
+@pytest.mark.parametrize("path", PATHS)
+def test_every_help_has_two_examples_that_are_understood(path: str) -> None:
+    """Each example is parsed as its command would parse it, and nothing runs."""
+    said = serve_eval(*path.split(), "--help", COLUMNS="80").stdout
+    assert max(map(len, said.splitlines())) <= 80
+    block = re.search(r"^Examples:\n((?:  .*\n)+)", said, re.MULTILINE)
+    assert block, said
+    texts, lines = block[1].splitlines()[::2], block[1].splitlines()[1::2]
+    assert 2 <= len(lines) <= 5
+    assert all(re.fullmatch(r"  [A-Z].*:", text) for text in texts)
+    assert all(
+        line.startswith(f"    serve-eval {path}".rstrip()) or path in OF_GROUPS for line in lines
+    )
+    for line in lines:
+        _parse(shlex.split(re.split(r" [|>] ", line)[0])[1:])
+
+
+def _parse(words: list[str]) -> None:
+    """Parse a command line by its command. Raises click's UsageError if it is not understood."""
+    name, *rest = words
     made = _make_command(name)
-    assert 3 <= len(made.examples) <= 5
-    for _, line in made.examples:
-        words = shlex.split(line)
-        assert words[:2] == ["serve-eval", name]
-        made.make_context(name, words[2:]).close()
+    if (below := getattr(made, "commands", None)) is not None:
+        made, (_, *rest) = below[rest[0]], rest
+    made.make_context(name, rest).close()
+
+
+def test_an_example_with_a_wrong_option_would_be_noticed() -> None:
+    with pytest.raises(Exception, match="No such option"):
+        _parse(["datasets", "fetch", "gsm8k", "--into", "DIR"])
 
 
 def test_what_is_hidden_is_shown_nowhere() -> None:

@@ -127,15 +127,15 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--concurrency", "many"], "limits.concurrency: Invalid enum value 'many'"),
+        (["--concurrency", "many"], "limits.concurrency: expected a number or auto, not 'many'"),
         (["--concurrency", "0"], "limits.concurrency: must be above 0"),
         (["--concurrency", "100000000"], "100000000 requests in flight need 100000100 open files"),
-        (["--order", "sideways"], "limits.order: Invalid enum value 'sideways'"),
+        (["--order", "sideways"], "limits.order: expected "),
         (["--max-error-rate", "2"], "limits.max_error_rate: must be at most 1"),
         (["--rate-limit", "-1"], "limits.rate_limit: must be above 0"),
         (
             ["--max-tokens-field", "tokens"],
-            "connection.max_tokens_field: Invalid enum value 'tokens'",
+            "connection.max_tokens_field: expected ",
         ),
         (["--retry-budget", "-1"], "limits.retry_budget: must be"),
     ],

@@ -68,6 +68,7 @@ def test_help_imports_no_command_and_nothing_that_only_a_run_needs() -> None:
         "serve_eval.cli",
         "serve_eval.cli.app",
         "serve_eval.cli._clear_values",
+        "serve_eval.cli._examples",
         "serve_eval.cli._interrupts",
         "serve_eval.cli._streams",
         "serve_eval.errors",

@@ -109,13 +109,21 @@ def _http(status: str, body: bytes = b'{"error": {"message": "so it is"}}') -> b
             "503 Service Unavailable",
             "The server may still be loading its model, or the orchestrator",
         ),
-        ("307 Temporary Redirect", "Name the model with --model"),
     ],
 )
 def test_a_status_of_the_list_of_models_is_said_with_what_to_do(status: str, hint: str) -> None:
     message, told, url = _refused(_http(status))
     assert message == f"{url}/models does not list the models: HTTP {status[:3]}: so it is"
     assert told.startswith(hint)
+
+
+@pytest.mark.parametrize("asks", [discover_model, _check])
+def test_a_redirect_is_told_with_the_way_to_its_address(
+    asks: Callable[[Client], Awaitable[object]],
+) -> None:
+    message, told, url = _refused(_http("307 Temporary Redirect"), asks=asks)
+    assert message.endswith(": HTTP 307: a redirect, which is not followed")
+    assert told == f"Find the address with curl -sI {url}/models and give that one."
 
 
 @pytest.mark.parametrize("asks", [discover_model, _check])

@@ -79,7 +79,10 @@ class OutcomeReader:
         status = reply.status
         if status < 400:
             return Missed(
-                FailureKind.HTTP_ERROR, "a redirect, which is not followed", retryable=False
+                FailureKind.HTTP_ERROR,
+                f"HTTP {status}: a redirect, which is not followed",
+                status=status,
+                retryable=False,
             )
         message = self.describe_body(reply.content)
         return Missed(

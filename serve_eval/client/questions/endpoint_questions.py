@@ -63,10 +63,17 @@ class EndpointQuestions:
             told = (
                 self._start.in_vain if reply.starting else self._reader.describe_body(reply.content)
             )
+            if reply.status < 400:
+                told = "a redirect, which is not followed"
             return Failure(
                 kind=FailureKind.HTTP_ERROR,
                 message=f"HTTP {reply.status}: {told}",
                 status=reply.status,
+            )
+        if read.is_page(reply.content):
+            return Failure(
+                kind=FailureKind.INVALID_RESPONSE,
+                message="an HTML page, not a list of models",
             )
         return read.model_ids(reply.content)
 

@@ -62,6 +62,11 @@ def server(body: bytes) -> str | None:
         return None
 
 
+def is_page(body: bytes) -> bool:
+    """Return True if an answer is an HTML page, which no endpoint sends."""
+    return body.lstrip()[:14].lower().startswith((b"<html", b"<!doctype html"))
+
+
 def model_ids(body: bytes) -> list[str]:
     """Return the ids in a /v1/models answer; empty if it is not one."""
     try:

@@ -57,7 +57,9 @@ async def with_model(
     if plan.model is not None:
         return plan
     if plan.launcher.name != "external":
-        raise PlanError(f"model: required with the launcher {plan.launcher.name!r}")
+        raise PlanError(
+            f"model: required with the launcher {plan.launcher.name!r}", hint="Add --model NAME."
+        )
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options)
     context = LaunchContext(model=None, log_dir=Path())

@@ -76,7 +76,10 @@ class Lane:
             accumulator = self.accumulator
             progress.begin(self.name, len(accumulator.samples), accumulator.scored)
             progress.update(
-                self.name, accumulator.scored, accumulator.failed, accumulator.running_value
+                self.name,
+                accumulator.scored,
+                accumulator.count_failed_kinds(),
+                accumulator.running_value,
             )
         for i in self.positions:
             if self.decided:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from serve_eval.schema import Progress
+from serve_eval.schema import FailureKind, Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,9 @@ class Labelled:
     def begin(self, task: str, planned: int, completed: int) -> None:
         self.shown.begin(f"{self.label}: {task}", planned, completed)
 
-    def update(self, task: str, done: int, failed: int, value: float | None) -> None:
+    def update(
+        self, task: str, done: int, failed: Mapping[FailureKind, int], value: float | None
+    ) -> None:
         self.shown.update(f"{self.label}: {task}", done, failed, value)
 
     def end(self, task: str) -> None:

@@ -166,7 +166,10 @@ class _Round:
             return
         if progress is not None:
             progress.update(
-                lane.name, accumulator.scored, accumulator.failed, accumulator.running_value
+                lane.name,
+                accumulator.scored,
+                accumulator.count_failed_kinds(),
+                accumulator.running_value,
             )
             if not lane.left:
                 progress.end(lane.name)

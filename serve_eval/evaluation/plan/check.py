@@ -56,7 +56,10 @@ def check_values(
     _check_limits(sections["limits"], problems)
     references_dir = values.get("references_dir")
     if references_dir and not Path(references_dir).expanduser().is_dir():
-        problems.add(("references_dir",), f"{references_dir} is not a folder")
+        problems.add(
+            ("references_dir",),
+            f"{references_dir} is not a folder. Name a folder with <task>.yaml files",
+        )
 
 
 def _check_counts(values: Mapping[str, Any], problems: Problems) -> None:
@@ -68,7 +71,7 @@ def _check_counts(values: Mapping[str, Any], problems: Problems) -> None:
         numbers["repeats",] = repeats
     for path, number in numbers.items():
         if number < 1:
-            problems.add(path, "must be 1 or more")
+            problems.add(path, f"must be 1 or more, not {number}")
 
 
 def _check_early_stop(

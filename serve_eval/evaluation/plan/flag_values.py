@@ -54,7 +54,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 def number_or_word(text: str) -> int | str:
     """Return the text as an integer if it is one, else the text."""
-    return int(text) if text.isdecimal() else text
+    return int(text) if text.removeprefix("-").isdecimal() else text
 
 
 def absolute(path: str | None) -> str | None:

@@ -141,8 +141,8 @@ def tasks_of(
         by_name = {spec.name: spec for spec in listed}
         listed = [by_name.get(name, Spec(name=name)) for name in chosen]
     if needed and not listed and not problems.found:
-        known = ", ".join(registry.names(TASKS))
-        problems.add(("tasks",), f"name at least one task (--tasks A,B). Known: {known}")
+        advice = "for example --tasks gsm8k. All: serve-eval list tasks"
+        problems.add(("tasks",), f"name at least one task, {advice}")
     names = [spec.name for spec in listed]
     for name in sorted({name for name in names if names.count(name) > 1}):
         problems.add(("tasks",), f"{name} is listed twice")
@@ -155,11 +155,18 @@ def _convert(
     try:
         into[str(path[-1])] = msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        problems.add(path, f"{error}{_choices(kind)}")
+        choices = _choices(kind)
+        wrong_word = choices and "Invalid enum value" in str(error)
+        problems.add(
+            path,
+            f"expected {choices}, not {raw!r}"
+            if wrong_word
+            else f"{error}{choices and f'; expected {choices}'}",
+        )
 
 
 def _choices(kind: Any) -> str:
-    """Return a note with the values of a field that takes only some words, and perhaps a number."""
+    """Return the values of a field that takes only some words, and perhaps a number."""
     words = [
         word
         for part in (kind, *typing.get_args(kind))
@@ -168,4 +175,4 @@ def _choices(kind: Any) -> str:
     ]
     words += [word for word in typing.get_args(kind) if isinstance(word, str)]
     numbers = ["a number"] if int in typing.get_args(kind) else []
-    return f"; expected {' or '.join((*numbers, *dict.fromkeys(words)))}" if words else ""
+    return " or ".join((*numbers, *dict.fromkeys(words))) if words else ""

@@ -27,7 +27,9 @@ def apply_setting(
     except yaml.YAMLError:
         value = raw
     if not all(option.split(".")) or "=" not in text:
-        problems.add(("set",), f"expected NAME.OPTION=VALUE, not {text!r}")
+        problems.add(
+            ("set",), f"expected NAME.OPTION=VALUE such as gsm8k.num_samples=100, not {text!r}"
+        )
     elif name == "launcher":
         launcher = Spec(
             name=launcher.name,

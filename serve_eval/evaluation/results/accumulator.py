@@ -158,8 +158,7 @@ class ScoreAccumulator(SampleTable):
         self, i: int, sample: Sample, response: Response, score: Score, mode: str | None
     ) -> None:
         """Count a scored answer in every column and keep its score."""
-        self.failed -= bool(self.failures[i])
-        self.failures[i] = 0
+        self.set_failure(i, 0)
         self.outcomes[i] = OUTCOME_CODES[score.outcome]
         self.flags[i] = (
             response.truncated * TRUNCATED
@@ -216,8 +215,7 @@ class ScoreAccumulator(SampleTable):
             return  # it was not counted yet
         self._traffic.see(response, -1)
         if self.failures[i] == _UNSCORED:
-            self.failed -= 1
-            self.failures[i] = 0
+            self.set_failure(i, 0)
             self._scorer_errors.forget(i)
         if not self.outcomes[i]:
             return
@@ -245,8 +243,7 @@ class ScoreAccumulator(SampleTable):
         self._mode_of[i] = self._mode_names.index(mode) + 1
 
     def _fail(self, i: int, kind: FailureKind, *, retryable: bool) -> None:
-        self.failed += not self.failures[i]
-        self.failures[i] = FAILURE_CODES[kind]
+        self.set_failure(i, FAILURE_CODES[kind])
         self.retryable[i] = retryable
 
     def _look_up(self, sample: Sample, response: Response) -> Response | Failure:

@@ -37,6 +37,7 @@ class SampleTable:
         self.parts: dict[str, array[float]] = {}
         self.answers = array("q", bytes(8 * n)) if repeats > 1 else None
         self.scored, self.failed = 0, 0
+        self._failed_by_code = [0] * (len(FAILURE_CODES) + 1)
 
     def score(self, i: int) -> float | None:
         """Return the score of sample `i`, or None if it has no result.
@@ -44,6 +45,21 @@ class SampleTable:
         NaN means that it failed in this session.
         """
         return self.values[i] if self.outcomes[i] else math.nan if self.failures[i] else None
+
+    def set_failure(self, i: int, code: int) -> None:
+        """Set the failure of sample `i`, 0 for none, and count it."""
+        for one, change in ((self.failures[i], -1), (code, 1)):
+            if one:
+                self.failed += change
+                self._failed_by_code[one] += change
+        self.failures[i] = code
+
+    def count_failed_kinds(self) -> dict[FailureKind, int]:
+        """Return the number of failed samples by kind, of the kinds that occurred."""
+        if not self.failed:
+            return {}
+        counts = self._failed_by_code
+        return {kind: counts[code] for kind, code in FAILURE_CODES.items() if counts[code]}
 
     def scores(self) -> array[float]:
         """Return the score of each sample in the order of the protocol. NaN means no score."""

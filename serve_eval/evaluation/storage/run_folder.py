@@ -32,6 +32,7 @@ from serve_eval.evaluation.storage.file_names import (
     task_file,
 )
 from serve_eval.evaluation.storage.folder_format import FOLDER_FORMAT, FORMAT_KEY, check_format
+from serve_eval.evaluation.storage.missing_run import explain_missing_run
 from serve_eval.evaluation.storage.private_files import pretty_json, private_file, write_private
 from serve_eval.evaluation.storage.sessions import forget_sessions
 from serve_eval.schema import Plan
@@ -92,8 +93,8 @@ def _read_stored(path: Path) -> tuple[Plan, dict[str, dict[str, str]], bool]:
         plan = msgspec.convert(stored["plan"], Plan)
         prints = msgspec.convert(stored["fingerprints"], dict[str, dict[str, str]])
         return plan, prints, ownership.is_own(stored, path)
-    except FileNotFoundError as error:
-        raise RunFolderError(f"{path} holds no run: there is no {PLAN_FILE}") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise explain_missing_run(path) from error
     except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
         raise RunFolderError(f"{file} cannot be read: {error}") from error
 
@@ -188,7 +189,10 @@ def hold(path: Path, sign: str, kind: str = "run", *, writes: bool = True) -> It
             else os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         )
     except OSError as error:
-        raise RunFolderError(f"{path}: cannot be used as a run folder: {error.strerror}") from error
+        raise RunFolderError(
+            f"{path}: cannot be used as a run folder: {error.strerror}",
+            hint="Choose another folder with -o.",
+        ) from error
     if lock is None:
         raise RunFolderError(
             f"{path} is not empty and holds no {kind}", hint="Choose another folder with -o."

@@ -354,7 +354,7 @@ def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
             def begin(self, task: str, planned: int, had: int) -> None:
                 said.append(("begin", task))
 
-            def update(self, task: str, done: int, failed: int, value: float | None) -> None: ...
+            def update(self, task: str, done: int, failed: object, value: float | None) -> None: ...
 
             def end(self, task: str) -> None:
                 said.append(("end", task))
@@ -414,7 +414,7 @@ def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_onc
         def begin(self, task: str, planned: int, had: int) -> None:
             said.append(("begin", task))
 
-        def update(self, task: str, done: int, failed: int, value: float | None) -> None:
+        def update(self, task: str, done: int, failed: object, value: float | None) -> None:
             assert ("end", task) not in said
 
         def end(self, task: str) -> None:
@@ -454,7 +454,7 @@ def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_el
         def begin(self, task: str, planned: int, had: int) -> None:
             shown[task] = "begun"
 
-        def update(self, task: str, done: int, failed: int, value: float | None) -> None:
+        def update(self, task: str, done: int, failed: object, value: float | None) -> None:
             assert shown[task] == "begun"
 
         def end(self, task: str) -> None:

@@ -258,7 +258,7 @@ class _Stops:
 
     def end(self, task: str) -> None: ...
 
-    def update(self, task: str, done: int, failed: int, value: float | None) -> None:
+    def update(self, task: str, done: int, failed: object, value: float | None) -> None:
         self._seen += 1
         if self._seen == 100:
             self._stop()

@@ -114,7 +114,7 @@ class Executions:
                 self._add([_Line(program=key, ran=msgspec.structs.replace(ran, **tails))])
                 done += 1
                 if progress is not None:
-                    progress.update(shown, done, 0, None)
+                    progress.update(shown, done, {}, None)
 
         try:
             async with asyncio.TaskGroup() as group:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -81,8 +82,8 @@ async def ask_canaries(
             log.append(record)
             found.append(record)
             if progress is not None:
-                failed = sum(one.response is None for one in found)
-                progress.update(TASK, len(found), failed, None)
+                failed = Counter(one.failures[-1].kind for one in found if one.response is None)
+                progress.update(TASK, len(found) - failed.total(), failed, None)
 
     if progress is not None:
         progress.begin(TASK, len(canaries), 0)

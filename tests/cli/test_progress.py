@@ -1,0 +1,182 @@
+"""Progress on consoles of several widths and in logs, with a clock of the test."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from serve_eval.cli._progress import DrawnProgress, LoggedProgress, progress
+from serve_eval.cli._progress_line import (
+    WORDS,
+    TaskState,
+    format_drawn,
+    format_failures,
+    format_logged,
+)
+from serve_eval.schema import FailureKind
+from tests.cli.command import serve_eval
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
+
+FAILED = {FailureKind.TIMEOUT: 2, FailureKind.HTTP_ERROR: 1}
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _state(**given: object) -> TaskState:
+    usual = {"name": "gsm8k", "planned": 500, "completed": 0, "began_s": 100.0}
+    return TaskState(**{**usual, **given})  # type: ignore[arg-type]
+
+
+def _course(name: str) -> Iterator[TaskState]:
+    """Yield the states of a task of 14,042 questions from its first answer to its end."""
+    for done in (0, 1, 9, 10, 99, 100, 1000, 14039):
+        failed = FAILED if done > 10 else {}
+        value = None if not done else 100.0 if done < 10 else 4.5
+        yield _state(name=name, planned=14042, done=done, failed=failed, value=value)
+
+
+@pytest.mark.parametrize("width", [40, 70, 80, 200])
+@pytest.mark.parametrize("name", ["aime", "candidate: lm_eval:mmlu_abstract_algebra"])
+def test_no_column_moves_while_a_task_runs(name: str, width: int) -> None:
+    lines = [
+        format_drawn(state, 100.0 + seconds, width).plain
+        for state in _course(name)
+        for seconds in (0.0, 7.0, 600.0, 90000.0)
+    ]
+    assert {line.index("/14042") for line in lines} == {lines[0].index("/14042")}
+    assert len({line.index(" left") for line in lines if " left" in line}) == 1
+    assert max(map(len, lines)) <= width
+    assert all(("━" in line) == (width >= 70) for line in lines)
+
+
+def test_the_lines_are_these() -> None:
+    name = "baseline: lm_eval:hellaswag"
+    states = {
+        "running": _state(done=312, value=49.2),
+        "failed": _state(name=name, done=312, failed=FAILED, value=49.2),
+        "ended": _state(done=497, failed=FAILED, ended_s=103.0),
+    }
+    shown = {
+        (what, width): format_drawn(state, 102.0, width).plain
+        for what, state in states.items()
+        for width in (80, 40)
+    }
+    assert shown == {
+        ("running", 80): "gsm8k            ━━━━━━ 312/500    1 s left   49.20    156/s",
+        ("running", 40): "gsm8k      312/500    1 s left   49.20",
+        ("failed", 80): (
+            "baseline: lm_ev… ━━━━━━ 315/500    1 s left  3 failed: 2 timed out, 1 HTTP error"
+        ),
+        ("failed", 40): "baseline:… 315/500    1 s left  3 failed",
+        ("ended", 80): (
+            "gsm8k            ━━━━━━ 500/500      in 3 s  3 failed: 2 timed out, 1 HTTP error"
+        ),
+        ("ended", 40): "gsm8k      500/500      in 3 s  3 failed",
+    }
+    many = dict.fromkeys(FailureKind, 100)
+    cut = format_drawn(_state(failed=many), 102.0, 80).plain
+    assert cut == "gsm8k            ━━━━━━ 600/500              600 failed: 100 HTTP errors, …"
+
+
+def test_failures_are_told_in_words_with_the_most_frequent_first() -> None:
+    assert format_failures(FAILED) == "3 failed: 2 timed out, 1 HTTP error"
+    assert format_failures({FailureKind.HTTP_ERROR: 2}) == "2 failed: 2 HTTP errors"
+    assert format_failures({FailureKind.TIMEOUT: 0}) == format_failures({}) == ""
+    assert WORDS.keys() == set(FailureKind)
+
+
+def test_nothing_is_red_before_its_task_has_ended() -> None:
+    def colours(state: TaskState) -> set[str]:
+        return {str(span.style) for span in format_drawn(state, 102.0, 200).spans}
+
+    assert colours(_state(done=250, failed=FAILED)) == {"cyan", "dim"}
+    assert "red" in colours(_state(done=497, failed=FAILED, ended_s=102.0))
+    assert colours(_state(done=500, ended_s=102.0)) == {"green"}
+
+
+def test_a_log_gets_a_line_every_ten_seconds_and_none_per_sample() -> None:
+    clock, file = Clock(), io.StringIO()
+    shown = progress(Console(file=file, width=80))
+    assert isinstance(shown, LoggedProgress)
+    shown = LoggedProgress(Console(file=file, width=80), clock)
+    shown.begin("gsm8k", 700, 0)
+    for done in range(1, 281):
+        clock.now += 0.125
+        shown.update("gsm8k", done, {}, 50.0)
+    shown.update("gsm8k", 280, FAILED, 50.0)
+    shown.end("gsm8k")
+    assert file.getvalue().splitlines() == [
+        "gsm8k: 80/700 done, 0 failed, value 50.00, 8/s, 78 s left",
+        "gsm8k: 160/700 done, 0 failed, value 50.00, 8/s, 68 s left",
+        "gsm8k: 240/700 done, 0 failed, value 50.00, 8/s, 58 s left",
+        "gsm8k: 280/700 done, 3 failed: 2 timed out, 1 HTTP error, value 50.00, 8/s",
+    ]
+
+
+def test_tasks_that_run_together_share_the_lines_of_a_log() -> None:
+    clock, file = Clock(), io.StringIO()
+    shown = LoggedProgress(Console(file=file, width=80), clock)
+    for task in ("gsm8k", "mmlu"):
+        shown.begin(task, 300, 0)
+    for done in range(1, 101):
+        clock.now += 0.125
+        shown.update("gsm8k", done, {}, 50.0)
+        shown.update("mmlu", done, FAILED, 50.0)
+    shown.end("gsm8k")
+    assert file.getvalue().splitlines() == [
+        "gsm8k, mmlu: 159/600 done, 3 failed: 2 timed out, 1 HTTP error, 16/s, 28 s left",
+        "gsm8k: 100/300 done, 0 failed, value 50.00, 8/s",
+    ]
+
+
+def test_failures_of_a_run_reach_the_log_by_kind(tmp_path: Path) -> None:
+    def respond(request: HttpRequest) -> Reply:
+        asked_late = "Question:" in str(request.body) and request.number > 4
+        return fail(400, "too long") if asked_late else answer("#### 1")
+
+    with ScriptedServer(respond).serve_in_thread() as url:
+        flags = ["--base-url", url, "-m", "m", "--tasks", "word_problems", "--no-reference"]
+        more = ["--limit", "6", "--concurrency", "1", "--max-error-rate", "1"]
+        done = serve_eval("run", *flags, *more, "-o", tmp_path / "out")
+    assert re.search(r"\d/6 done, (\d) failed: \1 HTTP errors?, value", done.stderr), done.stderr
+
+
+def test_answers_of_earlier_sessions_count_for_no_speed() -> None:
+    state = _state(completed=400, done=450)
+    assert format_logged([state], 105.0) == (
+        "gsm8k: 450/500 done, 0 failed, value -, 10/s, 5 s left"
+    )
+
+
+def test_a_terminal_gets_one_line_per_task_until_all_have_ended() -> None:
+    clock, file = Clock(), io.StringIO()
+    console = Console(file=file, width=80, force_terminal=True, color_system=None)
+    assert isinstance(progress(console), DrawnProgress)
+    shown = DrawnProgress(console, clock)
+    shown.begin("gsm8k", 200, 100)
+    shown.begin("mmlu", 300, 0)
+    clock.now += 10.0
+    shown.update("gsm8k", 200, {}, 50.0)
+    shown.end("gsm8k")
+    shown.update("mmlu", 150, {}, 25.0)
+    drawn = Console(file=io.StringIO(), width=80)
+    drawn.print(shown.render())
+    assert drawn.file.getvalue().splitlines() == [
+        "gsm8k            ━━━━━━ 200/200     in 10 s   50.00     10/s",
+        "mmlu             ━━━━━━ 150/300   10 s left   25.00     15/s",
+    ]
+    shown.end("mmlu")
+    assert "gsm8k: 100 of 200 answers are already there" in file.getvalue()
+    assert file.getvalue().endswith("150/300     in 10 s   25.00     15/s\n\x1b[?25h")
