@@ -18,14 +18,18 @@ import random
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from launchers import embedded
+from launchers._embedded.damage import Damage
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.storage.reports.bisection_files import find_bisection
+from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.plugins.scope import scope
-from serve_eval.schema import Bisection
+from serve_eval.schema import Bisection, LaunchContext
 from serve_eval.stats.classic import classic_test
 from serve_eval.workflows.bisect.bisect import bisect
 from serve_eval.workflows.bisect.configurations import Configurations
@@ -34,6 +38,7 @@ from serve_eval.workflows.bisect.testing import plan_reference
 from tests.workflows.bisect.breaking import OPTIONS, STEPS, build_options, build_steps
 
 TRIALS, SAMPLES, SAMPLES_EMBEDDED = 20, 500, 200
+BITS: Damage = "int3"
 BUDGET = 20
 """Server starts after which a search ends undecided."""
 
@@ -70,14 +75,14 @@ class Outcome:
     requests: int
 
 
-def build(case: Case, seed: int, *, embedded: bool) -> tuple[Configurations, tuple[str, ...]]:
+def build(case: Case, seed: int, running: str) -> tuple[Configurations, tuple[str, ...]]:
     """Return the search of a trial and the names of its culprits."""
     drawing = random.Random(f"{case.name}:{seed}")
     more: dict[str, Any] = {
         "damage": case.damage,
         "order_seed": drawing.randrange(10**6),
-        "samples": SAMPLES_EMBEDDED if embedded else SAMPLES,
-        **({"bits": "int3"} if embedded else {"flip_rate": 0.06}),
+        "samples": SAMPLES_EMBEDDED if running else SAMPLES,
+        **({"bits": BITS, "running": running} if running else {"flip_rate": 0.06}),
     }
     if case.ordered:
         first = drawing.randrange(1, len(STEPS))
@@ -102,15 +107,28 @@ async def search(found: Configurations, truth: Sequence[str], case: Case, out: P
     return Outcome(answer, right, state.starts, state.requests)
 
 
-async def search_plainly(found: Configurations, truth: Sequence[str], out: Path) -> Outcome:
-    """Run a plain bisection with full runs."""
+def list_full_runs(out: Path) -> dict[int, Path]:
+    """Return the run folders of the configurations that our search asked everything."""
+    state = find_bisection(out)
+    assert state is not None
+    full = [step for step in state.steps if step.asked == state.samples]
+    return {step.configuration: out / step.folder for step in full}
+
+
+async def search_plainly(
+    found: Configurations, truth: Sequence[str], out: Path, known: Mapping[int, Path]
+) -> Outcome:
+    """Run a plain bisection with full runs; those that are `known` are not repeated."""
     requests, starts = 0, 0
 
     async def measure(configuration: int) -> float:
         nonlocal requests, starts
         starts += 1
-        plan = replace(plan_reference(found.make(configuration)))
-        report = await evaluate(plan, out / f"{starts:02d}")
+        if configuration in known:
+            report = read_report(known[configuration])
+        else:
+            plan = plan_reference(found.make(configuration))
+            report = await evaluate(plan, out / f"{starts:02d}")
         requests += report.tasks[0].result.scored
         assert report.tasks[0].result.value is not None
         return report.tasks[0].result.value
@@ -134,14 +152,16 @@ async def search_plainly(found: Configurations, truth: Sequence[str], out: Path)
     return Outcome(answer, set(answer) == {*truth}, starts, requests)
 
 
-def run_case(case: Case, trials: int, *, embedded: bool) -> str:
+async def run_case(case: Case, trials: int, running: str) -> str:
     """Return a line of the table."""
     ours, plain = [], []
     for seed in range(trials):
-        found, truth = build(case, seed, embedded=embedded)
+        found, truth = build(case, seed, running)
         with tempfile.TemporaryDirectory() as folder, scope():
-            ours.append(asyncio.run(search(found, truth, case, Path(folder) / "ours")))
-            plain.append(asyncio.run(search_plainly(found, truth, Path(folder) / "plain")))
+            out = Path(folder)
+            ours.append(await search(found, truth, case, out / "ours"))
+            known = list_full_runs(out / "ours") if running else {}
+            plain.append(await search_plainly(found, truth, out / "plain", known))
     wrong = Counter(one.answer for one in ours if one.answer is not None and not one.right)
     told = "; ".join(f"{' '.join(kind) or 'no option'} {n}" for kind, n in wrong.items())
     line = " | ".join((case.name, _tell(ours), _tell(plain)))
@@ -164,6 +184,27 @@ def _tell(outcomes: Sequence[Outcome]) -> str:
     )
 
 
+async def print_table(trials: int, names: Sequence[str], running: str) -> None:
+    """Print a line for each case; the names are beginnings of theirs."""
+    columns = "right | wrong | undecided | starts (median, max) | requests (median)"
+    print(f"case | bisect: {columns} | plain: {columns}")
+    for case in CASES:
+        if names and not case.name.startswith(tuple(names)):
+            continue
+        if running and case.damage != CASES[0].damage:
+            continue
+        print(await run_case(case, trials, running), flush=True)
+
+
+async def print_embedded(trials: int, names: Sequence[str]) -> None:
+    """Print the table with one process of the embedded model, intact and damaged."""
+    options = embedded.EmbeddedOptions(also={BITS: BITS})
+    with tempfile.TemporaryDirectory() as folder:
+        context = LaunchContext(model="none", log_dir=Path(folder))
+        async with embedded.launch(context, options) as endpoint:
+            await print_table(trials, names, endpoint.base_url)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
@@ -171,14 +212,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--embedded", action="store_true")
     parser.add_argument("cases", nargs="*", help="beginnings of the names of the cases")
     given = parser.parse_args(arguments)
-    columns = "right | wrong | undecided | starts (median, max) | requests (median)"
-    print(f"case | bisect: {columns} | plain: {columns}")
-    for case in CASES:
-        if given.cases and not case.name.startswith(tuple(given.cases)):
-            continue
-        if given.embedded and case.damage != CASES[0].damage:
-            continue
-        print(run_case(case, given.trials, embedded=given.embedded), flush=True)
+    if given.embedded:
+        asyncio.run(print_embedded(given.trials, given.cases))
+    else:
+        asyncio.run(print_table(given.trials, given.cases, ""))
 
 
 if __name__ == "__main__":
