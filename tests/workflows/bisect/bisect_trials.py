@@ -2,8 +2,9 @@
 
 `python -m tests.workflows.bisect.bisect_trials` prints a table of 20 trials per case with simulated
 servers, whose answers differ between two starts on 6 % of the prompts. `--trials N` sets the
-number, `--embedded` starts the embedded model in processes of its own, and further words name the
-cases.
+number, and further words name the cases. `--embedded` asks the embedded model: one process serves
+it intact and damaged, and stands for all servers. `--standin` starts the stand-in for trtllm-serve
+with real options.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import asyncio
 import random
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,14 @@ from launchers._embedded.damage import Damage
 from serve_eval.plugins.scope import scope
 from serve_eval.schema import LaunchContext
 from serve_eval.workflows.bisect.configurations import Configurations
+from tests.workflows.bisect import on_standin
 from tests.workflows.bisect.breaking import OPTIONS, STEPS, build_options, build_steps
-from tests.workflows.bisect.trial import HEADER, tell_case, try_both
+from tests.workflows.bisect.on_standin import two_gpus
+from tests.workflows.bisect.trial import HEADER, TrialFile, tell_case, try_both
 
 TRIALS, SAMPLES, SAMPLES_EMBEDDED = 20, 500, 200
 BITS: Damage = "int3"
+STANDIN_SAMPLES, STANDIN_DAMAGE = 300, 0.3
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,32 @@ CASES = (
 )
 
 
-def build(case: Case, seed: int, running: str) -> tuple[Configurations, tuple[str, ...]]:
-    """Return the search of a trial and the names of its culprits."""
+@dataclass(frozen=True)
+class Given:
+    """The arguments: `running` is the address of the embedded model."""
+
+    trials: int
+    names: tuple[str, ...]
+    standin: bool
+    file: TrialFile | None
+    running: str = ""
+
+
+def build(
+    case: Case, seed: int, running: str, standin: Path | None
+) -> tuple[Configurations, tuple[str, ...]]:
+    """Return the search of a trial and the names of its culprits.
+
+    `standin` is the folder for a search with the stand-in.
+    """
     drawing = random.Random(f"{case.name}:{seed}")
-    more: dict[str, Any] = {
+    more: dict[str, Any]
+    if standin is not None:
+        breaks = tuple(drawing.sample([*on_standin.BROKEN], case.culprits))
+        order_seed = drawing.randrange(10**6)
+        more = {"damage": STANDIN_DAMAGE, "flip_rate": 0.06, "order_seed": order_seed}
+        return on_standin.build(standin, breaks, samples=STANDIN_SAMPLES, **more), breaks
+    more = {
         "damage": case.damage,
         "order_seed": drawing.randrange(10**6),
         "samples": SAMPLES_EMBEDDED if running else SAMPLES,
@@ -67,35 +93,40 @@ def build(case: Case, seed: int, running: str) -> tuple[Configurations, tuple[st
     return build_options(culprits, **more), tuple(f"served.{name}" for name in culprits)
 
 
-async def run_case(case: Case, trials: int, running: str) -> str:
+async def run_case(case: Case, given: Given) -> str:
     """Return a line of the table."""
-    tried = []
-    for seed in range(trials):
-        found, truth = build(case, seed, running)
-        with tempfile.TemporaryDirectory() as out, scope():
-            both = try_both(found, truth, Path(out), margin=case.margin, reuse=bool(running))
-            tried.append(await both)
+    tried = given.file.read(case.name) if given.file else []
+    for seed in range(len(tried), given.trials):
+        with tempfile.TemporaryDirectory() as text, scope():
+            out = Path(text)
+            found, truth = build(case, seed, given.running, out if given.standin else None)
+            reuse = given.standin or bool(given.running)
+            tried.append(await try_both(found, truth, out, margin=case.margin, reuse=reuse))
+        if given.file:
+            given.file.add(case.name, tried[-1])
     return tell_case(case.name, tried)
 
 
-async def print_table(trials: int, names: Sequence[str], running: str) -> None:
-    """Print a line for each case; the names are beginnings of theirs."""
+async def print_table(given: Given) -> None:
+    """Print a line for each case."""
     print(HEADER)
     for case in CASES:
-        if names and not case.name.startswith(tuple(names)):
+        if given.names and not case.name.startswith(given.names):
             continue
-        if running and case.damage != CASES[0].damage:
+        if (given.running or given.standin) and case.damage != CASES[0].damage:
             continue
-        print(await run_case(case, trials, running), flush=True)
+        if given.standin and case.ordered:
+            continue
+        print(await run_case(case, given), flush=True)
 
 
-async def print_embedded(trials: int, names: Sequence[str]) -> None:
+async def print_embedded(given: Given) -> None:
     """Print the table with one process of the embedded model, intact and damaged."""
     options = embedded.EmbeddedOptions(also={BITS: BITS})
     with tempfile.TemporaryDirectory() as folder:
         context = LaunchContext(model="none", log_dir=Path(folder))
         async with embedded.launch(context, options) as endpoint:
-            await print_table(trials, names, endpoint.base_url)
+            await print_table(replace(given, running=endpoint.base_url))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -103,12 +134,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--embedded", action="store_true")
+    parser.add_argument("--standin", action="store_true")
+    parser.add_argument("--file", type=Path, help="trials so far: go on where it ends")
     parser.add_argument("cases", nargs="*", help="beginnings of the names of the cases")
-    given = parser.parse_args(arguments)
-    if given.embedded:
-        asyncio.run(print_embedded(given.trials, given.cases))
-    else:
-        asyncio.run(print_table(given.trials, given.cases, ""))
+    read = parser.parse_args(arguments)
+    file = TrialFile(read.file) if read.file else None
+    given = Given(read.trials, tuple(read.cases), read.standin, file)
+    with tempfile.TemporaryDirectory() as folder, two_gpus(Path(folder)):
+        asyncio.run(print_embedded(given) if read.embedded else print_table(given))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.storage.reports.bisection_files import find_bisection
 from serve_eval.evaluation.storage.reports.report_file import read_report
@@ -37,6 +39,30 @@ class Outcome:
     right: bool
     starts: int
     requests: int
+
+
+class Tried(msgspec.Struct):
+    """A trial as a line of a file: the case, and the outcomes of our search and the plain one."""
+
+    case: str
+    both: tuple[Outcome, Outcome]
+
+
+class TrialFile:
+    """The trials so far, kept in a file so that a later run goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self, case: str) -> list[tuple[Outcome, Outcome]]:
+        """Return the outcomes of a case."""
+        lines = self._path.read_bytes() if self._path.exists() else b""
+        return [t.both for t in msgspec.json.Decoder(Tried).decode_lines(lines) if t.case == case]
+
+    def add(self, case: str, both: tuple[Outcome, Outcome]) -> None:
+        """Add a trial."""
+        with self._path.open("ab") as file:
+            file.write(msgspec.json.encode(Tried(case, both)) + b"\n")
 
 
 async def try_both(
