@@ -45,7 +45,7 @@ def test_gpu_hours_of_processes_are_counted_and_end_a_search(tmp_path: Path) -> 
     assert (state.ending, state.exit_code, state.starts) == ("budget", 3, 2)
     # The bad configuration has two GPUs: two seconds in each second from its start.
     starts = [line.split()[0] for line in times.read_text().splitlines() if " began " in line]
-    [ready] = [at for line, at in said.items() if line.endswith("ready")]
+    [ready] = [at for line, at in said.items() if line.endswith(": ready")]
     used = state.steps[1].gpu_s
     assert used is not None
     asked_s = said["step 1: worse"] - said["step 1: bad"]
@@ -55,7 +55,5 @@ def test_gpu_hours_of_processes_are_counted_and_end_a_search(tmp_path: Path) -> 
     assert state.gpu_hours > part.gpu_hours + used / 3600
     buffer = io.StringIO()
     render(state, found, tmp_path / "out", Console(file=buffer, width=80))
-    assert (
-        f"2 server starts, {state.requests} answers, {state.gpu_hours:.2f} GPU hours"
-        in buffer.getvalue()
-    )
+    spent = f"2 server starts, {state.requests} answers, {state.gpu_hours:.2f} GPU hours"
+    assert spent in buffer.getvalue()
