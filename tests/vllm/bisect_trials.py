@@ -60,18 +60,20 @@ def build(command: Sequence[str], weights: Path, seed: int) -> Configurations:
 
 
 def run(trials: TrialFile, wanted: int, until_s: float, cases: Sequence[str]) -> None:
-    """Run the trials that the file lacks."""
+    """Run the trials that the file lacks, in turn of the cases."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         weights = {case: write_model(case, folder / case) for case in CASES}
         running = Deployments(folder)
         try:
             running.wait_until_warm()
-            for case in cases:
-                while (seed := len(trials.read(case))) < wanted and time.monotonic() < until_s:
-                    found = build(running.command, weights[case], seed)
-                    with tempfile.TemporaryDirectory() as out, scope():
-                        trials.add(case, asyncio.run(try_both(found, CASES[case], Path(out))))
+            while time.monotonic() < until_s:
+                seed, case = min((len(trials.read(case)), case) for case in cases)
+                if seed >= wanted:
+                    return
+                found = build(running.command, weights[case], seed)
+                with tempfile.TemporaryDirectory() as out, scope():
+                    trials.add(case, asyncio.run(try_both(found, CASES[case], Path(out))))
         finally:
             running.close()
 
