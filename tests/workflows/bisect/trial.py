@@ -28,7 +28,8 @@ from serve_eval.workflows.bisect.testing import plan_reference
 BUDGET = 20
 """Server starts after which a search ends undecided."""
 _COLUMNS = "right | wrong | undecided | starts (median, max) | requests (median)"
-HEADER = f"case | bisect: {_COLUMNS} | plain: {_COLUMNS}"
+OURS = f"case | bisect: {_COLUMNS}"
+HEADER = f"{OURS} | plain: {_COLUMNS}"
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,13 @@ class Outcome:
 
 
 class Tried(msgspec.Struct):
-    """A trial as a line of a file: the case, and the outcomes of our search and the plain one."""
+    """A trial as a line of a file: the case, and the outcomes of our search and of the plain one.
+
+    The plain one may be left out.
+    """
 
     case: str
-    both: tuple[Outcome, Outcome]
+    outcomes: tuple[Outcome, ...]
 
 
 class TrialFile:
@@ -54,15 +58,16 @@ class TrialFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self, case: str) -> list[tuple[Outcome, Outcome]]:
+    def read(self, case: str) -> list[tuple[Outcome, ...]]:
         """Return the outcomes of a case."""
         lines = self._path.read_bytes() if self._path.exists() else b""
-        return [t.both for t in msgspec.json.Decoder(Tried).decode_lines(lines) if t.case == case]
+        tried = msgspec.json.Decoder(Tried).decode_lines(lines)
+        return [one.outcomes for one in tried if one.case == case]
 
-    def add(self, case: str, both: tuple[Outcome, Outcome]) -> None:
+    def add(self, case: str, outcomes: tuple[Outcome, ...]) -> None:
         """Add a trial."""
         with self._path.open("ab") as file:
-            file.write(msgspec.json.encode(Tried(case, both)) + b"\n")
+            file.write(msgspec.json.encode(Tried(case, outcomes)) + b"\n")
 
 
 async def try_both(
@@ -145,10 +150,10 @@ async def search_plainly(
     return Outcome(answer, set(answer) == {*truth}, starts, requests)
 
 
-def tell_case(name: str, trials: Sequence[tuple[Outcome, Outcome]]) -> str:
+def tell_case(name: str, trials: Sequence[tuple[Outcome, ...]]) -> str:
     """Return the line of a case, and the wrong answers of our search."""
-    ours, plain = zip(*trials, strict=True)
-    line = " | ".join((name, _tell(ours), _tell(plain)))
+    ours = [outcomes[0] for outcomes in trials]
+    line = " | ".join((name, *map(_tell, zip(*trials, strict=True))))
     wrong = Counter(one.answer for one in ours if one.answer is not None and not one.right)
     told = "; ".join(f"{' '.join(kind) or 'no option'} {n}" for kind, n in wrong.items())
     return f"{line}\n  wrong: {told}" if wrong else line
