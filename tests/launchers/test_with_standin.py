@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Plan, Report, Spec, VerdictOutcome
-from serve_eval.schema.prompt_hash import prompt_sha256
+from tests.standin.answers import write_answers
 
 MODEL = "my-org/my-model"
 TWICE = {"context_servers": {"num_instances": 2}, "generation_servers": {"num_instances": 2}}
@@ -44,21 +43,6 @@ CASES = [
 ]
 
 
-def _answers(plan: Plan, path: Path) -> Path:
-    """Write the answers for the stand-in, three of four of them right."""
-    import msgspec
-
-    with path.open("wb") as file:
-        for p in prepare(plan):
-            for number, sample in enumerate(p.dataset.samples):
-                right, wrong = p.task.answers(sample)
-                line = {"sha256": prompt_sha256(sample.prompt), "right": right, "wrong": wrong}
-                file.write(
-                    msgspec.json.encode({**line, "probability": float(number % 4 > 0)}) + b"\n"
-                )
-    return path
-
-
 @pytest.mark.parametrize(("flavour", "launcher", "options"), CASES)
 def test_an_evaluation_of_servers_that_were_started_for_it(
     data_root: Path,
@@ -85,7 +69,7 @@ def test_an_evaluation_of_servers_that_were_started_for_it(
         dataset_roots=(str(data_root),),
         references_dir=str(tmp_path / "refs"),
     )
-    answers = _answers(plan, tmp_path / "answers.jsonl")
+    answers = write_answers(plan, tmp_path / "answers.jsonl")
     standin(flavour, STANDIN_ANSWERS=str(answers))
     report: Report = asyncio.run(evaluate(plan, tmp_path / "out"))
     (task,) = report.tasks

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 
 from serve_eval.evaluation.plan.resolve import resolve
-from serve_eval.evaluation.prepare import prepare
-from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.slurm.cluster import cluster
+from tests.standin.answers import write_answers
 from tests.standin.process import environment
 
 MODEL = "my-org/my-model"
@@ -60,14 +58,7 @@ class Site:
             **more,
         }
         file.write_text(yaml.safe_dump(plan))
-        with (self.folder / "answers.jsonl").open("wb") as answers:
-            for p in prepare(resolve(plan, {}, {}).plan):
-                for number, sample in enumerate(p.dataset.samples):
-                    right, wrong = p.task.answers(sample)
-                    line = {"sha256": prompt_sha256(sample.prompt), "right": right, "wrong": wrong}
-                    answers.write(
-                        msgspec.json.encode({**line, "probability": float(number % 4 > 0)}) + b"\n"
-                    )
+        write_answers(resolve(plan, {}, {}).plan, self.folder / "answers.jsonl")
         return file
 
     def command(self, *words: str) -> str:

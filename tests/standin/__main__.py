@@ -5,7 +5,8 @@ It reads these variables:
 * STANDIN_FLAVOUR: v12 (default), old or main.
 * STANDIN_LOAD_S: seconds of loading.
 * STANDIN_ANSWERS: an answer file of the simulated endpoint. STANDIN_SEED and STANDIN_RUN choose
-  among its answers; STANDIN_VARIED=1 chooses again for every request and every worker.
+  among its answers, STANDIN_RUN=new again at each start; STANDIN_VARIED=1 chooses again for every
+  request and every worker.
 * STANDIN_FAULTS: see `faults`.
 * STANDIN_POLL_S: seconds between an orchestrator's checks of its workers' health (3, as in the real
   one).
@@ -18,11 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,10 +57,17 @@ def main() -> None:
 # Slow imports come after the command line is parsed.
 
 
-def _faults(command: str, role: str | None, port: object, config: str | None) -> Any:
-    from tests.standin.faults import faults
+def _faults(
+    command: str,
+    role: str | None,
+    port: object,
+    config: str | None,
+    args: Mapping[str, Any] | None = None,
+) -> Any:
+    from tests.standin.faults import faults, flatten
 
-    place = {"command": command, "role": role and role.lower(), "port": port}
+    place = flatten(args or {})
+    place |= {"command": command, "role": role and role.lower(), "port": port}
     place |= {
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "config": config and Path(config).name,
@@ -74,7 +84,8 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
     config = worker(params["model"], params, given, flavour)
     if config.cluster:
         check_storage(config.cluster.cluster_uri, flavour)
-    trouble = _faults("serve", config.role, config.port, params["extra_llm_api_options"])
+    file = params["extra_llm_api_options"]
+    trouble = _faults("serve", config.role, config.port, file, config.args)
     listener = bind(config.host, config.port, flavour)
     if trouble.rank:
         log(f"Started rank process [{_rank()}]")
@@ -115,7 +126,9 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
     from tests.standin.worker import create
 
     answers = os.environ.get("STANDIN_ANSWERS")
-    seed, number = (int(os.environ.get(name, "0")) for name in ("STANDIN_SEED", "STANDIN_RUN"))
+    seed = int(os.environ.get("STANDIN_SEED", "0"))
+    given_run = os.environ.get("STANDIN_RUN", "0")
+    number = random.getrandbits(32) if given_run == "new" else int(given_run)
     skilled = os.environ.get("STANDIN_SKILLS") == "1"
     varied = os.environ.get("STANDIN_VARIED") == "1"
     drawn = f"{number}:{os.environ.get('CUDA_VISIBLE_DEVICES')}" if varied else number

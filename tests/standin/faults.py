@@ -2,8 +2,9 @@
 
 It holds a JSON object, or a list of them if servers that share an environment are to fail
 differently. The optional `when` of each selects processes by any of `command` (serve,
-disaggregated), `role` (context, generation), `port`, `gpus` (CUDA_VISIBLE_DEVICES) and `config`
-(the file's name). Requests are those for completions: whole requests or one leg of them.
+disaggregated), `role` (context, generation), `port`, `gpus` (CUDA_VISIBLE_DEVICES), `config` (the
+file's name) and the model's arguments, such as `kv_cache_config.dtype`. Requests are those for
+completions: whole requests or one leg of them.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The shutdown of the model hangs; only SIGKILL ends the process."""
     silent_discovery: bool = False
     """A worker registers and sends no heartbeats."""
-    when: Mapping[str, str | int] = {}
+    when: Mapping[str, str | int | bool] = {}
 
     def strikes(self, after: int | None, number: int) -> bool:
         """Return True if a fault with this count and the common share hits the request.
@@ -119,6 +120,15 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def is_at(wanted: Mapping[str, Any], place: Mapping[str, Any]) -> bool:
     """Return True if a process is at the wanted place."""
     return all(str(place.get(key)) == str(value) for key, value in wanted.items())
+
+
+def flatten(args: Mapping[str, Any], parent: str = "") -> dict[str, Any]:
+    """Return the arguments of a model by their paths, such as kv_cache_config.dtype."""
+    found: dict[str, Any] = {}
+    for key, value in args.items():
+        inner = isinstance(value, Mapping)
+        found |= flatten(value, f"{parent}{key}.") if inner else {f"{parent}{key}": value}
+    return found
 
 
 def faults(text: str | None, place: Mapping[str, Any]) -> Faults:

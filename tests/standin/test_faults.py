@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from serve_eval.schema.prompt_hash import prompt_sha256
-from tests.standin.faults import Faults
+from tests.standin.faults import Faults, faults, flatten
 from tests.standin.in_process import Deployed, aggregated, deployed
 from tests.standin.model import BOS, Model, decode, encode
 from tests.standin.options import Flavour
@@ -66,6 +66,19 @@ def test_faults_of_one_process_and_a_crash(tmp_path: Path) -> None:
         with pytest.raises(httpx.TransportError):
             post(f"http://localhost:{port}", TEXT)
         assert process.wait(READY_S) == 1
+
+
+def test_faults_of_servers_with_some_arguments() -> None:
+    wanted = {"kv_cache_config.dtype": "fp8", "enable_chunked_prefill": True, "command": "serve"}
+    text = json.dumps({"corrupt_after": 0, "when": wanted})
+
+    def struck(dtype: str, *, chunked: bool) -> bool:
+        args = {"kv_cache_config": {"dtype": dtype}, "enable_chunked_prefill": chunked}
+        return faults(text, {**flatten(args), "command": "serve"}).corrupt_after == 0
+
+    assert struck("fp8", chunked=True)
+    assert not struck("auto", chunked=True)
+    assert not struck("fp8", chunked=False)
 
 
 @pytest.mark.slow
@@ -196,11 +209,11 @@ def test_corruption_of_prompts_by_their_length() -> None:
 
     sound = asyncio.run(each(longer_than=10**6))
     lengths = list(sound)
-    for faults, hit in (
+    for fault, hit in (
         ({"residue": (3, 1)}, [n for n in lengths if n % 3 == 1]),
         ({"longer_than": 8}, [n for n in lengths if n > 8]),
     ):
-        said = asyncio.run(each(**faults))
+        said = asyncio.run(each(**fault))
         assert [n for n in lengths if said[n] != sound[n]] == hit
         assert 0 < len(hit) < len(lengths)
 

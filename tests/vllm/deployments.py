@@ -117,15 +117,20 @@ class Deployments:
 
     def start(self, **launchers: Spec) -> None:
         """Start deployments and wait until they answer."""
-        command = [str(PYTHON), str(WARM), "start", str(self._socket)]
         specs = {
-            name: replace(spec, options={**spec.options, "command": command})
+            name: replace(spec, options={**spec.options, "command": self.command})
             for name, spec in launchers.items()
         }
         starting = asyncio.run_coroutine_threadsafe(self._start_all(specs), self._loop)
         starting.result(READY_S + 60)
 
-    def _wait_until_warm(self) -> None:
+    @property
+    def command(self) -> list[str]:
+        """The command that has a server forked; it works once `wait_until_warm` returned."""
+        return [str(PYTHON), str(WARM), "start", str(self._socket)]
+
+    def wait_until_warm(self) -> None:
+        """Wait until vLLM is imported."""
         deadline = time.monotonic() + WARM_S
         while not self._socket.exists():
             if self._warm.poll() is not None or time.monotonic() > deadline:
@@ -186,7 +191,7 @@ class Deployments:
     async def _keep(
         self, name: str, spec: Spec, ready: asyncio.Future[Endpoint], end: asyncio.Event
     ) -> None:
-        await asyncio.to_thread(self._wait_until_warm)
+        await asyncio.to_thread(self.wait_until_warm)
         context = LaunchContext(model=MODEL, log_dir=self._folder / name)
         async with load_launcher(spec.name).launch(context, **spec.options) as endpoint:
             ready.set_result(endpoint)

@@ -2,12 +2,9 @@
 
 `python -m tests.workflows.bisect.bisect_trials` prints a table of 20 trials per case with simulated
 servers, whose answers differ between two starts on 6 % of the prompts. `--trials N` sets the
-number, `--embedded` starts the embedded model in processes of its own, and further words name the
-cases.
-
-The plain bisection asks every configuration everything and calls it bad if its value is below the
-threshold of the classic test (alpha 0.05) against the good one. With options, it adds them in their
-order.
+number, and further words name the cases. `--embedded` asks the embedded model: one process serves
+it intact and damaged, and stands for all servers. `--standin` starts the stand-in for trtllm-serve
+with real options.
 """
 
 from __future__ import annotations
@@ -15,27 +12,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import statistics
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from serve_eval.evaluation.evaluate import evaluate
+from launchers import embedded
+from launchers._embedded.damage import Damage
 from serve_eval.plugins.scope import scope
-from serve_eval.schema import Bisection
-from serve_eval.stats.classic import classic_test
-from serve_eval.workflows.bisect.bisect import bisect
+from serve_eval.schema import LaunchContext
 from serve_eval.workflows.bisect.configurations import Configurations
-from serve_eval.workflows.bisect.search import FOUND, BisectRules
-from serve_eval.workflows.bisect.testing import plan_reference
+from tests.workflows.bisect import on_standin
 from tests.workflows.bisect.breaking import OPTIONS, STEPS, build_options, build_steps
+from tests.workflows.bisect.on_standin import two_gpus
+from tests.workflows.bisect.trial import HEADER, TrialFile, tell_case, try_both
 
 TRIALS, SAMPLES, SAMPLES_EMBEDDED = 20, 500, 200
-BUDGET = 20
-"""Server starts after which a search ends undecided."""
+BITS: Damage = "int3"
+STANDIN_SAMPLES, STANDIN_DAMAGE = 300, 0.3
 
 
 @dataclass(frozen=True)
@@ -61,23 +56,35 @@ CASES = (
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The answer of one search (None: undecided) and its cost."""
+class Given:
+    """The arguments: `running` is the address of the embedded model."""
 
-    answer: tuple[str, ...] | None
-    right: bool
-    starts: int
-    requests: int
+    trials: int
+    names: tuple[str, ...]
+    standin: bool
+    file: TrialFile | None
+    running: str = ""
 
 
-def build(case: Case, seed: int, *, embedded: bool) -> tuple[Configurations, tuple[str, ...]]:
-    """Return the search of a trial and the names of its culprits."""
+def build(
+    case: Case, seed: int, running: str, standin: Path | None
+) -> tuple[Configurations, tuple[str, ...]]:
+    """Return the search of a trial and the names of its culprits.
+
+    `standin` is the folder for a search with the stand-in.
+    """
     drawing = random.Random(f"{case.name}:{seed}")
-    more: dict[str, Any] = {
+    more: dict[str, Any]
+    if standin is not None:
+        breaks = tuple(drawing.sample([*on_standin.BROKEN], case.culprits))
+        order_seed = drawing.randrange(10**6)
+        more = {"damage": STANDIN_DAMAGE, "flip_rate": 0.06, "order_seed": order_seed}
+        return on_standin.build(standin, breaks, samples=STANDIN_SAMPLES, **more), breaks
+    more = {
         "damage": case.damage,
         "order_seed": drawing.randrange(10**6),
-        "samples": SAMPLES_EMBEDDED if embedded else SAMPLES,
-        **({"bits": "int3"} if embedded else {"flip_rate": 0.06}),
+        "samples": SAMPLES_EMBEDDED if running else SAMPLES,
+        **({"bits": BITS, "running": running} if running else {"flip_rate": 0.06}),
     }
     if case.ordered:
         first = drawing.randrange(1, len(STEPS))
@@ -86,82 +93,40 @@ def build(case: Case, seed: int, *, embedded: bool) -> tuple[Configurations, tup
     return build_options(culprits, **more), tuple(f"served.{name}" for name in culprits)
 
 
-def read_answer(state: Bisection) -> tuple[str, ...] | None:
-    """Return the named culprits, none for "no option", None if it is undecided."""
-    if state.ending != FOUND or state.exit_code == 3:
-        return None
-    first = state.suspects[0]
-    return (first.kind, *first.members) if first.kind == "either" else first.members
-
-
-async def search(found: Configurations, truth: Sequence[str], case: Case, out: Path) -> Outcome:
-    """Run our search."""
-    state = await bisect(found, BisectRules(margin=case.margin, budget_starts=BUDGET), out)
-    answer = read_answer(state)
-    right = answer is not None and set(answer) == {*truth}
-    return Outcome(answer, right, state.starts, state.requests)
-
-
-async def search_plainly(found: Configurations, truth: Sequence[str], out: Path) -> Outcome:
-    """Run a plain bisection with full runs."""
-    requests, starts = 0, 0
-
-    async def measure(configuration: int) -> float:
-        nonlocal requests, starts
-        starts += 1
-        plan = replace(plan_reference(found.make(configuration)))
-        report = await evaluate(plan, out / f"{starts:02d}")
-        requests += report.tasks[0].result.scored
-        assert report.tasks[0].result.value is not None
-        return report.tasks[0].result.value
-
-    before = await measure(0)
-    samples = requests
-    threshold = classic_test(samples, before, 50.0, 0.05, 0.2, True).threshold
-    row = list(range(found.space.size + 1))
-    if not found.space.ordered:
-        row = [(1 << i) - 1 for i in row]
-    good, bad = 0, len(row) - 1
-    answer: tuple[str, ...] = ()
-    if await measure(row[bad]) < threshold:
-        while bad - good > 1:
-            middle = (good + bad) // 2
-            if await measure(row[middle]) < threshold:
-                bad = middle
-            else:
-                good = middle
-        answer = (found.changes[bad - 1].name,)
-    return Outcome(answer, set(answer) == {*truth}, starts, requests)
-
-
-def run_case(case: Case, trials: int, *, embedded: bool) -> str:
+async def run_case(case: Case, given: Given) -> str:
     """Return a line of the table."""
-    ours, plain = [], []
-    for seed in range(trials):
-        found, truth = build(case, seed, embedded=embedded)
-        with tempfile.TemporaryDirectory() as folder, scope():
-            ours.append(asyncio.run(search(found, truth, case, Path(folder) / "ours")))
-            plain.append(asyncio.run(search_plainly(found, truth, Path(folder) / "plain")))
-    wrong = Counter(one.answer for one in ours if one.answer is not None and not one.right)
-    told = "; ".join(f"{' '.join(kind) or 'no option'} {n}" for kind, n in wrong.items())
-    line = " | ".join((case.name, _tell(ours), _tell(plain)))
-    return f"{line}\n  wrong: {told}" if wrong else line
+    tried = given.file.read(case.name) if given.file else []
+    for seed in range(len(tried), given.trials):
+        with tempfile.TemporaryDirectory() as text, scope():
+            out = Path(text)
+            found, truth = build(case, seed, given.running, out if given.standin else None)
+            reuse = given.standin or bool(given.running)
+            tried.append(await try_both(found, truth, out, margin=case.margin, reuse=reuse))
+        if given.file:
+            given.file.add(case.name, tried[-1])
+    return tell_case(case.name, tried)
 
 
-def _tell(outcomes: Sequence[Outcome]) -> str:
-    right = sum(one.right for one in outcomes)
-    undecided = sum(one.answer is None for one in outcomes)
-    starts = [one.starts for one in outcomes]
-    requests = statistics.median(one.requests for one in outcomes)
-    return " | ".join(
-        (
-            f"{right} of {len(outcomes)}",
-            f"{len(outcomes) - right - undecided}",
-            f"{undecided}",
-            f"{statistics.median(starts):g}, {max(starts)}",
-            f"{requests:.0f}",
-        )
-    )
+async def print_table(given: Given) -> None:
+    """Print a line for each case."""
+    print(HEADER)
+    for case in CASES:
+        if given.names and not case.name.startswith(given.names):
+            continue
+        if (given.running or given.standin) and case.damage != CASES[0].damage:
+            continue
+        if given.standin and case.ordered:
+            continue
+        print(await run_case(case, given), flush=True)
+
+
+async def print_embedded(given: Given) -> None:
+    """Print the table with one process of the embedded model, intact and damaged."""
+    options = embedded.EmbeddedOptions(also={BITS: BITS})
+    with tempfile.TemporaryDirectory() as folder:
+        context = LaunchContext(model="none", log_dir=Path(folder))
+        async with embedded.launch(context, options) as endpoint:
+            await print_table(replace(given, running=endpoint.base_url))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -169,16 +134,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--embedded", action="store_true")
+    parser.add_argument("--standin", action="store_true")
+    parser.add_argument("--file", type=Path, help="trials so far: go on where it ends")
     parser.add_argument("cases", nargs="*", help="beginnings of the names of the cases")
-    given = parser.parse_args(arguments)
-    columns = "right | wrong | undecided | starts (median, max) | requests (median)"
-    print(f"case | bisect: {columns} | plain: {columns}")
-    for case in CASES:
-        if given.cases and not case.name.startswith(tuple(given.cases)):
-            continue
-        if given.embedded and case.damage != CASES[0].damage:
-            continue
-        print(run_case(case, given.trials, embedded=given.embedded), flush=True)
+    read = parser.parse_args(arguments)
+    file = TrialFile(read.file) if read.file else None
+    given = Given(read.trials, tuple(read.cases), read.standin, file)
+    with tempfile.TemporaryDirectory() as folder, two_gpus(Path(folder)):
+        asyncio.run(print_embedded(given) if read.embedded else print_table(given))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,9 @@ class BreakableOptions:
     flip_rate: Annotated[float, Setting("Share of prompts that two starts judge apart.")] = 0.0
     damage: Annotated[float, Setting("Share of the right answers that are lost.")] = 0.15
     bits: Annotated[str, Setting("Damage of the embedded model; empty: it is simulated.")] = ""
+    running: Annotated[
+        str, Setting("Address of a server that has both as models, by the names of their damage.")
+    ] = ""
     start: Annotated[int, Setting("Number that each start must differ in; 0: drawn.")] = 0
 
 
@@ -56,6 +59,9 @@ async def launch(context: LaunchContext, options: BreakableOptions) -> AsyncIter
     broken = options.step in options.bad_steps or (bool(options.breaks) and on >= {*options.breaks})
     if options.bits:
         damage: Any = options.bits if broken else "none"
+        if options.running:
+            yield Endpoint(base_url=options.running, model=damage)
+            return
         async with embedded.launch(context, embedded.EmbeddedOptions(damage=damage)) as endpoint:
             yield endpoint
         return
