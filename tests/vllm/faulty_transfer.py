@@ -53,13 +53,14 @@ choose_tenth = choose_one_in(10)
 def handing_over(context: str, change: Change, *, one_at_a_time: bool = False) -> Iterator[str]:
     """Serve a context server whose hand-over is changed, and yield its address."""
     turn = asyncio.Lock()
+    client = httpx.AsyncClient(trust_env=False, timeout=120)
+
+    async def close(app: web.Application) -> None:
+        await client.aclose()
 
     async def pass_on(request: web.Request) -> web.Response:
         body = await request.json()
-        async with (
-            turn if one_at_a_time else nullcontext(),
-            httpx.AsyncClient(trust_env=False, timeout=120) as client,
-        ):
+        async with turn if one_at_a_time else nullcontext():
             reply = await client.post(context + request.path, json=body)
             answer = reply.json()
             change(body, answer)
@@ -69,6 +70,7 @@ def handing_over(context: str, change: Change, *, one_at_a_time: bool = False) -
         return web.Response()
 
     app = web.Application()
+    app.on_cleanup.append(close)
     app.router.add_post("/v1/completions", pass_on)
     app.router.add_post("/v1/chat/completions", pass_on)
     app.router.add_get("/health", health)

@@ -15,7 +15,7 @@ from tests.vllm.conftest import FLOOR
 from tests.vllm.deployments import MODEL
 from tests.vllm.fault_table.system import IN_FLIGHT, System
 
-LOADS, PER_LOAD, ASKED_ALONE = "1,8,64", 60, 15
+LOADS, PER_LOAD, ASKED_ALONE = "1,8,64", 40, 15
 FINDING = re.compile(r"^\d+\. ", re.MULTILINE)
 
 
@@ -57,7 +57,7 @@ def compare(system: System, seed: int, folder: Path) -> Told:
         happening = threading.Thread(target=system.during, args=[folder / "compared/b"])
         happening.start()
     told = _run(
-        "compare", *plans, "--self", 20, "--concurrency", system.in_flight,
+        "compare", *plans, "--self", 20, "--show-flips", 5, "--concurrency", system.in_flight,
         "-o", folder / "compared",
     )  # fmt: skip
     if happening is not None:

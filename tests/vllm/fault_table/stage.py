@@ -9,10 +9,10 @@ from pathlib import Path
 from serve_eval.errors import LaunchError
 from serve_eval.schema import Spec
 from tests.vllm.conftest import address
-from tests.vllm.deployments import Deployments, aggregated
+from tests.vllm.deployments import Deployments, aggregated, disaggregated
 from tests.vllm.quantise import write_model
 
-SOUND = "sound"
+SOUND, PAIR = "sound", "pair"
 
 
 class Stage:
@@ -31,6 +31,12 @@ class Stage:
         """Return the folder of rounded weights."""
         folder = self.top / "weights" / kind
         return str(folder if folder.exists() else write_model(kind, folder))
+
+    def pair(self) -> tuple[str, str]:
+        """Return the addresses of a sound context and generation server, which stay up."""
+        if PAIR not in self.running.names:
+            self.running.start(**{PAIR: disaggregated()})
+        return self.server(PAIR, "context_0"), self.server(PAIR, "generation_0")
 
     @contextmanager
     def up(self, **launchers: Spec) -> Iterator[None]:

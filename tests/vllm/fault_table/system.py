@@ -52,7 +52,7 @@ class System:
             "limit": prompts,
             "seed": seed,
             "no_reference": True,
-            "apply_chat_template": self.chat,
+            **({"protocol": {"apply_chat_template": True}} if self.chat else {}),
         }
 
     def count(self) -> tuple[float, float]:
