@@ -57,12 +57,19 @@ def compare(system: System, seed: int, folder: Path) -> Told:
         happening = threading.Thread(target=system.during, args=[folder / "compared/b"])
         happening.start()
     told = _run(
-        "compare", *plans, "--self", 20, "--show-flips", 5, "--concurrency", system.in_flight,
+        "compare", *plans, "--self", 20, "--concurrency", system.in_flight,
         "-o", folder / "compared",
     )  # fmt: skip
     if happening is not None:
         happening.join()
     return _accuses(*told)
+
+
+def find_unequal(system: System, seed: int, folder: Path) -> Told:
+    """Compare the same answers once more, by the rule that they must be equal."""
+    sides = [folder / "compared" / side for side in "ab"]
+    how = ["--verdict", "tokens", "-o", folder / "equal"]
+    return _accuses(*_run("compare", *sides, *how))
 
 
 def diagnose(system: System, seed: int, folder: Path) -> Told:
@@ -106,6 +113,7 @@ def load(system: System, seed: int, folder: Path) -> Told:
 
 COMMANDS: Mapping[str, Command] = {
     "compare": compare,
+    "equal tokens": find_unequal,
     "verify": verify,
     "diagnose": diagnose,
     "attribute": attribute,

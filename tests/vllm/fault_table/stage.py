@@ -12,7 +12,7 @@ from tests.vllm.conftest import address
 from tests.vllm.deployments import Deployments, aggregated, disaggregated
 from tests.vllm.quantise import write_model
 
-SOUND, PAIR = "sound", "pair"
+SOUND, PAIR = "aggregated", "disaggregated"
 
 
 class Stage:
@@ -20,7 +20,8 @@ class Stage:
 
     def __init__(self, running: Deployments, top: Path) -> None:
         self.running, self.top = running, top
-        running.start(**{SOUND: aggregated()})
+        if SOUND not in running.names:
+            running.start(**{SOUND: aggregated()})
 
     @property
     def sound(self) -> str:
