@@ -32,7 +32,7 @@ Change = Callable[[Ask, dict[str, Any]], Awaitable[Any]]
 def in_front(change: Change, url: str) -> Iterator[str]:
     """Serve completions of another server, changed, and yield the base URL.
 
-    What is refused there is refused here, and its counters are passed on.
+    What is refused or streamed there is not changed, and its counters are passed on.
     """
 
     async def pass_on(request: web.Request) -> web.Response:
@@ -40,14 +40,15 @@ def in_front(change: Change, url: str) -> Iterator[str]:
 
             async def ask(body: dict[str, Any], base: str = "") -> Any:
                 reply = await client.post((base or url) + "/completions", json=body)
-                if reply.status_code != HTTPStatus.OK:
-                    raise _Refused(reply)
+                json = reply.headers.get("Content-Type", "").startswith("application/json")
+                if reply.status_code != HTTPStatus.OK or not json:
+                    raise _Unchanged(reply)
                 return reply.json()
 
             try:
                 return web.json_response(await change(ask, await request.json()))
-            except _Refused as refused:
-                return _pass_on(refused.reply)
+            except _Unchanged as told:
+                return _pass_on(told.reply)
 
     async def models(request: web.Request) -> web.Response:
         async with httpx.AsyncClient(trust_env=False, timeout=120) as client:
@@ -65,8 +66,8 @@ def in_front(change: Change, url: str) -> Iterator[str]:
         yield served
 
 
-class _Refused(Exception):
-    """The server behind gave another status than 200."""
+class _Unchanged(Exception):
+    """The server behind refused, or streams its answer, which is passed on as it is."""
 
     def __init__(self, reply: httpx.Response) -> None:
         super().__init__(reply.status_code)

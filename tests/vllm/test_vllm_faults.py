@@ -27,7 +27,7 @@ CHEAPEST: Mapping[str, tuple[str, ...]] = {
     "decode prefills again": ("compare", "path proof"),
     "one of two with int3": ("verify",),
     "one of two with W8A8": ("verify",),
-    "decode restarted with int3": ("compare", "diagnose"),
+    "decode restarted with int3": ("compare", "verify"),
     "prefill killed": ("compare",),
     "prefill with another template": ("compare", "diagnose"),
     "KV files of other prompts for 10 %": ("compare", "diagnose"),

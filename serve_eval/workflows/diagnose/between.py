@@ -21,7 +21,7 @@ TOLERATED, EARLY = 0.1, 0.5
 """Share by which answers may be shorter in the mean, and ratio below which they end early."""
 AT_START = 0.9
 """Share of the different answers that differ from their first character on."""
-SHORT, SOUND_AT_START = 16, 0.3
+SHORT, SOUND_AT_START = 8, 0.3
 """Characters of an answer that has no place for a difference but its start, and the chance that a
 different answer of a sound side differs from its start on."""
 

@@ -11,15 +11,15 @@ AT_START = (
 FRONT = r"not in the servers as they answer here"
 OF_REQUESTS: Mapping[str, str] = {
     "compare": AT_START,
-    "equal tokens": r"texts part at word 0",
+    "equal tokens": r"texts part at (always word 0|word 0 in \d+ of)",
     "verify": TRANSFER,
     "diagnose": AT_START,
     "attribute": FRONT,
 }
 ONE_OF_TWO: Mapping[str, str] = {
     "compare": r"generation server generation_1: ",
-    "verify": r"ANOTHER .*, generation: ",
-    "diagnose": r"generation_1",
+    "verify": r"found in .*another model",
+    "diagnose": r"generation generation_1: ",
     "attribute": r"generation server .* wrong, the others",
 }
 CAUSES: Mapping[str, Mapping[str, str]] = {
@@ -30,6 +30,7 @@ CAUSES: Mapping[str, Mapping[str, str]] = {
     "KV files rounded to four bits": {"verify": TRANSFER},
     "block sizes 32 and 64": {
         "compare": AT_START,
+        "equal tokens": OF_REQUESTS["equal tokens"],
         "verify": TRANSFER,
         "diagnose": AT_START,
         "attribute": r"the transfer between them, or how they fit together",
@@ -42,10 +43,14 @@ CAUSES: Mapping[str, Mapping[str, str]] = {
         "path proof": r"no KV moved",
     },
     "one of two with int3": ONE_OF_TWO,
-    "one of two with W8A8": ONE_OF_TWO,
-    "decode restarted with int3": {"diagnose": r"from .* on"},
+    "one of two with W8A8": {"verify": r"OTHER NUMERICS"},
+    "decode restarted with int3": {
+        "compare": r"generation_0",
+        "verify": r"found in .*another model",
+        "diagnose": r"generation_0 can no longer be reached",
+    },
     "prefill killed": {"compare": r"context_0", "verify": r"context", "attribute": r"context"},
-    "prefix cache off": {"path proof": r"kv_|prefix_cache refuted"},
+    "prefix cache off": {"path proof": r"prefix_cache refuted"},
     "no draft accepted": {"compare": r"no draft", "path proof": r"speculation refuted"},
 }
 """For a fault, the commands that can name it, each with a pattern of its output."""

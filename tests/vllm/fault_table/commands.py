@@ -15,7 +15,7 @@ from tests.vllm.conftest import FLOOR
 from tests.vllm.deployments import MODEL
 from tests.vllm.fault_table.system import IN_FLIGHT, System
 
-LOADS, PER_LOAD, ASKED_ALONE = "1,8,64", 40, 15
+LOADS, PER_LOAD = "1,8,64", 40
 FINDING = re.compile(r"^\d+\. ", re.MULTILINE)
 
 
@@ -86,7 +86,7 @@ def prove(system: System, seed: int, folder: Path) -> Told:
 
 def attribute(system: System, seed: int, folder: Path) -> Told:
     """Ask the servers of B's run separately."""
-    how = ["--samples", ASKED_ALONE, "--concurrency", IN_FLIGHT, "--seed", seed]
+    how = ["--samples", system.alone, "--concurrency", IN_FLIGHT, "--seed", seed]
     return _accuses(*_run("attribute", folder / "compared/b", *how, *system.workers))
 
 

@@ -84,7 +84,7 @@ def _one_of_two(stage: Stage, kind: str) -> Iterator[System]:
         generation = [decode, stage.root("bad")]
         with orchestrated(context, generation) as url:
             servers = _name(context, *generation)
-            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY)
+            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, alone=40)
 
 
 @contextmanager

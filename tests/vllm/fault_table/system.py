@@ -32,6 +32,8 @@ class System:
     prompts: int = 200
     shots: int = 0
     chat: bool = False
+    alone: int = 15
+    """Prompts that `attribute` sends to each server."""
     in_flight: int = IN_FLIGHT
     during: Callable[[Path], None] | None = None
     """What happens while B is compared; it gets the folder of B's run."""
