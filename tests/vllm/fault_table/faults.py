@@ -10,6 +10,7 @@ from pathlib import Path
 
 from launchers._fleet.fleet import free_ports
 from launchers._options import LOOPBACK
+from launchers._vllm.deployment import VllmSide
 from serve_eval.schema import Spec
 from tests.vllm.conftest import SIDE_PORT, SPECULATION
 from tests.vllm.damaged_files import Damage, OtherPrompts, damage_files, round_to_four_bits
@@ -106,7 +107,7 @@ def _files(stage: Stage, damage: Damage, chosen: Chosen) -> Iterator[System]:
 def _other_template(stage: Stage) -> Iterator[System]:
     file = stage.top / "template.jinja"
     file.write_text(OTHER_TEMPLATE)
-    other = {"extra_args": ["--chat-template", str(file)]}
+    other = VllmSide(extra_args=["--chat-template", str(file)])
     with stage.up(unlike=disaggregated(context_servers=other)):
         servers = _name(*(stage.server("unlike", name) for name in PAIR_NAMES))
         url = stage.running["unlike"].base_url

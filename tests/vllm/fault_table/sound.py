@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from launchers._vllm.deployment import VllmSide
 from serve_eval.schema import Spec
 from tests.vllm.deployments import aggregated, disaggregated
 from tests.vllm.fault_table.faults import Fault
@@ -19,8 +20,8 @@ def _pairs(
     stage: Stage, context: int, generation: int, in_flight: int = IN_FLIGHT
 ) -> Iterator[System]:
     sides = {
-        "context_servers": {"num_instances": context},
-        "generation_servers": {"num_instances": generation},
+        "context_servers": VllmSide(num_instances=context),
+        "generation_servers": VllmSide(num_instances=generation),
     }
     with stage.up(pair=disaggregated(**sides)):
         names = [f"context_{i}" for i in range(context)]
