@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any, Protocol
 
 import httpx
@@ -29,26 +30,53 @@ Change = Callable[[Ask, dict[str, Any]], Awaitable[Any]]
 
 @contextmanager
 def in_front(change: Change, url: str) -> Iterator[str]:
-    """Serve completions of another server, changed, and yield the base URL."""
+    """Serve completions of another server, changed, and yield the base URL.
+
+    What is refused or streamed there is not changed, and its counters are passed on.
+    """
 
     async def pass_on(request: web.Request) -> web.Response:
         async with httpx.AsyncClient(trust_env=False, timeout=120) as client:
 
             async def ask(body: dict[str, Any], base: str = "") -> Any:
                 reply = await client.post((base or url) + "/completions", json=body)
-                return reply.raise_for_status().json()
+                json = reply.headers.get("Content-Type", "").startswith("application/json")
+                if reply.status_code != HTTPStatus.OK or not json:
+                    raise _Unchanged(reply)
+                return reply.json()
 
-            return web.json_response(await change(ask, await request.json()))
+            try:
+                return web.json_response(await change(ask, await request.json()))
+            except _Unchanged as told:
+                return _pass_on(told.reply)
 
     async def models(request: web.Request) -> web.Response:
         async with httpx.AsyncClient(trust_env=False, timeout=120) as client:
-            return web.json_response((await client.get(url + "/models")).json())
+            return _pass_on(await client.get(url + "/models"))
+
+    async def metrics(request: web.Request) -> web.Response:
+        async with httpx.AsyncClient(trust_env=False, timeout=120) as client:
+            return _pass_on(await client.get(url.removesuffix("/v1") + "/metrics"))
 
     app = web.Application()
     app.router.add_post("/v1/completions", pass_on)
     app.router.add_get("/v1/models", models)
+    app.router.add_get("/metrics", metrics)
     with serve_in_thread(app) as served:
         yield served
+
+
+class _Unchanged(Exception):
+    """The server behind refused, or streams its answer, which is passed on as it is."""
+
+    def __init__(self, reply: httpx.Response) -> None:
+        super().__init__(reply.status_code)
+        self.reply = reply
+
+
+def _pass_on(reply: httpx.Response) -> web.Response:
+    kind = reply.headers.get("Content-Type", "").partition(";")[0]
+    return web.Response(body=reply.content, status=reply.status_code, content_type=kind)
 
 
 def take_from(other: str, when: Callable[[dict[str, Any], int, int], bool]) -> Change:

@@ -13,7 +13,7 @@ from serve_eval.schema import Endpoint
 from tests.cli.command import serve_eval
 from tests.peers.conftest import SMOKE_TABLE, ours
 from tests.peers.conftest import TABLE as WAYS_TABLE
-from tests.vllm.deployments import MODEL, PYTHON, Deployments, aggregated, decoding, disaggregated
+from tests.vllm.deployments import MODEL, PYTHON, Deployments, aggregated, disaggregated
 from tests.vllm.quantise import write_model
 
 __all__ = ["ours"]
@@ -77,8 +77,8 @@ def single(deployments: Deployments, quantised: Weights) -> Deployments:
 
 
 @pytest.fixture(scope="session")
-def pairs(deployments: Deployments, quantised: Weights) -> Deployments:
-    """Return a disaggregated deployment, the aggregated one, and further generation servers.
+def pairs(deployments: Deployments) -> Deployments:
+    """Return a disaggregated deployment and the aggregated one.
 
     Those of `single` are ended first, because all together need more memory than some machines
     have.
@@ -88,8 +88,6 @@ def pairs(deployments: Deployments, quantised: Weights) -> Deployments:
     deployments.start(
         aggregated=aggregated(),
         disaggregated=disaggregated(),
-        blocks_of_64=decoding(SIDE_PORT, block_size=64),
-        int3=decoding(SIDE_PORT + 1, check=False, model=str(quantised("int3"))),
     )
     TABLE.append(f"start of the servers of pairs: {time.monotonic() - began:.0f} s")
     return deployments

@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import signal
-import threading
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -19,12 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.errors import LaunchError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.report.engine import describe_engines
 from serve_eval.schema import Plan, Spec, VerdictOutcome
 from tests.cli.command import serve_eval
-from tests.peers.conftest import MODEL, SAMPLES, WAYS, Ours, evaluated, smoke_rows
+from tests.peers.conftest import MODEL, WAYS, Ours, evaluated, smoke_rows
 from tests.peers.peers import LACKS, NOT_OF_THIS_MODEL, Peer
 from tests.vllm.conftest import TABLE, address, has_avx512
 from tests.vllm.deployments import PYTHON, Deployments, read_counter
@@ -45,7 +40,7 @@ ASKED = "vllm:prompt_tokens_total"
 MOVED = 'vllm:prompt_tokens_by_source_total{source="external_kv_transfer"}'
 ALONE, FEW, MANY = 30, 60, 150
 ANOTHER = "ANOTHER MODEL, PRECISION OR CACHE"
-ROUNDS = 10
+ROUNDS = 3
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -176,7 +171,7 @@ def test_a_sound_transfer_passes_and_is_proven(
 
 def test_sound_servers_are_accused_of_nothing(pairs: Deployments, tmp_path: Path) -> None:
     a, b = pairs["aggregated"].base_url, pairs["disaggregated"].base_url
-    workers = _workers(pairs, "generation_0")
+    workers = _workers(pairs)
     for number in range(ROUNDS):
         out = tmp_path / str(number)
         task, code = compare(f"sound, round {number}", a, b, out, limit=15, seed=number)
@@ -187,34 +182,11 @@ def test_sound_servers_are_accused_of_nothing(pairs: Deployments, tmp_path: Path
             assert attribute(f"sound, round {number}", out / "b", *workers) == ([], 0)
 
 
-def _workers(pairs: Deployments, *generation: str) -> list[str]:
-    """Return the flags that name the context server and generation servers."""
-    known = {"generation_0": address(pairs["disaggregated"], "generation_0")}
-    known |= {
-        name: pairs[name].base_url.removesuffix("/v1")
-        for name in ("blocks_of_64", "int3", "aggregated")
-    }
-    urls = [f"context={address(pairs['disaggregated'], 'context_0')}"]
-    urls += [f"generation={known[name]}" for name in generation]
+def _workers(pairs: Deployments) -> list[str]:
+    """Return the flags that name both servers."""
+    names = ("context_0", "generation_0")
+    urls = [f"{name[:-2]}={address(pairs['disaggregated'], name)}" for name in names]
     return [word for url in urls for word in ("--worker", url)]
-
-
-def test_blocks_of_other_requests_are_found(
-    pairs: Deployments, reference: Path, tmp_path: Path
-) -> None:
-    decode = address(pairs["disaggregated"], "generation_0")
-    with (
-        foreign_blocks(address(pairs["disaggregated"], "context_0")) as context,
-        orchestrated(context, [decode]) as url,
-    ):
-        a = pairs["aggregated"].base_url
-        task, code = compare(
-            "foreign blocks for 10 %", a, url, tmp_path / "out", limit=70, sound=False
-        )
-        found = verify("foreign blocks for 10 %", url, reference, tmp_path / "verify")
-    assert found["sides"][0]["outcome"] == ANOTHER
-    assert (task["verdict"]["outcome"], code) == ("FAIL", 1)
-    assert task["worse"] > 5 * task["better"]
 
 
 def test_the_length_above_which_prompts_are_hit_is_named(
@@ -234,107 +206,3 @@ def test_the_length_above_which_prompts_are_hit_is_named(
     named = re.search(r"prompts of more than (\d+) tokens", told)
     assert named is not None
     assert abs(int(named[1]) - LONG) <= 4
-
-
-def test_unequal_block_sizes_are_found_and_the_transfer_is_named(
-    pairs: Deployments, reference: Path, tmp_path: Path
-) -> None:
-    context = address(pairs["disaggregated"], "context_0")
-    decode = pairs["blocks_of_64"].base_url.removesuffix("/v1")
-    with orchestrated(context, [decode]) as url:
-        a = pairs["aggregated"].base_url
-        task, code = compare(
-            "block sizes 32 and 64", a, url, tmp_path / "out", limit=30, sound=False
-        )
-        assert (task["verdict"]["outcome"], code) == ("FAIL", 1)
-        workers = _workers(pairs, "blocks_of_64")
-        accused, code = attribute("block sizes 32 and 64", tmp_path / "out/b", *workers)
-        found = verify("block sizes 32 and 64", url, reference, tmp_path / "verify", *workers)
-    assert found["sides"][0]["outcome"] == ANOTHER
-    assert ["transfer of the KV cache" in one for one in found["named"]] == [True]
-    assert (len(accused), code) == (1, 1)
-    assert accused[0].startswith("transfer")
-
-
-def test_one_of_two_generation_servers_with_three_bits_is_named(
-    pairs: Deployments, reference: Path, tmp_path: Path
-) -> None:
-    context = address(pairs["disaggregated"], "context_0")
-    bad = pairs["int3"].base_url.removesuffix("/v1")
-    decodes = [address(pairs["disaggregated"], "generation_0"), bad]
-    with orchestrated(context, decodes) as url:
-        a = pairs["aggregated"].base_url
-        task, code = compare("one of two int3", a, url, tmp_path / "out", limit=70, sound=False)
-        assert (task["verdict"]["outcome"], code) == ("FAIL", 1)
-        rows = [row for row in task["attributions"][1]["rows"] if row["accused"]]
-        named = [f"{row['worker']}: {row['bad']} of {row['answers']}" for row in rows]
-        TABLE.append(f"one of two int3, as the run names it: {named}")
-        assert [row["worker"] for row in rows] == ["generation_1"]
-        workers = _workers(pairs, "generation_0", "int3")
-        accused, code = attribute("one of two int3", tmp_path / "out/b", *workers, samples=40)
-        found = verify("one of two int3", url, reference, tmp_path / "verify", *workers)
-    assert found["sides"][0]["outcome"] == ANOTHER
-    assert [bad in one for one in found["named"]] == [True]
-    assert code == 1
-    assert any(one.startswith("generation") for one in accused)
-
-
-def test_a_generation_server_that_takes_nothing_over_is_an_error(
-    pairs: Deployments, tmp_path: Path
-) -> None:
-    context = address(pairs["disaggregated"], "context_0")
-    alone = pairs["aggregated"].base_url.removesuffix("/v1")
-    with orchestrated(context, [alone]) as url:
-        ran = serve_eval(
-            "run", "--base-url", url, "--model", MODEL, "--tasks", "word_problems", "--limit", 20,
-            "--no-reference", "-o", tmp_path / "run",
-        )  # fmt: skip
-        assert ran.returncode == 3, ran.stderr  # NO REFERENCE
-        workers = _workers(pairs, "aggregated")
-        told, code = attribute("decode takes nothing over", tmp_path / "run", *workers)
-    assert code == 4
-    assert "KV" in told
-
-
-def test_a_context_server_that_is_killed_is_not_a_wrong_answer(
-    pairs: Deployments, tmp_path: Path
-) -> None:
-    out, context = tmp_path / "run", address(pairs["disaggregated"], "context_0")
-    decode = address(pairs["disaggregated"], "generation_0")
-    plan = tmp_path / "plan.yaml"
-    plan.write_text("limits: {outage_timeout_s: 3}\n")
-    killing = threading.Thread(target=_kill_after_first_answers, args=(context, out))
-    with orchestrated(context, [decode]) as url:
-        killing.start()
-        ran = serve_eval(
-            "run", plan, "--base-url", url, "--model", MODEL, "--tasks", "word_problems",
-            "--limit", SAMPLES, "--concurrency", 4, "--no-reference", "-o", out,
-        )  # fmt: skip
-        killing.join()
-    assert ran.returncode == 4, ran.stderr
-    TABLE.append(f"prefill killed: exit {ran.returncode}: {ran.stderr.strip().splitlines()[-3:]}")
-    answered = _count_answers(out)
-    assert 0 < answered < SAMPLES
-    scored = [line for file in out.glob("scores/*") for line in file.read_text().splitlines()]
-    assert len(scored) <= answered
-    with pytest.raises(LaunchError, match="context_0"):
-        pairs.stop("disaggregated")
-
-
-def _kill_after_first_answers(url: str, out: Path) -> None:
-    port = url.rpartition(":")[2]
-    [pid] = [
-        int(folder.name)
-        for folder in Path("/proc").iterdir()
-        if folder.name.isdecimal()
-        and (words := (folder / "cmdline").read_bytes().split(b"\0"))[:1] == [bytes(PYTHON)]
-        and port.encode() in words
-    ]
-    deadline = time.monotonic() + 60
-    while _count_answers(out) < 10 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    os.kill(pid, signal.SIGKILL)
-
-
-def _count_answers(out: Path) -> int:
-    return sum(len(file.read_bytes().splitlines()) for file in out.glob("samples/*"))

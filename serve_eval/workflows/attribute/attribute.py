@@ -35,6 +35,7 @@ from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, NOTHING_SCORED, 
 from serve_eval.workflows.attribute.answers import PhaseAnswers, add_times, judge_phase
 from serve_eval.workflows.attribute.asking import SAMPLES, Asking, prepare_asking
 from serve_eval.workflows.attribute.attributed import Attributed
+from serve_eval.workflows.attribute.front_door import describe_front_door
 from serve_eval.workflows.attribute.kv_moved import KvCounts, count_moved
 from serve_eval.workflows.attribute.legs import Handover, ask_pair, find_handover
 from serve_eval.workflows.attribute.transfer import judge_transfer
@@ -71,6 +72,7 @@ async def attribute(
     parts = (of_alone, *(part for part in (of_pairs, of_transfer) if part is not None))
     accused = any(row.accused for part in parts for row in part.rows)
     code = INFRASTRUCTURE if lost else PASS if alone.scores else NOTHING_SCORED
+    front = None if accused or lost else describe_front_door(run, asking, alone, in_pairs)
     result = Attributed(
         schema_version=ATTRIBUTION_SCHEMA,
         run=str(run),
@@ -84,7 +86,7 @@ async def attribute(
         exit_code=FAIL if accused else code,
         started_at=clock.started_at,
         wall_s=clock.wall_s,
-        warnings=(*((lost,) if lost else ()), *warnings, *slow),
+        warnings=(*((lost,) if lost else ()), *warnings, *((front,) if front else ()), *slow),
     )
     write_attribution(run, result)
     return result

@@ -6,7 +6,7 @@ how the two fit together, is at fault. One context and one generation server are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from serve_eval.evaluation.attribution.from_run import WRONG, wrong
 from serve_eval.schema import Attribution, Task, WorkerShare
@@ -31,7 +31,7 @@ def judge_transfer(
     pair is accused with probability at most `alpha`: the answers of a pair and of a server alone
     are then exchangeable on each prompt.
     """
-    of_alone, of_pairs = _find_bad(alone, in_pairs, tasks)
+    of_alone, of_pairs = find_bad([alone, in_pairs], tasks)
     found = [
         row
         for pair, bad in sorted(of_pairs.items())
@@ -86,15 +86,13 @@ def _row(pair: tuple[str, ...], bad: Mapping[str, bool], alone: Bad) -> WorkerSh
     )
 
 
-def _find_bad(
-    alone: PhaseAnswers, in_pairs: PhaseAnswers, tasks: Mapping[str, Task]
-) -> tuple[Bad, Bad]:
-    """Return which answers are bad, by one rule for both phases."""
-    found: tuple[Bad, Bad] = {}, {}
+def find_bad(phases: Sequence[PhaseAnswers], tasks: Mapping[str, Task]) -> list[Bad]:
+    """Return which answers of each phase are bad, by one rule for all."""
+    found: list[Bad] = [{} for _ in phases]
     for name, task in tasks.items():
-        phases = [answers.scores.get(name, []) for answers in (alone, in_pairs)]
-        bad = iter(wrong([value for phase in phases for _, _, value in phase], task.metric))
-        for into, phase in zip(found, phases, strict=True):
+        answers = [phase.scores.get(name, []) for phase in phases]
+        bad = iter(wrong([value for phase in answers for _, _, value in phase], task.metric))
+        for into, phase in zip(found, answers, strict=True):
             for who, prompt, _ in phase:
                 servers = tuple(one for one in who if one is not None)
                 into.setdefault(servers, {})[prompt] = next(bad)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from serve_eval.evaluation.agreement.answer_signs import SIGNS, is_loop
 from serve_eval.schema import Response
+from serve_eval.stats.binomial import binomial_tail
 from serve_eval.stats.common_prefix import common_prefix
 from serve_eval.stats.hypergeometric import no_worse
 from serve_eval.stats.mcnemar import mcnemar
@@ -20,6 +21,9 @@ TOLERATED, EARLY = 0.1, 0.5
 """Share by which answers may be shorter in the mean, and ratio below which they end early."""
 AT_START = 0.9
 """Share of the different answers that differ from their first character on."""
+SHORT, SOUND_AT_START = 8, 0.3
+"""Characters of an answer that has no place for a difference but its start, and the chance that a
+different answer of a sound side differs from its start on."""
 
 
 def find_differences(found: Iterable[ComparedAnswers]) -> Iterator[Finding]:
@@ -129,21 +133,50 @@ def _length(response: Response, counted: bool) -> int:
 
 
 def find_first_difference(both: ComparedAnswers) -> Iterator[Finding]:
-    """Yield a finding if the answers differ from the first token on in almost all prompts."""
+    """Yield a finding if almost all answers that differ do so from their first token on.
+
+    If few answers differ, those that are too short to differ elsewhere do not count, and a test
+    says whether the others are too many.
+    """
     texts = [(one.text, other.text) for one, other in both.responses]
     differ = [i for i, (one, other) in enumerate(texts) if one != other]
     start = [i for i in differ if common_prefix(*texts[i]) == 0]
-    if len(differ) < max(LEAST, MOST_SHARE * len(texts)) or len(start) < AT_START * len(differ):
+    if len(differ) >= max(LEAST, MOST_SHARE * len(texts)) and _is_most(start, differ):
+        told = (
+            f"B differs from its first token on in {len(start)} of {len(texts)} answers: another"
+            " prompt, such as by another template, or other weights, and not a fault of long"
+            " answers"
+        )
+        change = ("serve-eval verify A B", "serve-eval smoke URL --tokenizer DIR")
+        samples = [both.pairs[i][1] for i in start]
+        yield _find(both, "first_token", told, change, samples, None)
+    elif len(differ) < MOST_SHARE * len(texts):
+        yield from _find_some_first_differences(both, texts, differ)
+
+
+def _find_some_first_differences(
+    both: ComparedAnswers, texts: Sequence[tuple[str, str]], differ: Sequence[int]
+) -> Iterator[Finding]:
+    """Yield a finding if some requests, and not most, seem to have had another prompt."""
+    long = [i for i in differ if min(map(len, texts[i])) > SHORT]
+    start = [i for i in long if common_prefix(*texts[i]) == 0]
+    p = binomial_tail(len(start), len(long), SOUND_AT_START)
+    if p > ALPHA * both.share or not _is_most(start, long):
         return
     yield _find(
         both,
         "first_token",
-        f"B differs from its first token on in {len(start)} of {len(texts)} answers: another"
-        " prompt, such as by another template, or other weights, and not a fault of long answers",
-        ("serve-eval verify A B", "serve-eval smoke URL --tokenizer DIR"),
+        f"{len(start)} of {len(texts)} answers of B differ from their first token on, and"
+        f" {len(long) - len(start)} later: the prompt or KV cache of these requests was another"
+        " one (blocks of other requests, a transfer, a prefix cache), not numerics",
+        ("serve-eval attribute B for its servers, also in pairs",),
         [both.pairs[i][1] for i in start],
-        None,
+        p,
     )
+
+
+def _is_most(start: Sequence[int], differ: Sequence[int]) -> bool:
+    return len(start) >= AT_START * len(differ)
 
 
 def find_self_differences(both: ComparedAnswers) -> Iterator[Finding]:
@@ -206,6 +239,7 @@ def find_even_losses(
 
 
 LEVELS = {
+    "first_token": ALPHA,
     "cuts": ALPHA,
     "lengths": ALPHA,
     "signs": ALPHA,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ALPHA = 0.001
 """Probability that a rule that compares shares reports a healthy run, if it may spend all of it."""
-SIDE_SHARE, BETWEEN_SHARE = 0.25, 5 / 7
+SIDE_SHARE, BETWEEN_SHARE = 0.25, 5 / 8
 """Shares of the levels that a diagnosis spends on either side of a comparison, and between them."""
 SHOWN = 5
 """Number of sample ids that a finding lists."""

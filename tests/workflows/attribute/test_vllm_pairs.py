@@ -91,7 +91,11 @@ class Servers:
         return raw("\n".join(lines).encode() + b"\n" if self.counts else b"# nothing\n")
 
 
-def asked(plan: Plan, out: Path, servers: Servers, decodes: int = 1) -> Attributed:
+def asked(
+    plan: Plan, out: Path, servers: Servers, decodes: int = 1, front: Reply | None = None
+) -> Attributed:
+    """Ask the servers about a run of the first one, or of a `front` with that reply."""
+
     async def story() -> Attributed:
         async with AsyncExitStack() as stack:
             first = ScriptedServer(servers.prefill)
@@ -101,10 +105,10 @@ def asked(plan: Plan, out: Path, servers: Servers, decodes: int = 1) -> Attribut
                 one = ScriptedServer(servers.decode(number), routes=routes)
                 servers.moved[number] = 0
                 urls.append(f"generation={await stack.enter_async_context(one.serve())}")
-            here = replace(
-                plan,
-                launcher=Spec(name="external", options={"base_url": urls[0].partition("=")[2]}),
-            )
+            at = urls[0].partition("=")[2]
+            if front is not None:
+                at = await stack.enter_async_context(ScriptedServer(front).serve())
+            here = replace(plan, launcher=Spec(name="external", options={"base_url": at}))
             await evaluate(here, out, environ={})
             given = [worker(url) for url in urls]
             asking = await prepare_asking(out, here, given=given, samples=N, environ={})
@@ -139,6 +143,24 @@ def test_a_bad_server_is_not_taken_for_a_bad_transfer(
 ) -> None:
     done = asked(plan, tmp_path, Servers(right, bad_alone=True))
     assert _accused(done) == [("server", N, 2)]
+
+
+def test_a_fault_in_front_of_sound_servers_is_told(
+    plan: Plan, right: dict[str, str], tmp_path: Path
+) -> None:
+    done = asked(plan, tmp_path, Servers(right), front=answer("#### 12345"))
+    assert (_accused(done), done.exit_code) == ([], 0)
+    [told] = done.warnings
+    assert told.startswith(
+        f"the run has {N} of these {N} prompts wrong, and no server or pair more than 2 (p = 6e-05)"
+    )
+
+
+def test_a_bad_transfer_is_not_looked_for_in_front_of_the_servers(
+    plan: Plan, right: dict[str, str], tmp_path: Path
+) -> None:
+    done = asked(plan, tmp_path, Servers(right, corrupt=True), front=answer("#### 12345"))
+    assert (len(_accused(done)), done.warnings) == (1, ())
 
 
 def test_all_pairs_of_a_bad_transfer_are_named(

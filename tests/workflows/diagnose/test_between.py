@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,6 +161,28 @@ def test_a_difference_in_the_first_token_is_one_of_the_prompt(
     if named:
         told = _only(found, "first_token").told
         assert f"in {SAMPLES} of {SAMPLES} answers" in told
+
+
+@pytest.mark.parametrize(("late", "named"), [(0.0, True), (0.5, False)])
+def test_some_requests_with_another_prompt_are_told_from_numerics(
+    tmp_path: Path, late: float, named: bool
+) -> None:
+    def own(asked: Asked) -> Said:
+        return Said(text=f"the right answer is {asked.target}")
+
+    def other(asked: Asked) -> Said:
+        if asked.chance("other") > 0.25:
+            return own(asked)
+        text = own(asked).text + "?" if asked.chance("late") < late else "It is the other answer."
+        return Said(text=text)
+
+    found = [one for one in _diagnose(own, other, tmp_path).between if one.rule == "first_token"]
+    assert bool(found) is named
+    if named:
+        told = (
+            r"\d+ of 60 answers of B differ from their first token on, and 0 later: the prompt or"
+        )
+        assert re.match(told, found[0].told)
 
 
 def test_a_side_that_disagrees_with_itself_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,77 @@
+"""Measure what each command finds of each fault: `python -m tests.vllm.fault_table FOLDER`.
+
+Results are kept in the folder: a second call continues, and prints the table of all at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from tests.vllm.deployments import Deployments
+from tests.vllm.fault_table import kept, table
+from tests.vllm.fault_table.commands import COMMANDS
+from tests.vllm.fault_table.faults import FAULTS, Fault
+from tests.vllm.fault_table.sound import SOUND
+from tests.vllm.fault_table.stage import Stage
+from tests.vllm.fault_table.trials import is_done, run_trial
+
+TRIALS = 10
+
+
+def measure(
+    chosen: Mapping[str, Fault],
+    commands: Collection[str],
+    trials: int,
+    top: Path,
+    until: float,
+) -> None:
+    """Run the trials that have no result yet, until a time of the monotonic clock."""
+    left = [
+        (name, todo)
+        for name in chosen
+        if (todo := [t for t in range(trials) if not is_done(top, name, t, commands)])
+    ]
+    if not left:
+        return
+    running = Deployments(top)
+    try:
+        stage = Stage(running, top)
+        for name, todo in left:
+            for group in [[one] for one in todo] if chosen[name].anew else [todo]:
+                if time.monotonic() > until:
+                    return
+                with chosen[name].open(stage) as system:
+                    for trial in group:
+                        if time.monotonic() > until:
+                            return
+                        run_trial(name, system, trial, commands, top)
+    finally:
+        running.close()
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.vllm.fault_table", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("words", nargs="*", help="only systems whose name has one of these words")
+    parser.add_argument("--trials", type=int, default=TRIALS)
+    parser.add_argument("--commands", default=",".join(COMMANDS))
+    parser.add_argument("--minutes", type=float, default=1e9, help="start no trial after these")
+    given = parser.parse_args()
+    top = given.folder.absolute()
+    top.mkdir(parents=True, exist_ok=True)
+    chosen = {
+        name: fault
+        for name, fault in {**FAULTS, **SOUND}.items()
+        if not given.words or any(word in name for word in given.words)
+    }
+    until = time.monotonic() + 60 * given.minutes
+    measure(chosen, given.commands.split(","), given.trials, top, until)
+    table.print_table(kept.read(top / "found.jsonl"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""The commands that each trial runs, and whether they found something."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from tests.cli.command import serve_eval
+from tests.vllm.conftest import FLOOR
+from tests.vllm.deployments import MODEL
+from tests.vllm.fault_table.system import IN_FLIGHT, System
+
+LOADS, PER_LOAD = "1,8,64", 40
+FINDING = re.compile(r"^\d+\. ", re.MULTILINE)
+
+
+class Told(NamedTuple):
+    """Keep what a command printed, and whether that is an accusation."""
+
+    code: int
+    text: str
+    found: bool
+
+
+Command = Callable[[System, int, Path], Told]
+"""Runs a command on a system with a seed; the folder is that of the trial."""
+
+
+def _run(*arguments: object) -> tuple[int, str]:
+    ran = serve_eval(*map(str, arguments))
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def _accuses(code: int, text: str) -> Told:
+    """Take a fail, or a deployment that cannot be asked, for an accusation."""
+    return Told(code, text, code in (1, 4))
+
+
+def _write_plan(system: System, url: str, seed: int, path: Path, prompts: int) -> Path:
+    path.write_text(yaml.safe_dump(system.plan(url, seed, prompts)))
+    return path
+
+
+def compare(system: System, seed: int, folder: Path) -> Told:
+    """Compare B with A."""
+    plans = [
+        _write_plan(system, url, seed, folder / f"{side}.yaml", system.prompts)
+        for side, url in (("a", system.a), ("b", system.b))
+    ]
+    happening = None
+    if system.during is not None:
+        happening = threading.Thread(target=system.during, args=[folder / "compared/b"])
+        happening.start()
+    told = _run(
+        "compare", *plans, "--self", 20, "--concurrency", system.in_flight,
+        "-o", folder / "compared",
+    )  # fmt: skip
+    if happening is not None:
+        happening.join()
+    return _accuses(*told)
+
+
+def find_unequal(system: System, seed: int, folder: Path) -> Told:
+    """Compare the same answers once more, by the rule that they must be equal."""
+    sides = [folder / "compared" / side for side in "ab"]
+    how = ["--verdict", "tokens", "-o", folder / "equal"]
+    return _accuses(*_run("compare", *sides, *how))
+
+
+def diagnose(system: System, seed: int, folder: Path) -> Told:
+    """Diagnose the comparison."""
+    code, text = _run("diagnose", folder / "compared")
+    return Told(code, text, bool(FINDING.search(text)))
+
+
+def prove(system: System, seed: int, folder: Path) -> Told:
+    """Judge B's run of the comparison with the path that it should have taken."""
+    code, text = _run("verdict", folder / "compared/b", "--expect", system.expect)
+    return Told(code, text, "path not proven" in text)
+
+
+def attribute(system: System, seed: int, folder: Path) -> Told:
+    """Ask the servers of B's run separately."""
+    how = ["--samples", system.alone, "--concurrency", IN_FLIGHT, "--seed", seed]
+    return _accuses(*_run("attribute", folder / "compared/b", *how, *system.workers))
+
+
+def verify(system: System, seed: int, folder: Path) -> Told:
+    """Verify B against a reference of A, which is asked once for a seed."""
+    reference = folder.parents[1] / f"references/{'chat' if system.chat else 'text'}_{seed}.json"
+    reference.parent.mkdir(exist_ok=True)
+    way = ["--model", MODEL, *(["--apply-chat-template"] if system.chat else [])]
+    if not reference.exists():
+        how = ["--floor", FLOOR, "--seed", seed, "-o", reference.with_suffix("")]
+        code, text = _run("verify", system.a, *way, "--register", reference, *how)
+        assert reference.exists(), (code, text)
+    how = ["--concurrency", system.in_flight, "-o", folder / "verified"]
+    return _accuses(
+        *_run("verify", system.b, *way, "--reference", reference, *system.workers, *how)
+    )
+
+
+def load(system: System, seed: int, folder: Path) -> Told:
+    """Ask B the same prompts at several loads."""
+    plan = _write_plan(system, system.b, seed, folder / "load.yaml", PER_LOAD)
+    return _accuses(*_run("load", plan, "--concurrency", LOADS, "-o", folder / "loads"))
+
+
+COMMANDS: Mapping[str, Command] = {
+    "compare": compare,
+    "equal tokens": find_unequal,
+    "verify": verify,
+    "diagnose": diagnose,
+    "attribute": attribute,
+    "load": load,
+    "path proof": prove,
+}

@@ -1,0 +1,181 @@
+"""Every fault: how it is made with real servers, and what names it rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from launchers._fleet.fleet import free_ports
+from launchers._options import LOOPBACK
+from launchers._vllm.deployment import VllmSide
+from serve_eval.schema import Spec
+from tests.vllm.conftest import SIDE_PORT, SPECULATION
+from tests.vllm.damaged_files import Damage, OtherPrompts, damage_files, round_to_four_bits
+from tests.vllm.deployments import aggregated, decoding, disaggregated
+from tests.vllm.fault_table import disturbing
+from tests.vllm.fault_table.stage import Stage
+from tests.vllm.fault_table.system import System
+from tests.vllm.faulty_transfer import (
+    Chosen,
+    choose_one_in,
+    drop_last_block,
+    foreign_blocks,
+    handing_over,
+    orchestrated,
+)
+
+NEVER_ACCEPTED = {
+    **SPECULATION,
+    "rejection_sample_method": "synthetic",
+    "synthetic_acceptance_rates": [0.0] * int(SPECULATION["num_speculative_tokens"]),
+}
+OTHER_TEMPLATE = (
+    "<|system|>\nToday is Monday.<|end|>\n"
+    "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+PAIR_NAMES = ("context_0", "generation_0")
+MANY, FEW = 100, 30
+"""Prompts of a comparison for a fault of some requests, and for one of all."""
+Open = Callable[[Stage], AbstractContextManager[System]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Say how a faulty deployment is opened."""
+
+    open: Open
+    anew: bool = False
+    """Whether each trial needs new servers, since the fault happens once."""
+
+
+@contextmanager
+def _blocks_of_others(stage: Stage, number: int) -> Iterator[System]:
+    context, decode = stage.pair()
+    with (
+        foreign_blocks(context, choose_one_in(number)) as foreign,
+        orchestrated(foreign, [decode]) as url,
+    ):
+        yield System(a=stage.sound, b=url, servers=_name(context, decode), prompts=MANY)
+
+
+@contextmanager
+def _last_block(stage: Stage) -> Iterator[System]:
+    context, decode = stage.pair()
+    with handing_over(context, drop_last_block) as bad, orchestrated(bad, [decode]) as url:
+        yield System(a=stage.sound, b=url, servers=_name(context, decode), prompts=FEW)
+
+
+@contextmanager
+def _other_decode(stage: Stage, spec: Spec) -> Iterator[System]:
+    context, _ = stage.pair()
+    with stage.up(decode=spec):
+        decode = stage.root("decode")
+        with orchestrated(context, [decode]) as url:
+            yield System(a=stage.sound, b=url, servers=_name(context, decode), prompts=FEW)
+
+
+@contextmanager
+def _one_of_two(stage: Stage, kind: str) -> Iterator[System]:
+    context, decode = stage.pair()
+    with stage.up(bad=decoding(SIDE_PORT, check=False, model=stage.weights(kind))):
+        generation = [decode, stage.root("bad")]
+        with orchestrated(context, generation) as url:
+            servers = _name(context, *generation)
+            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, alone=40)
+
+
+@contextmanager
+def _files(stage: Stage, damage: Damage, chosen: Chosen) -> Iterator[System]:
+    folder = stage.top / "kv_files"
+    pair = disaggregated(connector="folder", kv_folder=str(folder), connector_config={})
+    with stage.up(files=pair):
+        context, decode = (stage.server("files", name) for name in PAIR_NAMES)
+        change = damage_files(folder, chosen, damage)
+        with (
+            handing_over(context, change, one_at_a_time=True) as bad,
+            orchestrated(bad, [decode], by_params=False) as url,
+        ):
+            servers = _name(context, decode)
+            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, shots=2)
+
+
+@contextmanager
+def _other_template(stage: Stage) -> Iterator[System]:
+    file = stage.top / "template.jinja"
+    file.write_text(OTHER_TEMPLATE)
+    other = VllmSide(extra_args=["--chat-template", str(file)])
+    with stage.up(unlike=disaggregated(context_servers=other)):
+        servers = _name(*(stage.server("unlike", name) for name in PAIR_NAMES))
+        url = stage.running["unlike"].base_url
+        yield System(a=stage.sound, b=url, servers=servers, prompts=FEW, chat=True)
+
+
+@contextmanager
+def _alone(stage: Stage, spec: Spec, expect: str, shots: int = 0) -> Iterator[System]:
+    with stage.up(alone=spec):
+        url = stage.running["alone"].base_url
+        yield System(a=stage.sound, b=url, expect=expect, prompts=FEW, shots=shots)
+
+
+@contextmanager
+def _killed(stage: Stage) -> Iterator[System]:
+    with stage.up(killed=disaggregated()):
+        context, decode = (stage.server("killed", name) for name in PAIR_NAMES)
+        with orchestrated(context, [decode]) as url:
+            servers = _name(context, decode)
+            during = partial(disturbing.kill_when_asked, context)
+            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, during=during)
+
+
+@contextmanager
+def _restarted(stage: Stage) -> Iterator[System]:
+    context, _ = stage.pair()
+    [port] = free_ports(LOOPBACK, None)
+    own = decoding(SIDE_PORT, check=False, port=port)
+    other = decoding(SIDE_PORT, check=False, port=port, model=stage.weights("int3"))
+    with stage.up(decode=own):
+        servers = _name(context, stage.root("decode"))
+
+        def restart(out: Path) -> None:
+            disturbing.wait_for_answers(out, MANY // 3)
+            stage.running.stop("decode")
+            stage.running.start(decode=other)
+
+        with orchestrated(context, [servers["generation_0"]]) as url:
+            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, during=restart)
+
+
+def _name(context: str, *generation: str) -> dict[str, str]:
+    return {"context_0": context, **{f"generation_{i}": u for i, u in enumerate(generation)}}
+
+
+def _all(body: object, tokens: int) -> bool:
+    return True
+
+
+FAULTS: Mapping[str, Fault] = {
+    "other requests' blocks for 10 %": Fault(lambda s: _blocks_of_others(s, 10)),
+    "other requests' blocks for 1 %": Fault(lambda s: _blocks_of_others(s, 100)),
+    "last block dropped": Fault(_last_block),
+    "block sizes 32 and 64": Fault(lambda s: _other_decode(s, decoding(SIDE_PORT, block_size=64))),
+    "decode prefills again": Fault(lambda s: _other_decode(s, aggregated(prefix_caching=False))),
+    "one of two with int3": Fault(lambda s: _one_of_two(s, "int3")),
+    "one of two with W8A8": Fault(lambda s: _one_of_two(s, "w8a8")),
+    "decode restarted with int3": Fault(_restarted, anew=True),
+    "prefill killed": Fault(_killed, anew=True),
+    "prefill with another template": Fault(_other_template),
+    "KV files of other prompts for 10 %": Fault(
+        lambda s: _files(s, OtherPrompts(), choose_one_in(10))
+    ),
+    "KV files rounded to four bits": Fault(lambda s: _files(s, round_to_four_bits, _all)),
+    "prefix cache off": Fault(
+        lambda s: _alone(s, aggregated(prefix_caching=False), "prefix_cache", shots=2)
+    ),
+    "no draft accepted": Fault(
+        lambda s: _alone(s, aggregated(speculative=NEVER_ACCEPTED), "speculation")
+    ),
+}

@@ -1,0 +1,69 @@
+"""A deployment under test: its addresses, what is asked of it, and what its engines counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.vllm.deployments import MODEL, read_counter
+
+REQUESTS = "vllm:request_success_total"
+TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+IN_FLIGHT = 16
+SAMPLES = 3000
+"""Problems from which a trial draws its prompts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """Say where a deployment is reached, and how it is asked."""
+
+    a: str
+    b: str
+    """Base URLs of the sound deployment and of the one under test."""
+    servers: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of the servers behind B, by names such as context_0."""
+    expect: str = "kv_transfer"
+    prompts: int = 200
+    shots: int = 0
+    chat: bool = False
+    alone: int = 15
+    """Prompts that `attribute` sends to each server."""
+    in_flight: int = IN_FLIGHT
+    during: Callable[[Path], None] | None = None
+    """What happens while B is compared; it gets the folder of B's run."""
+
+    @property
+    def workers(self) -> list[str]:
+        """The flags that name the servers behind B."""
+        flags = [f"{name.partition('_')[0]}={url}" for name, url in self.servers.items()]
+        return [word for flag in flags for word in ("--worker", flag)]
+
+    def plan(self, url: str, seed: int, prompts: int) -> dict[str, Any]:
+        """Return the plan of a side as a mapping for YAML."""
+        behind = {"servers": dict(self.servers)} if url == self.b and self.servers else {}
+        return {
+            "model": MODEL,
+            "launcher": {"name": "external", "base_url": url, **behind},
+            "tasks": [{"name": "word_problems", "num_samples": SAMPLES, "num_fewshot": self.shots}],
+            "limit": prompts,
+            "seed": seed,
+            "no_reference": True,
+            **({"protocol": {"apply_chat_template": True}} if self.chat else {}),
+        }
+
+    def count(self) -> tuple[float, float]:
+        """Return the requests and tokens that the engines of both sides have counted."""
+        roots = {url.removesuffix("/v1") for url in (self.a, *self.servers.values())}
+        roots |= set() if self.servers else {self.b.removesuffix("/v1")}
+        requests = tokens = 0.0
+        for root in roots:
+            with suppress(httpx.HTTPError):
+                requests += read_counter(root, REQUESTS)
+                tokens += sum(read_counter(root, name) for name in TOKENS)
+        return requests, tokens

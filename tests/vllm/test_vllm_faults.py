@@ -1,0 +1,73 @@
+"""Test that each real fault of docs/real-faults.md is found and named by its cheapest command."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.vllm.conftest import TABLE
+from tests.vllm.deployments import Deployments
+from tests.vllm.fault_table.causes import CAUSES
+from tests.vllm.fault_table.commands import COMMANDS
+from tests.vllm.fault_table.disturbing import count_answers
+from tests.vllm.fault_table.faults import FAULTS, MANY
+from tests.vllm.fault_table.stage import Stage
+
+pytestmark = [pytest.mark.slow, pytest.mark.vllm]
+CHEAPEST: Mapping[str, tuple[str, ...]] = {
+    "other requests' blocks for 10 %": ("verify",),
+    "other requests' blocks for 1 %": ("compare", "equal tokens"),
+    "last block dropped": ("verify",),
+    "block sizes 32 and 64": ("compare", "attribute"),
+    "decode prefills again": ("compare", "path proof"),
+    "one of two with int3": ("verify",),
+    "one of two with W8A8": ("verify",),
+    "decode restarted with int3": ("compare", "verify"),
+    "prefill killed": ("compare",),
+    "prefill with another template": ("compare", "diagnose"),
+    "KV files of other prompts for 10 %": ("compare", "diagnose"),
+    "KV files rounded to four bits": ("verify",),
+    "prefix cache off": ("compare", "path proof"),
+    "no draft accepted": ("compare", "path proof"),
+}
+"""The commands of each fault, of which the last one names it."""
+
+
+@pytest.fixture(scope="module")
+def stage(pairs: Deployments, reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    top = tmp_path_factory.mktemp("faults")
+    (top / "references").mkdir()
+    shutil.copy(reference, top / "references/text_0.json")
+    return Stage(pairs, top)
+
+
+def test_every_fault_has_a_test() -> None:
+    assert list(CHEAPEST) == list(FAULTS)
+
+
+@pytest.mark.parametrize("name", CHEAPEST)
+def test_a_fault_is_found_and_named(stage: Stage, name: str) -> None:
+    began = time.monotonic()
+    folder = stage.top / name.replace(" ", "_") / "0"
+    folder.mkdir(parents=True)
+    with FAULTS[name].open(stage) as system:
+        for command in CHEAPEST[name]:
+            told = COMMANDS[command](system, 0, folder)
+    cause = re.search(CAUSES[name][command], told.text)
+    took = time.monotonic() - began
+    TABLE.append(f"{name} | {' and '.join(CHEAPEST[name])} | exit {told.code} | {took:.0f} s")
+    assert cause is not None, told.text
+    if name == "prefill killed":
+        _check_nothing_unanswered_is_wrong(folder / "compared/b")
+
+
+def _check_nothing_unanswered_is_wrong(run: Path) -> None:
+    answered = count_answers(run)
+    assert 0 < answered < MANY
+    scored = [line for file in run.glob("scores/*") for line in file.read_text().splitlines()]
+    assert len(scored) <= answered
