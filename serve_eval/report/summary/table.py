@@ -1,0 +1,56 @@
+"""Lay out several tasks as one table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from serve_eval.report.summary import figures
+from serve_eval.report.summary.headline import badge, style_of
+from serve_eval.report.summary.summary_task import SummaryTask
+from serve_eval.report.text import clean
+from serve_eval.schema import VerdictOutcome
+
+COLUMNS = ("verdict", "task", "value", "95 %", "reference", "change", "fails")
+ORDER = (
+    VerdictOutcome.FAIL,
+    VerdictOutcome.ERROR,
+    VerdictOutcome.INCONCLUSIVE,
+    VerdictOutcome.UNSUPPORTED,
+    VerdictOutcome.NO_REFERENCE,
+    VerdictOutcome.SHARD,
+    VerdictOutcome.NOT_JUDGED,
+    VerdictOutcome.PASS,
+)
+"""Outcomes, the worst first."""
+
+
+def title(tasks: Sequence[SummaryTask]) -> Text:
+    """Return the worst outcome, and how many tasks had which."""
+    counts = Counter(task.verdict.outcome for task in tasks)
+    worst = next(outcome for outcome in ORDER if counts[outcome])
+    line = badge(worst.value, style_of(worst))
+    said = ", ".join(f"{counts[one]} {one.value}" for one in ORDER if counts[one])
+    line.append(f"  {len(tasks)} tasks: {said}")
+    return line
+
+
+def cells(task: SummaryTask) -> list[Text]:
+    """Return the cells of a task in the order of COLUMNS."""
+    verdict, metric = task.verdict, task.result.metric
+    outcome = verdict.outcome
+    interval = task.result.interval
+    change = figures.change(task)
+    limit = verdict.threshold if verdict.rule == "classic" else None
+    sign = "<" if metric.higher_is_better else ">"
+    return [
+        Text(outcome.value, style=style_of(outcome)),
+        Text(clean(task.result.task)),
+        Text(figures.shown_value(task)),
+        Text("-" if interval is None else figures.span(interval, metric)),
+        Text("-" if verdict.reference is None else figures.figure(verdict.reference, metric)),
+        Text("-" if change is None else figures.signed(change, metric)),
+        Text("-" if limit is None else f"{sign} {figures.figure(limit, metric)}"),
+    ]
