@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from rich.text import Text
 
@@ -12,7 +13,7 @@ from serve_eval.report.summary.summary_task import SummaryTask
 from serve_eval.report.text import clean
 from serve_eval.schema import Verdict, VerdictOutcome
 
-STYLES = {
+STYLES: Final[Mapping[str, str]] = {
     VerdictOutcome.PASS: "bold green",
     VerdictOutcome.FAIL: "bold red",
     VerdictOutcome.ERROR: "bold red",
@@ -27,7 +28,7 @@ def badge(outcome: str, style: str) -> Text:
     return Text().append(f" {outcome} ", style=f"{style} reverse")
 
 
-def style_of(outcome: VerdictOutcome) -> str:
+def style_of(outcome: str) -> str:
     """Return the colour of an outcome."""
     return STYLES.get(outcome, OTHER)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from serve_eval.report import lines
 from serve_eval.report.attribution import sentences
@@ -55,6 +56,19 @@ def print_tasks(tasks: Sequence[SummaryTask], console: Console) -> None:
         if line:
             print_rows(console, [("", line)])
         print_rows(console, rows_of(task))
+
+
+def print_table_of_runs(reports: Mapping[str, Report], console: Console) -> None:
+    """Print a table with a row for each task of some runs, by their names."""
+    columns: tuple[str, ...] = ("run", *COLUMNS)
+    rows = [
+        [Text(name), *cells(summarise_task(task))]
+        for name, report in reports.items()
+        for task in report.tasks
+    ]
+    if len({row[2].plain for row in rows}) == 1:  # the task's name says nothing
+        columns, rows = (*columns[:2], *columns[3:]), [[*row[:2], *row[3:]] for row in rows]
+    console.print(*fit_tables(columns, rows, console.width), sep="\n\n")
 
 
 def _print_details(task: SummaryTask, console: Console) -> None:

@@ -43,8 +43,6 @@ def cells(task: SummaryTask) -> list[Text]:
     outcome = verdict.outcome
     interval = task.result.interval
     change = figures.change(task)
-    limit = verdict.threshold if verdict.rule == "classic" else None
-    sign = "<" if metric.higher_is_better else ">"
     return [
         Text(outcome.value, style=style_of(outcome)),
         Text(clean(task.result.task)),
@@ -52,5 +50,14 @@ def cells(task: SummaryTask) -> list[Text]:
         Text("-" if interval is None else figures.span(interval, metric)),
         Text("-" if verdict.reference is None else figures.figure(verdict.reference, metric)),
         Text("-" if change is None else figures.signed(change, metric)),
-        Text("-" if limit is None else f"{sign} {figures.figure(limit, metric)}"),
+        Text(clean(_limit(task))),
     ]
+
+
+def _limit(task: SummaryTask) -> str:
+    """Return the values that fail, or the rule if it is no comparison with a threshold."""
+    verdict, metric = task.verdict, task.result.metric
+    if verdict.rule != "classic" or verdict.threshold is None:
+        return "-" if verdict.rule == "none" else verdict.rule
+    sign = "<" if metric.higher_is_better else ">"
+    return f"{sign} {figures.figure(verdict.threshold, metric)}"
