@@ -19,6 +19,8 @@ STYLES: Final[Mapping[str, str]] = {
     VerdictOutcome.ERROR: "bold red",
 }
 OTHER = "bold yellow"
+AROUND = 18
+"""Width of the label and of the ends of the drawn line."""
 WIDEST = 72
 """Width of the drawn line at most, without its labels."""
 
@@ -83,7 +85,7 @@ def axis_of(task: SummaryTask, marks: Marks, width: int) -> str | None:
     if value is None or result.failed or not figures.in_points(result.metric):
         return None
     return draw_axis(
-        min(WIDEST, width - 12),
+        min(WIDEST, width - AROUND),
         marks,
         value=value,
         interval=result.interval,

@@ -47,7 +47,7 @@ def rows_of(task: SummaryTask) -> Iterator[Row]:
         yield "e.g.", describe_example(task.example, result.task)
     if result.modes:
         yield "wrong by", ", ".join(f"{mode} {n}" for mode, n in result.modes.items())
-    if task.acceptance is not None and verdict.acceptance is not None:
+    if task.acceptance is not None:
         yield "drafts", lines.acceptance(task.acceptance, verdict.acceptance)
     if result.stability is not None:
         yield "repeats", lines.stability(result.stability)

@@ -95,7 +95,10 @@ def _explain(task: ComparedTask, console: Console) -> None:
     """Print the rows of a task that only a comparison has."""
     rows = [*_drop(task), *_answers(task), *_first_differences(task)]
     if task.exact is not None:
-        rows += [("tokens", line) for line in describe_equality(task.exact)]
+        rows += [
+            ("" if line.startswith(" ") else "tokens", line)
+            for line in describe_equality(task.exact)
+        ]
     print_rows(console, rows)
     for flip in task.flips[:SHOWN]:
         _flip(task.task, flip, console)
