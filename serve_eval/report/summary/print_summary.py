@@ -18,7 +18,7 @@ from serve_eval.report.summary.next_steps import next_steps
 from serve_eval.report.summary.print_rows import print_rows
 from serve_eval.report.summary.rows import Row, rows_of, warnings_of
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
-from serve_eval.report.summary.table import COLUMNS, cells, title
+from serve_eval.report.summary.table import COLUMNS, cells, lay_out, title
 from serve_eval.schema import Attribution, Load, Report, VerdictOutcome
 from serve_eval.verdicts.references import spec_text
 
@@ -48,7 +48,7 @@ def print_tasks(tasks: Sequence[SummaryTask], console: Console) -> None:
     marks = choose_marks(console)
     if len(tasks) > 1:
         console.print(title(tasks), soft_wrap=True)
-        console.print(*fit_tables(COLUMNS, list(map(cells, tasks)), console.width), sep="\n\n")
+        _print_table(COLUMNS, list(map(cells, tasks)), console)
         return
     for task in tasks:
         line = axis_of(task, marks, console.width)
@@ -68,7 +68,12 @@ def print_table_of_runs(reports: Mapping[str, Report], console: Console) -> None
     ]
     if len({row[2].plain for row in rows}) == 1:  # the task's name says nothing
         columns, rows = (*columns[:2], *columns[3:]), [[*row[:2], *row[3:]] for row in rows]
-    console.print(*fit_tables(columns, rows, console.width), sep="\n\n")
+    _print_table(columns, rows, console)
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Text]], console: Console) -> None:
+    laid_out = lay_out(columns, rows, console.width)
+    console.print(*fit_tables(*laid_out, console.width), sep="\n\n")
 
 
 def _print_details(task: SummaryTask, console: Console) -> None:

@@ -13,6 +13,10 @@ from serve_eval.report.summary.summary_task import SummaryTask
 from serve_eval.report.text import clean
 from serve_eval.schema import VerdictOutcome
 
+SHORTEST = 12
+"""Characters of a name that are shown at least."""
+GAP = 2
+"""Characters between two columns."""
 COLUMNS = ("verdict", "task", "value", "95 %", "reference", "change", "fails")
 ORDER = (
     VerdictOutcome.FAIL,
@@ -35,6 +39,38 @@ def title(tasks: Sequence[SummaryTask]) -> Text:
     said = ", ".join(f"{counts[one]} {one.value}" for one in ORDER if counts[one])
     line.append(f"  {len(tasks)} tasks: {said}")
     return line
+
+
+def lay_out(
+    columns: Sequence[str], rows: Sequence[Sequence[Text]], width: int
+) -> tuple[Sequence[str], Sequence[Sequence[Text]]]:
+    """Return columns and rows that fit `width`, if that is possible.
+
+    The change is left out first, since value and reference show it; then names are shortened.
+    """
+    if _measure(columns, rows) > width:
+        kept = [i for i, name in enumerate(columns) if name != "change"]
+        columns, rows = [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    over = _measure(columns, rows) - width
+    if over > 0 and "task" in columns:
+        place = columns.index("task")
+        room = max(len(row[place]) for row in rows) - over
+        if room >= SHORTEST:
+            rows = [[*row[:place], _shorten(row[place], room), *row[place + 1 :]] for row in rows]
+    return columns, rows
+
+
+def _measure(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> int:
+    """Return the width of a table, with the gap after each column."""
+    return sum(
+        max(len(name), *(len(row[i]) for row in rows)) + GAP for i, name in enumerate(columns)
+    )
+
+
+def _shorten(name: Text, room: int) -> Text:
+    if len(name) <= room:
+        return name
+    return Text(f"{name.plain[: room - 3]}...")
 
 
 def cells(task: SummaryTask) -> list[Text]:

@@ -181,6 +181,18 @@ def test_several_tasks_are_a_table_with_details_of_the_red_ones() -> None:
     assert " drop     29.8 to 39.4" in shown
 
 
+def test_a_table_fits_eighty_columns_by_leaving_out_the_change_and_shortening_names() -> None:
+    long = named("passkey_retrieval_of_128_thousand_tokens", _passes())
+    wide = show(long, named("mmlu", task()), width=120).splitlines()
+    assert "change" in wide[1].split()
+    assert wide[2].split()[1] == long.result.task
+    narrow = show(long, named("mmlu", task()), width=70).splitlines()
+    assert "change" not in narrow[1].split()
+    assert narrow[2].split()[1].startswith("passkey_ret")
+    assert narrow[2].split()[1].endswith("...")
+    assert narrow[2].split()[2:] == ["83.4", "79.9", "to", "86.4", "83.8", "<", "78.6"]
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_a_terminal_is_never_wider_than_its_columns_and_no_word_breaks(width: int) -> None:
     red = task(verdict=replace(VERDICT, warnings=(LONG,), paired=None), reference=None)
