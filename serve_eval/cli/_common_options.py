@@ -22,6 +22,10 @@ RerunWhat = Annotated[
 RunAll = Annotated[bool, Setting("Same as --rerun all. Old answers are archived.")]
 Strict = Annotated[bool, Setting("Exit with code 1 instead of 3.")]
 JunitFile = Annotated[Path | None, Setting("Write the verdicts as a JUnit file.", metavar="FILE")]
+Verbose = Annotated[
+    bool,
+    Setting("Add every figure of the test, the protocol and the times.", flags=("--verbose", "-v")),
+]
 ReportAsJson = Annotated[bool, Setting("Print the report as one JSON object.", flags=("--json",))]
 
 

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console
-
     from serve_eval.schema import Comparison, Report
 
 
-def draw_report(report: Report, out_dir: Path) -> None:
-    """Print the report of a run."""
-    from serve_eval.cli._streams import draw
+def draw_report(report: Report, out_dir: Path, *, verbose: bool = False) -> None:
+    """Print the summary of a run; with `verbose`, the details below it."""
+    from serve_eval.cli._streams import draw, emit
+    from serve_eval.report.summary import print_summary
     from serve_eval.report.terminal import render
 
-    draw(lambda console: render(report, out_dir, console))
-    _draw_slices(out_dir, report.exit_code, report.plan.include_path)
+    slices = _name_slices(out_dir, report.exit_code, report.plan.include_path)
+    draw(lambda console: print_summary(report, out_dir, console, slices))
+    if verbose:
+        emit("\n")
+        draw(lambda console: render(report, out_dir, console))
 
 
 def check_junit(file: Path | None) -> None:
@@ -51,24 +53,16 @@ def draw_comparison(comparison: Comparison, out_dir: Path) -> None:
     from serve_eval.cli._streams import draw
     from serve_eval.workflows.compare.text import render
 
-    draw(lambda console: render(comparison, out_dir, console))
-    _draw_slices(out_dir, comparison.exit_code)
+    slices = _name_slices(out_dir, comparison.exit_code)
+    draw(lambda console: render(comparison, out_dir, console, slices))
 
 
-def _draw_slices(out_dir: Path, exit_code: int, include_path: Sequence[str] = ()) -> None:
+def _name_slices(out_dir: Path, exit_code: int, include_path: Sequence[str] = ()) -> list[str]:
+    """Return sentences about where a red result lost its score."""
     from serve_eval.verdicts.exit_code import FAIL
 
     if exit_code != FAIL:
-        return
-    from serve_eval.cli._streams import draw
-    from serve_eval.report.layout import say
+        return []
     from serve_eval.workflows.diagnose.story import name_slices
 
-    lines = name_slices(out_dir, include_path=include_path)
-
-    def write(console: Console) -> None:
-        for line in lines:
-            say(console, line)
-
-    if lines:
-        draw(write)
+    return list(name_slices(out_dir, include_path=include_path))

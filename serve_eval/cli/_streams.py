@@ -84,6 +84,14 @@ def emit(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), _reserved[0].fileno() if _reserved else 1)
 
 
+class _Buffer(io.StringIO):
+    """Text for standard output, with the encoding of that, which says what can be drawn."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return _stdout().encoding or "utf-8"
+
+
 def draw(render: Callable[[Console], None]) -> None:
     """Write to standard output what `render` prints on a console of its width.
 
@@ -91,8 +99,9 @@ def draw(render: Callable[[Console], None]) -> None:
     """
     from rich.console import Console
 
-    buffer = io.StringIO()  # rich's capture writes to a standard output that may be broken
-    terminal, width = is_terminal(), Console().width
+    buffer = _Buffer()  # rich's capture writes to a standard output that may be broken
+    terminal = is_terminal() or bool(os.environ.get("FORCE_COLOR"))
+    width = Console().width
     if terminal and "COLUMNS" not in os.environ:
         with suppress(OSError):  # rich reads only descriptors 0 to 2
             width = os.get_terminal_size(_stdout().fileno()).columns or width

@@ -23,10 +23,12 @@ def demo(
     """
     from datetime import UTC, datetime
 
-    from serve_eval.cli._streams import emit
+    from serve_eval.cli._streams import draw, emit
     from serve_eval.cli.run import execute
     from serve_eval.errors import RunFolderError
     from serve_eval.evaluation.storage.file_names import PAGE_FILE
+    from serve_eval.evaluation.storage.reports.report_file import read_report
+    from serve_eval.report.summary import print_table_of_runs
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.demo import acts
 
@@ -35,7 +37,7 @@ def demo(
         raise RunFolderError(
             f"{folder} exists and is not an empty folder", hint="Choose another with -o."
         )
-    as_expected, pages = True, []
+    as_expected, pages, reports = True, [], {}
     for act in acts():
         emit(f"\n{act.title}\n\n")
         code = execute(act.plan, folder / act.name)
@@ -43,6 +45,9 @@ def demo(
             raise typer.Exit(code)
         as_expected = as_expected and code == act.expected
         pages.append(folder / act.name / PAGE_FILE)
+        reports[act.name] = read_report(folder / act.name)
+    emit("\nThe five runs:\n\n")
+    draw(lambda console: print_table_of_runs(reports, console))
     emit("\nThe reports as pages:\n" + "".join(f"  {page}\n" for page in pages))
     emit("Next: serve-eval run --base-url http://HOST:8000 --model NAME --tasks gsm8k\n")
     raise typer.Exit(0 if as_expected else 1)

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import ReportAsJson, Strict
+from serve_eval.cli._common_options import ReportAsJson, Strict, Verbose
 from serve_eval.cli._include import folders_of
 from serve_eval.cli._options import command, settings_of
 from serve_eval.evaluation.plan.shared_options import (
@@ -58,6 +58,7 @@ class MergedOptions:
     ] = None
     include_path: IncludePath = None
     strict: Strict = False
+    verbose: Verbose = False
     as_json: ReportAsJson = False
 
 
@@ -77,14 +78,14 @@ def merge(
 
     Exit codes: the same as for `serve-eval run`.
     """
+    from serve_eval.cli._red_results import draw_report
     from serve_eval.cli._run_plan import new_folder
-    from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.cli._streams import emit, say
     from serve_eval.evaluation.plan.resolve import resolve
     from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.storage.reports.report_file import report_text
     from serve_eval.evaluation.trust import adopt_code
     from serve_eval.report.page import write_page
-    from serve_eval.report.terminal import render
     from serve_eval.workflows.merge.merge import merge as merged
     from serve_eval.workflows.merge.merge import plan_of_whole
     from serve_eval.workflows.merge.shards import read_shards
@@ -101,5 +102,5 @@ def merge(
     if output.as_json:
         emit(report_text(out_dir))
     else:
-        draw(lambda console: render(report, out_dir, console))
+        draw_report(report, out_dir, verbose=output.verbose)
     raise typer.Exit(report.exit_code)

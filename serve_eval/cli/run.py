@@ -17,6 +17,7 @@ from serve_eval.cli._common_options import (
     RunAll,
     Strict,
     TrustPlan,
+    Verbose,
     rerun_of,
 )
 from serve_eval.cli._include import permissions
@@ -115,6 +116,7 @@ class EndingOptions:
     ] = None
     strict: Strict = False
     junit: JunitFile = None
+    verbose: Verbose = False
     as_json: ReportAsJson = False
 
 
@@ -204,6 +206,7 @@ def _evaluate(
         plan,
         out_dir,
         as_json=ending.as_json,
+        verbose=ending.verbose,
         strict=ending.strict,
         moved=moved,
         rerun=rerun,
@@ -233,6 +236,7 @@ def execute(
     out_dir: Path,
     *,
     as_json: bool = False,
+    verbose: bool = False,
     strict: bool = False,
     moved: bool = False,
     launching: Launching | None = None,
@@ -295,5 +299,5 @@ def execute(
     if as_json:
         emit(report_text(out_dir))
     else:
-        draw_report(report, out_dir)
+        draw_report(report, out_dir, verbose=verbose)
     return save_junit(report, junit)

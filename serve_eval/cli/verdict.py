@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import JunitFile, ReportAsJson, Strict
+from serve_eval.cli._common_options import JunitFile, ReportAsJson, Strict, Verbose
 from serve_eval.cli._include import folders_of
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._run_folder import name_run
@@ -49,6 +49,7 @@ class VerdictOutputOptions:
     include_path: IncludePath = None
     strict: Strict = False
     junit: JunitFile = None
+    verbose: Verbose = False
     as_json: ReportAsJson = False
 
 
@@ -65,14 +66,13 @@ def verdict(
     Exit codes: the same as for `serve-eval run`.
     """
 
-    from serve_eval.cli._red_results import check_junit, save_junit
-    from serve_eval.cli._streams import draw, emit
+    from serve_eval.cli._red_results import check_junit, draw_report, save_junit
+    from serve_eval.cli._streams import emit
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.evaluation.plan.resolve import resolve
     from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.evaluation.trust import to_read
-    from serve_eval.report.terminal import render
 
     check_junit(output.junit)
     plan = to_read(run, folders_of(output.include_path))
@@ -89,5 +89,5 @@ def verdict(
     if output.as_json:
         emit(pretty_json(report).decode())
     else:
-        draw(lambda console: render(report, run, console))
+        draw_report(report, run, verbose=output.verbose)
     raise typer.Exit(save_junit(report, output.junit))

@@ -48,6 +48,7 @@ def report_on(session: RunSession, warnings: Iterable[str], *, strict: bool) -> 
     loads = tuple(one.load for one in noted if one.load is not None)
     engine = engine_counters.join([one.engine for one in noted])
     run = RunFacts(
+        folder=folder,
         plan=plan,
         rule=load_verdict_rule(plan.verdict.name),
         judge=verdict_rule(plan.verdict),

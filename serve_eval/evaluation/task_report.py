@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from serve_eval.evaluation.attribution import latency
 from serve_eval.evaluation.attribution.from_run import attribute_task
@@ -13,6 +14,7 @@ from serve_eval.evaluation.judges import remarks as judge_remarks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.degradation import degradations
 from serve_eval.evaluation.results.degradation import describe as told_of
+from serve_eval.evaluation.results.examples import break_down_reference, pick_example
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
 from serve_eval.evaluation.storage.records.traces import Served
 from serve_eval.evaluation.task_run import TaskRun, random_order
@@ -47,6 +49,7 @@ class RunFacts:
     tasks in `looked_at` during the run, in this session or before.
     """
 
+    folder: Path
     plan: Plan
     rule: VerdictRule
     judge: Callable[..., Verdict]
@@ -81,6 +84,7 @@ def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
     )
     worse = _degradations(task_run, run)
     who = _attribution(task_run, run)
+    before, means = break_down_reference(p.task, p.dataset, p.reference)
     extra = _warnings(task_run, run, result, judges, worse, who)
     return TaskReport(
         spec=p.spec,
@@ -95,6 +99,8 @@ def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
         degradations=worse,
         judges=judges,
         attribution=who,
+        reference_breakdown=before,
+        example=pick_example(run.folder, accumulator, means),
     )
 
 

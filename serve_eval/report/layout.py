@@ -37,9 +37,10 @@ def fit_tables(names: Sequence[str], cells: Sequence[Sequence[Text]], width: int
 
 def _table(rows: Sequence[Sequence[Text]], *, turned: bool = False) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
+    last = None if turned else len(rows[0]) - 1
     for i in range(len(rows[0])):
         table.add_column(
-            justify="left" if i == 0 or (i == len(rows[0]) - 1 and not turned) else "right",
+            justify="left" if i in (0, last) or rows[0][i].plain == "task" else "right",
             no_wrap=True,
         )
     for row in rows:

@@ -85,13 +85,11 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
     if report.plan.integration_test:
         say(console, "INTEGRATION TEST: ONE SAMPLE PER TASK, NOTHING WAS JUDGED")
     say(console, f"run folder: {out_dir}")
-    if any(task.verdict.outcome in RED for task in report.tasks):
-        say(console, diagnose_hint(out_dir))
 
 
-def diagnose_hint(out_dir: Path) -> str:
-    """Return the line that names the next step after a red verdict."""
-    return f"to find the cause: serve-eval diagnose {shlex.quote(str(out_dir))}"
+def diagnose_command(out_dir: Path) -> str:
+    """Return the command that explains a red verdict."""
+    return f"serve-eval diagnose {shlex.quote(str(out_dir))}"
 
 
 def _cells(task: TaskReport) -> list[Text]:

@@ -73,7 +73,7 @@ from serve_eval.schema.path import (
 from serve_eval.schema.plan import AccuracySpec, Connection, Limits, Order, Plan, Shard, Spec
 from serve_eval.schema.progress import Progress
 from serve_eval.schema.reference import Reference, ReferenceRuns
-from serve_eval.schema.report import Report, TaskReport
+from serve_eval.schema.report import Report, TaskReport, WrongExample
 from serve_eval.schema.result import ScorerError, Stability, TaskResult
 from serve_eval.schema.sample import (
     HOLDOUT,
@@ -306,6 +306,7 @@ __all__ = [
     "WorkerFigures",
     "WorkerShare",
     "WorkerTimes",
+    "WrongExample",
     "file_stem",
     "is_mutable",
     "no_breakdown",

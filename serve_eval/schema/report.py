@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from serve_eval.schema.attribution import Attribution
 from serve_eval.schema.degradation import Degradation
@@ -20,12 +20,22 @@ from serve_eval.schema.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WrongExample:
+    """A wrong answer to show: the sample, what was extracted from its answer, and the target."""
+
+    id: str
+    answer: str | None
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
     """One task of a report: what was asked, what was answered, and the verdict.
 
     `isolations` are those in which answers ran, in the order of their first use. `degradations`
     show from when on the run became worse, `judges` the judges of the answers, `attribution` the
-    workers that took part in them (None: not known).
+    workers that took part in them (None: not known). `reference_breakdown` is the result's
+    breakdown of the reference's scores on the same prompts, if they are known.
     """
 
     spec: Spec
@@ -40,6 +50,8 @@ class TaskReport:
     degradations: tuple[Degradation, ...] = ()
     judges: tuple[JudgeReport, ...] = ()
     attribution: Attribution | None = None
+    reference_breakdown: Mapping[str, object] = field(default_factory=dict)
+    example: WrongExample | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,8 @@ class TaskResult:
     monotone. Each repeat counts as a sample, and `stability` shows how they agree. `aggregation` is
     the name of the function that made the value of the scores; `secondary` are further values in
     points. `modes` counts in which ways answers failed, for a task that reports them.
+    `interval` is that of the value with 95 % confidence, for questions like these, with missing
+    answers at their best and worst (None: after an early stop, or if it cannot be computed).
     `scorer_errors` caused the failures of that kind, the most frequent first. `hook_errors` are
     errors of the task's other functions, whose figures are left out.
     """
@@ -82,6 +84,7 @@ class TaskResult:
     modes: Mapping[str, int] = field(default_factory=dict)
     scorer_errors: tuple[ScorerError, ...] = ()
     hook_errors: tuple[str, ...] = ()
+    interval: tuple[float, float] | None = None
 
     @property
     def unparsed(self) -> int:

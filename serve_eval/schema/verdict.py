@@ -30,7 +30,8 @@ class PairedComparison:
     Values are in points; negative is worse. `difference` is the mean over the complete pairs, `p`
     that of "no drop"; a drop beyond `lower` is excluded at 1 - `alpha` (None: none is). `down` and
     `up` count changes from right to wrong and from wrong to right against the reference's first
-    run, if answers are right or wrong. `margin` is the drop that matters. `finding` is PASS,
+    run, if answers are right or wrong. `interval` is the two-sided one of the difference with 95 %
+    confidence (None: nothing is excluded). `margin` is the drop that matters. `finding` is PASS,
     SMALL_DROP (proven, and excluded from reaching the margin), FAIL or INCONCLUSIVE, with its
     reasons.
 
@@ -64,6 +65,7 @@ class PairedComparison:
     cochran_p: float | None = None
     inflation: float = 1.0
     anchors: AnchorComparison | None = None
+    interval: tuple[float, float] | None = None
 
 
 class VerdictOutcome(StrEnum):

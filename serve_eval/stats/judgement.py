@@ -20,6 +20,7 @@ from serve_eval.stats.finding import PairedFinding, Range, finding
 from serve_eval.stats.inputs import check_level, check_margin
 from serve_eval.stats.pairs import Pairs, RunEffect
 from serve_eval.stats.run_effects import run_effect
+from serve_eval.stats.wilson import INTERVAL_ALPHA
 
 MIN_UNITS = 10
 """Least number of independent pairs, or clusters of them, for a conclusion. Fewer do not test a
@@ -44,13 +45,15 @@ class Reason(StrEnum):
 class PairedTest:
     """The result of a paired comparison.
 
-    Every effect is in the unit of the scores; negative is worse.
+    Every effect is in the unit of the scores; negative is worse. `bounds` are one-sided, at the
+    level of the test; `interval` encloses the true difference with 95 % confidence.
     """
 
     finding: PairedFinding
     reasons: tuple[Reason, ...]
     test: DropTest
     bounds: Bounds
+    interval: Bounds
     noninferior: MarginTest
     equivalent: MarginTest
     run_effect: RunEffect | None = None
@@ -93,6 +96,7 @@ def judge(
         reasons=reasons,
         test=test,
         bounds=ends,
+        interval=bounds(pairs, INTERVAL_ALPHA / 2.0, inflation),
         noninferior=noninferiority(pairs, margin, alpha, inflation, ends=ends),
         equivalent=equivalence(pairs, margin, alpha, inflation, ends=ends),
         run_effect=effect,

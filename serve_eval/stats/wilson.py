@@ -13,6 +13,9 @@ from statistics import NormalDist
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.inputs import check_level
 
+INTERVAL_ALPHA = 0.05
+"""1 minus the confidence of the two-sided intervals that are shown. No verdict uses it."""
+
 
 def wilson(total: float, n: int, alpha: float) -> tuple[float, float]:
     """Return the two-sided 1 - alpha interval of the mean of n scores with the sum `total`.

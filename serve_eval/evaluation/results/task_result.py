@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.results.interval import interval
 from serve_eval.evaluation.results.sample_table import (
     FAILURE_CODES,
     OUTCOME_CODES,
@@ -87,6 +88,7 @@ def task_result(
             sorted(((m, n) for m, n in modes.items() if n), key=lambda item: (-item[1], item[0]))
         ),
         scorer_errors=errors,
+        interval=None if unknown else hooks.call("aggregation", lambda: interval(table), None),
         hook_errors=tuple(hooks.errors),
     )
 

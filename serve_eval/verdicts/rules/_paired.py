@@ -7,6 +7,7 @@ import math
 from serve_eval.errors import PlanError
 from serve_eval.schema import AnchorComparison, PairedComparison, TaskResult
 from serve_eval.stats.anchors import AnchorTest
+from serve_eval.stats.bounds import Bounds
 from serve_eval.stats.drop import Method
 from serve_eval.stats.judgement import judge
 from serve_eval.stats.pairs import Pairs
@@ -61,6 +62,7 @@ def compare(
         cochran_p=None if told.run_effect is None else told.run_effect.p,
         inflation=1.0 if told.run_effect is None else told.run_effect.inflation,
         anchors=None if told.anchors is None else _anchors(told.anchors),
+        interval=_interval(scale, told.interval),
     )
 
 
@@ -93,6 +95,11 @@ def _anchors(found: AnchorTest) -> AnchorComparison:
         p=found.test.p,
         p_range=found.test.p_range,
     )
+
+
+def _interval(scale: float, ends: Bounds) -> tuple[float, float] | None:
+    lower, upper = _points(scale, ends.lower), _points(scale, ends.upper)
+    return None if lower is None or upper is None else (lower, upper)
 
 
 def _points(scale: float, value: float) -> float | None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from serve_eval.evaluation.agreement.words import conclusion
-from serve_eval.evaluation.storage.file_names import COMPARISON
-from serve_eval.report.layout import fit_tables, say
-from serve_eval.report.lines import anchors_text, describe_paired, seconds
-from serve_eval.report.terminal import RED, attribution, diagnose_hint
+from serve_eval.report.layout import say
+from serve_eval.report.lines import anchors_text, seconds
+from serve_eval.report.summary import Row, SummaryTask, brief, expected, print_rows, print_tasks
+from serve_eval.report.terminal import RED, attribution, diagnose_command
 from serve_eval.schema import (
     Agreement,
     ComparedSide,
@@ -21,51 +20,56 @@ from serve_eval.schema import (
     Comparison,
     Flip,
     SelfFlips,
-    VerdictOutcome,
-    is_mutable,
 )
 from serve_eval.workflows.compare.exact_text import describe_equality
 from serve_eval.workflows.compare.places import draw_places
 
-SHOWN = 5
+SHOWN = 3
 """Number of flips printed with their texts; comparison.json has more."""
-_COLUMNS = ("task", "n", "A", "B", "difference", "worse", "better", "identical", "verdict")
-_STYLES = {
-    VerdictOutcome.PASS: "bold green",
-    VerdictOutcome.FAIL: "bold red",
-    VerdictOutcome.ERROR: "bold red",
-}
 
 
-def render(comparison: Comparison, out_dir: Path, console: Console) -> None:
-    """Print the table of verdicts and its explanation."""
-    for line in _about_sides(comparison):
-        say(console, line)
-    console.print(
-        *fit_tables(_COLUMNS, list(map(_cells, comparison.tasks)), console.width), sep="\n\n"
-    )
+def render(
+    comparison: Comparison, out_dir: Path, console: Console, slices: Sequence[str] = ()
+) -> None:
+    """Print the verdicts, what is behind them, and what to do next.
+
+    `slices` are sentences that name where B lost its score.
+    """
+    tasks = list(map(_summarise, comparison.tasks))
+    print_tasks(tasks, console)
     for task in comparison.tasks:
+        if len(tasks) > 1:
+            say(console, task.task)
         _explain(task, console)
-    for line in _warnings(comparison):
-        say(console, line)
-    say(console, f"comparison: {out_dir / COMPARISON}")
+    only = f"{comparison.tasks[0].task}: " if len(tasks) == 1 else ""
+    print_rows(console, (("where", line.removeprefix(only)) for line in slices))
+    print_rows(console, _about_sides(comparison))
+    print_rows(console, (("warning", line) for line in _warnings(comparison)))
+    print_rows(console, [("folder", str(out_dir))])
     if any(task.verdict.outcome in RED for task in comparison.tasks):
-        say(console, diagnose_hint(out_dir))
+        print_rows(console, [("next", diagnose_command(out_dir))], style="bold")
 
 
-def _about_sides(comparison: Comparison) -> Iterator[str]:
+def _summarise(task: ComparedTask) -> SummaryTask:
+    return SummaryTask(
+        result=task.b, verdict=task.verdict, before=task.a.breakdown, names=("B", "A")
+    )
+
+
+def _about_sides(comparison: Comparison) -> Iterator[Row]:
     """Yield what is compared, and in which servers the sides differ."""
     a, b = comparison.a, comparison.b
     for name, side in (("A", a), ("B", b)):
-        yield f"{name}: {_side(side)}"
+        yield name, _side(side)
     for name, side, other in (("A", a, b), ("B", b, a)):
         yield from (
-            f"{name}: {kind}: {what}"
+            (name, f"{kind}: {what}")
             for kind, what in side.servers.items()
             if other.servers.get(kind) != what
         )
     if a.hidden_retries or b.hidden_retries:
-        yield f"hidden retries of the orchestrator, A | B: {_retries(a)} | {_retries(b)}"
+        retries = f"A | B: {_retries(a)} | {_retries(b)}"
+        yield "retries", f"hidden retries of the orchestrator, {retries}"
 
 
 def _warnings(comparison: Comparison) -> Iterator[str]:
@@ -87,81 +91,57 @@ def _retries(side: ComparedSide) -> str:
     )
 
 
-def _cells(task: ComparedTask) -> list[Text]:
-    outcome = task.verdict.outcome
-    return [*map(Text, _row(task)), Text(outcome.value, style=_STYLES.get(outcome, "bold yellow"))]
-
-
-def _row(task: ComparedTask) -> list[str]:
-    agreed = task.agreement
-    share = f"{agreed.identical / agreed.prompts:.1%}" if agreed.prompts else "-"
-    paired = task.verdict.paired
-    difference = "-" if paired is None else f"{paired.difference:+.3f}"
-    values = ["-" if value is None else f"{value:.3f}" for value in (task.a.value, task.b.value)]
-    return [
-        task.task,
-        str(task.a.planned),
-        *values,
-        difference,
-        str(task.worse),
-        str(task.better),
-        share,
-    ]
-
-
 def _explain(task: ComparedTask, console: Console) -> None:
-    """Print the details behind the row of a task."""
-    for line in (*_drop(task), *_answers(task), *_service(task), *_first_differences(task)):
-        say(console, f"{task.task}: {line}")
+    """Print the rows of a task that only a comparison has."""
+    rows = [*_drop(task), *_answers(task), *_first_differences(task)]
     if task.exact is not None:
-        for line in describe_equality(task.exact):
-            say(console, line if line.startswith(" ") else f"{task.task}: {line}")
+        rows += [
+            ("" if line.startswith(" ") else "tokens", line)
+            for line in describe_equality(task.exact)
+        ]
+    print_rows(console, rows)
     for flip in task.flips[:SHOWN]:
         _flip(task.task, flip, console)
     left = task.worse + task.better - min(SHOWN, len(task.flips))
     if left > 0 and task.flips:
-        say(
-            console,
-            f"{task.task}: and {left} more flips; comparison.json has {len(task.flips)} with their"
-            " texts",
-        )
+        more = f"and {left} more flips; comparison.json has {len(task.flips)} with their texts"
+        print_rows(console, [("", more)])
     _places(task, console)
+    print_rows(console, _service(task))
     for side, workers in zip("AB", task.attributions, strict=True):
         if workers is not None:
             attribution(workers, f"{task.task}: {side}", console)
-    for reason in task.verdict.reasons:
-        say(console, f"{task.task}: {reason}")
-    for warning in (*task.verdict.warnings, *task.warnings):
-        say(console, f"{task.task}: warning: {warning}")
+    print_rows(console, (("warning", warning) for warning in task.warnings))
 
 
-def _drop(task: ComparedTask) -> Iterator[str]:
-    """Yield the result of the paired comparison for a drop."""
+def _drop(task: ComparedTask) -> Iterator[Row]:
+    """Yield what the paired comparison excludes."""
     if (told := task.verdict.paired) is None:
         return
     kept = ", and so is a rise of that size" if told.equivalent else ""
     no = "is" if told.noninferior else "is not"
-    yield describe_paired(told).replace("1 reference run", "A")
+    yield "margin", f"a drop of {told.margin:.3f} points {no} excluded{kept}"
     if told.anchors is not None:
-        yield anchors_text(told.anchors).replace("reference run", "run of A")
-    yield f"a drop of {told.margin:.3f} points (the margin) {no} excluded{kept}"
+        yield "anchors", anchors_text(told.anchors).replace("reference run", "run of A")
 
 
-def _answers(task: ComparedTask) -> Iterator[str]:
+def _answers(task: ComparedTask) -> Iterator[Row]:
     """Yield how far the answers of both sides agree, and those of the side that was asked twice."""
+    parted = task.text_places
+    where = (
+        ""
+        if parted is None
+        else f"; {parted.texts} first differ at character {parted.median_character:g} (median;"
+        f" {parted.median_share:.0%} of the longer text), {parted.at_start} at the first one"
+    )
     if task.agreement.prompts:
-        yield f"texts of A and B: {_agreement(task.agreement)}"
-    if (parted := task.text_places) is not None:
-        yield (
-            f"{parted.texts} texts first differ at character {parted.median_character:g} (median;"
-            f" {parted.median_share:.0%} of the longer text), {parted.at_start} at the first one"
-        )
+        yield "texts", f"{_agreement(task.agreement)}{where}"
     if task.itself is not None:
-        yield _itself(task.itself)
+        yield "noise", _itself(task.itself)
     yield from _effects(task)
 
 
-def _effects(task: ComparedTask) -> Iterator[str]:
+def _effects(task: ComparedTask) -> Iterator[Row]:
     """Yield how often each side differs from itself, next to how often A differs from B."""
     own = [
         f"{name} from itself on {_differing(agreed)}"
@@ -169,14 +149,15 @@ def _effects(task: ComparedTask) -> Iterator[str]:
         if agreed is not None and agreed.prompts
     ]
     if own and task.agreement.prompts:
-        yield f"answers differ: {', '.join(own)}, A from B on {_differing(task.agreement)}"
+        said = f"{', '.join(own)}, A from B on {_differing(task.agreement)}"
+        yield "differ", f"answers differ: {said}"
 
 
 def _differing(agreed: Agreement) -> str:
     return f"{agreed.different} of {agreed.prompts} ({agreed.different / agreed.prompts:.1%})"
 
 
-def _service(task: ComparedTask) -> Iterator[str]:
+def _service(task: ComparedTask) -> Iterator[Row]:
     """Yield latencies and token counts of both sides."""
     for what, pick in (
         ("latency", "latency_s"),
@@ -188,13 +169,13 @@ def _service(task: ComparedTask) -> Iterator[str]:
             shown = " | ".join(
                 ", ".join(f"{key} {seconds(value)}" for key, value in one.items()) for one in times
             )
-            yield f"{what}, A | B: {shown}"
+            yield "speed", f"{what}, A | B: {shown}"
     tokens = [traffic.completion_tokens for traffic in task.traffic]
     if any(tokens):
-        yield f"generated tokens, A | B: {tokens[0]} | {tokens[1]}"
+        yield "length", f"generated tokens, A | B: {tokens[0]} | {tokens[1]}"
 
 
-def _first_differences(task: ComparedTask) -> Iterator[str]:
+def _first_differences(task: ComparedTask) -> Iterator[Row]:
     """Yield the kinds of the first different tokens of the flips."""
     if kinds := Counter(flip.divergence.kind for flip in task.flips if flip.divergence is not None):
         counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
@@ -202,9 +183,8 @@ def _first_differences(task: ComparedTask) -> Iterator[str]:
             (f.divergence.why for f in task.flips if f.divergence is not None and f.divergence.why),
             "",
         )
-        yield (
-            f"first different tokens of {kinds.total()} flips: {counts}{f' ({why})' if why else ''}"
-        )
+        because = f" ({why})" if why else ""
+        yield "flips", f"first different tokens of {kinds.total()} flips: {counts}{because}"
 
 
 def _agreement(agreed: Agreement) -> str:
@@ -234,50 +214,38 @@ def _itself(told: SelfFlips) -> str:
 def _flip(task: str, flip: Flip, console: Console) -> None:
     before, after = flip.scores
     answers = " -> ".join(
-        "nothing extracted" if answer is None else repr(answer) for answer in flip.answers
+        "nothing readable" if answer is None else brief(answer) for answer in flip.answers
     )
-    say(
-        console,
-        f"{task}: {flip.id}: {before:g} -> {after:g}, {answers}; target"
-        f" {_brief(_target(task, flip.target))}",
-    )
-    if (place := flip.first_difference) is not None:
-        say(console, f"  from character {place.character} (word {place.word}) on, A: {place.a!r}")
-        say(
-            console,
-            f"  {' ' * len(f'from character {place.character} (word {place.word}) on')}  B:"
-            f" {place.b!r}",
+    rows = [
+        (
+            "e.g.",
+            f"{flip.id}: {before:g} -> {after:g}: answered {answers}, expected"
+            f" {brief(expected(task, flip.target))}",
         )
+    ]
+    if (place := flip.first_difference) is not None:
+        start = f"from character {place.character} (word {place.word}) on"
+        rows.append(("", f"{start}, A: {place.a!r}"))
+        rows.append(("", f"{' ' * len(start)}  B: {place.b!r}"))
     looked = flip.divergence
     if looked is not None and looked.tokens is not None and looked.gaps is not None:
         (x, y), (at_a, at_b) = looked.tokens, looked.gaps
-        say(
-            console,
-            f"  token {looked.token}: {x!r} | {y!r}, preferred by {at_a:.3f} | {at_b:.3f} nats:"
-            f" {looked.kind}",
+        rows.append(
+            (
+                "",
+                f"token {looked.token}: {x!r} | {y!r}, preferred by {at_a:.3f} | {at_b:.3f} nats:"
+                f" {looked.kind}",
+            )
         )
+    print_rows(console, rows)
 
 
 def _places(task: ComparedTask, console: Console) -> None:
     """Print where the examined flips first differ."""
     if task.places is None:
         return
-    say(console, f"{task.task}: first different token of the examined flips (#: confident):")
+    say(console, " first different token of the examined flips (#: confident):")
     for line in draw_places(task.places):
         say(console, line)
     if task.places.reading:
-        say(console, f"{task.task}: {task.places.reading}")
-
-
-def _target(task: str, target: str) -> str:
-    """Return the expected answer, without the scorer that the target of a case also holds."""
-    if not is_mutable(task) or not target.startswith("{"):
-        return target
-    import msgspec
-
-    return msgspec.json.encode(msgspec.json.decode(target)["expected"]).decode()
-
-
-def _brief(text: str) -> str:
-    flat = " ".join(text.split())
-    return repr(flat if len(flat) <= 40 else f"...{flat[-37:]}")
+        print_rows(console, [("", task.places.reading)])

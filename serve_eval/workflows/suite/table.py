@@ -10,19 +10,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from serve_eval.report.summary import badge, style_of
 from serve_eval.report.text import clean
-from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome, WaiverState, WaiverUse
+from serve_eval.schema import SuiteReport, SuiteRow, WaiverState, WaiverUse
 
-_STYLES = {
-    VerdictOutcome.PASS: "bold green",
-    VerdictOutcome.FAIL: "bold red",
-    VerdictOutcome.ERROR: "bold red",
-}
 _TESTED = ("p", "p holm", "q")
 
 
 def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
-    """Print the suite. If the table is wider than the terminal, print one line per row."""
+    """Print the verdict and the table. If that is too wide, print one line per row."""
+    console.print(_title(report), soft_wrap=True)
     names = list(dict.fromkeys(key for row in report.rows for key in row.attributes))
     tested = any(row.p is not None for row in report.rows)
     columns = [
@@ -50,7 +47,7 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
             _say(
                 console,
                 f"{row.run}/{row.task}: {line[-1]}: {', '.join(named)}",
-                _STYLES.get(row.outcome),
+                style_of(row.outcome),
             )
     for text in _explanations(report):
         _say(console, text)
@@ -58,10 +55,15 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
         _say(console, _waiver(use))
     _say(console, f"reports of the runs: {out_dir}/runs/<run>/report.json")
     _say(console, f"suite folder: {out_dir}")
+
+
+def _title(report: SuiteReport) -> Text:
+    """Return the verdict of the suite, and how many of its tasks had which."""
     counts = Counter(_verdict(row) for row in report.rows)
     counted = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     total = f"{len(report.runs)} runs, {len(report.rows)} tasks"
-    _say(console, f"suite {report.name}: {report.verdict} ({total}: {counted})")
+    line = badge(report.verdict, style_of(report.verdict))
+    return line.append(clean(f"  suite {report.name}: {report.verdict} ({total}: {counted})"))
 
 
 def _table(
@@ -76,7 +78,7 @@ def _table(
             no_wrap=True,
         )
     for line, row in zip(cells, rows, strict=True):
-        style = "bold yellow" if row.waiver else _STYLES.get(row.outcome, "bold yellow")
+        style = "bold yellow" if row.waiver else style_of(row.outcome)
         table.add_row(*map(Text, line[:-1]), Text(line[-1], style=style))
     return table
 

@@ -1,0 +1,65 @@
+"""Find what a reader of a result wants to see next to it: a wrong answer, and the slices before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from serve_eval.evaluation.results.sample_table import OUTCOME_CODES, SampleTable
+from serve_eval.evaluation.storage.records.scores import score_records
+from serve_eval.schema import Dataset, Outcome, Reference, Task, WrongExample
+from serve_eval.verdicts.pairing import read_stored_runs
+
+
+def break_down_reference(
+    task: Task, dataset: Dataset, reference: Reference | None
+) -> tuple[Mapping[str, object], Sequence[float]]:
+    """Return the breakdown of the reference's scores on these prompts, and these scores.
+
+    A score is the mean over the reference's runs, NaN if one is missing. Both are empty if they are
+    not known.
+    """
+    stored = None if reference is None else read_stored_runs(dataset, reference)
+    if stored is None:
+        return {}, ()
+    runs = stored[0]
+    means = [math.fsum(scores) / len(runs) for scores in zip(*runs, strict=True)]
+    known = (
+        (sample, mean)
+        for sample, mean in zip(dataset.samples, means, strict=True)
+        if not math.isnan(mean)
+    )
+    try:
+        return task.breakdown(known), means
+    except Exception:  # a task's own function; the result names the errors that it makes
+        return {}, means
+
+
+def pick_example(
+    folder: Path, table: SampleTable, reference: Sequence[float]
+) -> WrongExample | None:
+    """Return a wrong answer, if there is one: the first of those that the reference had right.
+
+    Otherwise the first wrong one, or the first from which nothing was extracted. `reference` has
+    the reference's score of each prompt, or is empty.
+    """
+    sample = _pick(table, reference)
+    if sample is None:
+        return None
+    for line in score_records(folder, table.task.name, unfinished=True):
+        if line.id == sample:
+            return WrongExample(id=line.id, answer=line.answer, target=line.target)
+    return None
+
+
+def _pick(table: SampleTable, reference: Sequence[float]) -> str | None:
+    metric = table.task.metric
+    best = metric.hi if metric.higher_is_better else metric.lo
+    for outcome in (Outcome.WRONG, Outcome.UNPARSED):
+        code = OUTCOME_CODES[outcome]
+        places = [i for i, one in enumerate(table.outcomes) if one == code]
+        lost = (i for i in places if i < len(reference) and reference[i] == best)
+        if (i := next(lost, next(iter(places), None))) is not None:
+            return table.samples[i].id
+    return None

@@ -1,0 +1,80 @@
+"""Compute the interval of a task's value, for the population that its prompts are drawn from.
+
+* A mean of bounded scores: Wilson's interval (`stats/wilson.py`) of the means of the prompts.
+  Repeats of a prompt are no further prompts.
+* A mean of unbounded scores: Student's t.
+* Any other aggregation: the delete-a-group jackknife with Student's t (Kott 2001, "The
+  delete-a-group jackknife"). The groups are every 20th prompt.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from itertools import chain
+
+from serve_eval.evaluation.results.sample_table import SampleTable
+from serve_eval.schema import MEAN, Sample, Score
+from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson
+
+GROUPS = 20
+"""Number of groups of the jackknife, if there are so many prompts."""
+
+
+def interval(table: SampleTable) -> tuple[float, float] | None:
+    """Return the interval of the value in points with 95 % confidence.
+
+    Missing scores count as worst at the lower end and as best at the upper end. None if a score is
+    missing from an unbounded range or from an aggregation, or if a single prompt cannot show how
+    much prompts vary.
+    """
+    if not table.scored:
+        return None
+    metric = table.task.metric
+    if table.task.aggregation is MEAN and metric.lo is not None and metric.hi is not None:
+        ends = _bounded(table, metric.lo, metric.hi)
+    elif table.scored < len(table.samples):
+        return None
+    elif table.task.aggregation is MEAN:
+        means = [math.fsum(scores) / table.repeats for scores in zip(*table.runs(), strict=True)]
+        ends = _around(math.fsum(means) / len(means), _standard_error(means), len(means) - 1)
+    else:
+        ends = _jackknifed(table)
+    return None if ends is None else (metric.scale * ends[0], metric.scale * ends[1])
+
+
+def _bounded(table: SampleTable, lo: float, hi: float) -> tuple[float, float] | None:
+    span, prompts = hi - lo, len(table.samples) // table.repeats
+    known = math.fsum(table.values[i] - lo for i in table.list_scored_places()) / span
+    missing = len(table.samples) - table.scored
+    low, _ = wilson(known / table.repeats, prompts, INTERVAL_ALPHA)
+    _, high = wilson((known + missing) / table.repeats, prompts, INTERVAL_ALPHA)
+    return lo + span * low, lo + span * high
+
+
+def _jackknifed(table: SampleTable) -> tuple[float, float] | None:
+    """Return the interval from the values without one group of prompts each."""
+    of, prompts = table.task.aggregation.of, len(table.samples) // table.repeats
+    groups: list[list[tuple[Sample, Score]]] = [[] for _ in range(min(GROUPS, prompts))]
+    if (g := len(groups)) < 2:
+        return None
+    for i, pair in enumerate(table.pairs(range(len(table.samples)))):
+        groups[i % prompts % g].append(pair)
+    without = [
+        float(of(list(chain.from_iterable((*groups[:i], *groups[i + 1 :]))))) for i in range(g)
+    ]
+    error = math.sqrt((g - 1) ** 2 / g * statistics.variance(without))
+    return _around(float(of(list(chain.from_iterable(groups)))), error, g - 1)
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+
+
+def _around(value: float, error: float, df: int) -> tuple[float, float] | None:
+    """Return the interval by Student's t, or None if there is no finite one."""
+    from scipy.stats import t
+
+    half = float(t.ppf(1.0 - INTERVAL_ALPHA / 2.0, df)) * error if df > 0 else math.nan
+    return (value - half, value + half) if math.isfinite(half) else None

@@ -1,0 +1,60 @@
+"""Write numbers as a reader wants them: points with one decimal, p-values in words."""
+
+from __future__ import annotations
+
+from serve_eval.report.summary.summary_task import SummaryTask
+from serve_eval.schema import Metric
+
+POINTS = 100.0
+"""Scale of a metric whose values are points out of 100."""
+
+
+def in_points(metric: Metric) -> bool:
+    """Return True if the values of a metric are points out of 100."""
+    return (metric.scale, metric.lo, metric.hi) == (POINTS, 0.0, 1.0)
+
+
+def figure(value: float, metric: Metric) -> str:
+    """Return a value with one decimal, or with four digits if it is not in points."""
+    return f"{value:.1f}" if in_points(metric) else f"{value:.4g}"
+
+
+def signed(value: float, metric: Metric) -> str:
+    """Return a difference with its sign, like `figure`."""
+    return f"{value:+.1f}" if in_points(metric) else f"{value:+.4g}"
+
+
+def span(ends: tuple[float, float], metric: Metric) -> str:
+    """Return an interval: "80.3 to 86.8"."""
+    low, high = (figure(end, metric) for end in ends)
+    return low if low == high else f"{low} to {high}"
+
+
+def p_in_words(p: float) -> str:
+    """Return a p-value, in words if it is too small to be read."""
+    return "p below one in 10,000" if p < 0.0001 else f"p {p:.4f}"
+
+
+def count(n: int, one: str, more: str | None = None) -> str:
+    """Return a count with its noun: "1 answer", "1,319 answers"."""
+    return f"{n:,} {one if n == 1 else more or one + 's'}"
+
+
+def shown_value(task: SummaryTask) -> str:
+    """Return the value, its range if answers are missing, or the estimate of an early stop."""
+    result, verdict = task.result, task.verdict
+    early = verdict.early
+    if early is not None and early.stopped:
+        return "-" if early.estimate is None else f"~{figure(early.estimate, result.metric)}"
+    if result.failed and verdict.bounds is not None:
+        return span(verdict.bounds, result.metric)
+    value = verdict.evaluated if verdict.evaluated is not None else result.value
+    return "-" if value is None else figure(value, result.metric)
+
+
+def change(task: SummaryTask) -> float | None:
+    """Return value minus reference, or None if one of them is not known in full."""
+    value, reference = task.verdict.evaluated, task.verdict.reference
+    if value is None or reference is None or task.result.failed:
+        return None
+    return value - reference

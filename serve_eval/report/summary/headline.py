@@ -1,0 +1,94 @@
+"""Build the first line of a summary, and the line that draws its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from rich.text import Text
+
+from serve_eval.report.summary import figures
+from serve_eval.report.summary.axis import Marks, draw_axis
+from serve_eval.report.summary.summary_task import SummaryTask
+from serve_eval.report.text import clean
+from serve_eval.schema import Verdict, VerdictOutcome
+
+STYLES: Final[Mapping[str, str]] = {
+    VerdictOutcome.PASS: "bold green",
+    VerdictOutcome.FAIL: "bold red",
+    VerdictOutcome.ERROR: "bold red",
+}
+OTHER = "bold yellow"
+AROUND = 18
+"""Width of the label and of the ends of the drawn line."""
+WIDEST = 72
+"""Width of the drawn line at most, without its labels."""
+
+
+def badge(outcome: str, style: str) -> Text:
+    """Return the verdict as a block of colour."""
+    return Text().append(f" {outcome} ", style=f"{style} reverse")
+
+
+def style_of(outcome: str) -> str:
+    """Return the colour of an outcome."""
+    return STYLES.get(outcome, OTHER)
+
+
+def headline(task: SummaryTask, marks: Marks | None) -> Text:
+    """Return the verdict, the task, its value, and what it is compared with.
+
+    `marks` are those of the drawn line, if there is one.
+    """
+    verdict = task.verdict
+    line = badge(verdict.outcome.value, style_of(verdict.outcome))
+    line.append("  ".join(["", clean(task.result.task), *_parts(task, marks)]))
+    return line
+
+
+def _parts(task: SummaryTask, marks: Marks | None) -> Iterator[str]:
+    metric, verdict = task.result.metric, task.verdict
+    if (value := figures.shown_value(task)) != "-":
+        yield " ".join(filter(None, (marks.value if marks else "", task.names[0], value)))
+    if verdict.reference is not None:
+        shown = f"{task.names[1]} {figures.figure(verdict.reference, metric)}"
+        yield f"{marks.reference} {shown}" if marks else shown
+    if (change := figures.change(task)) is not None:
+        yield figures.signed(change, metric)
+    if rule := criterion(task):
+        mark = f"{marks.threshold} " if marks and _drawn_threshold(verdict) is not None else ""
+        yield f"{mark}{rule}"
+
+
+def criterion(task: SummaryTask) -> str:
+    """Return in a few words what decides the verdict."""
+    verdict, metric = task.verdict, task.result.metric
+    if verdict.rule == "none":
+        return ""
+    if _drawn_threshold(verdict) is not None and verdict.threshold is not None:
+        side = "below" if metric.higher_is_better else "above"
+        return f"fails {side} {figures.figure(verdict.threshold, metric)}"
+    if verdict.rule == "noninferiority" and verdict.paired is not None:
+        return f"margin {figures.figure(verdict.paired.margin, metric)}"
+    return f"rule {verdict.rule}"
+
+
+def _drawn_threshold(verdict: Verdict) -> float | None:
+    """Return the threshold if the verdict is a comparison with it."""
+    return verdict.threshold if verdict.rule == "classic" else None
+
+
+def axis_of(task: SummaryTask, marks: Marks, width: int) -> str | None:
+    """Return the drawn line of a task, or None if its value is not known in points."""
+    result, verdict = task.result, task.verdict
+    value = verdict.evaluated
+    if value is None or result.failed or not figures.in_points(result.metric):
+        return None
+    return draw_axis(
+        min(WIDEST, width - AROUND),
+        marks,
+        value=value,
+        interval=result.interval,
+        threshold=_drawn_threshold(verdict),
+        reference=verdict.reference,
+    )

@@ -1,0 +1,37 @@
+"""Name the commands that come next after a run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from serve_eval.evaluation.storage.file_names import PAGE_FILE
+from serve_eval.report.terminal import RED, diagnose_command
+from serve_eval.schema import Report, TaskReport, VerdictOutcome
+
+
+def next_steps(report: Report, out_dir: Path) -> Iterator[str]:
+    """Yield commands, the most useful one first."""
+    folder = shlex.quote(str(out_dir))
+    outcomes = {task.verdict.outcome for task in report.tasks}
+    if outcomes & set(RED):
+        yield diagnose_command(out_dir)
+    if any(task.result.failed for task in report.tasks):
+        yield f"serve-eval run --resume {folder}"
+        yield f"serve-eval show {folder} --failed"
+    if (shown := next(filter(_has_example, report.tasks), None)) is not None:
+        assert shown.example is not None
+        several = f" --task {shlex.quote(shown.result.task)}" if len(report.tasks) > 1 else ""
+        yield f"serve-eval show {folder} {shlex.quote(shown.example.id)}{several}"
+    if VerdictOutcome.NO_REFERENCE in outcomes:
+        yield f"serve-eval references register {folder} --references-dir refs"
+    if (out_dir / PAGE_FILE).exists():
+        yield f"open {shlex.quote(str(out_dir / PAGE_FILE))}"
+
+
+def _has_example(task: TaskReport) -> bool:
+    return task.example is not None and task.verdict.outcome in (
+        VerdictOutcome.FAIL,
+        VerdictOutcome.NO_REFERENCE,
+    )

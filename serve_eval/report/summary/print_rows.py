@@ -1,0 +1,35 @@
+"""Print rows of a label and a text, without a break inside a word."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.text import Text
+
+from serve_eval.report.text import clean
+
+LABEL = 9
+"""Width of the column of labels."""
+STYLES = {"warning": "yellow", "error": "red", "why": "bold", "but": "yellow"}
+
+
+def print_rows(console: Console, rows: Iterable[tuple[str, str]], style: str = "") -> None:
+    """Print rows. On a terminal, long texts continue below the text, not below the label.
+
+    Anywhere else a row is one line, which a search finds as a whole.
+    """
+    width = max(20, console.width - LABEL - 1)
+    for label, text in rows:
+        flat = clean(text)
+        parts = [flat]
+        if console.is_terminal and len(flat) > width and label:
+            parts = textwrap.wrap(flat, width, break_long_words=False, break_on_hyphens=False)
+        for i, part in enumerate(parts):
+            name = "" if i else label
+            space = " " if len(name) >= LABEL else ""
+            line = Text().append(f" {name:<{LABEL}}{space}", style=STYLES.get(label, "dim"))
+            line.append(part, style=style or STYLES.get(label, ""))
+            line.rstrip()
+            console.print(line, soft_wrap=True)

@@ -1,0 +1,129 @@
+"""Print the summary of a run on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from serve_eval.report import lines
+from serve_eval.report.attribution import sentences
+from serve_eval.report.attribution import table as worker_table
+from serve_eval.report.layout import fit_tables, say
+from serve_eval.report.summary.axis import choose_marks
+from serve_eval.report.summary.headline import axis_of, headline
+from serve_eval.report.summary.next_steps import next_steps
+from serve_eval.report.summary.print_rows import print_rows
+from serve_eval.report.summary.rows import Row, rows_of, warnings_of
+from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
+from serve_eval.report.summary.table import COLUMNS, cells, lay_out, title
+from serve_eval.schema import Attribution, Load, Report, VerdictOutcome
+from serve_eval.verdicts.references import spec_text
+
+
+def print_summary(
+    report: Report, out_dir: Path, console: Console, slices: Sequence[str] = ()
+) -> None:
+    """Print the summary of a run.
+
+    `slices` are sentences that name where a red run lost its score.
+    """
+    tasks = list(map(summarise_task, report.tasks))
+    print_tasks(tasks, console)
+    for task, one in zip(tasks, report.tasks, strict=True):
+        if len(tasks) > 1:
+            _print_details(task, console)
+        if one.attribution is not None:
+            print_workers(one.attribution, console)
+    only = f"{report.tasks[0].result.task}: " if len(report.tasks) == 1 else ""
+    print_rows(console, (("where", line.removeprefix(only)) for line in slices))
+    print_rows(console, _about_run(report, out_dir))
+    print_rows(console, _next(report, out_dir, console), style="bold")
+
+
+def print_tasks(tasks: Sequence[SummaryTask], console: Console) -> None:
+    """Print a single task with its drawing and its rows, or the table of several tasks."""
+    marks = choose_marks(console)
+    if len(tasks) > 1:
+        console.print(title(tasks), soft_wrap=True)
+        _print_table(COLUMNS, list(map(cells, tasks)), console)
+        return
+    for task in tasks:
+        line = axis_of(task, marks, console.width)
+        console.print(headline(task, marks if line else None), soft_wrap=True)
+        if line:
+            print_rows(console, [("", line)])
+        print_rows(console, rows_of(task))
+
+
+def print_table_of_runs(reports: Mapping[str, Report], console: Console) -> None:
+    """Print a table with a row for each task of some runs, by their names."""
+    columns: tuple[str, ...] = ("run", *COLUMNS)
+    rows = [
+        [Text(name), *cells(summarise_task(task))]
+        for name, report in reports.items()
+        for task in report.tasks
+    ]
+    if len({row[2].plain for row in rows}) == 1:  # the task's name says nothing
+        columns, rows = (*columns[:2], *columns[3:]), [[*row[:2], *row[3:]] for row in rows]
+    _print_table(columns, rows, console)
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Text]], console: Console) -> None:
+    laid_out = lay_out(columns, rows, console.width)
+    console.print(*fit_tables(*laid_out, console.width), sep="\n\n")
+
+
+def _print_details(task: SummaryTask, console: Console) -> None:
+    """Print what must be known of one of several tasks below their table."""
+    passed = task.verdict.outcome is VerdictOutcome.PASS
+    rows = list(warnings_of(task) if passed else rows_of(task))
+    if rows:
+        say(console, task.result.task)
+        print_rows(console, rows)
+
+
+def print_workers(told: Attribution, console: Console) -> None:
+    """Print which workers gave the bad answers."""
+    print_rows(console, (("workers", sentence) for sentence in sentences(told)))
+    if (rows := worker_table(told)) is not None:
+        console.print(rows)
+
+
+def _about_run(report: Report, out_dir: Path) -> Iterable[Row]:
+    """Yield the rows about the run as a whole."""
+    for line in lines.describe_path(report.path):
+        yield "path", line.removeprefix("path: ")
+    for warning in report.warnings:
+        yield "warning", warning
+    if report.plan.integration_test:
+        yield "", "INTEGRATION TEST: ONE SAMPLE PER TASK, NOTHING WAS JUDGED"
+    for load in report.loads[-1:]:
+        yield "speed", _describe_load(load, report)
+    spec = spec_text(report.plan.accuracy_spec)
+    where = report.endpoint.base_url or "no request was sent"
+    yield "run", f"{out_dir}: {report.plan.model}, {spec}, {where}"
+
+
+def _describe_load(load: Load, report: Report) -> str:
+    rate = load.finished / load.wall_s if load.wall_s else 0.0
+    said = [
+        f"{load.finished:,} answers in {load.wall_s:.1f} s, {rate:.3g}/s, at most"
+        f" {load.max_in_flight} in flight"
+    ]
+    if len(report.tasks) == 1 and (times := report.tasks[0].traffic.latency_s):
+        shown = ", ".join(f"{name} {lines.seconds(value)}" for name, value in times.items())
+        said.append(f"latency {shown}")
+    return "; ".join(said)
+
+
+def _next(report: Report, out_dir: Path, console: Console) -> Iterable[Row]:
+    """Yield the next commands on one line, or on a line each if they need more."""
+    steps = list(next_steps(report, out_dir))
+    joined = f" {choose_marks(console).between} ".join(steps)
+    if len(joined) + 10 <= console.width:
+        steps = [joined] if steps else []
+    for i, step in enumerate(steps):
+        yield "" if i else "next", step

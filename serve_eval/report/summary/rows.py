@@ -1,0 +1,172 @@
+"""Yield the rows of a task's summary, each a label with a text, the most important first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from serve_eval.report import lines
+from serve_eval.report.summary import figures
+from serve_eval.report.summary.breakdown import describe_breakdown
+from serve_eval.report.summary.summary_task import SummaryTask
+from serve_eval.schema import (
+    EarlyStop,
+    Metric,
+    Outcome,
+    PairedComparison,
+    TaskResult,
+    VerdictOutcome,
+    WrongExample,
+    is_mutable,
+)
+
+Row = tuple[str, str]
+LONGEST = 60
+"""Characters of an answer that are shown in an example."""
+_WORDS = {
+    Outcome.UNPARSED: "unreadable",
+    Outcome.EMPTY: "empty",
+    Outcome.REASONING_ONLY: "reasoning only",
+    Outcome.REFUSED: "refused",
+}
+
+
+def rows_of(task: SummaryTask) -> Iterator[Row]:
+    """Yield the rows of one task."""
+    verdict, result = task.verdict, task.result
+    if verdict.outcome is not VerdictOutcome.PASS or verdict.rule == "none":
+        yield from (("why", reason) for reason in verdict.reasons)
+    if verdict.early is not None:
+        yield "stopped", _describe_early(verdict.early)
+    yield from _uncertainty(task)
+    if sentence := _disagreement(task):
+        yield "but", sentence
+    if verdict.outcome is not VerdictOutcome.UNSUPPORTED:
+        yield "asked", _describe_answers(result)
+    yield from describe_breakdown(task)
+    if task.example is not None and verdict.outcome in _EXAMPLES:
+        yield "e.g.", describe_example(task.example, result.task)
+    if result.modes:
+        yield "wrong by", ", ".join(f"{mode} {n}" for mode, n in result.modes.items())
+    if task.acceptance is not None:
+        yield "drafts", lines.acceptance(task.acceptance, verdict.acceptance)
+    if result.stability is not None:
+        yield "repeats", lines.stability(result.stability)
+    if verdict.outcome is VerdictOutcome.PASS and verdict.rule != "none":
+        yield from (("note", reason) for reason in verdict.reasons)
+    yield from warnings_of(task)
+
+
+_EXAMPLES = (VerdictOutcome.FAIL, VerdictOutcome.NO_REFERENCE)
+"""Outcomes after which a wrong answer is shown."""
+
+
+def warnings_of(task: SummaryTask) -> Iterator[Row]:
+    """Yield errors and warnings about a task."""
+    result = task.result
+    yield from (("error", error.line) for error in result.scorer_errors[:1])
+    if len(result.scorer_errors) > 1:
+        more = figures.count(len(result.scorer_errors) - 1, "more scorer error")
+        yield "error", f"{more} in report.json"
+    yield from (("error", f"left out of the figures: {line}") for line in result.hook_errors)
+    yield from (("warning", warning) for warning in task.verdict.warnings)
+
+
+def _uncertainty(task: SummaryTask) -> Iterator[Row]:
+    """Yield the interval of the change if answers were compared in pairs, else of the value."""
+    result, paired = task.result, task.verdict.paired
+    if paired is not None and paired.interval is not None:
+        yield describe_change(paired, result.metric)
+    elif result.interval is not None:
+        ends = figures.span(result.interval, result.metric)
+        kind = "" if result.aggregation == "mean" else f"{result.aggregation} of "
+        prompts = result.planned // (1 if result.stability is None else result.stability.repeats)
+        yield "value", f"{ends} (95 %, {kind}{figures.count(prompts, 'prompt')})"
+
+
+def describe_change(paired: PairedComparison, metric: Metric) -> Row:
+    """Return the row about the difference on the same prompts."""
+    assert paired.interval is not None
+    low, high = paired.interval
+    unit = " points" if figures.in_points(metric) else ""
+    if high < 0.0 or low > 0.0:
+        label = "drop" if high < 0.0 else "rise"
+        ends = sorted((abs(low), abs(high)))
+        shown = f"{figures.figure(ends[0], metric)} to {figures.figure(ends[1], metric)}{unit}"
+    else:
+        label = "change"
+        shown = f"{figures.signed(low, metric)} to {figures.signed(high, metric)}{unit}"
+    said = [f"{shown} (95 %, {figures.count(paired.pairs, 'prompt')} one by one)"]
+    if paired.down is not None and paired.up is not None:
+        said.append(f"{paired.down} turned wrong, {paired.up} turned right")
+    if paired.p is not None:
+        said.append(figures.p_in_words(paired.p))
+    return label, "; ".join(said)
+
+
+def _disagreement(task: SummaryTask) -> str:
+    """Return one sentence if the classic test and the paired one come to different verdicts."""
+    verdict, metric = task.verdict, task.result.metric
+    paired, threshold = verdict.paired, verdict.threshold
+    if paired is None or threshold is None or verdict.evaluated is None:
+        return ""
+    limit = figures.figure(threshold, metric)
+    better = 1.0 if metric.higher_is_better else -1.0
+    classic_passes = better * (verdict.evaluated - threshold) >= 0.0
+    if verdict.rule == "classic":
+        if verdict.outcome is VerdictOutcome.PASS and paired.finding == "FAIL":
+            return (
+                f"prompt by prompt the drop is proven; the classic test allows values down to"
+                f" {limit}: --verdict paired fails"
+            )
+        if verdict.outcome is VerdictOutcome.FAIL and paired.finding in ("PASS", "SMALL_DROP"):
+            allowed = figures.figure(paired.margin, metric)
+            return (
+                f"prompt by prompt a drop of {allowed} or more is excluded: --verdict paired passes"
+            )
+    if verdict.rule == "paired" and verdict.outcome is VerdictOutcome.FAIL and classic_passes:
+        return f"the classic test passes this value: it allows values down to {limit}"
+    return ""
+
+
+def _describe_answers(result: TaskResult) -> str:
+    failed = f"{result.failed} failed"
+    if result.failures:
+        kinds = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in result.failures.items())
+        failed += f" ({kinds})"
+    said = [failed, f"{result.truncated} cut off"]
+    said += [f"{n} {word}" for kind, word in _WORDS.items() if (n := result.outcomes.get(kind, 0))]
+    spared = f", {result.spared:,} not needed" if result.spared else ""
+    return f"{result.planned:,}: {', '.join(said)}{spared}"
+
+
+def _describe_early(early: EarlyStop) -> str:
+    if not early.stopped:
+        return lines.early_stop(early)
+    said = f"after {early.looked_at:,} of {early.planned:,}, {early.saved:,} saved"
+    if early.margin is None:
+        return (
+            f"{said}; all samples would change the verdict with probability {early.eps:g} at most"
+        )
+    did = "ruled out" if early.decision == "PASS" else "proven"
+    return f"{said}; a drop of {early.margin:.1f} points is {did}"
+
+
+def describe_example(example: WrongExample, task: str) -> str:
+    """Return what an example answered and what was expected."""
+    answer = "nothing readable" if example.answer is None else brief(example.answer)
+    return f"{example.id}: answered {answer}, expected {brief(expected(task, example.target))}"
+
+
+def expected(task: str, target: str) -> str:
+    """Return the expected answer, without the reasoning or the scorer that a target also holds."""
+    if is_mutable(task) and target.startswith("{"):
+        import msgspec
+
+        return msgspec.json.encode(msgspec.json.decode(target)["expected"]).decode()
+    return target.rpartition("####")[2].strip() or target
+
+
+def brief(text: str) -> str:
+    """Return a text on one line, shortened in the middle of nothing but at its end."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= LONGEST else f"{flat[: LONGEST - 3]}..."

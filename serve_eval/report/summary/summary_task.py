@@ -1,0 +1,41 @@
+"""What a summary needs to know of a task, be it of a run or of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from serve_eval.schema import (
+    Acceptance,
+    TaskReport,
+    TaskResult,
+    Verdict,
+    WrongExample,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryTask:
+    """A result with its verdict.
+
+    `before` is the breakdown of the same prompts by the reference, empty if not known. `names` are
+    those of the value and of the reference.
+    """
+
+    result: TaskResult
+    verdict: Verdict
+    before: Mapping[str, object] = field(default_factory=dict)
+    acceptance: Acceptance | None = None
+    example: WrongExample | None = None
+    names: tuple[str, str] = ("", "reference")
+
+
+def summarise_task(task: TaskReport) -> SummaryTask:
+    """Return what the summary needs of a task of a run."""
+    return SummaryTask(
+        result=task.result,
+        verdict=task.verdict,
+        before=task.reference_breakdown,
+        acceptance=task.traffic.acceptance,
+        example=task.example,
+    )

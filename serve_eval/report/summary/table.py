@@ -1,0 +1,99 @@
+"""Lay out several tasks as one table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from serve_eval.report.summary import figures
+from serve_eval.report.summary.headline import badge, style_of
+from serve_eval.report.summary.summary_task import SummaryTask
+from serve_eval.report.text import clean
+from serve_eval.schema import VerdictOutcome
+
+SHORTEST = 12
+"""Characters of a name that are shown at least."""
+GAP = 2
+"""Characters between two columns."""
+COLUMNS = ("verdict", "task", "value", "95 %", "reference", "change", "fails")
+ORDER = (
+    VerdictOutcome.FAIL,
+    VerdictOutcome.ERROR,
+    VerdictOutcome.INCONCLUSIVE,
+    VerdictOutcome.UNSUPPORTED,
+    VerdictOutcome.NO_REFERENCE,
+    VerdictOutcome.SHARD,
+    VerdictOutcome.NOT_JUDGED,
+    VerdictOutcome.PASS,
+)
+"""Outcomes, the worst first."""
+
+
+def title(tasks: Sequence[SummaryTask]) -> Text:
+    """Return the worst outcome, and how many tasks had which."""
+    counts = Counter(task.verdict.outcome for task in tasks)
+    worst = next(outcome for outcome in ORDER if counts[outcome])
+    line = badge(worst.value, style_of(worst))
+    said = ", ".join(f"{counts[one]} {one.value}" for one in ORDER if counts[one])
+    line.append(f"  {len(tasks)} tasks: {said}")
+    return line
+
+
+def lay_out(
+    columns: Sequence[str], rows: Sequence[Sequence[Text]], width: int
+) -> tuple[Sequence[str], Sequence[Sequence[Text]]]:
+    """Return columns and rows that fit `width`, if that is possible.
+
+    The change is left out first, since value and reference show it; then names are shortened.
+    """
+    if _measure(columns, rows) > width:
+        kept = [i for i, name in enumerate(columns) if name != "change"]
+        columns, rows = [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    over = _measure(columns, rows) - width
+    if over > 0 and "task" in columns:
+        place = columns.index("task")
+        room = max(len(row[place]) for row in rows) - over
+        if room >= SHORTEST:
+            rows = [[*row[:place], _shorten(row[place], room), *row[place + 1 :]] for row in rows]
+    return columns, rows
+
+
+def _measure(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> int:
+    """Return the width of a table, with the gap after each column."""
+    return sum(
+        max(len(name), *(len(row[i]) for row in rows)) + GAP for i, name in enumerate(columns)
+    )
+
+
+def _shorten(name: Text, room: int) -> Text:
+    if len(name) <= room:
+        return name
+    return Text(f"{name.plain[: room - 3]}...")
+
+
+def cells(task: SummaryTask) -> list[Text]:
+    """Return the cells of a task in the order of COLUMNS."""
+    verdict, metric = task.verdict, task.result.metric
+    outcome = verdict.outcome
+    interval = task.result.interval
+    change = figures.change(task)
+    return [
+        Text(outcome.value, style=style_of(outcome)),
+        Text(clean(task.result.task)),
+        Text(figures.shown_value(task)),
+        Text("-" if interval is None else figures.span(interval, metric)),
+        Text("-" if verdict.reference is None else figures.figure(verdict.reference, metric)),
+        Text("-" if change is None else figures.signed(change, metric)),
+        Text(clean(_limit(task))),
+    ]
+
+
+def _limit(task: SummaryTask) -> str:
+    """Return the values that fail, or the rule if it is no comparison with a threshold."""
+    verdict, metric = task.verdict, task.result.metric
+    if verdict.rule != "classic" or verdict.threshold is None:
+        return "-" if verdict.rule == "none" else verdict.rule
+    sign = "<" if metric.higher_is_better else ">"
+    return f"{sign} {figures.figure(verdict.threshold, metric)}"

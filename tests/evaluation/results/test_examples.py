@@ -1,0 +1,84 @@
+"""The wrong answer that a summary shows, and the breakdown of the reference next to the run's."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from serve_eval.evaluation.results import examples
+from serve_eval.evaluation.results.examples import break_down_reference, pick_example
+from serve_eval.evaluation.results.sample_table import OUTCOME_CODES, SampleTable
+from serve_eval.evaluation.storage.records.scores import ScoreRecord, ScoreWriter, write_scores
+from serve_eval.schema import (
+    MEAN,
+    AccuracySpec,
+    Dataset,
+    Metric,
+    Outcome,
+    Reference,
+    WrongExample,
+)
+from tests.evaluation.results.small_task import SAMPLES, by_kind, small_task
+
+TASK = small_task(Metric(), MEAN, breakdown=by_kind)
+
+
+def _asked(tmp_path: Path, outcomes: list[Outcome]) -> SampleTable:
+    """Return a table with these outcomes, and write their scores as a run does."""
+    table = SampleTable(TASK, SAMPLES[: len(outcomes)])
+    (tmp_path / "scores").mkdir()
+    with write_scores(tmp_path, TASK.name) as scores:
+        for i, outcome in enumerate(outcomes):
+            table.outcomes[i] = OUTCOME_CODES[outcome]
+            _write(scores, i, outcome)
+    return table
+
+
+def _write(scores: ScoreWriter, i: int, outcome: Outcome) -> None:
+    answer = None if outcome is Outcome.UNPARSED else f"answer {i}"
+    scores.write(
+        ScoreRecord(id=str(i), outcome=outcome, value=0.0, answer=answer, target=f"target {i}")
+    )
+
+
+RIGHT, WRONG, UNPARSED = Outcome.CORRECT, Outcome.WRONG, Outcome.UNPARSED
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "reference", "shown"),
+    [
+        ([RIGHT, UNPARSED, WRONG, WRONG], [1.0, 1.0, 0.5, 1.0], 3),
+        ([RIGHT, UNPARSED, WRONG, WRONG], [1.0, 1.0, 0.0, math.nan], 2),
+        ([RIGHT, UNPARSED, WRONG, WRONG], [], 2),
+        ([RIGHT, UNPARSED, UNPARSED], [1.0, 0.0, 1.0], 2),
+        ([RIGHT, RIGHT], [1.0, 1.0], None),
+    ],
+)
+def test_the_example_is_an_answer_that_turned_wrong(
+    tmp_path: Path, outcomes: list[Outcome], reference: list[float], shown: int | None
+) -> None:
+    found = pick_example(tmp_path, _asked(tmp_path, outcomes), reference)
+    if shown is None:
+        assert found is None
+        return
+    answer = None if outcomes[shown] is UNPARSED else f"answer {shown}"
+    assert found == WrongExample(id=str(shown), answer=answer, target=f"target {shown}")
+
+
+def test_the_reference_is_broken_down_by_the_mean_of_its_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dataset = Dataset(samples=SAMPLES[:4], files=(), total=4)
+    reference = Reference(task="small", model="m", spec=AccuracySpec(), value=50.0)
+    assert break_down_reference(TASK, dataset, None) == ({}, ())
+    assert break_down_reference(TASK, dataset, reference) == ({}, ())
+    runs = [[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, math.nan]]
+    monkeypatch.setattr(examples, "read_stored_runs", lambda dataset, reference: (runs, 0.0, 1.0))
+    table, means = break_down_reference(TASK, dataset, reference)
+    assert table == {
+        "kind": {"even": {"value": 75.0, "scored": 2}, "odd": {"value": 0.0, "scored": 1}}
+    }
+    assert list(means[:3]) == [0.5, 0.0, 1.0]
+    assert math.isnan(means[3])

@@ -1,0 +1,163 @@
+"""Reports as runs make them, for the tests of the summary."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from serve_eval.report.summary import print_summary
+from serve_eval.schema import (
+    EarlyStop,
+    Endpoint,
+    Metric,
+    PairedComparison,
+    Plan,
+    Reference,
+    Report,
+    Spec,
+    TaskReport,
+    TaskResult,
+    Traffic,
+    Verdict,
+    VerdictOutcome,
+    WrongExample,
+)
+
+RESULT = TaskResult(
+    task="word_problems",
+    metric=Metric(),
+    planned=500,
+    scored=500,
+    failed=0,
+    truncated=1,
+    stopped_in_reasoning=0,
+    outcomes={"correct": 246, "wrong": 251, "unparsed": 3},
+    failures={},
+    value=49.2,
+    bounds=(49.2, 49.2),
+    parts={},
+    breakdown={"steps": {"1": {"value": 75.2, "scored": 117}, "2": {"value": 26.9, "scored": 383}}},
+    interval=(44.8, 53.6),
+)
+PAIRED = PairedComparison(
+    reference_runs=1,
+    pairs=500,
+    missing=0,
+    method="mcnemar_midp",
+    difference=-34.6,
+    se=2.4,
+    df=None,
+    down=191,
+    up=18,
+    flip_rate=0.418,
+    p=3e-38,
+    p_exact=None,
+    alpha=0.05,
+    margin=5.2,
+    lower=-38.6,
+    upper=-30.6,
+    noninferior=False,
+    equivalent=False,
+    finding="FAIL",
+    interval=(-39.4, -29.8),
+)
+VERDICT = Verdict(
+    task="word_problems",
+    outcome=VerdictOutcome.FAIL,
+    rule="classic",
+    evaluated=49.2,
+    bounds=(49.2, 49.2),
+    reference=83.8,
+    threshold=78.6,
+    theta=7.9,
+    alpha=0.05,
+    beta=0.2,
+    sigma=50.0,
+    num_samples=500,
+    paired=PAIRED,
+)
+EARLY = EarlyStop(
+    eps=0.01,
+    order_seed=1,
+    paired=True,
+    planned=1319,
+    looked_at=212,
+    missing=0,
+    stopped=True,
+    decision="PASS",
+    estimate=84.1,
+    saved=1107,
+    log_wealth_pass=5.0,
+    log_wealth_fail=0.0,
+    rule="paired",
+    alpha=0.01,
+    margin=5.2,
+)
+
+
+def task(
+    result: TaskResult = RESULT,
+    verdict: Verdict = VERDICT,
+    *,
+    example: WrongExample | None = None,
+    before: dict[str, object] | None = None,
+    reference: Reference | None = None,
+) -> TaskReport:
+    """Return the report of a task."""
+    return TaskReport(
+        spec=Spec(name=result.task),
+        version=1,
+        dataset={},
+        fingerprint={},
+        result=result,
+        traffic=Traffic(
+            attempts=500,
+            retries={},
+            not_streamed=0,
+            latency_s={},
+            ttft_s={},
+            tpot_s={},
+            prompt_tokens=0,
+            completion_tokens=0,
+        ),
+        reference=reference,
+        verdict=verdict,
+        example=example,
+        reference_breakdown=before or {},
+    )
+
+
+def named(name: str, one: TaskReport) -> TaskReport:
+    """Return a task's report under another name."""
+    result, verdict = replace(one.result, task=name), replace(one.verdict, task=name)
+    return replace(one, result=result, verdict=verdict)
+
+
+def show(
+    *tasks: TaskReport, width: int = 80, terminal: bool = True, slices: Sequence[str] = ()
+) -> str:
+    """Return the summary of a run of these tasks as a terminal shows it, without colours."""
+    report = Report(
+        schema_version=2,
+        plan=Plan(
+            model="toy", launcher=Spec(name="external"), tasks=tuple(one.spec for one in tasks)
+        ),
+        endpoint=Endpoint(base_url="http://host:8000/v1"),
+        environment={},
+        tasks=tasks,
+        loads=(),
+        exit_code=1,
+        started_at="2026-11-27T00:00:00Z",
+        wall_s=1.0,
+    )
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, force_terminal=terminal, no_color=True, highlight=False, emoji=False
+    )
+    console._color_system = None  # attributes such as reverse are escapes too
+    print_summary(report, Path("out"), console, slices)
+    return out.getvalue()

@@ -1,0 +1,238 @@
+"""The summary of each kind of run: what comes first, what is said in words, and its width."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from serve_eval.report.summary.axis import ASCII, UNICODE, draw_axis
+from serve_eval.schema import (
+    Metric,
+    TaskReport,
+    VerdictOutcome,
+    WrongExample,
+)
+from tests.report.summary.made import EARLY, PAIRED, RESULT, VERDICT, named, show, task
+
+LONG = "a warning of many words that does not fit on one line of eighty columns, so it is wrapped"
+
+
+def _passes(**changes: object) -> TaskReport:
+    told = replace(PAIRED, down=3, up=1, p=0.25, interval=(-1.2, 0.4), finding="PASS")
+    verdict = replace(VERDICT, outcome=VerdictOutcome.PASS, evaluated=83.4, paired=told)
+    result = replace(RESULT, value=83.4, interval=(79.9, 86.4))
+    return task(result, replace(verdict, **changes))  # type: ignore[arg-type]
+
+
+def test_a_red_run_says_what_fell_by_how_much_and_what_to_do() -> None:
+    red = task(
+        example=WrongExample(id="test-198", answer="90", target="12*7=84\n#### 80"),
+        before={"steps": {"1": {"value": 95.2, "scored": 117}, "2": {"value": 68.0}}},
+    )
+    lines = show(red, slices=["word_problems: prompts of more than 38 tokens"]).splitlines()
+    assert lines[0] == (
+        " FAIL   word_problems  ● 49.2  ▲ reference 83.8  -34.6  ┃ fails below 78.6"
+    )
+    assert lines[1].strip().startswith("0 ┴")
+    assert [line.rstrip() for line in lines[2:]] == [
+        " drop     29.8 to 39.4 points (95 %, 500 prompts one by one); 191 turned wrong,",
+        "          18 turned right; p below one in 10,000",
+        " asked    500: 0 failed, 1 cut off, 3 unreadable",
+        " by steps 1: 75 (was 95)   2: 27 (was 68)",
+        " e.g.     test-198: answered 90, expected 80",
+        " where    prompts of more than 38 tokens",
+        " run      out: toy, default, http://host:8000/v1",
+        " next     serve-eval diagnose out · serve-eval show out test-198",
+    ]
+
+
+def test_a_green_run_is_short_and_shows_no_wrong_answer() -> None:
+    green = replace(_passes(), example=WrongExample(id="test-1", answer="1", target="2"))
+    shown = show(green)
+    assert shown.startswith(" PASS   word_problems  ● 83.4  ▲ reference 83.8  -0.4  ┃ fails below")
+    assert " change   -1.2 to +0.4 points (95 %, 500 prompts one by one); 3 turned wrong," in shown
+    assert "p 0.2500" in shown
+    assert "e.g." not in shown
+    assert "next" not in shown
+
+
+def test_a_value_always_has_an_interval() -> None:
+    alone = replace(
+        VERDICT,
+        outcome=VerdictOutcome.NO_REFERENCE,
+        rule="none",
+        paired=None,
+        reference=None,
+        threshold=None,
+        reasons=("no reference",),
+    )
+    none_right = replace(RESULT, planned=40, value=0.0, interval=(0.0, 8.8), breakdown={})
+    shown = show(task(none_right, replace(alone, evaluated=0.0)))
+    assert shown.startswith(" NO REFERENCE   word_problems  ● 0.0\n")
+    assert " value    0.0 to 8.8 (95 %, 40 prompts)\n" in shown
+    assert " why      no reference\n" in shown
+    assert "serve-eval references register out --references-dir refs" in shown
+
+
+def test_missing_answers_make_the_value_a_range() -> None:
+    failed = replace(
+        RESULT, failed=12, scored=488, failures={"timeout": 8, "http_error": 4}, bounds=(81.0, 83.4)
+    )
+    open_ = replace(
+        VERDICT,
+        outcome=VerdictOutcome.INCONCLUSIVE,
+        bounds=(81.0, 83.4),
+        reasons=("too_many_missing: 12 of 500",),
+    )
+    shown = show(task(failed, open_))
+    assert shown.startswith(" INCONCLUSIVE   word_problems  81.0 to 83.4  reference 83.8  fails")
+    assert " why      too_many_missing: 12 of 500\n" in shown
+    assert " asked    500: 12 failed (8 timeout, 4 http error), 1 cut off, 3 unreadable\n" in shown
+    assert "serve-eval run --resume out" in shown
+    assert "serve-eval show out --failed" in shown
+
+
+def test_an_unsupported_task_has_a_reason_and_no_value() -> None:
+    lacking = replace(RESULT, value=None, interval=None, scored=0, outcomes={}, breakdown={})
+    cannot = replace(
+        VERDICT,
+        outcome=VerdictOutcome.UNSUPPORTED,
+        rule="none",
+        evaluated=None,
+        reference=None,
+        paired=None,
+        reasons=("the endpoint gives no log-probabilities",),
+    )
+    lines = show(task(lacking, cannot)).splitlines()
+    assert lines[0] == " UNSUPPORTED   word_problems"
+    assert lines[1] == " why      the endpoint gives no log-probabilities"
+    assert len(lines) == 3
+
+
+def test_an_early_stop_shows_an_estimate_and_what_is_ruled_out() -> None:
+    stopped = replace(RESULT, planned=1319, spared=1107, interval=None, scored=212)
+    early = replace(_passes().verdict, evaluated=None, early=EARLY, paired=None, rule="paired")
+    shown = show(task(stopped, early))
+    assert shown.startswith(" PASS   word_problems  ~84.1  reference 83.8  rule paired\n")
+    assert " stopped  after 212 of 1,319, 1,107 saved; a drop of 5.2 points is ruled out" in shown
+    assert "1,107 not needed" in shown
+    assert "95 %" not in shown
+
+
+@pytest.mark.parametrize(
+    ("one", "sentence"),
+    [
+        (
+            _passes(paired=replace(PAIRED, finding="FAIL", interval=(-6.0, -0.4))),
+            "prompt by prompt the drop is proven; the classic test allows values down to 78.6:"
+            " --verdict paired fails",
+        ),
+        (
+            task(verdict=replace(VERDICT, paired=replace(PAIRED, finding="PASS"))),
+            "prompt by prompt a drop of 5.2 or more is excluded: --verdict paired passes",
+        ),
+        (
+            task(verdict=replace(VERDICT, evaluated=79.0, rule="paired")),
+            "the classic test passes this value: it allows values down to 78.6",
+        ),
+        (_passes(), ""),
+        (task(), ""),
+    ],
+)
+def test_one_sentence_says_that_two_rules_disagree(one: TaskReport, sentence: str) -> None:
+    shown = " ".join(show(one).split())
+    assert (f" but {sentence}" in shown) if sentence else (" but " not in shown)
+
+
+def test_a_perplexity_has_no_points_and_fails_above_its_threshold() -> None:
+    metric = Metric(name="perplexity", higher_is_better=False, lo=None, hi=None, scale=1.0)
+    result = replace(
+        RESULT, metric=metric, value=7.912, interval=(7.5, 8.3), aggregation="perplexity"
+    )
+    verdict = replace(VERDICT, evaluated=7.912, reference=7.663, threshold=9.25, paired=None)
+    shown = show(task(replace(result, breakdown={}), verdict))
+    assert "  7.912  reference 7.663  +0.249  fails above 9.25\n" in shown
+    assert " value    7.5 to 8.3 (95 %, perplexity of 500 prompts)\n" in shown
+
+
+def test_of_many_slices_those_that_fell_most_are_shown() -> None:
+    now = {f"s{i:02}": {"value": 80.0 - i, "scored": 50} for i in range(20)}
+    before = {f"s{i:02}": {"value": 80.0 if i == 3 else 70.0, "scored": 50} for i in range(20)}
+    many = task(replace(RESULT, breakdown={"subject": now}), before={"subject": before})
+    shown = " ".join(show(many).split())
+    assert "by subject worst of 20: s19: 61 (was 70) s18: 62 (was 70) s17: 63 (was 70)" in shown
+    alone = " ".join(show(task(replace(RESULT, breakdown={"subject": now}))).split())
+    assert "worst of 20: s19: 61 s18: 62 s17: 63" in alone
+
+
+def test_several_tasks_are_a_table_with_details_of_the_red_ones() -> None:
+    shown = show(named("gsm8k", _passes(warnings=(LONG,))), named("mmlu", task()))
+    lines = shown.splitlines()
+    assert lines[0] == " FAIL   2 tasks: 1 FAIL, 1 PASS"
+    assert [line.split() for line in lines[1:4]] == [
+        ["verdict", "task", "value", "95", "%", "reference", "change", "fails"],
+        ["PASS", "gsm8k", "83.4", "79.9", "to", "86.4", "83.8", "-0.4", "<", "78.6"],
+        ["FAIL", "mmlu", "49.2", "44.8", "to", "53.6", "83.8", "-34.6", "<", "78.6"],
+    ]
+    assert lines[4] == "gsm8k"
+    assert lines[5].startswith(" warning  a warning of many words")
+    assert "mmlu" in lines
+    assert " drop     29.8 to 39.4" in shown
+
+
+def test_a_table_fits_eighty_columns_by_leaving_out_the_change_and_shortening_names() -> None:
+    long = named("passkey_retrieval_of_128_thousand_tokens", _passes())
+    wide = show(long, named("mmlu", task()), width=120).splitlines()
+    assert "change" in wide[1].split()
+    assert wide[2].split()[1] == long.result.task
+    narrow = show(long, named("mmlu", task()), width=70).splitlines()
+    assert "change" not in narrow[1].split()
+    assert narrow[2].split()[1].startswith("passkey_ret")
+    assert narrow[2].split()[1].endswith("...")
+    assert narrow[2].split()[2:] == ["83.4", "79.9", "to", "86.4", "83.8", "<", "78.6"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_terminal_is_never_wider_than_its_columns_and_no_word_breaks(width: int) -> None:
+    red = task(verdict=replace(VERDICT, warnings=(LONG,), paired=None), reference=None)
+    shown = show(red, named("b", red), width=width) + show(red, width=width).partition("\n")[2]
+    assert all(len(line) <= width for line in shown.splitlines())
+    assert set(LONG.split()) <= set(shown.split())
+
+
+def test_in_a_log_a_row_is_one_line() -> None:
+    red = task(verdict=replace(VERDICT, warnings=(LONG,)))
+    assert f" warning  {LONG}\n" in show(red, terminal=False)
+
+
+def test_text_of_a_model_cannot_steer_the_terminal() -> None:
+    hostile = WrongExample(id="x", answer="\x1b[31mred\x07 \u202eback", target="y" * 100)
+    shown = show(task(example=hostile))
+    assert "answered red back, expected yyy" in " ".join(shown.split())
+    assert "\x1b" not in shown
+    assert "y" * 61 not in shown
+
+
+def test_the_drawn_line_places_its_marks() -> None:
+    def draw(value: float, marks: object = UNICODE) -> str:
+        return draw_axis(
+            51,
+            ASCII if marks is ASCII else UNICODE,
+            value=value,
+            interval=(value - 2.0, value + 2.0),
+            threshold=78.0,
+            reference=84.0,
+        )
+
+    low, drawn, high = draw(83.0).split()
+    assert (low, high) == ("76", "86")
+    assert drawn.index("●") == 35
+    assert drawn.index("▲") == 40
+    assert drawn.index("┃") == 10
+    assert drawn[25] == drawn[45] == "━"
+    assert len(drawn) == 51
+    low, drawn, high = draw(20.0, ASCII).split()
+    assert (low, high) == ("0", "100")
+    assert {drawn.index("o"), drawn.index("|"), drawn.index("^")} == {10, 39, 42}
+    assert draw(100.0).endswith(" 100")
