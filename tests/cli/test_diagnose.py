@@ -32,7 +32,7 @@ def red(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "run", "--launcher", "simulated", "--model", "simulated", "--tasks", "word_problems", *flags
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert f"to find the cause: serve-eval diagnose {folder / 'out'}" in done.stdout
+    assert f"next     serve-eval diagnose {folder / 'out'}" in done.stdout
     return folder / "out"
 
 

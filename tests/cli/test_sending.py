@@ -95,7 +95,15 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(
         "launcher.latency_s=0.02",
     ]
     done = _run(
-        data_root, tmp_path / "s", *flags, "--stream", "--order-seed", "7", "--concurrency", "auto"
+        data_root,
+        tmp_path / "s",
+        *flags,
+        "--verbose",
+        "--stream",
+        "--order-seed",
+        "7",
+        "--concurrency",
+        "auto",
     )
     assert done.returncode == 3, done.stderr
     assert "first token p50" in done.stdout

@@ -58,8 +58,9 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
     done = serve_eval("suite", suite, "-o", out, OPENAI_API_KEY=KEY)
     assert done.returncode == 3, done.stdout + done.stderr
     table = [line.split() for line in done.stdout.splitlines()]
-    assert table[0] == ["run", "state", "task", "value", "reference", "threshold", "verdict"]
-    assert [(line[0], line[1], line[-1]) for line in table[1:6]] == [
+    assert table[0][:3] == ["INCONCLUSIVE", "suite", "nightly:"]
+    assert table[1] == ["run", "state", "task", "value", "reference", "threshold", "verdict"]
+    assert [(line[0], line[1], line[-1]) for line in table[2:7]] == [
         ("lost", "-", "ERROR"),
         ("simulated_gsm8k", "-", "PASS"),
         ("simulated_gsm8k-2", "-", "PASS"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -63,3 +64,14 @@ def _pick(table: SampleTable, reference: Sequence[float]) -> str | None:
         if (i := next(lost, next(iter(places), None))) is not None:
             return table.samples[i].id
     return None
+
+
+def name_target(target: str) -> str:
+    """Return the answer in a target, which may be a worked solution that ends in `#### ANSWER`."""
+    return target.rpartition("####")[2].strip()
+
+
+def order_ids(name: str) -> tuple[tuple[int, str], ...]:
+    """Return a sort key of an id, with its numbers by value: test-9 comes before test-10."""
+    pieces = re.split(r"([0-9]{1,18})", name)
+    return tuple((int(one), "") if i % 2 else (-1, one) for i, one in enumerate(pieces))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from serve_eval.evaluation.results.examples import name_target
 from serve_eval.report import lines
 from serve_eval.report.summary import figures
 from serve_eval.report.summary.breakdown import describe_breakdown
@@ -51,6 +52,8 @@ def rows_of(task: SummaryTask) -> Iterator[Row]:
         yield "drafts", lines.acceptance(task.acceptance, verdict.acceptance)
     if result.stability is not None:
         yield "repeats", lines.stability(result.stability)
+    if "mismatch" in (verdict.protocol or ""):
+        yield "note", f"protocol: {verdict.protocol}"
     if verdict.outcome is VerdictOutcome.PASS and verdict.rule != "none":
         yield from (("note", reason) for reason in verdict.reasons)
     yield from warnings_of(task)
@@ -163,7 +166,7 @@ def expected(task: str, target: str) -> str:
         import msgspec
 
         return msgspec.json.encode(msgspec.json.decode(target)["expected"]).decode()
-    return target.rpartition("####")[2].strip() or target
+    return name_target(target) or target
 
 
 def brief(text: str) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.evaluation.results.example import name_target
+from serve_eval.evaluation.results.examples import name_target
 from serve_eval.workflows.show.blocks import print_line
 from serve_eval.workflows.show.details import describe_failure
 from serve_eval.workflows.show.flips import FlippedPair

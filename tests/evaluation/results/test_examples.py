@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.evaluation.results import examples
-from serve_eval.evaluation.results.examples import break_down_reference, pick_example
+from serve_eval.evaluation.results.examples import break_down_reference, order_ids, pick_example
 from serve_eval.evaluation.results.sample_table import OUTCOME_CODES, SampleTable
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, ScoreWriter, write_scores
 from serve_eval.schema import (
@@ -82,3 +82,8 @@ def test_the_reference_is_broken_down_by_the_mean_of_its_runs(
     }
     assert list(means[:3]) == [0.5, 0.0, 1.0]
     assert math.isnan(means[3])
+
+
+def test_numbers_in_ids_are_ordered_by_value() -> None:
+    names = ["b-2", "b-10", "b-9", "a", "10", "9"]
+    assert sorted(names, key=order_ids) == ["9", "10", "a", "b-2", "b-9", "b-10"]

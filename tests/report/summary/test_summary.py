@@ -57,6 +57,11 @@ def test_a_green_run_is_short_and_shows_no_wrong_answer() -> None:
     assert "next" not in shown
 
 
+def test_an_allowed_mismatch_is_never_left_out() -> None:
+    told = "recorded with the reference, mismatch allowed: num_fewshot"
+    assert f" note     protocol: {told}\n" in show(_passes(protocol=told))
+
+
 def test_a_value_always_has_an_interval() -> None:
     alone = replace(
         VERDICT,

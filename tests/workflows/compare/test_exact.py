@@ -135,7 +135,7 @@ def test_equal_answers_pass_and_say_what_that_excludes(
     assert (exact.answers, exact.missing, exact.different, exact.places) == (N, 0, 0, None)
     assert exact.own == ((0, 5), (0, 5))
     assert (
-        "word_problems: equal tokens: 20 of 20 answers (texts, and the numbers of generated"
+        " tokens   equal tokens: 20 of 20 answers (texts, and the numbers of generated"
         " tokens); that excludes a share of 13.9% or more that differ (95 %)"
     ) in _print(found, tmp_path)
 
@@ -167,14 +167,14 @@ def test_a_fault_that_is_gone_when_asked_again_is_placed_at_its_token(
     assert (exact.places.unit, exact.places.usual, exact.places.at_usual) == ("token", 9, ODD)
     assert (sorted(a.examined), b.examined) == ([*range(ODD)], [])
     lines = _print(found, tmp_path)
-    assert "word_problems: different texts part at always token 9 (7 of 7)" in lines
+    assert " tokens   different texts part at always token 9 (7 of 7)" in lines
     assert any("look at the step that begins there" in line for line in lines)
     examples = [i for i, line in enumerate(lines) if "parts at token 9, after " in line]
     assert len(examples) == 3
     assert lines[examples[0]].endswith("after '0 w1 w2 w3 w4 w5 w6 w7 w8 '")
     assert lines[examples[0] + 1 : examples[0] + 3] == [
-        "  A: 'w9 w10 w11 w12 w13'",
-        "  B: 'other other other other other'",
+        "            A: 'w9 w10 w11 w12 w13'",
+        "            B: 'other other other other other'",
     ]
 
 
@@ -185,8 +185,8 @@ def test_places_that_do_not_concentrate_are_drawn(
     b.parts = lambda number: number if 0 < number < 12 else None
     found = _compare(plan, _Server(numbers=numbers), b, tmp_path / "out")
     lines = _print(found, tmp_path)
-    assert "word_problems: different texts part at token 6 in the median, from 1 to 11" in lines
-    assert "  tokens 8-15       4  ####" in lines
+    assert " tokens   different texts part at token 6 in the median, from 1 to 11" in lines
+    assert "            tokens 8-15       4  ####" in lines
     assert not any("look at" in line for line in lines)
 
 
