@@ -46,6 +46,13 @@ def rows_of(task: SummaryTask) -> Iterator[Row]:
     yield from describe_breakdown(task)
     if task.example is not None and verdict.outcome in _EXAMPLES:
         yield "e.g.", describe_example(task.example, result.task)
+    yield from _more(task)
+    yield from warnings_of(task)
+
+
+def _more(task: SummaryTask) -> Iterator[Row]:
+    """Yield the rows that few tasks have."""
+    verdict, result = task.verdict, task.result
     if result.modes:
         yield "wrong by", ", ".join(f"{mode} {n}" for mode, n in result.modes.items())
     if task.acceptance is not None:
@@ -56,7 +63,6 @@ def rows_of(task: SummaryTask) -> Iterator[Row]:
         yield "note", f"protocol: {verdict.protocol}"
     if verdict.outcome is VerdictOutcome.PASS and verdict.rule != "none":
         yield from (("note", reason) for reason in verdict.reasons)
-    yield from warnings_of(task)
 
 
 _EXAMPLES = (VerdictOutcome.FAIL, VerdictOutcome.NO_REFERENCE)
