@@ -172,6 +172,7 @@ HARMLESS_FIELDS = (
         "repeats_of",
         "seed",
         "no_reference",
+        "no_prompts",
         "allow_missing_reference",
         "allow_mismatch",
         "integration_test",

@@ -108,7 +108,7 @@ def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(
         assert endpoint.taken() == {"Question of the vault?": 1}
         shown = serve_eval("run", *arguments, "--dry-run", SERVE_EVAL_HOLDOUT_KEY=KEY)
         listed = serve_eval("cases", "expand", "--json", sealed, SERVE_EVAL_HOLDOUT_KEY=KEY)
-    assert "100.000" in done.stdout
+    assert "● 100.0" in done.stdout
     assert "a:one" in listed.stdout
     for text in (done.stdout, done.stderr, shown.stdout, listed.stdout):
         assert "vault" not in text.lower()

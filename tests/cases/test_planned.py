@@ -127,9 +127,9 @@ def test_a_file_of_its_own_is_not_asked_as_often_as_another_says(cases: Path) ->
 @pytest.mark.parametrize(
     ("repeats", "problem"),
     [
-        ({"gsm8k": 0}, "repeats.gsm8k: must be 1 or more"),
+        ({"gsm8k": 0}, "repeats.gsm8k: must be 1 or more, not 0"),
         ({"gsm8": 2}, "repeats.gsm8: is not a task of this run. Did you mean 'gsm8k'?"),
-        (0, "repeats: must be 1 or more"),
+        (0, "repeats: must be 1 or more, not 0"),
     ],
 )
 def test_repeats_that_cannot_be_meant_are_told(repeats: Any, problem: str) -> None:
@@ -167,7 +167,7 @@ def test_problems_of_case_files_are_told_with_those_of_the_plan(cases: Path) -> 
         _resolve({"limit": 0, "cases": "cases.yaml"})
     assert error.value.problems == [
         f"{cases}:1: one: expected a list of cases, or a mapping with `cases`",
-        "limit: must be 1 or more",
+        "limit: must be 1 or more, not 0",
     ]
 
 

@@ -45,7 +45,12 @@ def _read(cls: Any, kind: Any, *texts: str, **how: Any) -> tuple[str, Any]:
 
 def _same(kind: Any, *texts: str, **how: Any) -> None:
     typers = _read(typer.core.TyperCommand, kind, *texts, **how)
-    assert _read(HelpedCommand, kind, *texts, **how) == typers
+    ours = _read(HelpedCommand, kind, *texts, **how)
+    if any(told in str(typers[1]) for told in ("valid integer", "valid number")):
+        word = "a whole number" if "integer" in typers[1] else "a number"
+        typers = typers[0], f"expected {word}, not "
+        ours = ours[0], ours[1][: len(typers[1])]
+    assert ours == typers
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -107,4 +112,4 @@ def test_a_variable_means_what_its_flag_means() -> None:
     variable = serve_eval("run", SERVE_EVAL_LIMIT="many")
     assert flag.returncode == variable.returncode == 2
     for said in (flag, variable):
-        assert "valid integer" in said.stderr
+        assert "expected a whole number, not 'many'" in said.stderr

@@ -16,7 +16,7 @@ import pytest
 
 from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
-from tests.launchers.test_with_standin import _answers
+from tests.standin.answers import write_answers
 
 SECOND = {"when": {"command": "serve", "gpus": "2"}}
 BAD = {
@@ -48,7 +48,7 @@ def test_a_deployment_beside_the_one_that_it_replaces(
         no_reference=True,
         limits=Limits(concurrency=8),
     )
-    standin("v12", faults, STANDIN_ANSWERS=str(_answers(plan, tmp_path / "answers.jsonl")))
+    standin("v12", faults, STANDIN_ANSWERS=str(write_answers(plan, tmp_path / "answers.jsonl")))
     workers = {"gpus": [0, 1, 2], "generation_servers": {"num_instances": 2}}
     split = replace(plan, launcher=Spec(name="trtllm_disaggregated", options=workers))
     rules = CompareRules(rule=Spec(name="paired"), again=80)

@@ -19,7 +19,7 @@ from serve_eval.schema import MEAN, Sample, Score
 from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson
 
 GROUPS = 20
-"""Number of groups of the jackknife, if there are so many prompts."""
+"""Number of groups of the jackknife, if there are at least as many prompts."""
 
 
 def interval(table: SampleTable) -> tuple[float, float] | None:
@@ -33,18 +33,18 @@ def interval(table: SampleTable) -> tuple[float, float] | None:
         return None
     metric = table.task.metric
     if table.task.aggregation is MEAN and metric.lo is not None and metric.hi is not None:
-        ends = _bounded(table, metric.lo, metric.hi)
+        ends = _bound_mean(table, metric.lo, metric.hi)
     elif table.scored < len(table.samples):
         return None
     elif table.task.aggregation is MEAN:
         means = [math.fsum(scores) / table.repeats for scores in zip(*table.runs(), strict=True)]
         ends = _around(math.fsum(means) / len(means), _standard_error(means), len(means) - 1)
     else:
-        ends = _jackknifed(table)
+        ends = _jackknife(table)
     return None if ends is None else (metric.scale * ends[0], metric.scale * ends[1])
 
 
-def _bounded(table: SampleTable, lo: float, hi: float) -> tuple[float, float] | None:
+def _bound_mean(table: SampleTable, lo: float, hi: float) -> tuple[float, float] | None:
     span, prompts = hi - lo, len(table.samples) // table.repeats
     known = math.fsum(table.values[i] - lo for i in table.list_scored_places()) / span
     missing = len(table.samples) - table.scored
@@ -53,7 +53,7 @@ def _bounded(table: SampleTable, lo: float, hi: float) -> tuple[float, float] | 
     return lo + span * low, lo + span * high
 
 
-def _jackknifed(table: SampleTable) -> tuple[float, float] | None:
+def _jackknife(table: SampleTable) -> tuple[float, float] | None:
     """Return the interval from the values without one group of prompts each."""
     of, prompts = table.task.aggregation.of, len(table.samples) // table.repeats
     groups: list[list[tuple[Sample, Score]]] = [[] for _ in range(min(GROUPS, prompts))]

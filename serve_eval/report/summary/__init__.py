@@ -3,7 +3,7 @@
 from serve_eval.report.summary.headline import badge, style_of
 from serve_eval.report.summary.print_rows import print_rows
 from serve_eval.report.summary.print_summary import print_summary, print_table_of_runs, print_tasks
-from serve_eval.report.summary.rows import Row, brief, expected
+from serve_eval.report.summary.rows import Row, brief, name_expected
 from serve_eval.report.summary.summary_task import SummaryTask
 
 __all__ = [
@@ -11,7 +11,7 @@ __all__ = [
     "SummaryTask",
     "badge",
     "brief",
-    "expected",
+    "name_expected",
     "print_rows",
     "print_summary",
     "print_table_of_runs",

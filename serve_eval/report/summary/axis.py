@@ -55,8 +55,8 @@ def draw_axis(
     low, high = _window(shown)
     places = max(TICKS + 1, width)
 
-    def place(x: float) -> int:
-        return round((min(max(x, low), high) - low) / (high - low) * (places - 1))
+    def place(point: float) -> int:
+        return round((min(max(point, low), high) - low) / (high - low) * (places - 1))
 
     cells = [marks.line] * places
     for i in range(TICKS + 1):

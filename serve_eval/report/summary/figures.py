@@ -19,7 +19,7 @@ def figure(value: float, metric: Metric) -> str:
     return f"{value:.1f}" if in_points(metric) else f"{value:.4g}"
 
 
-def signed(value: float, metric: Metric) -> str:
+def add_sign(value: float, metric: Metric) -> str:
     """Return a difference with its sign, like `figure`."""
     return f"{value:+.1f}" if in_points(metric) else f"{value:+.4g}"
 
@@ -40,7 +40,7 @@ def count(n: int, one: str, more: str | None = None) -> str:
     return f"{n:,} {one if n == 1 else more or one + 's'}"
 
 
-def shown_value(task: SummaryTask) -> str:
+def show_value(task: SummaryTask) -> str:
     """Return the value, its range if answers are missing, or the estimate of an early stop."""
     result, verdict = task.result, task.verdict
     early = verdict.early

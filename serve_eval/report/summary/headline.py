@@ -48,15 +48,15 @@ def headline(task: SummaryTask, marks: Marks | None) -> Text:
 
 def _parts(task: SummaryTask, marks: Marks | None) -> Iterator[str]:
     metric, verdict = task.result.metric, task.verdict
-    if (value := figures.shown_value(task)) != "-":
+    if (value := figures.show_value(task)) != "-":
         yield " ".join(filter(None, (marks.value if marks else "", task.names[0], value)))
     if verdict.reference is not None:
         shown = f"{task.names[1]} {figures.figure(verdict.reference, metric)}"
         yield f"{marks.reference} {shown}" if marks else shown
     if (change := figures.change(task)) is not None:
-        yield figures.signed(change, metric)
+        yield figures.add_sign(change, metric)
     if rule := criterion(task):
-        mark = f"{marks.threshold} " if marks and _drawn_threshold(verdict) is not None else ""
+        mark = f"{marks.threshold} " if marks and _threshold_on_line(verdict) is not None else ""
         yield f"{mark}{rule}"
 
 
@@ -65,7 +65,7 @@ def criterion(task: SummaryTask) -> str:
     verdict, metric = task.verdict, task.result.metric
     if verdict.rule == "none":
         return ""
-    if _drawn_threshold(verdict) is not None and verdict.threshold is not None:
+    if _threshold_on_line(verdict) is not None and verdict.threshold is not None:
         side = "below" if metric.higher_is_better else "above"
         return f"fails {side} {figures.figure(verdict.threshold, metric)}"
     if verdict.rule == "noninferiority" and verdict.paired is not None:
@@ -73,7 +73,7 @@ def criterion(task: SummaryTask) -> str:
     return f"rule {verdict.rule}"
 
 
-def _drawn_threshold(verdict: Verdict) -> float | None:
+def _threshold_on_line(verdict: Verdict) -> float | None:
     """Return the threshold if the verdict is a comparison with it."""
     return verdict.threshold if verdict.rule == "classic" else None
 
@@ -89,6 +89,6 @@ def axis_of(task: SummaryTask, marks: Marks, width: int) -> str | None:
         marks,
         value=value,
         interval=result.interval,
-        threshold=_drawn_threshold(verdict),
+        threshold=_threshold_on_line(verdict),
         reference=verdict.reference,
     )

@@ -103,7 +103,7 @@ def describe_change(paired: PairedComparison, metric: Metric) -> Row:
         shown = f"{figures.figure(ends[0], metric)} to {figures.figure(ends[1], metric)}{unit}"
     else:
         label = "change"
-        shown = f"{figures.signed(low, metric)} to {figures.signed(high, metric)}{unit}"
+        shown = f"{figures.add_sign(low, metric)} to {figures.add_sign(high, metric)}{unit}"
     said = [f"{shown} (95 %, {figures.count(paired.pairs, 'prompt')} one by one)"]
     if paired.down is not None and paired.up is not None:
         said.append(f"{paired.down} turned wrong, {paired.up} turned right")
@@ -163,10 +163,10 @@ def _describe_early(early: EarlyStop) -> str:
 def describe_example(example: WrongExample, task: str) -> str:
     """Return what an example answered and what was expected."""
     answer = "nothing readable" if example.answer is None else brief(example.answer)
-    return f"{example.id}: answered {answer}, expected {brief(expected(task, example.target))}"
+    return f"{example.id}: answered {answer}, expected {brief(name_expected(task, example.target))}"
 
 
-def expected(task: str, target: str) -> str:
+def name_expected(task: str, target: str) -> str:
     """Return the expected answer, without the reasoning or the scorer that a target also holds."""
     if is_mutable(task) and target.startswith("{"):
         import msgspec
@@ -176,6 +176,6 @@ def expected(task: str, target: str) -> str:
 
 
 def brief(text: str) -> str:
-    """Return a text on one line, shortened in the middle of nothing but at its end."""
+    """Return a text on one line, shortened at its end."""
     flat = " ".join(text.split())
     return flat if len(flat) <= LONGEST else f"{flat[: LONGEST - 3]}..."

@@ -82,10 +82,10 @@ def cells(task: SummaryTask) -> list[Text]:
     return [
         Text(outcome.value, style=style_of(outcome)),
         Text(clean(task.result.task)),
-        Text(figures.shown_value(task)),
+        Text(figures.show_value(task)),
         Text("-" if interval is None else figures.span(interval, metric)),
         Text("-" if verdict.reference is None else figures.figure(verdict.reference, metric)),
-        Text("-" if change is None else figures.signed(change, metric)),
+        Text("-" if change is None else figures.add_sign(change, metric)),
         Text(clean(_limit(task))),
     ]
 

@@ -11,7 +11,14 @@ from rich.console import Console
 from serve_eval.evaluation.agreement.words import conclusion
 from serve_eval.report.layout import say
 from serve_eval.report.lines import anchors_text, seconds
-from serve_eval.report.summary import Row, SummaryTask, brief, expected, print_rows, print_tasks
+from serve_eval.report.summary import (
+    Row,
+    SummaryTask,
+    brief,
+    name_expected,
+    print_rows,
+    print_tasks,
+)
 from serve_eval.report.terminal import RED, attribution, diagnose_command
 from serve_eval.schema import (
     Agreement,
@@ -220,7 +227,7 @@ def _flip(task: str, flip: Flip, console: Console) -> None:
         (
             "e.g.",
             f"{flip.id}: {before:g} -> {after:g}: answered {answers}, expected"
-            f" {brief(expected(task, flip.target))}",
+            f" {brief(name_expected(task, flip.target))}",
         )
     ]
     if (place := flip.first_difference) is not None:

@@ -164,9 +164,7 @@ def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(
     assert told["none"] == "the scorer returned a NoneType, not a Score"
     assert told["nan"] == "the scorer returned nan, which is not within 0 to 1"
     assert told["beyond"] == "the scorer returned 1.5, which is not within 0 to 1"
-    assert "odd: failures: scorer_error 6\n" in run.stdout, (
-        "a scorer's error is not a failed request"
-    )
+    assert "6 failed (6 scorer error)" in run.stdout, "a scorer's error is not a failed request"
     assert "1 answer has no score, for example sample " in run.stdout
     assert "scorer_error" in (out / "report.html").read_text()
     answers = (out / "samples/odd.jsonl").read_bytes()

@@ -204,9 +204,7 @@ def test_the_slice_is_printed_below_a_red_comparison(
     run(plan, Server(act=break_if(hit), answers=answers_to(plan.tasks[0])), tmp_path / "b")
     compared = serve_eval("compare", a, tmp_path / "b", "-o", tmp_path / "comparison")
     assert compared.returncode == 1, compared.stderr
-    assert f"word_problems: the loss lies in one slice: {words}" in " ".join(
-        compared.stdout.split()
-    )
+    assert f"where the loss lies in one slice: {words}" in " ".join(compared.stdout.split())
 
 
 def test_equal_sides_have_no_slice(good: tuple[Plan, Path], tmp_path: Path) -> None:
