@@ -48,10 +48,12 @@ class ClearValue:
             try:
                 return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
             except typer.BadParameter as error:
-                if self._kind not in _WORDS:
+                if (word := _name_kind(self._kind)) is None:
                     raise
-                told = f"expected {_WORDS[self._kind]}, not {value!r}"
+                told = f"expected {word}, not {value!r}"
                 raise typer.BadParameter(told, ctx=ctx, param=param) from error
+            finally:
+                param._runtime_param = self  # a value of a variable is converted twice
 
 
 def convert_clear_values(parameters: list[Any]) -> list[Any]:
@@ -66,6 +68,14 @@ def convert_clear_values(parameters: list[Any]) -> list[Any]:
             if described.file_annotation is None and not _is_restricted(info):
                 one._runtime_param = ClearValue(described.annotation)
     return parameters
+
+
+def _name_kind(kind: Any) -> str | None:
+    """Return the words for a number, which may be left out, or None for any other type."""
+    inner = [one for one in typing.get_args(kind) if one is not type(None)]
+    if typing.get_origin(kind) is not list and len(inner) == 1:
+        kind = inner[0]
+    return _WORDS.get(kind)
 
 
 def _is_restricted(info: Any) -> bool:

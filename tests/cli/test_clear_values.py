@@ -46,7 +46,8 @@ def _read(cls: Any, kind: Any, *texts: str, **how: Any) -> tuple[str, Any]:
 def _same(kind: Any, *texts: str, **how: Any) -> None:
     typers = _read(typer.core.TyperCommand, kind, *texts, **how)
     ours = _read(HelpedCommand, kind, *texts, **how)
-    if any(told in str(typers[1]) for told in ("valid integer", "valid number")):
+    numbers = ("valid integer", "valid number")
+    if ours != typers and any(told in str(typers[1]) for told in numbers):
         word = "a whole number" if "integer" in typers[1] else "a number"
         typers = typers[0], f"expected {word}, not "
         ours = ours[0], ours[1][: len(typers[1])]
