@@ -32,7 +32,7 @@ Change = Callable[[Ask, dict[str, Any]], Awaitable[Any]]
 def in_front(change: Change, url: str) -> Iterator[str]:
     """Serve completions of another server, changed, and yield the base URL.
 
-    What is refused or streamed there is not changed, and its counters are passed on.
+    Errors, streams and the server's counters pass through unchanged.
     """
 
     async def pass_on(request: web.Request) -> web.Response:

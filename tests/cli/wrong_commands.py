@@ -34,7 +34,7 @@ FILES = {
 
 @dataclass(frozen=True, kw_only=True)
 class WrongCommand:
-    """What is typed after `serve-eval`, the exit code, and words of the cause and of the fix."""
+    """A command line after `serve-eval`, its exit code, and words of the cause and the fix."""
 
     words: str
     cause: str

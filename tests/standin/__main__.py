@@ -5,7 +5,7 @@ It reads these variables:
 * STANDIN_FLAVOUR: v12 (default), old or main.
 * STANDIN_LOAD_S: seconds of loading.
 * STANDIN_ANSWERS: an answer file of the simulated endpoint. STANDIN_SEED and STANDIN_RUN choose
-  among its answers, STANDIN_RUN=new again at each start; STANDIN_VARIED=1 chooses again for every
+  among its answers. STANDIN_RUN=new makes another choice at each start, STANDIN_VARIED=1 for every
   request and every worker.
 * STANDIN_FAULTS: see `faults`.
 * STANDIN_POLL_S: seconds between an orchestrator's checks of its workers' health (3, as in the real

@@ -118,13 +118,14 @@ def _disagreement(task: SummaryTask) -> str:
     paired, threshold = verdict.paired, verdict.threshold
     if paired is None or threshold is None or verdict.evaluated is None:
         return ""
-    limit = figures.figure(threshold, metric)
+    side = "down" if metric.higher_is_better else "up"
+    limit = f"{side} to {figures.figure(threshold, metric)}"
     better = 1.0 if metric.higher_is_better else -1.0
     classic_passes = better * (verdict.evaluated - threshold) >= 0.0
     if verdict.rule == "classic":
         if verdict.outcome is VerdictOutcome.PASS and paired.finding == "FAIL":
             return (
-                f"prompt by prompt the drop is proven; the classic test allows values down to"
+                f"prompt by prompt the drop is proven; the classic test allows values"
                 f" {limit}: --verdict paired fails"
             )
         if verdict.outcome is VerdictOutcome.FAIL and paired.finding in ("PASS", "SMALL_DROP"):
@@ -133,7 +134,7 @@ def _disagreement(task: SummaryTask) -> str:
                 f"prompt by prompt a drop of {allowed} or more is excluded: --verdict paired passes"
             )
     if verdict.rule == "paired" and verdict.outcome is VerdictOutcome.FAIL and classic_passes:
-        return f"the classic test passes this value: it allows values down to {limit}"
+        return f"the classic test passes this value: it allows values {limit}"
     return ""
 
 
@@ -153,9 +154,7 @@ def _describe_early(early: EarlyStop) -> str:
         return lines.early_stop(early)
     said = f"after {early.looked_at:,} of {early.planned:,}, {early.saved:,} saved"
     if early.margin is None:
-        return (
-            f"{said}; all samples would change the verdict with probability {early.eps:g} at most"
-        )
+        return f"{said}; the verdict of all prompts differs with probability {early.eps:g} at most"
     did = "ruled out" if early.decision == "PASS" else "proven"
     return f"{said}; a drop of {early.margin:.1f} points is {did}"
 

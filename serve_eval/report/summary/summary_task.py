@@ -1,4 +1,4 @@
-"""What a summary needs to know of a task, be it of a run or of a comparison."""
+"""Hold the facts about a task that a summary shows, for a run and for a comparison."""
 
 from __future__ import annotations
 

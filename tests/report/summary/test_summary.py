@@ -125,6 +125,21 @@ def test_an_early_stop_shows_an_estimate_and_what_is_ruled_out() -> None:
     assert "95 %" not in shown
 
 
+def test_the_classic_early_stop_states_its_bound() -> None:
+    early = replace(EARLY, margin=None, rule="classic", alpha=None)
+    stopped = replace(_passes().verdict, evaluated=None, early=early, paired=None)
+    said = "the verdict of all prompts differs with probability 0.01 at most"
+    assert said in " ".join(show(task(replace(RESULT, interval=None), stopped)).split())
+
+
+def test_a_value_that_should_be_low_is_allowed_up_to_its_threshold() -> None:
+    loss = replace(RESULT.metric, higher_is_better=False)
+    found = replace(PAIRED, finding="FAIL", interval=(-6.0, -0.4))
+    passing = replace(VERDICT, outcome=VerdictOutcome.PASS, evaluated=20.0, threshold=25.0)
+    shown = show(task(replace(RESULT, metric=loss), replace(passing, paired=found)))
+    assert "the classic test allows values up to 25.0" in " ".join(shown.split())
+
+
 @pytest.mark.parametrize(
     ("one", "sentence"),
     [

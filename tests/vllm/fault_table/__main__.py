@@ -40,7 +40,8 @@ def measure(
     try:
         stage = Stage(running, top)
         for name, todo in left:
-            for group in [[one] for one in todo] if chosen[name].anew else [todo]:
+            alone = chosen[name].one_trial_per_start
+            for group in [[trial] for trial in todo] if alone else [todo]:
                 if time.monotonic() > until:
                     return
                 with chosen[name].open(stage) as system:

@@ -48,7 +48,7 @@ class Fault:
     """Say how a faulty deployment is opened."""
 
     open: Open
-    anew: bool = False
+    one_trial_per_start: bool = False
     """Whether each trial needs new servers, since the fault happens once."""
 
 
@@ -165,8 +165,8 @@ FAULTS: Mapping[str, Fault] = {
     "decode prefills again": Fault(lambda s: _other_decode(s, aggregated(prefix_caching=False))),
     "one of two with int3": Fault(lambda s: _one_of_two(s, "int3")),
     "one of two with W8A8": Fault(lambda s: _one_of_two(s, "w8a8")),
-    "decode restarted with int3": Fault(_restarted, anew=True),
-    "prefill killed": Fault(_killed, anew=True),
+    "decode restarted with int3": Fault(_restarted, one_trial_per_start=True),
+    "prefill killed": Fault(_killed, one_trial_per_start=True),
     "prefill with another template": Fault(_other_template),
     "KV files of other prompts for 10 %": Fault(
         lambda s: _files(s, OtherPrompts(), choose_one_in(10))

@@ -133,7 +133,7 @@ def _describe(image: ImagePart) -> ImagePart:
 def _choose(line: _Line, out: _PromptFile, mask: Callable[[str], str]) -> tuple[_Line, int]:
     """Return a line with its secrets masked, and how many of its characters are left out.
 
-    What an earlier line has was searched for secrets there.
+    Characters that an earlier line has are not searched again: its own search covered them.
     """
     shared = out.count_shared(line)
     rest = _whole(line)[max(0, shared - OVERLAP) :]

@@ -69,7 +69,7 @@ def test_prompts_are_read_as_they_were_written(
 def test_examples_that_many_prompts_share_are_kept_once(chat: bool, tmp_path: Path) -> None:
     def make(number: int) -> Sample:
         subject = number // 50
-        system = "The same instruction for every subject. " * 10
+        system = "Answer the question with one letter. " * 11
         text = f"{system}{f'Example of subject {subject}. ' * 100}Question {number}?"
         prompt: Prompt = (Message(role="user", content=text),) if chat else text
         return _sample(str(number), prompt)
