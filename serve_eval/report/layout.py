@@ -1,9 +1,11 @@
-"""Print lines and lay out tables on a terminal."""
+"""Print and wrap lines, and lay out tables, on a terminal."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +16,26 @@ from serve_eval.report.text import clean
 def say(console: Console, text: str) -> None:
     """Print a line, safe for a terminal."""
     console.print(Text(clean(text)), soft_wrap=True)
+
+
+def wrap(text: Text, width: int) -> list[Text]:
+    """Return the lines of a text, broken between words; a word may be wider than `width`.
+
+    rich breaks such words, and then they cannot be copied.
+    """
+    lines: list[Text] = []
+    for line in text.split("\n", allow_blank=True):
+        breaks, used = [], 0
+        for word in re.finditer(r"\s*\S+", line.plain):
+            cells = cell_len(word[0])
+            if used and used + cells > width:
+                breaks.append(word.end() - len(word[0].lstrip()))
+                used, cells = 0, cell_len(word[0].lstrip())
+            used += cells
+        lines += line.divide(breaks)
+    for line in lines:
+        line.rstrip()
+    return lines
 
 
 def fit_tables(names: Sequence[str], cells: Sequence[Sequence[Text]], width: int) -> list[Table]:

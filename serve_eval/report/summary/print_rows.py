@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 
 from rich.console import Console
 from rich.text import Text
 
+from serve_eval.report.layout import wrap
 from serve_eval.report.text import clean
 
 LABEL = 9
@@ -22,14 +22,12 @@ def print_rows(console: Console, rows: Iterable[tuple[str, str]], style: str = "
     """
     width = max(20, console.width - LABEL - 1)
     for label, text in rows:
-        flat = clean(text)
-        parts = [flat]
-        if console.is_terminal and len(flat) > width and label:
-            parts = textwrap.wrap(flat, width, break_long_words=False, break_on_hyphens=False)
+        styled = Text(clean(text), style=style or STYLES.get(label, ""))
+        parts = wrap(styled, width) if console.is_terminal and label else [styled]
         for i, part in enumerate(parts):
             name = "" if i else label
             space = " " if len(name) >= LABEL else ""
             line = Text().append(f" {name:<{LABEL}}{space}", style=STYLES.get(label, "dim"))
-            line.append(part, style=style or STYLES.get(label, ""))
+            line.append_text(part)
             line.rstrip()
             console.print(line, soft_wrap=True)

@@ -36,7 +36,7 @@ def print_summary(
         if len(tasks) > 1:
             _print_details(task, console)
         if one.attribution is not None:
-            print_workers(one.attribution, console)
+            _print_workers(one.attribution, f"{one.result.task}: " * (len(tasks) > 1), console)
     only = f"{report.tasks[0].result.task}: " if len(report.tasks) == 1 else ""
     print_rows(console, (("where", line.removeprefix(only)) for line in slices))
     print_rows(console, _about_run(report, out_dir))
@@ -85,9 +85,9 @@ def _print_details(task: SummaryTask, console: Console) -> None:
         print_rows(console, rows)
 
 
-def print_workers(told: Attribution, console: Console) -> None:
-    """Print which workers gave the bad answers."""
-    print_rows(console, (("workers", sentence) for sentence in sentences(told)))
+def _print_workers(told: Attribution, prefix: str, console: Console) -> None:
+    """Print which workers gave the bad answers, each sentence after `prefix`."""
+    print_rows(console, (("workers", f"{prefix}{sentence}") for sentence in sentences(told)))
     if (rows := worker_table(told)) is not None:
         console.print(rows)
 

@@ -9,6 +9,7 @@ from serve_eval.report import lines
 from serve_eval.report.summary import figures
 from serve_eval.report.summary.breakdown import describe_breakdown
 from serve_eval.report.summary.summary_task import SummaryTask
+from serve_eval.report.terminal import MENDED, SHOWN_ERRORS
 from serve_eval.schema import (
     EarlyStop,
     Metric,
@@ -72,10 +73,11 @@ _EXAMPLES = (VerdictOutcome.FAIL, VerdictOutcome.NO_REFERENCE)
 def warnings_of(task: SummaryTask) -> Iterator[Row]:
     """Yield errors and warnings about a task."""
     result = task.result
-    yield from (("error", error.line) for error in result.scorer_errors[:1])
-    if len(result.scorer_errors) > 1:
-        more = figures.count(len(result.scorer_errors) - 1, "more scorer error")
-        yield "error", f"{more} in report.json"
+    yield from (("error", error.line) for error in result.scorer_errors[:SHOWN_ERRORS])
+    if (more := len(result.scorer_errors) - SHOWN_ERRORS) > 0:
+        yield "error", f"{figures.count(more, 'more scorer error')} in report.json"
+    if result.scorer_errors:
+        yield "fix", MENDED
     yield from (("error", f"left out of the figures: {line}") for line in result.hook_errors)
     yield from (("warning", warning) for warning in task.verdict.warnings)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
-from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
+
+from serve_eval.report.layout import wrap
 
 LABEL = 12
 """Columns of a label and the space after it."""
@@ -46,26 +45,6 @@ def print_line(console: Console, text: str) -> None:
     """Print a text of our own without a label, wrapped between words."""
     for line in wrap(Text(text), min(console.width, MOST_WIDTH)):
         console.print(line, soft_wrap=True)
-
-
-def wrap(text: Text, width: int) -> list[Text]:
-    """Return the lines of a text, broken between words; a word may be wider than `width`.
-
-    rich breaks such words, and then they cannot be copied.
-    """
-    lines: list[Text] = []
-    for line in text.split("\n", allow_blank=True):
-        breaks, used = [], 0
-        for word in re.finditer(r"\s*\S+", line.plain):
-            cells = cell_len(word[0])
-            if used and used + cells > width:
-                breaks.append(word.end() - len(word[0].lstrip()))
-                used, cells = 0, cell_len(word[0].lstrip())
-            used += cells
-        lines += line.divide(breaks)
-    for line in lines:
-        line.rstrip()
-    return lines
 
 
 def shorten(lines: list[Text], most: int | None) -> list[Text]:

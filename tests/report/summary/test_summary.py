@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 
 from serve_eval.report.summary.axis import ASCII, UNICODE, draw_axis
 from serve_eval.schema import (
+    Attribution,
     Metric,
+    ScorerError,
     TaskReport,
     VerdictOutcome,
     WrongExample,
@@ -224,6 +227,29 @@ def test_a_terminal_is_never_wider_than_its_columns_and_no_word_breaks(width: in
 def test_in_a_log_a_row_is_one_line() -> None:
     red = task(verdict=replace(VERDICT, warnings=(LONG,)))
     assert f" warning  {LONG}\n" in show(red, terminal=False)
+
+
+def test_scorer_errors_say_what_to_do_and_are_counted() -> None:
+    errors = tuple(ScorerError(told=f"error {i}", count=1, sample=f"s{i}") for i in range(5))
+    shown = " ".join(show(task(replace(RESULT, scorer_errors=errors))).split())
+    assert "error 1 answer has no score, for example sample s2: error 2" in shown
+    assert "error 2 more scorer errors in report.json" in shown
+    assert "sample s3" not in shown
+    assert "fix after fixing the scorer, serve-eval run --resume RUN scores" in shown
+
+
+def test_workers_of_several_tasks_are_told_with_the_task() -> None:
+    known = Attribution(how="ids", joined=200, planned=210, alpha=0.01, rows=())
+    one = replace(task(), attribution=known)
+    said = "the server is known for 200 of 210 samples"
+    assert f" workers  {said}" in show(one)
+    assert f" workers  mmlu: {said}" in show(named("mmlu", one), named("b", task()))
+
+
+def test_wide_characters_count_as_two_columns() -> None:
+    wide = replace(VERDICT, warnings=("\u6771\u4eac " * 40,))
+    shown = show(task(verdict=wide))
+    assert all(cell_len(line) <= 80 for line in shown.splitlines())
 
 
 def test_text_of_a_model_cannot_steer_the_terminal() -> None:

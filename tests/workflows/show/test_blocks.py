@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.text import Text
 
-from serve_eval.workflows.show.blocks import shorten, wrap
+from serve_eval.report.layout import wrap
+from serve_eval.workflows.show.blocks import shorten
 
 WORDS = st.lists(st.text("abc日\n", min_size=0, max_size=30), max_size=20).map(" ".join)
 
