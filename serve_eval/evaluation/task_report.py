@@ -85,6 +85,8 @@ def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
     worse = _degradations(task_run, run)
     who = _attribution(task_run, run)
     before, means = break_down_reference(p.task, p.dataset, p.reference)
+    if task_run.scores is not None:
+        task_run.scores.flush()
     extra = _warnings(task_run, run, result, judges, worse, who)
     return TaskReport(
         spec=p.spec,

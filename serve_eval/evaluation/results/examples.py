@@ -48,10 +48,11 @@ def pick_example(
     sample = _pick(table, reference)
     if sample is None:
         return None
+    found = None
     for line in score_records(folder, table.task.name, unfinished=True):
-        if line.id == sample:
-            return WrongExample(id=line.id, answer=line.answer, target=line.target)
-    return None
+        if line.id == sample:  # a sample that was asked again has a later line
+            found = WrongExample(id=line.id, answer=line.answer, target=line.target)
+    return found
 
 
 def _pick(table: SampleTable, reference: Sequence[float]) -> str | None:

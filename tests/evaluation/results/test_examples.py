@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from pathlib import Path
 
 import pytest
 
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.results import examples
 from serve_eval.evaluation.results.examples import break_down_reference, order_ids, pick_example
 from serve_eval.evaluation.results.sample_table import OUTCOME_CODES, SampleTable
-from serve_eval.evaluation.storage.records.scores import ScoreRecord, ScoreWriter, write_scores
+from serve_eval.evaluation.storage.records.scores import (
+    ScoreRecord,
+    ScoreWriter,
+    encode,
+    read_scores,
+    write_scores,
+)
 from serve_eval.schema import (
     MEAN,
     AccuracySpec,
     Dataset,
     Metric,
     Outcome,
+    Plan,
     Reference,
+    Spec,
     WrongExample,
 )
 from tests.evaluation.results.small_task import SAMPLES, by_kind, small_task
@@ -87,3 +97,30 @@ def test_the_reference_is_broken_down_by_the_mean_of_its_runs(
 def test_numbers_in_ids_are_ordered_by_value() -> None:
     names = ["b-2", "b-10", "b-9", "a", "10", "9"]
     assert sorted(names, key=order_ids) == ["9", "10", "a", "b-2", "b-9", "b-10"]
+
+
+@pytest.mark.usefixtures("simulated_here")
+def test_a_run_shows_an_example_although_its_scores_are_not_all_on_disk(tmp_path: Path) -> None:
+    plan = Plan(
+        model="simulated",
+        launcher=Spec(name="simulated", options={"accuracy": 0.0}),
+        tasks=(Spec(name="word_problems", options={"num_samples": 5}),),
+        no_reference=True,
+    )
+    [task] = asyncio.run(evaluate(plan, tmp_path / "run")).tasks
+    lines = read_scores(tmp_path / "run", "word_problems")
+    assert task.example is not None
+    assert task.example.target == lines[task.example.id].target
+    assert task.example.answer == lines[task.example.id].answer
+
+
+def test_of_a_sample_that_was_asked_again_the_last_answer_is_shown(tmp_path: Path) -> None:
+    table = _asked(tmp_path, [WRONG])
+    with (tmp_path / "scores/small.jsonl").open("ab") as file:
+        file.write(
+            encode(ScoreRecord(id="0", outcome=WRONG, value=0.0, answer="later", target="target 0"))
+            + b"\n"
+        )
+    assert pick_example(tmp_path, table, ()) == WrongExample(
+        id="0", answer="later", target="target 0"
+    )

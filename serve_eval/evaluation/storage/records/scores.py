@@ -157,6 +157,10 @@ class ScoreFile:
         """Add a score. Raises OSError."""
         self._file.write(encode(record) + b"\n")
 
+    def flush(self) -> None:
+        """Write what is still in memory, so that readers of the file see it. Raises OSError."""
+        self._file.flush()
+
     def settle(self, samples: Iterable[str]) -> None:
         """Keep only the last score of each of these samples, in their order.
 
