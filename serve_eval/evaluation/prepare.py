@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,15 +55,7 @@ def prepare(plan: Plan) -> list[PreparedTask]:
     Raises PlanError, DatasetError, ReferenceFileError, SandboxError, and NotComparableError if a
     reference is missing or was taken under another protocol, unless the plan allows it.
     """
-    built, problems, hints = [], [], []
-    for i, spec in enumerate(plan.tasks):
-        try:
-            built.append((spec, build_task(spec, f"tasks[{i}].{spec.name}")))
-        except PlanError as error:
-            problems += error.problems
-            hints += [error.hint] if error.hint else []
-    if problems:
-        raise PlanError(problems, hint="\n".join(dict.fromkeys(hints)))
+    built = _build(plan)
     unsafe = [task.name for _, task in built if task.unsafe]
     if unsafe and not plan.allow_code_execution:
         raise SandboxError(
@@ -85,6 +78,23 @@ def prepare(plan: Plan) -> list[PreparedTask]:
     if lacking:
         raise lacking[0]
     return prepared
+
+
+def _build(plan: Plan) -> list[tuple[Spec, Task]]:
+    """Return every task of a plan with its spec. Raises PlanError."""
+    built, problems, hints = [], [], []
+    for i, spec in enumerate(plan.tasks):
+        try:
+            built.append((spec, build_task(spec, f"tasks[{i}].{spec.name}")))
+        except PlanError as error:
+            problems += error.problems
+            hints += [error.hint] if error.hint else []
+    # The files of a run are named after its tasks, so two tasks with one name would share them.
+    times = Counter(task.name for _, task in built)
+    problems += [f"tasks: {name} is listed twice" for name, n in times.items() if n > 1]
+    if problems:
+        raise PlanError(problems, hint="\n".join(dict.fromkeys(hints)))
+    return built
 
 
 def _check_mismatches(

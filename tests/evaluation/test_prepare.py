@@ -206,6 +206,12 @@ def test_problems_of_all_tasks_are_reported_at_once(plan: Plan) -> None:
     assert len(caught.value.problems) == 2
 
 
+def test_a_task_is_there_once_since_its_name_names_its_files(plan: Plan) -> None:
+    years = [Spec(name="aime", options={"year": year}) for year in (2024, 2025)]
+    with pytest.raises(PlanError, match="aime is listed twice"):
+        prepare(replace(plan, tasks=tuple(years)))
+
+
 def test_a_limit_above_the_size_changes_nothing(plan: Plan) -> None:
     (prepared,) = prepare(replace(plan, limit=5000))
     assert len(prepared.dataset.samples) == 1319
