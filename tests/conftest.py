@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -33,6 +34,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # These tests check correctness, not speed: a busy machine must not fail a property.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+KNOWN_SLOW = frozenset(
+    json.loads((Path(__file__).with_name("slow_seconds.json")).read_text(encoding="utf-8"))
+)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests of the table of slow tests, which are slow here if not by nature."""
+    if item.nodeid in KNOWN_SLOW:
+        item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

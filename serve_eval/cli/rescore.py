@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,8 @@ from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._run_folder import name_run
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from serve_eval.evaluation.rescore import Changed, Rescored, RescoreSummary
 
 SHOWN = 5
@@ -50,10 +53,9 @@ def rescore(
 
     Exit codes: 0 even if something changed, 2 usage, folder or data, 5 no answer to score.
     """
-    from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._streams import draw, emit, say
     from serve_eval.evaluation.rescore import rescore as again
     from serve_eval.evaluation.storage.private_files import pretty_json
-    from serve_eval.report.text import clean
     from serve_eval.verdicts.exit_code import NOTHING_SCORED, PASS
 
     found = again(
@@ -66,35 +68,56 @@ def rescore(
     if as_json:
         emit(pretty_json({"schema_version": 1, "run": str(run), "tasks": found}).decode())
     else:
-        emit("".join(f"{clean(line)}\n" for one in found for line in _lines(one)))
+        draw(lambda console: _draw(found, console))
     if output_dir is not None:
         say(f"run folder with these scores: {output_dir}")
     raise typer.Exit(PASS if any(one.answered for one in found) else NOTHING_SCORED)
 
 
-def _lines(one: Rescored) -> list[str]:
-    lines = []
-    if one.answered < one.planned:
-        lines.append(f"{one.answered} of {one.planned} samples have a score")
-    lines += [f"{option}: {before} -> {after}" for option, (before, after) in one.options.items()]
+def _draw(found: Sequence[Rescored], console: Console) -> None:
+    """Print what changed of each task: the value first, then the outcomes and samples."""
+    from serve_eval.report.summary.headline import badge
+    from serve_eval.report.summary.print_rows import print_rows
+    from serve_eval.report.text import clean
+
+    for one in found:
+        outcome, style = _name_outcome(one)
+        line = badge(outcome, style).append(f"  {clean(one.task)}  {_describe_value(one)}")
+        console.print(line, soft_wrap=True)
+        print_rows(console, _rows(one))
+
+
+def _name_outcome(one: Rescored) -> tuple[str, str]:
+    if not one.answered:
+        return "NOT SCORED", "bold red"
+    return ("CHANGED", "bold yellow") if one.changed else ("UNCHANGED", "bold green")
+
+
+def _describe_value(one: Rescored) -> str:
+    if one.before == one.after:
+        return _number(one.after)
     change = "" if one.before is None or one.after is None else f" ({one.after - one.before:+.3f})"
-    lines.append(f"value {_number(one.before)} -> {_number(one.after)}{change}")
+    return f"{_number(one.before)} -> {_number(one.after)}{change}"
+
+
+def _rows(one: Rescored) -> Iterator[tuple[str, str]]:
+    if one.answered < one.planned:
+        yield "scored", f"{one.answered} of {one.planned} samples have a score"
+    for option, (before, after) in one.options.items():
+        yield "option", f"{option}: {before} -> {after}"
     if one.changed:
         only = len(one.changed) - one.moved
         rest = f"; {only} more changed only the value or the extracted answer" if only else ""
-        lines.append(f"{one.moved} of {one.answered} samples changed outcome{rest}")
-    else:
-        lines.append(f"none of {one.answered} samples changed")
-    if one.moves:
-        width = max(6, *(len(old) for old, _, _ in one.moves))
-        to = max(5, *(len(new) for _, new, _ in one.moves))
-        lines.append(f"  {'before':{width}}    {'after':{to}}  samples")
-        lines += [f"  {old:{width}} -> {new:{to}}  {count:>7}" for old, new, count in one.moves]
-    lines += [f"  {_sample(changed)}" for changed in one.changed[:SHOWN]]
+        yield "samples", f"{one.moved} of {one.answered} changed outcome{rest}"
+    elif one.answered:
+        yield "samples", f"none of {one.answered} changed"
+    for old, new, count in one.moves:
+        yield "", f"{count} {old} -> {new}"
+    for changed in one.changed[:SHOWN]:
+        yield "e.g.", _sample(changed)
     if len(one.changed) > SHOWN:
-        lines.append(f"  and {len(one.changed) - SHOWN} more: --json lists all")
-    lines += [f"warning: {note}" for note in one.notes]
-    return [f"{one.task}: {line}" for line in lines]
+        yield "", f"and {len(one.changed) - SHOWN} more: --json lists all"
+    yield from (("warning", note) for note in one.notes)
 
 
 def _sample(changed: Changed) -> str:

@@ -85,12 +85,10 @@ def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written
     done = serve_eval("rescore", run)
     assert done.returncode == 0, done.stderr
     assert _content(run) == before
-    assert f"{ODD} of 60 samples changed outcome" in done.stdout
-    moved = next(
-        line.split() for line in done.stdout.splitlines() if "correct " in line and "->" in line
-    )
-    assert moved[1:] == ["correct", "->", "partial", str(ODD)]
-    assert "mmlu: none of 57 samples changed" in done.stdout
+    gsm8k, _, mmlu = done.stdout.partition(" UNCHANGED   mmlu  ")
+    assert gsm8k.startswith(" CHANGED   gsm8k  ")
+    assert f" samples  {ODD} of 60 changed outcome\n          {ODD} correct -> partial\n" in gsm8k
+    assert "\n samples  none of 57 changed\n" in mmlu
     assert f"and {ODD - 5} more" in done.stdout
     told = _gsm8k(serve_eval("rescore", run, "--json"))
     assert len(told["changed"]) == ODD

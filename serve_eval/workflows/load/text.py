@@ -15,9 +15,15 @@ from serve_eval.evaluation.agreement.first_divergence import (
 )
 from serve_eval.evaluation.agreement.load_words import NOTHING
 from serve_eval.evaluation.storage.file_names import LOAD_RESULT
-from serve_eval.report.layout import fit_tables, say
+from serve_eval.report.layout import fit_tables
+from serve_eval.report.summary.headline import badge
+from serve_eval.report.summary.print_rows import print_rows
+from serve_eval.report.text import clean
 from serve_eval.schema import LoadBracket, LoadPoint, LoadSurface, LoadTask
-from serve_eval.workflows.load.judging import ALPHA, SCORE_ALPHA, is_inconclusive
+from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, UNDECIDED
+from serve_eval.workflows.load.judging import ALPHA, SCORE_ALPHA, find_exit_code, is_inconclusive
+
+Row = tuple[str, str]
 
 _COLUMNS = ("load", "value (95 %)", "failed", "lost", "won", "p", "TTFT, p99", "right/s", "")
 _STEP_COLUMNS = ("load", "asked", "from the sound end", "to the broken end", "")
@@ -32,36 +38,52 @@ _SAID = {
     "gave up": ("GAVE UP", "bold red"),
 }
 """The word for the state of a load that is not among the broken ones, and its style."""
+_OUTCOMES = {
+    FAIL: ("FAIL", "bold red"),
+    PASS: ("PASS", "bold green"),
+    UNDECIDED: ("INCONCLUSIVE", "bold yellow"),
+    NOTHING_SCORED: ("ERROR", "bold red"),
+}
+"""The verdict on a task by its exit code, and its style."""
 _UNPROVED = ("likely worse", "likely better", "holds")
 
 
 def render(found: LoadSurface, out_dir: Path, console: Console) -> None:
-    """Print a table and a conclusion for each task."""
-    say(console, f"model {found.model}, {found.base_url}")
+    """Print the conclusion, the loads as a table, and the evidence, for each task."""
     for task in found.tasks:
-        lowest = next(p.load for p in task.points if p.outcome != "gave up")
-        asked = max(p.scored + p.failed for p in task.points)
-        say(console, f"{task.task}: {asked} prompts at each load, each against load {lowest}")
+        bisected = found.bracket is not None and found.bracket.task == task.task
+        console.print(_headline(found, task, bisected=bisected), soft_wrap=True)
+        print_rows(console, [("asked", _describe_prompts(task))])
         cells = [_cells(point, broken=point.load in task.broken) for point in task.points]
         console.print(*fit_tables(_COLUMNS, cells, console.width), sep="\n\n")
-        bisected = found.bracket is not None and found.bracket.task == task.task
-        for line in _describe(task, bisected=bisected):
-            say(console, line)
+        print_rows(console, _describe(task))
     if found.bracket is not None:
         _show_bracket(found.bracket, console)
-    for line in found.warnings:
-        say(console, f"warning: {line}")
-    say(
+    order = ", ".join(map(str, found.order))
+    print_rows(
         console,
-        f"asked in the order {', '.join(map(str, found.order))}; {found.requests} requests",
+        (
+            *(("warning", line) for line in found.warnings),
+            ("order", f"{order}; {found.requests:,} requests"),
+            ("lost, won", "scores that fell and rose from the first load of the table"),
+            ("p", f"exact, corrected for all loads; at most {SCORE_ALPHA:g} accuses"),
+            ("TTFT, p99", "time to the first token: median and 99th percentile, in ms"),
+            ("run", f"{out_dir / LOAD_RESULT}: {found.model}, {found.base_url}"),
+        ),
     )
-    say(
-        console,
-        f"lost, won: scores that fell, rose; p: exact, corrected for all loads; at most"
-        f" {SCORE_ALPHA:g} accuses",
-    )
-    say(console, "TTFT, p99: median and 99th percentile of the time to the first token, in ms")
-    say(console, f"result: {out_dir / LOAD_RESULT}")
+
+
+def _headline(found: LoadSurface, task: LoadTask, *, bisected: bool) -> Text:
+    """Return the verdict on a task, and the loads that are broken."""
+    outcome, style = _OUTCOMES[find_exit_code([task])]
+    words = task.words if found.bracket is None or not bisected else name_edge(found.bracket)
+    return badge(outcome, style).append(f"  {clean(task.task)}  {clean(words)}")
+
+
+def _describe_prompts(task: LoadTask) -> str:
+    lowest = next(p.load for p in task.points if p.outcome != "gave up")
+    asked = max(p.scored + p.failed for p in task.points)
+    return f"{asked:,} prompts at each load, each against load {lowest}"
 
 
 def _cells(point: LoadPoint, *, broken: bool) -> list[Text]:
@@ -92,44 +114,42 @@ def _value(point: LoadPoint) -> str:
     return f"{point.value:.1f} ({low:.0f}-{high:.0f})"
 
 
-def _describe(task: LoadTask, *, bisected: bool) -> Iterator[str]:
-    if not bisected:
-        yield f"{task.task}: {task.words}"
+def _describe(task: LoadTask) -> Iterator[Row]:
+    known = [p.excluded for p in task.points if p.excluded is not None and p.outcome == "holds"]
+    if task.words == NOTHING and is_inconclusive(task):
+        yield "why", "too few answers to conclude anything"
+    elif task.words == NOTHING and known:
+        yield (
+            "so",
+            f"a loss of {max(known):.1f} points or more is excluded at each load (95 % each)",
+        )
     if task.q is not None and task.q_p is not None and task.df > 1:
         yield (
-            f"{task.task}: Cochran's Q over all loads: {task.q:.1f} with {task.df} degrees of"
-            f" freedom, p = {task.q_p:.2g}"
+            "Cochran",
+            f"Q over all loads {task.q:.1f} with {task.df} degrees of freedom, p = {task.q_p:.2g}",
         )
     if task.words == NOTHING and task.q_p is not None and task.q_p <= ALPHA:
         yield (
-            f"{task.task}: the loads may differ, but none is proved to: ask more prompts with"
-            " --limit"
-        )
-    known = [p.excluded for p in task.points if p.excluded is not None and p.outcome == "holds"]
-    if task.words == NOTHING and is_inconclusive(task):
-        yield f"{task.task}: too few answers to conclude anything"
-    elif task.words == NOTHING and known:
-        yield (
-            f"{task.task}: a loss of {max(known):.1f} points or more is excluded at each load (95 %"
-            " each)"
+            "but",
+            "the loads may differ, but none is proved to: ask more prompts with --limit",
         )
     for point in task.points:
         if point.outcome in ("worse", "better", "likely worse", "likely better"):
-            yield from _describe_places(task.task, point)
+            yield from _describe_places(point)
 
 
-def _describe_places(task: str, point: LoadPoint) -> Iterator[str]:
+def _describe_places(point: LoadPoint) -> Iterator[Row]:
     places = point.places
     if places is None:
         return
     yield (
-        f"{task}: load {point.load}: {point.changed} answers changed; first different"
-        f" {places.unit}, from 0:"
+        f"at {point.load}",
+        f"{point.changed} answers changed; first different {places.unit}, from 0:",
     )
-    yield from draw_first_divergences(places)
-    yield f"{task}: load {point.load}: {describe_first_divergences(places)}"
+    yield from (("", line.strip()) for line in draw_first_divergences(places))
+    yield "", describe_first_divergences(places)
     if reading := read_first_divergences(places):
-        yield f"  {reading}"
+        yield "", reading
 
 
 def _show_bracket(bracket: LoadBracket, console: Console) -> None:
@@ -145,25 +165,25 @@ def _show_bracket(bracket: LoadBracket, console: Console) -> None:
     ]
     if rows:
         console.print(*fit_tables(_STEP_COLUMNS, rows, console.width), sep="\n\n")
-    for line in describe_bracket(bracket):
-        say(console, line)
+    print_rows(console, describe_bracket(bracket))
 
 
 def _say_changes(changes: tuple[int, int]) -> str:
     return f"lost {changes[0]}, won {changes[1]}"
 
 
-def describe_bracket(bracket: LoadBracket) -> Iterator[str]:
+def name_edge(bracket: LoadBracket) -> str:
+    """Return the loads between which a bisection found the answers to break."""
+    good, bad = bracket.good, bracket.bad
+    if abs(good - bad) > 1:
+        return f"sound at {good}, broken at {bad}, not known between"
+    edge = f"broken from {bad} on" if good < bad else f"broken up to {bad}"
+    return f"{edge}, sound at {good}"
+
+
+def describe_bracket(bracket: LoadBracket) -> Iterator[Row]:
     """Yield where a bisection found the answers to break."""
-    task, good, bad = bracket.task, bracket.good, bracket.bad
+    yield "edge", f"{bracket.task}: {name_edge(bracket)} (the level is {bracket.level:g})"
     if bracket.undecided is not None:
-        yield f"{task}: load {bracket.undecided} is not decided: ask more prompts with --limit"
-    if abs(good - bad) == 1:
-        edge = f"broken from {bad} on" if good < bad else f"broken up to {bad}"
-        yield f"{task}: {edge}, sound at {good} (the level of the bracket is {bracket.level:g})"
-    else:
-        yield (
-            f"{task}: sound at {good}, broken at {bad}, not known between (the level of the bracket"
-            f" is {bracket.level:g})"
-        )
-    yield f"{task}: a load that is broken alone, between loads that are sound, may be missed"
+        yield "but", f"load {bracket.undecided} is not decided: ask more prompts with --limit"
+    yield "note", "a load that is broken alone, between loads that are sound, may be missed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from rich.text import Text
 
 from serve_eval.evaluation.probes.evidence import ALPHA, FAR_NATS
 from serve_eval.report.layout import fit_tables, say
+from serve_eval.report.summary.headline import badge
+from serve_eval.report.summary.print_rows import print_rows
 from serve_eval.report.text import clean
 from serve_eval.schema import (
     Verification,
@@ -51,30 +54,44 @@ def render(
     """
     wholes = [one for one in found.sides if one.part_of is None]
     if len(wholes) + len(_list_lost(found)) > 1:
-        say(console, summarise(found, wholes))
+        worst = _find_worst(found, wholes)
+        line = badge(_SHORT.get(worst, worst.value), _STYLES[worst])
+        line.append(f"  {clean(summarise(found, wholes))}")
+        console.print(line, soft_wrap=True)
     if len(wholes) > FEW:
         _tabulate(found, wholes, console)
     for side in found.sides:
         if side.part_of is not None or len(wholes) <= FEW:
             _describe(found, side, console)
-    for line in (
-        *(f"not verified: {one.name}: {one.why}" for one in found.lost),
-        *found.named,
-        *(f"warning: {line}" for line in found.warnings),
-        *_next(found, addresses),
-        *(f"written: {file}" for file in files),
-    ):
-        say(console, line)
+    print_rows(
+        console,
+        (
+            *(("lost", f"{one.name} was not verified: {one.why}") for one in found.lost),
+            *(("so", line) for line in found.named),
+            *(("warning", line) for line in found.warnings),
+            *_next(found, addresses),
+            *(("written", str(file)) for file in files),
+        ),
+    )
+
+
+def _find_worst(found: Verification, wholes: Sequence[VerifiedSide]) -> VerificationOutcome:
+    known = {one.outcome for one in wholes}
+    worst = next((one for one in _ORDER if one in known), VerificationOutcome.UNDECIDED)
+    sound = worst in (VerificationOutcome.IDENTICAL, VerificationOutcome.OTHER_NUMERICS)
+    return VerificationOutcome.UNDECIDED if sound and _list_lost(found) else worst
 
 
 def _describe(found: Verification, side: VerifiedSide, console: Console) -> None:
-    console.print(Text(side.outcome.value, style=_STYLES[side.outcome]), end="  ")
+    line = badge(side.outcome.value, _STYLES[side.outcome])
     if side.part_of is not None:
-        say(console, f"{side.name}, {side.role}: {side.why}")
+        line.append(f"  {clean(f'{side.name}, {side.role}: {side.why}')}")
+        console.print(line, soft_wrap=True)
         return
-    say(console, f"{side.name} against {found.reference}")
-    for line in (*_lines(found, side), *side.prompts):
-        say(console, f"  {line}")
+    console.print(
+        line.append(f"  {clean(f'{side.name} against {found.reference}')}"), soft_wrap=True
+    )
+    print_rows(console, (*_rows(found, side), *(("prompts", line) for line in side.prompts)))
 
 
 def list_names(names: Sequence[str]) -> str:
@@ -149,22 +166,22 @@ def _limits(found: Verification) -> str:
     return f"noise {found.noise:.4f}{floor} nat"
 
 
-def _lines(found: Verification, side: VerifiedSide) -> Iterator[str]:
-    yield side.why
+def _rows(found: Verification, side: VerifiedSide) -> Iterator[tuple[str, str]]:
+    yield "why", side.why
     effect = "" if side.effect is None else f", {side.effect:.1f} times that of the sibling"
-    yield f"median distance {side.median:.4f} nat{effect}"
-    yield f"limits: {_limits(found)}"
+    yield "distance", f"{side.median:.4f} nat in the median{effect}; limits: {_limits(found)}"
     if side.outcome is VerificationOutcome.ANOTHER:
-        yield f"p {_tell_p(side)} (level {ALPHA}), looked at after each probe"
+        yield "p", f"{_tell_p(side)} (level {ALPHA}), looked at after each probe"
     if side.excluded_share is not None:
-        yield _tell_share(side.excluded_share)
-    yield from _tell_fault(found, side)
-    yield from describe_path(side.engines)
+        yield "so", _tell_share(side.excluded_share)
+    yield from (("fault", line) for line in _tell_fault(found, side))
+    yield from (("path", line) for line in describe_path(side.engines))
     low, high = found.prompt_lengths
     cached = "" if side.cached_tokens is None else f", {side.cached_tokens:,} from the prefix cache"
     yield (
-        f"asked {side.asked} probes of {low} to {high} tokens: {side.requests} requests,"
-        f" {side.tokens:,} tokens{cached}"
+        "asked",
+        f"{side.asked} probes of {low} to {high} tokens: {side.requests} requests,"
+        f" {side.tokens:,} tokens{cached}",
     )
 
 
@@ -205,31 +222,34 @@ def _length(side: VerifiedSide) -> str:
     return ""
 
 
-def _next(found: Verification, addresses: Mapping[str, str]) -> Iterator[str]:
+def _next(found: Verification, addresses: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     others = [
         one
         for one in found.sides
         if one.outcome is VerificationOutcome.ANOTHER and one.part_of is None
     ]
+    requests = sum(one.requests for one in found.sides) + found.reference_requests
+    tokens = sum(one.tokens for one in found.sides) + found.reference_tokens
+    yield "run", f"{requests:,} requests, {tokens:,} tokens, in {found.wall_s:.1f} s"
     if others:
         a, b = (
             addresses.get(one) for one in (found.reference.removeprefix(MAJORITY), others[0].name)
         )
-        yield (
-            "This says that the model is another one, not that it is worse. Measure that"
-            + (f": serve-eval compare {a} {b}" if a and b else " with serve-eval compare.")
-        )
+        yield "note", "this says that the model is another one, not that it is worse: measure that"
+        yield "next", f"serve-eval compare {a} {b}" if a and b else "serve-eval compare"
     if any(one.outcome is VerificationOutcome.UNDECIDED for one in found.sides):
-        yield "Undecided: name a sibling or a floor, or raise the budget with --probes."
-    requests = sum(one.requests for one in found.sides) + found.reference_requests
-    tokens = sum(one.tokens for one in found.sides) + found.reference_tokens
-    yield f"{requests:,} requests, {tokens:,} tokens, in {found.wall_s:.1f} s"
+        yield "next", "undecided: name a sibling or a floor, or raise the budget with --probes"
 
 
 def render_reference(made: VerificationReference, file: Path, console: Console) -> None:
     """Print what a new reference holds, and how to use it."""
-    say(console, f"reference of {made.model} at {made.source}: {len(made.probes)} probes")
     floor = "unknown: verify needs --floor, or a --sibling here" if made.floor is None else ""
-    say(console, f"noise {made.noise:.4f} nat, floor {floor or f'{made.floor:.4f} nat'}")
-    say(console, f"written: {file} ({file.stat().st_size / 1000:.0f} KB)")
-    say(console, f"next: serve-eval verify HOST --reference {file}")
+    print_rows(
+        console,
+        (
+            ("made", f"reference of {made.model} at {made.source}: {len(made.probes)} probes"),
+            ("noise", f"{made.noise:.4f} nat, floor {floor or f'{made.floor:.4f} nat'}"),
+            ("written", f"{file} ({file.stat().st_size / 1000:.0f} KB)"),
+            ("next", f"serve-eval verify HOST --reference {shlex.quote(str(file))}"),
+        ),
+    )

@@ -55,7 +55,7 @@ def test_a_server_that_cannot_be_judged_does_not_end_the_command(
     found = json.loads((tmp_path / "verification.json").read_text())
     assert {one["name"] for one in found["lost"]} == {dead, urls[place]}
     assert {one["name"] for one in found["sides"]} < set(urls) - {urls[place]}
-    assert f"not verified: {dead}" in ran.stdout
+    assert f" lost     {dead} was not verified" in ran.stdout
     assert "of 5 servers" in ran.stdout
 
 
@@ -113,7 +113,9 @@ def test_a_server_with_rare_faults_does_not_stand_for_the_majority(tmp_path: Pat
         urls = [stack.enter_context(one.server.serve_in_thread()) for one in servers]
         ran = serve_eval("verify", "--fleet", *urls, "--model", "m", "-o", tmp_path)
     assert ran.returncode == 1, ran.stdout
-    assert f"1 of 4 servers is another model, precision or cache: {urls[0]}\n" in ran.stdout
+    assert (
+        f" ANOTHER   1 of 4 servers is another model, precision or cache: {urls[0]}\n" in ran.stdout
+    )
     assert json.loads((tmp_path / "verification.json").read_text())["floor"] == 0.0
 
 

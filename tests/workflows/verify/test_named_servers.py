@@ -49,7 +49,7 @@ def test_a_file_has_servers_with_and_without_names(urls: list[str], tmp_path: Pa
     )
     assert ran.returncode == 1, ran.stderr
     assert _result(tmp_path) == (urls[0], {urls[1]: "IDENTICAL", "pod-17": "ANOTHER"})
-    assert "1 of 2 servers is another model, precision or cache: pod-17\n" in ran.stdout
+    assert " ANOTHER   1 of 2 servers is another model, precision or cache: pod-17\n" in ran.stdout
     assert f"serve-eval compare {urls[0]} {urls[2]}\n" in ran.stdout
 
 
@@ -61,7 +61,7 @@ def test_a_fleet_is_named_by_standard_input(urls: list[str], tmp_path: Path) -> 
         "verify", "--fleet", "--servers", "-", "--model", "m", "-o", tmp_path, shell=f"< {file}"
     )
     assert ran.returncode == 1, ran.stderr
-    assert "1 of 3 servers is another model, precision or cache: s2\n" in ran.stdout
+    assert " ANOTHER   1 of 3 servers is another model, precision or cache: s2\n" in ran.stdout
 
 
 def test_a_reference_file_is_for_the_servers_of_a_file(urls: list[str], tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_reference_file_is_for_the_servers_of_a_file(urls: list[str], tmp_path
         "verify", "--servers", file, "--reference", tmp_path / "m.json", "-o", tmp_path, *words
     )
     assert _result(tmp_path)[1] == {"good": "IDENTICAL", "bad": "ANOTHER"}, ran.stderr
-    assert "worse. Measure that with serve-eval compare.\n" in ran.stdout
+    assert " next     serve-eval compare\n" in ran.stdout
 
 
 def test_a_plan_file_may_have_an_absolute_path(urls: list[str], tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_all_ready_pods_with_some_labels_are_a_fleet(
     assert set(outcomes.values()) == {"IDENTICAL"}
     assert "left out: llama-3 is Running" in ran.stderr
     assert set(cluster.tunnels) == {"llama-0", "llama-1", "llama-2"}
-    assert "serve-eval compare." in ran.stdout  # the addresses of tunnels are gone
+    assert " next     serve-eval compare\n" in ran.stdout  # the addresses of tunnels are gone
     assert any("labelSelector=app%3Dllama" in one or LABELS in one for one in cluster.asked())
 
 
