@@ -62,7 +62,7 @@ def _table(rows: Sequence[Sequence[Text]], *, turned: bool = False) -> Table:
     last = None if turned else len(rows[0]) - 1
     for i in range(len(rows[0])):
         table.add_column(
-            justify="left" if i in (0, last) or rows[0][i].plain == "task" else "right",
+            justify="left" if i in (0, last) or rows[0][i].plain in ("run", "task") else "right",
             no_wrap=True,
         )
     for row in rows:

@@ -66,11 +66,12 @@ class RunError:
 class SuiteRow:
     """One task of one run, judged within the whole suite.
 
-    Values, bounds, reference and threshold are in points. `estimate` replaces the value after an
-    early stop. `own` is the outcome of the run alone, `outcome` the one after the correction for
-    many tests. `p` is that of the paired comparison; `p_holm` exists if the paired rule judged,
-    `q_bh` if there is a p. `finding` is the paired one after the correction. `waiver` is the one
-    that keeps this row from failing the suite.
+    Values, `interval` (95 %), bounds, reference and threshold are in points, or with `in_points`
+    False in the unit of the task's metric. `estimate` replaces the value after an early stop. `own`
+    is the outcome of the run alone, `outcome` the one after the correction for many tests. `p` is
+    that of the paired comparison; `p_holm` exists if the paired rule judged, `q_bh` if there is a
+    p. `finding` is the paired one after the correction. `waiver` is the one that keeps this row
+    from failing the suite.
     """
 
     run: str
@@ -83,9 +84,11 @@ class SuiteRow:
     failed: int = 0
     evaluated: float | None = None
     estimate: float | None = None
+    interval: tuple[float, float] | None = None
     bounds: tuple[float, float] | None = None
     reference: float | None = None
     threshold: float | None = None
+    in_points: bool = True
     p: float | None = None
     p_holm: float | None = None
     q_bh: float | None = None

@@ -57,25 +57,35 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
     out = tmp_path / "out"
     done = serve_eval("suite", suite, "-o", out, OPENAI_API_KEY=KEY)
     assert done.returncode == 3, done.stdout + done.stderr
-    table = [line.split() for line in done.stdout.splitlines()]
-    assert table[0][:3] == ["INCONCLUSIVE", "suite", "nightly:"]
-    assert table[1] == ["run", "state", "task", "value", "reference", "threshold", "verdict"]
-    assert [(line[0], line[1], line[-1]) for line in table[2:7]] == [
-        ("lost", "-", "ERROR"),
-        ("simulated_gsm8k", "-", "PASS"),
-        ("simulated_gsm8k-2", "-", "PASS"),
-        ("damaged_gsm8k", "broken", "(waived)"),
-        ("damaged_gsm8k-2", "broken", "(waived)"),
+    title, header, *lines = done.stdout.splitlines()
+    assert title == (
+        " INCONCLUSIVE   suite nightly: 5 runs, 5 tasks: 2 FAIL (waived), 1 ERROR, 2 PASS"
+    )
+    assert header.split("  ")[0] == "verdict"
+    assert header.split()[1:] == ["run", "state", "task", "value", "95", "%", "reference", "fails"]
+    assert [line.split("  ")[0] for line in lines[:5]] == [
+        "FAIL (waived)",
+        "FAIL (waived)",
+        "ERROR",
+        "PASS",
+        "PASS",
+    ]
+    names = [line[15:].split()[0] for line in lines[:5]]
+    assert names == [
+        "damaged_gsm8k",
+        "damaged_gsm8k-2",
+        "lost",
+        "simulated_gsm8k",
+        "simulated_gsm8k-2",
     ]
     for said in (
-        "lost: NotComparableError: gsm8k: gsm8k.yaml has no model 'unknown'",
+        " error    lost: NotComparableError: gsm8k: gsm8k.yaml has no model 'unknown'",
         (
-            "waived until 2999-01-01: damaged_gsm8k/gsm8k, damaged_gsm8k-2/gsm8k: issue 12, broken"
-            " on purpose"
+            " waived   until 2999-01-01: damaged_gsm8k/gsm8k, damaged_gsm8k-2/gsm8k: issue 12,"
+            " broken on purpose"
         ),
-        "the waiver for name simulated_gsm8k is no longer needed",
-        "warning: the endpoint was simulated: its verdicts do not apply to any model (4 runs)",
-        "suite nightly: INCONCLUSIVE (5 runs, 5 tasks: 1 ERROR, 2 PASS, 2 FAIL (waived))",
+        " note     the waiver for name simulated_gsm8k is no longer needed",
+        " warning  the endpoint was simulated: its verdicts do not apply to any model (4 runs)",
     ):
         assert said in done.stdout, done.stdout
     assert "run 5 of 5: damaged_gsm8k-2" in done.stderr
@@ -251,4 +261,4 @@ matrix:
             row
         )
         assert row["outcome"] == ("INCONCLUSIVE" if proven and row["p_holm"] > 0.05 else row["own"])
-    assert "p holm: 0.05 or less proves a drop" in done.stdout
+    assert " p holm   0.05 or less proves a drop" in done.stdout

@@ -1,7 +1,7 @@
 """Print the summary of a run: the verdict, what is behind it, and what to do next."""
 
 from serve_eval.report.summary.headline import badge, style_of
-from serve_eval.report.summary.print_rows import print_rows
+from serve_eval.report.summary.print_rows import print_commands, print_rows
 from serve_eval.report.summary.print_summary import print_summary, print_table_of_runs, print_tasks
 from serve_eval.report.summary.rows import Row, brief, name_expected
 from serve_eval.report.summary.summary_task import SummaryTask
@@ -12,6 +12,7 @@ __all__ = [
     "badge",
     "brief",
     "name_expected",
+    "print_commands",
     "print_rows",
     "print_summary",
     "print_table_of_runs",

@@ -16,12 +16,17 @@ def in_points(metric: Metric) -> bool:
 
 def figure(value: float, metric: Metric) -> str:
     """Return a value with one decimal, or with four digits if it is not in points."""
-    return f"{value:.1f}" if in_points(metric) else f"{value:.4g}"
+    return write_figure(value, points=in_points(metric))
+
+
+def write_figure(value: float, *, points: bool) -> str:
+    """Return a value like `figure`: 83.8, or 1.890 if it is not in points."""
+    return f"{value:.1f}" if points else f"{value:#.4g}".rstrip(".")
 
 
 def add_sign(value: float, metric: Metric) -> str:
     """Return a difference with its sign, like `figure`."""
-    return f"{value:+.1f}" if in_points(metric) else f"{value:+.4g}"
+    return f"{'' if value < 0.0 else '+'}{figure(value, metric)}"
 
 
 def span(ends: tuple[float, float], metric: Metric) -> str:

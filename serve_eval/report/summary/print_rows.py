@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -15,14 +15,14 @@ LABEL = 9
 STYLES = {"warning": "yellow", "error": "red", "why": "bold", "but": "yellow"}
 
 
-def print_rows(console: Console, rows: Iterable[tuple[str, str]], style: str = "") -> None:
+def print_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
     """Print rows. On a terminal, long texts continue below the text, not below the label.
 
     Anywhere else a row is one line, which a search finds as a whole.
     """
     width = max(20, console.width - LABEL - 1)
     for label, text in rows:
-        styled = Text(clean(text), style=style or STYLES.get(label, ""))
+        styled = Text(clean(text), style=STYLES.get(label, ""))
         parts = wrap(styled, width) if console.is_terminal and label else [styled]
         for i, part in enumerate(parts):
             name = "" if i else label
@@ -31,3 +31,16 @@ def print_rows(console: Console, rows: Iterable[tuple[str, str]], style: str = "
             line.append_text(part)
             line.rstrip()
             console.print(line, soft_wrap=True)
+
+
+def print_commands(console: Console, commands: Sequence[str], between: str = "") -> None:
+    """Print the commands that come next, each on one line, from which it can be copied.
+
+    With `between`, they share a line if that fits.
+    """
+    joined = f" {between} ".join(commands)
+    if between and len(joined) + LABEL + 1 <= console.width:
+        commands = [joined] if joined else []
+    for i, command in enumerate(commands):
+        line = Text().append(f" {'' if i else 'next':<{LABEL}}", style="dim")
+        console.print(line.append(clean(command), style="bold"), soft_wrap=True)

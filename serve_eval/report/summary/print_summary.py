@@ -15,7 +15,7 @@ from serve_eval.report.layout import fit_tables, say
 from serve_eval.report.summary.axis import choose_marks
 from serve_eval.report.summary.headline import axis_of, headline
 from serve_eval.report.summary.next_steps import next_steps
-from serve_eval.report.summary.print_rows import print_rows
+from serve_eval.report.summary.print_rows import print_commands, print_rows
 from serve_eval.report.summary.rows import Row, rows_of, warnings_of
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
 from serve_eval.report.summary.table import COLUMNS, cells, lay_out, title
@@ -40,7 +40,7 @@ def print_summary(
     only = f"{report.tasks[0].result.task}: " if len(report.tasks) == 1 else ""
     print_rows(console, (("where", line.removeprefix(only)) for line in slices))
     print_rows(console, _about_run(report, out_dir))
-    print_rows(console, _next(report, out_dir, console), style="bold")
+    print_commands(console, list(next_steps(report, out_dir)), choose_marks(console).between)
 
 
 def print_tasks(tasks: Sequence[SummaryTask], console: Console) -> None:
@@ -109,21 +109,12 @@ def _about_run(report: Report, out_dir: Path) -> Iterable[Row]:
 
 def _describe_load(load: Load, report: Report) -> str:
     rate = load.finished / load.wall_s if load.wall_s else 0.0
+    shown = f"{rate:,.0f}" if rate >= 100.0 else f"{rate:.3g}"
     said = [
-        f"{load.finished:,} answers in {load.wall_s:.1f} s, {rate:.3g}/s, at most"
+        f"{load.finished:,} answers in {load.wall_s:.1f} s, {shown}/s, at most"
         f" {load.max_in_flight} in flight"
     ]
     if len(report.tasks) == 1 and (times := report.tasks[0].traffic.latency_s):
         shown = ", ".join(f"{name} {lines.seconds(value)}" for name, value in times.items())
         said.append(f"latency {shown}")
     return "; ".join(said)
-
-
-def _next(report: Report, out_dir: Path, console: Console) -> Iterable[Row]:
-    """Yield the next commands on one line, or on a line each if they need more."""
-    steps = list(next_steps(report, out_dir))
-    joined = f" {choose_marks(console).between} ".join(steps)
-    if len(joined) + 10 <= console.width:
-        steps = [joined] if steps else []
-    for i, step in enumerate(steps):
-        yield "" if i else "next", step

@@ -48,10 +48,10 @@ def lay_out(
 
     The change is left out first, since value and reference show it; then names are shortened.
     """
-    if _measure(columns, rows) > width:
+    if measure(columns, rows) > width:
         kept = [i for i, name in enumerate(columns) if name != "change"]
         columns, rows = [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
-    over = _measure(columns, rows) - width
+    over = measure(columns, rows) - width
     if over > 0 and "task" in columns:
         place = columns.index("task")
         room = max(len(row[place]) for row in rows) - over
@@ -60,7 +60,7 @@ def lay_out(
     return columns, rows
 
 
-def _measure(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> int:
+def measure(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> int:
     """Return the width of a table, with the gap after each column."""
     return sum(
         max(len(name), *(len(row[i]) for row in rows)) + GAP for i, name in enumerate(columns)

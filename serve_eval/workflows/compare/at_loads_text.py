@@ -32,7 +32,7 @@ def render_loads(found: LoadComparison, out_dir: Path, console: Console) -> None
         console,
         (
             ("order", ", ".join(map(str, found.order))),
-            ("lost, won", "scores that fell and rose from A to B; no answer: of A, of B"),
+            ("columns", "lost, won: scores that fell and rose from A to B; no answer: of A, of B"),
             ("run", f"{out_dir / LOAD_COMPARISON}; each comparison: {out_dir}/LOAD"),
         ),
     )

@@ -16,6 +16,7 @@ from serve_eval.report.summary import (
     SummaryTask,
     brief,
     name_expected,
+    print_commands,
     print_rows,
     print_tasks,
 )
@@ -54,7 +55,7 @@ def render(
     print_rows(console, (("warning", line) for line in _warnings(comparison)))
     print_rows(console, [("folder", str(out_dir))])
     if any(task.verdict.outcome in RED for task in comparison.tasks):
-        print_rows(console, [("next", diagnose_command(out_dir))], style="bold")
+        print_commands(console, [diagnose_command(out_dir)])
 
 
 def _summarise(task: ComparedTask) -> SummaryTask:
@@ -232,8 +233,7 @@ def _flip(task: str, flip: Flip, console: Console) -> None:
     ]
     if (place := flip.first_difference) is not None:
         start = f"from character {place.character} (word {place.word}) on"
-        rows.append(("", f"{start}, A: {place.a!r}"))
-        rows.append(("", f"{' ' * len(start)}  B: {place.b!r}"))
+        rows += [("", f"{start}:"), ("", f"A: {place.a!r}"), ("", f"B: {place.b!r}")]
     looked = flip.divergence
     if looked is not None and looked.tokens is not None and looked.gaps is not None:
         (x, y), (at_a, at_b) = looked.tokens, looked.gaps

@@ -65,9 +65,9 @@ def render(found: LoadSurface, out_dir: Path, console: Console) -> None:
         (
             *(("warning", line) for line in found.warnings),
             ("order", f"{order}; {found.requests:,} requests"),
-            ("lost, won", "scores that fell and rose from the first load of the table"),
-            ("p", f"exact, corrected for all loads; at most {SCORE_ALPHA:g} accuses"),
-            ("TTFT, p99", "time to the first token: median and 99th percentile, in ms"),
+            ("columns", "lost, won: scores that fell and rose from the first load of the table"),
+            ("", f"p: exact, corrected for all loads; at most {SCORE_ALPHA:g} accuses"),
+            ("", "TTFT, p99: median and 99th percentile of the time to the first token, in ms"),
             ("run", f"{out_dir / LOAD_RESULT}: {found.model}, {found.base_url}"),
         ),
     )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
+from serve_eval.report.summary.figures import in_points
 from serve_eval.schema import (
     Report,
     RunError,
@@ -129,9 +130,11 @@ def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
         estimate=(
             verdict.early.estimate if verdict.early is not None and verdict.early.stopped else None
         ),
+        interval=task.result.interval,
         bounds=verdict.bounds,
         reference=verdict.reference,
         threshold=verdict.threshold,
+        in_points=in_points(task.result.metric),
         p=p,
         finding=finding,
         reasons=verdict.reasons,

@@ -2,100 +2,96 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from serve_eval.report.summary import badge, style_of
+from serve_eval.report.layout import fit_tables
+from serve_eval.report.summary import Row, badge, print_commands, print_rows, style_of
+from serve_eval.report.summary.figures import count, write_figure
+from serve_eval.report.summary.table import ORDER, SHORTEST, measure
 from serve_eval.report.text import clean
-from serve_eval.schema import SuiteReport, SuiteRow, WaiverState, WaiverUse
+from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome, WaiverState, WaiverUse
 
 _TESTED = ("p", "p holm", "q")
+_SHOWN = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE)
+"""Outcomes after which the answers of a run are worth a look."""
 
 
 def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
-    """Print the verdict and the table. If that is too wide, print one line per row."""
+    """Print the verdict, a table with the worst rows first, the reasons, and the waivers."""
     console.print(_title(report), soft_wrap=True)
-    names = list(dict.fromkeys(key for row in report.rows for key in row.attributes))
-    tested = any(row.p is not None for row in report.rows)
-    columns = [
-        "run",
-        *names,
-        "task",
-        "value",
-        "reference",
-        "threshold",
-        *(_TESTED if tested else ()),
-        "verdict",
-    ]
-    cells = [_cells(row, names, tested=tested) for row in report.rows]
-    widths = [max(map(len, column)) + 2 for column in zip(columns, *cells, strict=True)]
-    if sum(widths) <= console.width:
-        console.print(_table(columns, cells, report.rows))
-    else:
-        skipped = ("run", "task", "verdict")
-        for row, line in zip(report.rows, cells, strict=True):
-            named = [
-                f"{n} {cell}"
-                for n, cell in zip(columns, line, strict=True)
-                if n not in skipped and cell != "-"
-            ]
-            _say(
-                console,
-                f"{row.run}/{row.task}: {line[-1]}: {', '.join(named)}",
-                style_of(row.outcome),
-            )
-    for text in _explanations(report):
-        _say(console, text)
-    for use in report.waivers:
-        _say(console, _waiver(use))
-    _say(console, f"reports of the runs: {out_dir}/runs/<run>/report.json")
-    _say(console, f"suite folder: {out_dir}")
+    rows = sorted(report.rows, key=_rank)
+    console.print(*fit_tables(*_lay_out(rows, console.width), console.width), sep="\n\n")
+    print_rows(console, _explanations(report))
+    print_rows(console, map(_describe_waiver, report.waivers))
+    folder = shlex.quote(str(out_dir))
+    print_rows(console, [("runs", f"{out_dir}/runs/RUN, each with report.json and report.html")])
+    if (worst := next((row for row in rows if row.outcome in _SHOWN), None)) is not None:
+        command = f"serve-eval show {folder}/runs/{shlex.quote(worst.run)} --wrong"
+        print_commands(console, [command])
 
 
 def _title(report: SuiteReport) -> Text:
     """Return the verdict of the suite, and how many of its tasks had which."""
-    counts = Counter(_verdict(row) for row in report.rows)
-    counted = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    total = f"{len(report.runs)} runs, {len(report.rows)} tasks"
+    counts = Counter(_verdict(row) for row in sorted(report.rows, key=_rank))
+    counted = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+    total = f"{count(len(report.runs), 'run')}, {count(len(report.rows), 'task')}"
     line = badge(report.verdict, style_of(report.verdict))
-    return line.append(clean(f"  suite {report.name}: {report.verdict} ({total}: {counted})"))
+    return line.append(clean(f"  suite {report.name}: {total}: {counted}"))
 
 
-def _table(
-    columns: Sequence[str], cells: Sequence[Sequence[str]], rows: Sequence[SuiteRow]
-) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    words = columns.index("task")
-    for i, name in enumerate(columns):
-        table.add_column(
-            Text(clean(name)),
-            justify="left" if i <= words or i == len(columns) - 1 else "right",
-            no_wrap=True,
-        )
-    for line, row in zip(cells, rows, strict=True):
-        style = "bold yellow" if row.waiver else style_of(row.outcome)
-        table.add_row(*map(Text, line[:-1]), Text(line[-1], style=style))
-    return table
+def _rank(row: SuiteRow) -> tuple[int, bool]:
+    """Return a sort key: the worst outcome first, and a waived one after its like."""
+    return ORDER.index(row.outcome), row.waiver is not None
 
 
-def _cells(row: SuiteRow, attributes: Sequence[str], *, tested: bool) -> list[str]:
+def _lay_out(rows: Sequence[SuiteRow], width: int) -> tuple[list[str], list[list[Text]]]:
+    """Return columns and cells that fit `width`, if that is possible.
+
+    Attributes are left out first, since most names of runs hold them, then the interval; then the
+    names of runs lose their middle.
+    """
+    attributes = list(dict.fromkeys(key for row in rows for key in row.attributes))
+    tested = any(row.p is not None for row in rows)
+    columns = ["verdict", "run", *attributes, "task", "value", "95 %", "reference", "fails"]
+    columns += _TESTED if tested else ()
+    cells = [_cells(row, attributes, tested=tested) for row in rows]
+    for least in (*attributes, "95 %"):
+        if measure(columns, cells) > width:
+            kept = [i for i, name in enumerate(columns) if name != least]
+            columns, cells = [columns[i] for i in kept], [[row[i] for i in kept] for row in cells]
+    over = measure(columns, cells) - width
+    room = max((len(row[1]) for row in cells), default=0) - over
+    if over > 0 and room >= SHORTEST:
+        cells = [[row[0], _shorten(row[1], room), *row[2:]] for row in cells]
+    return [clean(name) for name in columns], cells
+
+
+def _shorten(name: Text, room: int) -> Text:
+    """Return a name without its middle: the end tells the runs of a matrix apart."""
+    text, half = name.plain, (room - 3) // 2
+    return name if len(text) <= room else Text(f"{text[: room - 3 - half]}...{text[-half:]}")
+
+
+def _cells(row: SuiteRow, attributes: Sequence[str], *, tested: bool) -> list[Text]:
     tests = [_p(row.p), _p(row.p_holm), _p(row.q_bh)] if tested else []
-    told = [clean(str(row.attributes.get(name, "-"))) for name in attributes]
-    return [
+    style = "bold yellow" if row.waiver else style_of(row.outcome)
+    shown = [
         row.run,
-        *told,
+        *(clean(str(row.attributes.get(name, "-"))) for name in attributes),
         row.task,
         _value(row),
-        _number(row.reference),
-        _number(row.threshold),
+        "-" if row.interval is None else _span(row, row.interval),
+        _number(row, row.reference),
+        _limit(row),
         *tests,
-        _verdict(row),
     ]
+    return [Text(_verdict(row), style=style), *map(Text, shown)]
 
 
 def _verdict(row: SuiteRow) -> str:
@@ -109,52 +105,69 @@ def _verdict(row: SuiteRow) -> str:
 def _value(row: SuiteRow) -> str:
     """Return the value or, if answers are missing, the range of possible values."""
     if row.failed and row.bounds is not None:
-        return f"{row.bounds[0]:.3f}..{row.bounds[1]:.3f}"
-    return _number(row.evaluated) if row.estimate is None else f"~{_number(row.estimate)}"
+        return _span(row, row.bounds)
+    return _number(row, row.evaluated) if row.estimate is None else f"~{_number(row, row.estimate)}"
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _span(row: SuiteRow, ends: tuple[float, float]) -> str:
+    low, high = (_number(row, end) for end in ends)
+    return low if low == high else f"{low} to {high}"
+
+
+def _number(row: SuiteRow, value: float | None) -> str:
+    return "-" if value is None else write_figure(value, points=row.in_points)
+
+
+def _limit(row: SuiteRow) -> str:
+    """Return the values that fail, or the rule if it is no comparison with a threshold."""
+    if row.rule != "classic" or row.threshold is None:
+        return "-" if row.rule == "none" or row.reference is None else row.rule
+    below = row.reference is None or row.threshold <= row.reference
+    return f"{'<' if below else '>'} {_number(row, row.threshold)}"
 
 
 def _p(value: float | None) -> str:
     return "-" if value is None else "<.0001" if value < 0.0001 else f"{value:.4f}"
 
 
-def _explanations(report: SuiteReport) -> Iterator[str]:
-    """Yield lines that explain the table: errors, reasons, p-values and warnings."""
+def _explanations(report: SuiteReport) -> Iterator[Row]:
+    """Yield rows that explain the table: errors, reasons, p-values and warnings."""
     for run in report.runs:
         if run.error is not None:
-            yield f"{run.name}: {run.error.kind}: {run.error.message}"
-            yield from (f"  {hint}" for hint in (run.error.hint,) if hint)
+            yield "error", f"{run.name}: {run.error.kind}: {run.error.message}"
+            yield from (("fix", hint) for hint in (run.error.hint,) if hint)
     errors = {run.name for run in report.runs if run.error is not None}
-    for row in (row for row in report.rows if row.run not in errors):
-        yield from (f"{row.run}/{row.task}: {line}" for line in _remarks(row))
+    remarks: dict[Row, list[str]] = {}
+    for row in report.rows:
+        for remark in () if row.run in errors else _remarks(row):
+            remarks.setdefault(remark, []).append(f"{row.run}/{row.task}")
+    for (label, text), names in remarks.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield label, f"{names[0]}{more}: {text}"
     if sum(row.p_holm is not None for row in report.rows) > 1:
         yield (
-            f"p holm: {report.alpha:g} or less proves a drop; any false alarm has at most that"
-            " probability; q: for triage only"
+            "p holm",
+            f"{report.alpha:g} or less proves a drop; any false alarm has at most that probability;"
+            " q: for triage only",
         )
-    for warning, count in Counter(
-        warning for run in report.runs for warning in run.warnings
-    ).items():
-        yield f"warning: {warning}{f' ({count} runs)' if count > 1 else ''}"
+    for warning, n in Counter(w for run in report.runs for w in run.warnings).items():
+        yield "warning", f"{warning}{f' ({n} runs)' if n > 1 else ''}"
 
 
-def _remarks(row: SuiteRow) -> Iterator[str]:
+def _remarks(row: SuiteRow) -> Iterator[Row]:
     """Yield the reasons of a row's verdict, and the warning that its sample is small."""
-    yield from row.reasons
-    yield from (f"warning: {warning}" for warning in row.warnings if warning.startswith("small"))
+    yield from (("why", reason) for reason in row.reasons)
+    yield from (("warning", line) for line in row.warnings if line.startswith("small"))
 
 
-def _waiver(use: WaiverUse) -> str:
+def _describe_waiver(use: WaiverUse) -> Row:
     waiver = use.waiver
     what = ", ".join(f"{key} {value}" for key, value in waiver.match.items())
     failing = ", ".join(use.failing)
     said = {
-        WaiverState.APPLIED: f"waived until {waiver.until}: {failing}: {waiver.reason}",
+        WaiverState.APPLIED: f"until {waiver.until}: {failing}: {waiver.reason}",
         WaiverState.EXPIRED: (
-            f"warning: the waiver for {what} expired on {waiver.until} ({waiver.reason}); "
+            f"the waiver for {what} expired on {waiver.until} ({waiver.reason}); "
             + (
                 f"it no longer covers {failing}"
                 if failing
@@ -170,11 +183,9 @@ def _waiver(use: WaiverUse) -> str:
             f" undecided ({waiver.reason}, until {waiver.until})"
         ),
         WaiverState.NO_MATCH: (
-            f"warning: the waiver for {what} matches no task of this suite ({waiver.reason})"
+            f"the waiver for {what} matches no task of this suite ({waiver.reason})"
         ),
     }
-    return said[use.state]
-
-
-def _say(console: Console, text: str, style: str | None = None) -> None:
-    console.print(Text(clean(text), style=style or ""), soft_wrap=True)
+    warned = use.state in (WaiverState.EXPIRED, WaiverState.NO_MATCH)
+    label = "waived" if use.state is WaiverState.APPLIED else "warning" if warned else "note"
+    return label, said[use.state]

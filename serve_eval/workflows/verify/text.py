@@ -12,7 +12,7 @@ from rich.text import Text
 from serve_eval.evaluation.probes.evidence import ALPHA, FAR_NATS
 from serve_eval.report.layout import fit_tables, say
 from serve_eval.report.summary.headline import badge
-from serve_eval.report.summary.print_rows import print_rows
+from serve_eval.report.summary.print_rows import print_commands, print_rows
 from serve_eval.report.text import clean
 from serve_eval.schema import (
     Verification,
@@ -63,16 +63,23 @@ def render(
     for side in found.sides:
         if side.part_of is not None or len(wholes) <= FEW:
             _describe(found, side, console)
+    others = [one for one in wholes if one.outcome is VerificationOutcome.ANOTHER]
     print_rows(
         console,
         (
             *(("lost", f"{one.name} was not verified: {one.why}") for one in found.lost),
             *(("so", line) for line in found.named),
             *(("warning", line) for line in found.warnings),
-            *_next(found, addresses),
+            *_about(found, others),
             *(("written", str(file)) for file in files),
         ),
     )
+    if others:
+        pair = (found.reference.removeprefix(MAJORITY), others[0].name)
+        known = [addresses[one] for one in pair if one in addresses]
+        print_commands(
+            console, [" ".join(["serve-eval compare", *(known if len(known) == 2 else ())])]
+        )
 
 
 def _find_worst(found: Verification, wholes: Sequence[VerifiedSide]) -> VerificationOutcome:
@@ -222,23 +229,15 @@ def _length(side: VerifiedSide) -> str:
     return ""
 
 
-def _next(found: Verification, addresses: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    others = [
-        one
-        for one in found.sides
-        if one.outcome is VerificationOutcome.ANOTHER and one.part_of is None
-    ]
+def _about(found: Verification, others: Sequence[VerifiedSide]) -> Iterator[tuple[str, str]]:
+    """Yield what the verification cost and what its outcome does not say."""
     requests = sum(one.requests for one in found.sides) + found.reference_requests
     tokens = sum(one.tokens for one in found.sides) + found.reference_tokens
     yield "run", f"{requests:,} requests, {tokens:,} tokens, in {found.wall_s:.1f} s"
     if others:
-        a, b = (
-            addresses.get(one) for one in (found.reference.removeprefix(MAJORITY), others[0].name)
-        )
         yield "note", "this says that the model is another one, not that it is worse: measure that"
-        yield "next", f"serve-eval compare {a} {b}" if a and b else "serve-eval compare"
     if any(one.outcome is VerificationOutcome.UNDECIDED for one in found.sides):
-        yield "next", "undecided: name a sibling or a floor, or raise the budget with --probes"
+        yield "note", "undecided: name a sibling or a floor, or raise the budget with --probes"
 
 
 def render_reference(made: VerificationReference, file: Path, console: Console) -> None:
@@ -250,6 +249,6 @@ def render_reference(made: VerificationReference, file: Path, console: Console) 
             ("made", f"reference of {made.model} at {made.source}: {len(made.probes)} probes"),
             ("noise", f"{made.noise:.4f} nat, floor {floor or f'{made.floor:.4f} nat'}"),
             ("written", f"{file} ({file.stat().st_size / 1000:.0f} KB)"),
-            ("next", f"serve-eval verify HOST --reference {shlex.quote(str(file))}"),
         ),
     )
+    print_commands(console, [f"serve-eval verify HOST --reference {shlex.quote(str(file))}"])

@@ -175,8 +175,8 @@ def test_a_perplexity_has_no_points_and_fails_above_its_threshold() -> None:
     )
     verdict = replace(VERDICT, evaluated=7.912, reference=7.663, threshold=9.25, paired=None)
     shown = show(task(replace(result, breakdown={}), verdict))
-    assert "  7.912  reference 7.663  +0.249  fails above 9.25\n" in shown
-    assert " value    7.5 to 8.3 (95 %, perplexity of 500 prompts)\n" in shown
+    assert "  7.912  reference 7.663  +0.2490  fails above 9.250\n" in shown
+    assert " value    7.500 to 8.300 (95 %, perplexity of 500 prompts)\n" in shown
 
 
 def test_of_many_slices_those_that_fell_most_are_shown() -> None:
