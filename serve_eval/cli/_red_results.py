@@ -1,4 +1,4 @@
-"""Print results, or write them for CI systems; after a red one, name the slice that lost score."""
+"""Print results; after a red one, name the slice that lost score."""
 
 from __future__ import annotations
 
@@ -22,30 +22,6 @@ def draw_report(report: Report, out_dir: Path, *, verbose: bool = False) -> None
     if verbose:
         emit("\n")
         draw(lambda console: render(report, out_dir, console))
-
-
-def check_junit(file: Path | None) -> None:
-    """Raise PlanError if a JUnit file could not be written at the end."""
-    from serve_eval.errors import PlanError
-
-    if file is not None and not file.absolute().parent.is_dir():
-        raise PlanError(f"--junit: {file.parent} is not a folder")
-
-
-def save_junit(report: Report, file: Path | None) -> int:
-    """Write a report as a JUnit file, if one is named. Return the exit code of the command."""
-    from serve_eval.cli._streams import path_of, say
-    from serve_eval.report.junit import write_junit
-    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, worst
-
-    if file is None:
-        return report.exit_code
-    try:
-        path_of(file).write_text(write_junit(report), encoding="utf-8")
-    except OSError as error:
-        say(f"error: --junit: {file} cannot be written: {error.strerror}")
-        return worst([report.exit_code, INFRASTRUCTURE])
-    return report.exit_code
 
 
 def draw_comparison(comparison: Comparison, out_dir: Path) -> None:

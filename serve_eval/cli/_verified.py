@@ -22,6 +22,7 @@ def show_verified(
 
     `addresses` are those with which a further command reaches the servers, by name.
     """
+    from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._streams import draw, emit
     from serve_eval.evaluation.storage.file_names import VERIFICATION, VERIFICATION_REFERENCE
     from serve_eval.evaluation.storage.private_files import read_written_text
@@ -29,6 +30,7 @@ def show_verified(
         write_reference,
         write_verification,
     )
+    from serve_eval.workflows.verify.ci import describe_verification
     from serve_eval.workflows.verify.text import render
 
     files = [out_dir / VERIFICATION]
@@ -40,4 +42,4 @@ def show_verified(
         emit(read_written_text(files[0]))
     else:
         draw(lambda console: render(found, files, addresses, console))
-    return found.exit_code
+    return save_ci_files(lambda: describe_verification(found), found.exit_code, folder=out_dir)

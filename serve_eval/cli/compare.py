@@ -293,6 +293,7 @@ def _execute(
 ) -> int:
     """Compare, with progress on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._kept import end_early
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._red_results import draw_comparison
@@ -300,6 +301,7 @@ def _execute(
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
     from serve_eval.evaluation.storage.private_files import read_written_text
+    from serve_eval.workflows.compare.ci import describe_comparison
     from serve_eval.workflows.compare.compare import SHOW_FLIPS
     from serve_eval.workflows.compare.compare import compare as compare_both
 
@@ -324,4 +326,6 @@ def _execute(
         emit(read_written_text(out_dir / COMPARISON))
     else:
         draw_comparison(comparison, out_dir)
-    return comparison.exit_code
+    return save_ci_files(
+        lambda: describe_comparison(comparison, out_dir), comparison.exit_code, folder=out_dir
+    )

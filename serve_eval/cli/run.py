@@ -247,15 +247,17 @@ def execute(
     import shlex
 
     from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._ci_files import check_junit, save_ci_files
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import check_junit, draw_report, save_junit
+    from serve_eval.cli._red_results import draw_report
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.evaluate import evaluate
     from serve_eval.evaluation.storage.reports.report_file import report_text
     from serve_eval.evaluation.storage.run_folder import holds_run, plan_and_owner
     from serve_eval.evaluation.trust import flag_of
+    from serve_eval.report.ci import describe_report
     from serve_eval.report.page import write_page
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
 
@@ -300,4 +302,6 @@ def execute(
         emit(report_text(out_dir))
     else:
         draw_report(report, out_dir, verbose=verbose)
-    return save_junit(report, junit)
+    return save_ci_files(
+        lambda: describe_report(report, out_dir), report.exit_code, folder=out_dir, junit=junit
+    )

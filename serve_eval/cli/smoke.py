@@ -195,13 +195,14 @@ def _run(
     from serve_eval.checks.curl import curl
     from serve_eval.checks.session import CheckSession
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._streams import emit, path_of, say
+    from serve_eval.cli._ci_files import save_ci_files
+    from serve_eval.cli._streams import emit, say
     from serve_eval.client.connection import connect, openai_client
     from serve_eval.report.text import clean
     from serve_eval.schema import Endpoint
-    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED, worst
+    from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.smoke import smoke as smoke_test
-    from serve_eval.workflows.smoke.junit import junit as to_junit
+    from serve_eval.workflows.smoke.ci import describe_smoke
 
     base_url = str(plan.launcher.options["base_url"])
     plan = replace(
@@ -244,13 +245,7 @@ def _run(
         emit(msgspec.json.encode({"base_url": base_url, **_as_json(done)}).decode() + "\n")
     else:
         emit(clean("".join(f"{line}\n" for line in smoke_test.summary(done))))
-    if junit is not None:
-        try:
-            path_of(junit).write_text(to_junit(done, base_url), encoding="utf-8")
-        except OSError as error:
-            say(f"error: --junit: {junit} cannot be written: {error.strerror}")
-            return worst([done.exit_code, INFRASTRUCTURE])
-    return done.exit_code
+    return save_ci_files(lambda: describe_smoke(done, base_url), done.exit_code, junit=junit)
 
 
 def _as_json(done: Smoke) -> dict[str, Any]:

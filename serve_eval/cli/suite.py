@@ -181,6 +181,7 @@ def execute(
     from functools import partial
 
     from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
@@ -190,6 +191,7 @@ def execute(
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.servers.reuse import attach
+    from serve_eval.workflows.suite.ci import describe_suite
     from serve_eval.workflows.suite.execution import evaluate_suite
     from serve_eval.workflows.suite.table import render
 
@@ -227,7 +229,7 @@ def execute(
         emit(read_written_text(out_dir / SUITE_REPORT_FILE))
     else:
         draw(lambda console: render(report, out_dir, console))
-    return report.exit_code
+    return save_ci_files(lambda: describe_suite(report, out_dir), report.exit_code, folder=out_dir)
 
 
 def _new_folder(name: str) -> Path:

@@ -66,13 +66,15 @@ def verdict(
     Exit codes: the same as for `serve-eval run`.
     """
 
-    from serve_eval.cli._red_results import check_junit, draw_report, save_junit
+    from serve_eval.cli._ci_files import check_junit, save_ci_files
+    from serve_eval.cli._red_results import draw_report
     from serve_eval.cli._streams import emit
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.evaluation.plan.resolve import resolve
     from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.evaluation.trust import to_read
+    from serve_eval.report.ci import describe_report
 
     check_junit(output.junit)
     plan = to_read(run, folders_of(output.include_path))
@@ -90,4 +92,5 @@ def verdict(
         emit(pretty_json(report).decode())
     else:
         draw_report(report, run, verbose=output.verbose)
-    raise typer.Exit(save_junit(report, output.junit))
+    code = save_ci_files(lambda: describe_report(report, run), report.exit_code, junit=output.junit)
+    raise typer.Exit(code)

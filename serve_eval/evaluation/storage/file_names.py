@@ -30,6 +30,8 @@ from pathlib import Path
 from serve_eval.schema import file_stem
 
 PLAN_FILE, REPORT_FILE, PAGE_FILE = "plan.json", "report.json", "report.html"
+JUNIT_FILE, SUMMARY_FILE = "junit.xml", "summary.md"
+"""The result of a command for CI systems."""
 SESSIONS_FILE, ORDER_FILE, LOOKS_FILE, LOCK_FILE = (
     "environment.json",
     "order.json",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
@@ -31,11 +31,17 @@ ORDER = (
 """Outcomes, the worst first."""
 
 
+def name_worst(outcomes: Iterable[VerdictOutcome]) -> str:
+    """Return the worst of some outcomes; of none, that nothing was judged."""
+    known = set(outcomes)
+    return next((one.value for one in ORDER if one in known), VerdictOutcome.NOT_JUDGED.value)
+
+
 def title(tasks: Sequence[SummaryTask]) -> Text:
     """Return the worst outcome, and how many tasks had which."""
     counts = Counter(task.verdict.outcome for task in tasks)
-    worst = next(outcome for outcome in ORDER if counts[outcome])
-    line = badge(worst.value, style_of(worst))
+    worst = name_worst(counts)
+    line = badge(worst, style_of(worst))
     said = ", ".join(f"{counts[one]} {one.value}" for one in ORDER if counts[one])
     line.append(f"  {len(tasks)} tasks: {said}")
     return line

@@ -4,6 +4,7 @@ __all__ = [
     "asking",
     "at_loads",
     "at_loads_text",
+    "ci",
     "compare",
     "divergence",
     "exact",

@@ -43,7 +43,7 @@ def render(
 
     `slices` are sentences that name where B lost its score.
     """
-    tasks = list(map(_summarise, comparison.tasks))
+    tasks = list(map(summarise_compared, comparison.tasks))
     print_tasks(tasks, console)
     for task in comparison.tasks:
         if len(tasks) > 1:
@@ -58,7 +58,8 @@ def render(
         print_commands(console, [diagnose_command(out_dir)])
 
 
-def _summarise(task: ComparedTask) -> SummaryTask:
+def summarise_compared(task: ComparedTask) -> SummaryTask:
+    """Return what the summary needs of a task: B's result, with A's as the reference."""
     return SummaryTask(
         result=task.b, verdict=task.verdict, before=task.a.breakdown, names=("B", "A")
     )

@@ -1,3 +1,3 @@
 """Run the smoke test: check an endpoint and judge it by the results."""
 
-__all__ = ["endpoint", "junit", "smoke"]
+__all__ = ["ci", "endpoint", "smoke"]

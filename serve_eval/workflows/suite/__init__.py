@@ -5,6 +5,7 @@
 """
 
 __all__ = [
+    "ci",
     "execution",
     "file",
     "folder",

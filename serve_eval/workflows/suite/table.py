@@ -25,10 +25,10 @@ _SHOWN = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE)
 def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
     """Print the verdict, a table with the worst rows first, the reasons, and the waivers."""
     console.print(_title(report), soft_wrap=True)
-    rows = sorted(report.rows, key=_rank)
+    rows = sorted(report.rows, key=rank)
     console.print(*fit_tables(*_lay_out(rows, console.width), console.width), sep="\n\n")
     print_rows(console, _explanations(report))
-    print_rows(console, map(_describe_waiver, report.waivers))
+    print_rows(console, map(describe_waiver, report.waivers))
     folder = shlex.quote(str(out_dir))
     print_rows(console, [("runs", f"{out_dir}/runs/RUN, each with report.json and report.html")])
     if (worst := next((row for row in rows if row.outcome in _SHOWN), None)) is not None:
@@ -38,14 +38,14 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
 
 def _title(report: SuiteReport) -> Text:
     """Return the verdict of the suite, and how many of its tasks had which."""
-    counts = Counter(_verdict(row) for row in sorted(report.rows, key=_rank))
+    counts = Counter(_verdict(row) for row in sorted(report.rows, key=rank))
     counted = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
     total = f"{count(len(report.runs), 'run')}, {count(len(report.rows), 'task')}"
     line = badge(report.verdict, style_of(report.verdict))
     return line.append(clean(f"  suite {report.name}: {total}: {counted}"))
 
 
-def _rank(row: SuiteRow) -> tuple[int, bool]:
+def rank(row: SuiteRow) -> tuple[int, bool]:
     """Return a sort key: the worst outcome first, and a waived one after its like."""
     return ORDER.index(row.outcome), row.waiver is not None
 
@@ -60,7 +60,7 @@ def _lay_out(rows: Sequence[SuiteRow], width: int) -> tuple[list[str], list[list
     tested = any(row.p is not None for row in rows)
     columns = ["verdict", "run", *attributes, "task", "value", "95 %", "reference", "fails"]
     columns += _TESTED if tested else ()
-    cells = [_cells(row, attributes, tested=tested) for row in rows]
+    cells = [list_cells(row, attributes, tested=tested) for row in rows]
     for least in (*attributes, "95 %"):
         if measure(columns, cells) > width:
             kept = [i for i, name in enumerate(columns) if name != least]
@@ -78,7 +78,11 @@ def _shorten(name: Text, room: int) -> Text:
     return name if len(text) <= room else Text(f"{text[: room - 3 - half]}...{text[-half:]}")
 
 
-def _cells(row: SuiteRow, attributes: Sequence[str], *, tested: bool) -> list[Text]:
+def list_cells(row: SuiteRow, attributes: Sequence[str], *, tested: bool) -> list[Text]:
+    """Return the cells of a row: verdict, run, attributes, task, value, interval, reference, limit.
+
+    With `tested`, its p-values follow.
+    """
     tests = [_p(row.p), _p(row.p_holm), _p(row.q_bh)] if tested else []
     style = "bold yellow" if row.waiver else style_of(row.outcome)
     shown = [
@@ -160,7 +164,8 @@ def _remarks(row: SuiteRow) -> Iterator[Row]:
     yield from (("warning", line) for line in row.warnings if line.startswith("small"))
 
 
-def _describe_waiver(use: WaiverUse) -> Row:
+def describe_waiver(use: WaiverUse) -> Row:
+    """Return what became of a waiver, with a label."""
     waiver = use.waiver
     what = ", ".join(f"{key} {value}" for key, value in waiver.match.items())
     failing = ", ".join(use.failing)

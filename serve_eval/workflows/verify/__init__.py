@@ -2,6 +2,7 @@
 
 __all__ = [
     "candidates",
+    "ci",
     "fleet",
     "judged",
     "legs",

@@ -54,7 +54,7 @@ def render(
     """
     wholes = [one for one in found.sides if one.part_of is None]
     if len(wholes) + len(_list_lost(found)) > 1:
-        worst = _find_worst(found, wholes)
+        worst = find_worst(found, wholes)
         line = badge(_SHORT.get(worst, worst.value), _STYLES[worst])
         line.append(f"  {clean(summarise(found, wholes))}")
         console.print(line, soft_wrap=True)
@@ -82,7 +82,8 @@ def render(
         )
 
 
-def _find_worst(found: Verification, wholes: Sequence[VerifiedSide]) -> VerificationOutcome:
+def find_worst(found: Verification, wholes: Sequence[VerifiedSide]) -> VerificationOutcome:
+    """Return the worst outcome; servers without one leave nothing decided."""
     known = {one.outcome for one in wholes}
     worst = next((one for one in _ORDER if one in known), VerificationOutcome.UNDECIDED)
     sound = worst in (VerificationOutcome.IDENTICAL, VerificationOutcome.OTHER_NUMERICS)

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from serve_eval.evaluation.storage.reports.report_file import read_report
-from serve_eval.report.junit import write_junit
+from serve_eval.report.ci import describe_report, write_junit
 from tests.cli.command import serve_eval as command
 from tests.evaluation.path_proof.deployments import Deployment, PathFault, run
 
@@ -14,12 +14,12 @@ from tests.evaluation.path_proof.deployments import Deployment, PathFault, run
 def test_a_path_that_is_not_proven_is_an_error_of_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(Deployment(PathFault.BYPASS), folder, expect=("kv_transfer", "speculation"))
-    suite = ElementTree.fromstring(write_junit(read_report(folder)))
+    [suite] = ElementTree.fromstring(write_junit(describe_report(read_report(folder), folder)))
     assert (suite.get("tests"), suite.get("errors"), suite.get("failures")) == ("3", "2", "0")
     task, transfer, speculation = suite
     assert (task.get("classname"), task.get("name")) == ("task", "word_problems")
-    [error] = task
-    assert error.tag == "error"
+    properties, error = task
+    assert (properties.tag, error.tag) == ("properties", "error")
     assert str(error.get("message")).startswith("INCONCLUSIVE; ")
     assert "path not proven: kv_transfer: " in str(error.get("message"))
     assert (transfer.get("classname"), transfer.get("name")) == ("path", "kv_transfer")
@@ -31,7 +31,7 @@ def test_a_path_that_is_not_proven_is_an_error_of_its_own(tmp_path: Path) -> Non
     file = tmp_path / "again.xml"
     done = command("verdict", str(folder), "--junit", str(file), "--expect", "deterministic")
     assert done.returncode == 3
-    again = ElementTree.parse(file).getroot()
+    [again] = ElementTree.parse(file).getroot()
     assert [one.get("name") for one in again] == [
         "word_problems",
         "kv_transfer",

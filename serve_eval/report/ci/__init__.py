@@ -1,0 +1,21 @@
+"""Tell CI systems what a command found: a JUnit file, a summary in Markdown, annotations."""
+
+from serve_eval.report.ci.annotations import list_annotations
+from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
+from serve_eval.report.ci.junit import write_junit
+from serve_eval.report.ci.markdown import write_markdown
+from serve_eval.report.ci.of_report import describe_report, list_cases, list_rows
+
+__all__ = [
+    "CiCase",
+    "CiResult",
+    "CiState",
+    "CiSuite",
+    "CiTable",
+    "describe_report",
+    "list_annotations",
+    "list_cases",
+    "list_rows",
+    "write_junit",
+    "write_markdown",
+]

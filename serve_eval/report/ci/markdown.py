@@ -1,0 +1,59 @@
+"""Write a result as Markdown, for the summary of a CI job or a comment. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState
+from serve_eval.report.text import clean
+
+MOST_CASES = 20
+"""Cases that are explained below the table at most."""
+MOST_CHARACTERS = 600
+"""Characters of a message at most, so that a summary stays below the limits of CI systems."""
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~@!$&])")
+
+
+def write_markdown(result: CiResult) -> str:
+    """Return a heading with the verdict, a table, what did not pass and why, and next commands."""
+    return "\n".join(_lines(result)) + "\n"
+
+
+def _lines(result: CiResult) -> Iterator[str]:
+    yield f"### {escape_text(result.outcome)}: {escape_text(result.title)}"
+    yield ""
+    if result.table.rows:
+        yield _write_row([escape_text(one) for one in result.table.columns])
+        yield _write_row(["---"] * len(result.table.columns))
+        for verdict, *cells in result.table.rows:
+            yield _write_row([f"**{escape_text(verdict)}**", *map(escape_text, cells)])
+        yield ""
+    bad = [case for case in result.cases if case.state is not CiState.PASSED]
+    yield from map(_explain, bad[:MOST_CASES])
+    if len(bad) > MOST_CASES:
+        yield f"* and {len(bad) - MOST_CASES} more in junit.xml"
+    yield from (f"* {escape_text(note)}" for note in result.notes)
+    if result.commands:
+        yield from ("", "```", *map(_write_command, result.commands), "```")
+
+
+def _write_command(command: str) -> str:
+    """Return a command on one line, without marks that would end the block."""
+    return " ".join(clean(command).split()).replace("`", "'")
+
+
+def _explain(case: CiCase) -> str:
+    return f"* **{escape_text(case.name)}**: {escape_text(case.message)}"
+
+
+def _write_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def escape_text(text: str) -> str:
+    """Return a text on one line that Markdown shows as it is, shortened at its end."""
+    flat = " ".join(clean(text).split())
+    if len(flat) > MOST_CHARACTERS:
+        flat = f"{flat[: MOST_CHARACTERS - 3]}..."
+    return _MARKUP.sub(r"\\\1", flat)

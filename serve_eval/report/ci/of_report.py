@@ -1,0 +1,143 @@
+"""Describe the report of a run for CI systems. Pure.
+
+FAIL is a failure. ERROR is an error, and so is an undecided verdict because answers are missing or
+a path is not proven: the deployment did not do what was asked. What is undecided for another
+reason, or has no verdict, is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
+from serve_eval.report.summary.figures import count
+from serve_eval.report.summary.next_steps import next_steps
+from serve_eval.report.summary.summary_task import summarise_task
+from serve_eval.report.summary.table import COLUMNS, cells, name_worst
+from serve_eval.schema import (
+    NOT_PROVEN,
+    PathFinding,
+    ProofState,
+    Report,
+    TaskReport,
+    Verdict,
+    VerdictOutcome,
+)
+from serve_eval.stats.judgement import Reason
+
+_STATES = {
+    VerdictOutcome.PASS: CiState.PASSED,
+    VerdictOutcome.FAIL: CiState.FAILURE,
+    VerdictOutcome.ERROR: CiState.ERROR,
+}
+"""The state of an outcome; the others are skipped."""
+_BROKEN = (Reason.TOO_MANY_MISSING.value, NOT_PROVEN)
+"""Beginnings of reasons that turn an undecided verdict into an error."""
+
+
+def describe_report(report: Report, out_dir: Path) -> CiResult:
+    """Return the result of a run."""
+    suite = CiSuite(
+        name=f"serve-eval run {report.plan.model}",
+        cases=list_cases(report),
+        host=report.endpoint.base_url,
+        seconds=report.wall_s,
+    )
+    return CiResult(
+        title=f"serve-eval run of {report.plan.model} at {report.endpoint.base_url}",
+        outcome=name_worst([task.verdict.outcome for task in report.tasks]),
+        suites=[suite],
+        table=CiTable(columns=COLUMNS, rows=list_rows(report)),
+        notes=list(_list_notes(report)),
+        commands=list(next_steps(report, out_dir)),
+    )
+
+
+def list_cases(report: Report) -> list[CiCase]:
+    """Return the test cases of a run: its tasks, and each part of the path that was expected."""
+    return [*map(_describe_task, report.tasks), *map(_describe_finding, report.path)]
+
+
+def list_rows(report: Report) -> list[list[str]]:
+    """Return the rows of the table of tasks, as the summary prints them."""
+    return [[cell.plain for cell in cells(summarise_task(task))] for task in report.tasks]
+
+
+def choose_state(outcome: VerdictOutcome, reasons: Sequence[str]) -> CiState:
+    """Return the state of a verdict."""
+    if outcome is VerdictOutcome.INCONCLUSIVE and any(
+        reason.startswith(_BROKEN) for reason in reasons
+    ):
+        return CiState.ERROR
+    return _STATES.get(outcome, CiState.SKIPPED)
+
+
+def _describe_task(task: TaskReport) -> CiCase:
+    verdict = task.verdict
+    state = choose_state(verdict.outcome, verdict.reasons)
+    said = _say_figures(verdict)
+    return CiCase(
+        group="task",
+        name=task.result.task,
+        state=state,
+        message="; ".join([verdict.outcome.value, *verdict.reasons] + ([said] if said else [])),
+        details=[*verdict.reasons, *(f"warning: {line}" for line in verdict.warnings)],
+        properties=dict(_list_properties(task)),
+    )
+
+
+def _say_figures(verdict: Verdict) -> str:
+    """Return the value with what it is compared with, for a message that stands alone."""
+    known = {
+        "value": verdict.evaluated,
+        "reference": verdict.reference,
+        "threshold": verdict.threshold,
+    }
+    return ", ".join(f"{name} {value:.4g}" for name, value in known.items() if value is not None)
+
+
+def _list_properties(task: TaskReport) -> Iterator[tuple[str, str]]:
+    result, verdict = task.result, task.verdict
+    figures = {
+        "value": verdict.evaluated,
+        "reference": verdict.reference,
+        "threshold": verdict.threshold,
+    }
+    yield "outcome", verdict.outcome.value
+    yield "rule", verdict.rule
+    yield from ((name, f"{value:.6g}") for name, value in figures.items() if value is not None)
+    if result.interval is not None:
+        yield "interval_95", f"{result.interval[0]:.6g} {result.interval[1]:.6g}"
+    yield "samples", str(result.planned)
+    yield "failed", str(result.failed)
+    yield "truncated", str(result.truncated)
+    yield "retries", str(sum(task.traffic.retries.values()))
+
+
+def _describe_finding(found: PathFinding) -> CiCase:
+    proven = found.state is ProofState.PROVEN
+    return CiCase(
+        group="path",
+        name=found.claim,
+        state=CiState.PASSED if proven else CiState.ERROR if found.blocks else CiState.SKIPPED,
+        message=found.state if proven else found.reason,
+        details=[one for one in (found.evidence, found.hint) if one],
+    )
+
+
+def _list_notes(report: Report) -> Iterator[str]:
+    """Yield what was flaky, always, since silence says nothing; then the warnings of the run."""
+    retries = sum(n for task in report.tasks for n in task.traffic.retries.values())
+    failed = sum(task.result.failed for task in report.tasks)
+    repeated = f"{count(retries, 'request')} repeated after a failure"
+    flaky = [repeated, f"{count(failed, 'sample')} without an answer"]
+    for task in report.tasks:
+        if (stability := task.result.stability) is not None and stability.mixed is not None:
+            mixed = round(stability.mixed * stability.prompts)
+            flaky.append(
+                f"{task.result.task}: {count(mixed, 'prompt')} of {stability.prompts:,} right in"
+                " some repeats and wrong in others"
+            )
+    yield f"flaky: {'; '.join(flaky)}"
+    yield from (f"warning: {line}" for line in report.warnings)
