@@ -66,7 +66,7 @@ def test_long_requests_stand_in_json_and_junit_only(tmp_path: Path) -> None:
     table = _smoke(quirks, "--junit", out).stdout
     assert re.search(r"\(curl line of \d{4,5} characters: see --json or --junit\)", table)
     assert "a model without instruction tuning fails them on a sound server" in table
-    failure = ElementTree.parse(out).find("testcase[@name='passkey_1k']/failure")
+    failure = ElementTree.parse(out).find("testsuite/testcase[@name='passkey_1k']/failure")
     assert failure is not None
     assert (failure.text or "").startswith("curl ")
     done = json.loads(_smoke(quirks, "--json").stdout)
