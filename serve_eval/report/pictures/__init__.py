@@ -1,0 +1,3 @@
+"""Draw the pictures of a page as SVG, and as bars where the drawing library is missing."""
+
+__all__ = ["picture"]
