@@ -1,4 +1,4 @@
-"""A picture of a page: an SVG if the extra `page` is installed, and bars for a page without it."""
+"""A picture of a page: an SVG with its description, and bars that show the same without one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One bar: its label, its length as a share from 0 to 1, and the text behind it.
+    """One bar of a picture that is drawn without SVG.
 
-    `mark` is the place of a line across the bar, such as a threshold (None: there is no line).
+    `share` is its length from 0 to 1, `text` its value in words, and `mark` the place of a mark
+    such as the reference, from 0 to 1.
     """
 
     label: str
@@ -21,13 +22,13 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A picture with a title and, for screen readers, a description that has its figures.
+    """A picture with its title and its description for screen readers.
 
-    The colours of `svg` are CSS variables, so that one SVG serves light and dark pages. It is None
-    without the extra `page`; `bars` then show the most important figures.
+    `svg` names colours only as CSS variables, so that it serves the light and the dark page (None:
+    the drawing library is not installed). `bars` then show the same.
     """
 
     title: str
     description: str
     svg: str | None
-    bars: Sequence[Bar]
+    bars: Sequence[Bar] = ()

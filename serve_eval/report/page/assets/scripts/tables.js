@@ -1,0 +1,1 @@
+/* Sort a table by the column whose heading is clicked. */

@@ -1,0 +1,1 @@
+/* Switch between the light and the dark page. */
