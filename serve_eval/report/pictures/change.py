@@ -27,8 +27,8 @@ def draw_change(task: str, paired: PairedComparison, metric: Metric) -> Picture 
     ]
     spec = {
         "width": WIDTH,
-        "height": 70,
-        "autosize": {"type": "fit", "contains": "padding"},
+        "height": 48,
+        "autosize": {"type": "fit-x", "contains": "padding"},
         "layer": [
             *(_level(one) for one in levels),
             {
@@ -37,13 +37,13 @@ def draw_change(task: str, paired: PairedComparison, metric: Metric) -> Picture 
                 "encoding": {
                     "x": axis("low", "change (points)"),
                     "x2": {"field": "high"},
-                    "y": {"value": 48},
+                    "y": {"value": 32},
                 },
             },
             {
                 "data": data([{"value": paired.difference}]),
                 "mark": {"type": "point", "size": 90, "color": FIRST},
-                "encoding": {"x": axis("value", "change (points)"), "y": {"value": 48}},
+                "encoding": {"x": axis("value", "change (points)"), "y": {"value": 32}},
             },
         ],
     }

@@ -65,12 +65,11 @@ def draw_test(result: TaskResult, verdict: Verdict) -> Picture | None:
         f" endpoint as good as the reference fails with probability {test.alpha:g} (alpha), one"
         f" that is worse by {theta} points passes with probability {test.beta:g} (beta).{alone}"
     )
+    spec = _spec(test, value, reference, threshold, theta)
     return Picture(
         title=title,
         description=description,
-        svg=draw_svg(
-            _spec(test, value, reference, threshold, theta), title=title, description=description
-        ),
+        svg=draw_svg(spec, title=title, description=description),
         bars=_bars(test, value, reference, threshold),
     )
 
@@ -112,12 +111,14 @@ def _spec(test: _Test, value: str, reference: str, threshold: str, theta: str) -
         {"x": test.value, "row": 2, "said": f"value {value}"},
     ]
     x = axis("x", "value", scale={"nice": False})
-    y = {"field": "y", "type": "quantitative", "axis": None}
+    # The texts stand above the curves.
+    most = 1.6 * NormalDist().pdf(0.0)
+    y = {"field": "y", "type": "quantitative", "axis": None, "scale": {"domain": [0, most]}}
     # The legend of both curves and areas has two columns, so that it fits a narrow picture.
-    colour = colours(kinds, legend={"columns": 2})
+    colour = colours(kinds, columns=2)
     return {
         "width": WIDTH,
-        "height": 200,
+        "height": 230,
         "autosize": {"type": "fit", "contains": "padding"},
         "encoding": {"x": x},
         "layer": [

@@ -73,12 +73,8 @@ def _spec(
     edges = _edges(low, high, log=log)
     kinds = dict(zip(known, (FIRST, SECOND), strict=False))
     rows = [row for name, values in known.items() for row in _columns(name, values, edges)]
-    scale = {"type": "log"} if log else {"nice": False}
-    x = (
-        axis("first", unit, bin="binned", scale=scale)
-        if not log
-        else axis("first", unit, scale=scale)
-    )
+    scale: dict[str, object] = {"type": "log" if log else "linear", "nice": False}
+    x = axis("first", unit, scale=scale)
     return {
         "width": WIDTH,
         "height": 160,
@@ -90,11 +86,9 @@ def _spec(
                 "encoding": {
                     "x": x,
                     "x2": {"field": "last"},
-                    "y": axis(
-                        "share", "share of answers", axis={"format": "%"}, scale={"zero": True}
-                    ),
+                    "y": axis("share", "share", axis={"format": "%"}, scale={"zero": True}),
                     "y2": {"datum": 0},
-                    "color": colours(kinds, **({} if len(known) > 1 else {"legend": None})),
+                    "color": colours(kinds, shown=len(known) > 1),
                 },
             },
             *(_level(shorten(name), at, unit, scale) for name, at in levels.items()),

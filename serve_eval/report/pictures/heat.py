@@ -110,7 +110,7 @@ def _describe(states: Sequence[HeatState]) -> str:
 def _spec(names: Sequence[str], states: Sequence[Sequence[HeatState]]) -> dict[str, object]:
     cells = list(_cells(names, states))
     present = {str(cell["kind"]) for cell in cells}
-    kinds = {name: colour for name, colour in _COLOURS.items() if name in present}
+    kinds = {str(state): colour for state, colour in _COLOURS.items() if state in present}
     widest = max(map(len, states))
     x = {
         "field": "run",

@@ -68,9 +68,8 @@ def _say(value: float, ends: tuple[float, float] | None, metric: Metric) -> str:
 def _spec(
     names: Sequence[str], rows: Sequence[IntervalRow], sides: tuple[str, str]
 ) -> dict[str, object]:
-    table = [
-        entry for name, row in zip(names, rows, strict=True) for entry in _pair(name, row, sides)
-    ]
+    pairs = zip(names, rows, strict=True)
+    table = [entry for name, row in pairs for entry in _pair(name, row, sides)]
     both = any(row.before is not None for row in rows)
     kinds = {sides[0]: FIRST, sides[1]: SECOND} if both else {sides[0]: FIRST}
     y = {"field": "name", "type": "nominal", "sort": None, "title": None}
@@ -84,7 +83,7 @@ def _spec(
         "encoding": {
             "y": y,
             **offset,
-            "color": colours(kinds, "side", **({} if both else {"legend": None})),
+            "color": colours(kinds, "side", shown=both),
         },
         "layer": [
             {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from serve_eval.report.text import clean
 
-LONGEST = 40
+LONGEST = 32
 """Characters of a label. Longer texts are cut."""
 
 

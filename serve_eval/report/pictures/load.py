@@ -11,6 +11,12 @@ from serve_eval.schema import LoadPoint, LoadTask
 
 PANEL_WIDTH, PANEL_HEIGHT = 520, 110
 HOLDS, BROKEN, OTHER_STATE = "holds", "broken", "not decided"
+PANELS = {
+    "value": "value (points)",
+    "failed": "failed prompts",
+    "ttft_ms": "TTFT, median (ms)",
+    "right_per_s": "right answers/s",
+}
 _COLOURS = {HOLDS: FIRST, BROKEN: BAD, OTHER_STATE: WARN}
 
 
@@ -23,13 +29,9 @@ def draw_load(task: LoadTask) -> Picture | None:
     said = [_describe(point, task) for point in points]
     description = f"{list_some(said)}. {shorten(task.words, 300)}"
     rows = [_row(point, task) for point in points]
-    panels = [
-        _panel(rows, "value", "value (points)", bounds=("low", "high")),
-        _panel(rows, "failed", "failed prompts"),
-        _panel(rows, "ttft_ms", "TTFT, median (ms)"),
-        _panel(rows, "right_per_s", "right answers/s"),
-    ]
-    spec = {"vconcat": [panel for panel in panels if panel is not None], "spacing": 8}
+    known = [field for field in PANELS if any(row[field] is not None for row in rows)]
+    panels = [_panel(rows, field, last=field == known[-1]) for field in known]
+    spec = {"vconcat": panels, "spacing": 8}
     svg = draw_svg(spec, title=title, description=description)
     most = max(point.value or 0.0 for point in points) or 1.0
     bars = [
@@ -83,32 +85,24 @@ def _row(point: LoadPoint, task: LoadTask) -> dict[str, object]:
     }
 
 
-def _panel(
-    rows: Sequence[dict[str, object]],
-    field: str,
-    title: str,
-    bounds: tuple[str, str] | None = None,
-) -> dict[str, object] | None:
-    """Return the panel of one figure, or None if no load has it."""
-    known = [row for row in rows if row[field] is not None]
-    if not known:
-        return None
+def _panel(rows: Sequence[dict[str, object]], field: str, *, last: bool) -> dict[str, object]:
+    """Return the panel of one figure; the last one has the title of the loads."""
+    kinds = sorted({str(row["kind"]) for row in rows})
     return {
         "width": PANEL_WIDTH,
         "height": PANEL_HEIGHT,
-        "data": data(known),
-        "encoding": {"x": _loads(rows)},
-        "layer": list(_layers(field, title, bounds, sorted({str(row["kind"]) for row in rows}))),
+        "data": data([row for row in rows if row[field] is not None]),
+        "encoding": {"x": _loads(rows, titled=last)},
+        "layer": list(_layers(field, kinds)),
     }
 
 
-def _layers(
-    field: str, title: str, bounds: tuple[str, str] | None, kinds: Sequence[str]
-) -> Iterator[dict[str, object]]:
+def _layers(field: str, kinds: Sequence[str]) -> Iterator[dict[str, object]]:
     colour = colours({name: _COLOURS[name] for name in _COLOURS if name in kinds})
-    scale = {} if bounds is not None else {"scale": {"zero": True}}
-    if bounds is not None:
-        ends = {"y": axis(bounds[0], title), "y2": {"field": bounds[1]}, "color": colour}
+    title = PANELS[field]
+    scale = {} if field == "value" else {"scale": {"zero": True}}
+    if field == "value":
+        ends = {"y": axis("low", title), "y2": {"field": "high"}, "color": colour}
         yield {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": ends}
     yield {
         "mark": {"type": "line", "opacity": 0.5},
@@ -120,12 +114,12 @@ def _layers(
     }
 
 
-def _loads(rows: Sequence[dict[str, object]]) -> dict[str, object]:
+def _loads(rows: Sequence[dict[str, object]], *, titled: bool) -> dict[str, object]:
     """Return the channel of the loads, at equal steps, since they are mostly powers of a number."""
     return {
         "field": "load",
         "type": "ordinal",
-        "title": "requests in flight",
+        "title": "requests in flight" if titled else None,
         "scale": {"domain": [row["load"] for row in rows]},
         "axis": {"labelAngle": 0},
     }

@@ -43,11 +43,12 @@ def draw_order(
                 "data": data(list(_columns(groups, list(present)))),
                 "mark": {"type": "bar", "binSpacing": 0.5},
                 "encoding": {
-                    "x": axis("first", "request, in the order of starts", bin="binned"),
+                    "x": _requests("first", n, bin="binned"),
                     "x2": {"field": "last"},
                     "y": axis("low", "share", axis={"format": "%"}, scale={"domain": [0, 1]}),
                     "y2": {"field": "high"},
-                    "color": colours(present),
+                    # The text of an alarm stands between the legend and the picture.
+                    "color": colours(present, offset=24 if degradations else 6),
                 },
             },
             *(_alarm(one, n) for one in degradations),
@@ -81,6 +82,11 @@ def _columns(groups: Sequence[str], names: Sequence[str]) -> Iterator[dict[str, 
             low = high
 
 
+def _requests(field: str, n: int, **more: object) -> dict[str, object]:
+    scale = {"domain": [0, n], "nice": False}
+    return axis(field, "request, in the order of starts", scale=scale, **more)
+
+
 def _describe(one: Degradation) -> str:
     return (
         f"Alarm: from request {one.since:,} of {one.of:,} on, {what(one)} rose from"
@@ -94,12 +100,12 @@ def _alarm(one: Degradation, n: int) -> dict[str, object]:
     row = {"at": one.since, "said": f"worse from request {one.since:,} on"}
     return {
         "data": data([row]),
-        "encoding": {"x": axis("at", "request, in the order of starts")},
+        "encoding": {"x": _requests("at", n)},
         "layer": [
             {"mark": {"type": "rule", "strokeWidth": 3, "color": BAD}},
             {
                 "mark": {**text, "fontWeight": "bold"},
-                "encoding": {"text": {"field": "said"}, "y": {"value": 10}},
+                "encoding": {"text": {"field": "said"}, "y": {"value": -8}},
             },
         ],
     }

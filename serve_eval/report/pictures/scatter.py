@@ -12,7 +12,7 @@ from serve_eval.report.pictures.vega import FAINT, FIRST, WIDTH, axis, data, dra
 
 NAMED = 6
 """Points with a label: those that are farthest from the diagonal."""
-MOST_POINTS = 2000
+MOST_POINTS = 400
 """Points of a picture. Of more, evenly chosen ones are drawn."""
 
 
@@ -35,7 +35,7 @@ def draw_against(
     """
     if not points:
         return None
-    title, sides = shorten(title, 100), tuple(map(shorten, names))
+    title, sides = shorten(title, 100), (shorten(names[0]), shorten(names[1]))
     ordered = sorted(points, key=lambda one: one.y - one.x)
     above = sum(one.y > one.x for one in points)
     below = sum(one.y < one.x for one in points)
@@ -58,9 +58,9 @@ def draw_against(
     scale = {"domain": [low - pad, high + pad], "nice": False}
     spec = _spec(
         [
-            _line([(low, low), (high, high)], scale),
-            *_points(drawn, sides, scale, alone=named),
-            *_labels(labelled, scale, high - low),
+            _line([(low, low), (high, high)], _axes(sides, scale, scale)),
+            _points(drawn, _axes(sides, scale, scale), alone=named),
+            *_labels(labelled, _axes(sides, scale, scale)),
         ],
         square=True,
     )
@@ -78,13 +78,14 @@ def draw_attribute(
     """
     if not points:
         return None
-    title, sides = shorten(title, 100), tuple(map(shorten, names))
+    title, sides = shorten(title, 100), (shorten(names[0]), shorten(names[1]))
     xs = [one.x for one in points]
     log = min(xs) > 0.0 and max(xs) / min(xs) >= 10.0
     said = [f"{shorten(one.name)}: {one.x:.4g}, {one.y:.4g}" for one in points]
     description = f"{sides[1]} over {sides[0]}: {list_some(said)}."
-    across = {"type": "log"} if log else {"nice": True}
-    spec = _spec(_points(_thin(points), sides, {"nice": True}, across=across), square=False)
+    axes = _axes(sides, {"type": "log" if log else "linear"}, {})
+    named = _labels(points, axes) if len(points) <= NAMED else ()
+    spec = _spec([_points(_thin(points), axes), *named], square=False)
     low, high = min(0.0, *(one.y for one in points)), max(one.y for one in points)
     labels = shorten_all([one.name for one in points])
     bars = [
@@ -109,52 +110,43 @@ def _spec(layers: Sequence[dict[str, object]], *, square: bool) -> dict[str, obj
     }
 
 
+def _axes(
+    names: tuple[str, str], across: dict[str, object], up: dict[str, object]
+) -> dict[str, object]:
+    return {"x": axis("x", names[0], scale=across), "y": axis("y", names[1], scale=up)}
+
+
 def _points(
-    points: Sequence[ScatterPoint],
-    names: tuple[str, ...],
-    scale: dict[str, object],
-    *,
-    across: dict[str, object] | None = None,
-    alone: bool = True,
-) -> list[dict[str, object]]:
-    rows = [{"x": one.x, "y": one.y, "n": one.n} for one in points]
+    points: Sequence[ScatterPoint], axes: dict[str, object], *, alone: bool = True
+) -> dict[str, object]:
+    rows = [{"x": one.x, "y": one.y} for one in points]
     mark = {"type": "point", "size": 50, "color": FIRST, "opacity": 0.8 if alone else 0.35}
-    encoding = {
-        "x": axis("x", names[0], scale=across or scale),
-        "y": axis("y", names[1], scale=scale),
-    }
-    return [{"data": data(rows), "mark": mark, "encoding": encoding}]
+    return {"data": data(rows), "mark": mark, "encoding": axes}
 
 
-def _line(ends: Sequence[tuple[float, float]], scale: dict[str, object]) -> dict[str, object]:
+def _line(ends: Sequence[tuple[float, float]], axes: dict[str, object]) -> dict[str, object]:
     return {
         "data": data([{"x": x, "y": y} for x, y in ends]),
         "mark": {"type": "line", "strokeDash": [4, 3], "color": FAINT},
-        "encoding": {"x": axis("x", None, scale=scale), "y": axis("y", None, scale=scale)},
+        "encoding": axes,
     }
 
 
-def _labels(
-    points: Sequence[ScatterPoint], scale: dict[str, object], span: float
-) -> Iterator[dict[str, object]]:
+def _labels(points: Sequence[ScatterPoint], axes: dict[str, object]) -> Iterator[dict[str, object]]:
     """Yield the labels, on the side of a point on which the picture has room."""
     middle = sum(one.x for one in points) / len(points) if points else 0.0
     for right in (True, False):
         rows = [
             {"x": one.x, "y": one.y, "said": shorten(one.name, 26)}
             for one in points
-            if (one.x <= middle + 0.1 * span) == right
+            if (one.x <= middle) == right
         ]
         if rows:
             side = {"align": "left", "dx": 7} if right else {"align": "right", "dx": -7}
             yield {
                 "data": data(rows),
                 "mark": {"type": "text", **side},
-                "encoding": {
-                    "x": axis("x", None, scale=scale),
-                    "y": axis("y", None, scale=scale),
-                    "text": {"field": "said"},
-                },
+                "encoding": {**axes, "text": {"field": "said"}},
             }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from serve_eval.report.pictures.labels import count, shorten
 from serve_eval.report.pictures.picture import Bar, Picture
@@ -100,17 +101,17 @@ def _kind(point: TrendPoint) -> str:
 
 
 def _spec(points: Sequence[TrendPoint], unit: str, band: TrendBand | None) -> dict[str, object]:
-    rows, x = _rows(points), moments()
+    rows, x = _rows(points), _times(points)
     present = {str(row["kind"]) for row in rows}
     kinds = {name: colour for name, colour in _COLOURS.items() if name in present}
-    legend = {"legend": None} if set(kinds) == {""} else {}
+    colour = colours(kinds, shown=set(kinds) != {""})
     alarmed = [row for row, one in zip(rows, points, strict=True) if one.alarm]
     return {
         "width": WIDTH,
         "height": 200,
         "autosize": {"type": "fit", "contains": "padding"},
         "layer": [
-            *_band(rows, band, unit),
+            *_band(x, band, unit),
             {
                 "data": data(rows),
                 "encoding": {"x": x},
@@ -124,29 +125,34 @@ def _spec(points: Sequence[TrendPoint], unit: str, band: TrendBand | None) -> di
                         "encoding": {
                             "y": axis("low", unit),
                             "y2": {"field": "high"},
-                            "color": colours(kinds, **legend),
+                            "color": colour,
                         },
                     },
                     {
                         "mark": {"type": "point", "size": 50},
-                        "encoding": {"y": axis("value", unit), "color": colours(kinds, **legend)},
+                        "encoding": {"y": axis("value", unit), "color": colour},
                     },
                 ],
             },
-            *_alarms(alarmed, unit),
+            *_alarms(alarmed, x, unit),
         ],
     }
 
 
-def _band(
-    rows: Sequence[dict[str, object]], band: TrendBand | None, unit: str
-) -> list[dict[str, object]]:
+def _times(points: Sequence[TrendPoint]) -> dict[str, Any]:
+    """Return the channel of the times, with some room at both ends."""
+    first, last = points[0].at.timestamp() * 1000.0, points[-1].at.timestamp() * 1000.0
+    room = 0.04 * (last - first) or 3_600_000.0
+    return moments(first - room, last + room)
+
+
+def _band(x: dict[str, Any], band: TrendBand | None, unit: str) -> list[dict[str, object]]:
     """Return the reference as a line, and what passes below or above it as an area."""
     if band is None:
         return []
     limit = band.reference if band.threshold is None else band.threshold
     area = {"reference": band.reference, "threshold": limit}
-    ends = [{"time": rows[place]["time"], **area} for place in (0, -1)]
+    ends = [{"time": end, **area} for end in x["scale"]["domain"]]
     line = {"type": "rule", "strokeDash": [4, 3]}
     text = {"type": "text", "align": "left", "dx": 2, "dy": -6}
     said = [{"at": band.reference, "said": f"reference {band.reference:.4g}"}]
@@ -157,7 +163,7 @@ def _band(
             "data": data(ends),
             "mark": {"type": "area", "color": BAND},
             "encoding": {
-                "x": moments(),
+                "x": x,
                 "y": axis("reference", unit),
                 "y2": {"field": "threshold"},
             },
@@ -171,7 +177,9 @@ def _band(
     ]
 
 
-def _alarms(rows: Sequence[dict[str, object]], unit: str) -> list[dict[str, object]]:
+def _alarms(
+    rows: Sequence[dict[str, object]], x: dict[str, Any], unit: str
+) -> list[dict[str, object]]:
     if not rows:
         return []
     ring = {"type": "point", "shape": "triangle-down", "size": 110, "yOffset": -14, "color": BAD}
@@ -179,7 +187,7 @@ def _alarms(rows: Sequence[dict[str, object]], unit: str) -> list[dict[str, obje
         {
             "data": data(rows),
             "mark": ring,
-            "encoding": {"x": moments(), "y": axis("value", unit)},
+            "encoding": {"x": x, "y": axis("value", unit)},
         }
     ]
 

@@ -29,14 +29,17 @@ _AXIS = {
     "domainColor": FAINT,
     "gridColor": GRID,
     "labelLimit": 220,
+    "labelOverlap": True,
     "titleFontWeight": "normal",
 }
 _CONFIG = {
     "aria": False,
     "background": None,
-    "font": "system-ui, sans-serif",
+    "font": "Arial, Liberation Sans, Helvetica, sans-serif",
+    "padding": 8,
     "view": {"stroke": None},
     "axis": _AXIS,
+    "axisX": {"tickCount": 8},
     "legend": {
         "labelColor": INK,
         "titleColor": INK,
@@ -44,12 +47,13 @@ _CONFIG = {
         "orient": "top",
         "title": None,
         "labelLimit": 260,
+        "columnPadding": 24,
     },
     "header": {"labelColor": INK, "titleColor": INK},
     "title": {"color": INK, "fontWeight": "normal", "fontSize": 12, "anchor": "start"},
     "text": {"color": INK},
     "rule": {"color": INK},
-    "point": {"color": INK, "filled": True},
+    "point": {"color": INK, "filled": True, "opacity": 1},
     "line": {"color": INK},
     "bar": {"color": FIRST},
     "area": {"color": BAND},
@@ -58,7 +62,7 @@ _CONFIG = {
 }
 _ID = re.compile(r'\bid="([^"]+)"')
 _OPENING = re.compile(r"<svg\b[^>]*>")
-_SIZE = re.compile(r'\bviewBox="[^"]+"')
+_SIZE = re.compile(r'\b(?:viewBox|width|height)="[^"]+"')
 
 
 def draw_svg(spec: Spec, *, title: str, description: str) -> str | None:
@@ -88,10 +92,9 @@ def _describe(svg: str, name: str, title: str, description: str) -> str:
     """Return an SVG with an opening tag of its own, and texts for screen readers."""
     opening = _OPENING.search(svg)
     assert opening is not None
-    size = _SIZE.search(opening[0])
-    assert size is not None
+    size = " ".join(_SIZE.findall(opening[0]))
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size[0]} role="img"'
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" overflow="visible"'
         f' aria-labelledby="p{name}-title p{name}-text">'
         f'<title id="p{name}-title">{escape(title)}</title>'
         f'<desc id="p{name}-text">{escape(description)}</desc>'
@@ -110,13 +113,31 @@ def axis(field: str, title: str | None, **more: Any) -> dict[str, Any]:
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, **more}
 
 
-def colours(names: Mapping[str, str], field: str = "kind", **more: Any) -> dict[str, Any]:
-    """Return the colour channel of a field, with a colour for each of its values."""
+def colours(
+    names: Mapping[str, str], field: str = "kind", *, shown: bool = True, **legend: Any
+) -> dict[str, Any]:
+    """Return the colour channel of a field, with a colour for each of its values.
+
+    `legend` are properties of the legend, if it is `shown`.
+    """
     scale = {"domain": list(names), "range": list(names.values())}
-    return {"field": field, "type": "nominal", "scale": scale, "title": None, **more}
+    return {
+        "field": field,
+        "type": "nominal",
+        "scale": scale,
+        "title": None,
+        "legend": legend if shown else None,
+    }
 
 
-def moments(field: str = "time", title: str = "time (UTC)") -> dict[str, Any]:
-    """Return the channel of a field with milliseconds since 1970, shown as UTC."""
-    scale = {"type": "utc"}
-    return {"field": field, "type": "temporal", "title": title, "scale": scale}
+def moments(first: float, last: float) -> dict[str, Any]:
+    """Return the channel of the field `time`, in milliseconds since 1970 between two, as UTC."""
+    days = (last - first) / 86_400_000.0
+    shown = "%Y-%m" if days > 300.0 else "%b %d" if days > 6.0 else "%b %d %H:%M"
+    return {
+        "field": "time",
+        "type": "temporal",
+        "title": "time (UTC)",
+        "scale": {"type": "utc", "domain": [first, last], "nice": False},
+        "axis": {"format": shown, "tickCount": 8 if days > 6.0 else 5},
+    }
