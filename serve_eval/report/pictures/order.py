@@ -9,7 +9,7 @@ from serve_eval.evaluation.results.degradation import what
 from serve_eval.report.pictures.labels import count, shorten
 from serve_eval.report.pictures.outcomes import COLOURS, group_outcome
 from serve_eval.report.pictures.picture import Bar, Picture
-from serve_eval.report.pictures.vega import BAD, WIDTH, axis, colours, data, draw_svg
+from serve_eval.report.pictures.vega import WIDTH, axis, colours, data, draw_svg
 from serve_eval.schema import Degradation
 
 MOST_STEPS = 50
@@ -102,7 +102,7 @@ def _alarm(one: Degradation, n: int) -> dict[str, object]:
         "data": data([row]),
         "encoding": {"x": _requests("at", n)},
         "layer": [
-            {"mark": {"type": "rule", "strokeWidth": 3, "color": BAD}},
+            {"mark": {"type": "rule", "strokeWidth": 3}},
             {
                 "mark": {**text, "fontWeight": "bold"},
                 "encoding": {"text": {"field": "said"}, "y": {"value": -8}},
