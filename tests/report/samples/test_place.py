@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.workflows.show.place import find_place
+from serve_eval.report.samples.place import find_place
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from serve_eval.report.samples.samples import ShownSample
 from serve_eval.report.text import reveal
 from serve_eval.schema import AnsweringServers, Attempt, Failure, FailureKind
-from serve_eval.workflows.show.samples import ShownSample
 
 KINDS = {
     FailureKind.HTTP_ERROR: "an HTTP error",

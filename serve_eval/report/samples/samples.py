@@ -18,6 +18,7 @@ from serve_eval.evaluation.storage.journal import Record
 from serve_eval.evaluation.storage.records.prompts import KeptPrompt, has_prompts, read_prompts
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, read_scores
 from serve_eval.evaluation.storage.records.traces import Served, read_traces
+from serve_eval.report.samples.place import AnswerPlace, find_place
 from serve_eval.schema import (
     AnsweringServers,
     Attempt,
@@ -27,7 +28,6 @@ from serve_eval.schema import (
     Response,
     is_mutable,
 )
-from serve_eval.workflows.show.place import AnswerPlace, find_place
 
 FAILED, UNSCORED, RIGHT = "failed", "not scored", "right"
 WORDS = {
@@ -45,6 +45,12 @@ RANKS = [FAILED, UNSCORED, "unreadable", "empty", "only reasoning", "refused", "
 HIDDEN = "not shown: part of a hold-out set"
 NOT_KEPT = "not kept in this run folder"
 _REPEAT = re.compile(r"#\d+$")
+
+
+def rank_sample(outcome: str, name: str, *, cut_off: bool) -> tuple[object, ...]:
+    """Return the sort key of a sample: what needs attention comes first."""
+    place = RANKS.index(outcome) if outcome in RANKS else len(RANKS)
+    return place, outcome == RIGHT and not cut_off, outcome, order_ids(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +72,7 @@ class SampleRow:
     @property
     def rank(self) -> tuple[object, ...]:
         """The sort key: what needs attention comes first."""
-        place = RANKS.index(self.outcome) if self.outcome in RANKS else len(RANKS)
-        return place, self.outcome == RIGHT and not self.cut_off, self.outcome, order_ids(self.id)
+        return rank_sample(self.outcome, self.id, cut_off=self.cut_off)
 
     @property
     def wrong(self) -> bool:
@@ -165,13 +170,22 @@ def list_rows(source: SampleSource) -> list[SampleRow]:
     return [*rows, *rest.values()]
 
 
-def read_samples(source: SampleSource, wanted: Collection[str]) -> dict[str, ShownSample]:
-    """Return these samples by id. Raises RunFolderError for a damaged file."""
-    scores, records = source.scores(), {name: list[Record]() for name in wanted}
+def read_samples(
+    source: SampleSource, wanted: Collection[str] | None = None, *, locate: bool = True
+) -> dict[str, ShownSample]:
+    """Return these samples by id, or all that were sent. Raises RunFolderError for a damaged file.
+
+    Without `locate`, the places of the extracted answers are not searched for: that takes longest.
+    """
+    scores = source.scores()
+    records: dict[str, list[Record]] = {name: [] for name in scores if wanted is None}
+    records |= {name: [] for name in wanted or ()}
     for record in source.records():
+        if wanted is None:
+            records.setdefault(record.id, [])
         if record.id in records:
             records[record.id].append(record)
-    bases = {source.base(name) for name in wanted}
+    bases = {source.base(name) for name in records}
     kept = {one.id: one for one in read_prompts(source.run, source.task) if one.id in bases}
     served = (read_traces(source.run) or {}).get(source.task, {})
     return {
@@ -182,6 +196,7 @@ def read_samples(source: SampleSource, wanted: Collection[str]) -> dict[str, Sho
             of_one,
             kept.get(source.base(name)),
             served.get(name, ()),
+            locate=locate,
         )
         for name, of_one in records.items()
     }
@@ -218,6 +233,8 @@ def _sample(
     records: Sequence[Record],
     kept: KeptPrompt | None,
     served: Sequence[Served],
+    *,
+    locate: bool,
 ) -> ShownSample:
     response = next((one.response for one in records[::-1] if one.response is not None), None)
     failure = records[-1].failure if records and response is None else None
@@ -230,7 +247,7 @@ def _sample(
         cut_off=response is not None and response.truncated,
         expected=None if line is None else line.target,
         extracted=None if line is None else line.answer,
-        place=None if line is None or not response else find_place(response.text, line.answer),
+        place=find_place(response.text, line.answer) if locate and line and response else None,
         prompt=None if kept is None else kept.prompt,
         prompt_note=NOT_KEPT if kept is None else "",
         choices=() if kept is None else kept.choices,
