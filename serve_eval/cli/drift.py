@@ -9,8 +9,8 @@ import typer
 
 if TYPE_CHECKING:
     from serve_eval.report.plots import Panel
-    from serve_eval.workflows.drift.chart import Chart
-    from serve_eval.workflows.drift.history import History, Series
+    from serve_eval.series.chart import Chart
+    from serve_eval.series.history import History, Series
 
 NOTES_SHOWN = 20
 MOST_DRAWN = 4
@@ -54,8 +54,8 @@ def drift(
     from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.report.plots import check_plot, draw
     from serve_eval.report.text import clean
-    from serve_eval.workflows.drift.chart import chart
-    from serve_eval.workflows.drift.history import find_series
+    from serve_eval.series.chart import chart
+    from serve_eval.series.history import find_series
 
     if plot is not None:
         check_plot(plot)
@@ -113,8 +113,8 @@ def _choose(history: History, task: str | None, model: str | None) -> list[Serie
 
 
 def _lines(one: Chart, folder: Path) -> list[str]:
+    from serve_eval.series.chart import date
     from serve_eval.stats.false_alarms import RUNS
-    from serve_eval.workflows.drift.chart import date
 
     series, nights = one.series, one.series.nights
     lines = [
@@ -197,7 +197,7 @@ def _json(one: Chart) -> dict[str, Any]:
 def _panels(one: Chart) -> list[Panel]:
     """Return two panels: the value of each run, and the cumulative sum with its limit."""
     from serve_eval.report.plots import LevelLine, Panel, PlotLine
-    from serve_eval.workflows.drift.chart import date
+    from serve_eval.series.chart import date
 
     nights = one.series.nights
     places = [float(place) for place in range(1, len(nights) + 1)]

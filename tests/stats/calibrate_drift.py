@@ -28,7 +28,7 @@ from serve_eval.stats.false_alarms import (
     measure_scale,
 )
 from serve_eval.stats.instability import Instability, instability, successive_dispersion
-from serve_eval.workflows.drift.noise import STARTING_RUNS, UNEQUAL
+from serve_eval.series.noise import STARTING_RUNS, UNEQUAL
 from tests.stats.simulation import endpoints
 
 if TYPE_CHECKING:

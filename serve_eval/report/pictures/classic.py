@@ -110,6 +110,7 @@ def _spec(test: _Test, value: str, reference: str, threshold: str, theta: str) -
         {"x": test.reference, "row": 1, "said": f"reference {reference}"},
         {"x": test.value, "row": 2, "said": f"value {value}"},
     ]
+    lowest = min(test.threshold, test.reference, test.value)
     x = axis("x", "value", scale={"nice": False})
     # The texts stand above the curves.
     most = 1.6 * NormalDist().pdf(0.0)
@@ -132,16 +133,17 @@ def _spec(test: _Test, value: str, reference: str, threshold: str, theta: str) -
                 "mark": {"type": "line", "strokeWidth": 2},
                 "encoding": {"y": y, "color": colour},
             },
-            *(_mark(one, dashed=one["row"] != 2) for one in marks),
+            *(_mark(one, dashed=one["row"] != 2, left=one["x"] == lowest) for one in marks),
         ],
     }
 
 
-def _mark(row: dict[str, object], *, dashed: bool) -> dict[str, object]:
-    """Return a line across the picture with its text."""
+def _mark(row: dict[str, object], *, dashed: bool, left: bool) -> dict[str, object]:
+    """Return a line across the picture with its text, on its left side or its right one."""
     rule = {"type": "rule", "strokeWidth": 2, **({"strokeDash": [4, 3]} if dashed else {})}
     height = {"value": 10 + 16 * int(str(row["row"]))}
-    text = {"type": "text", "align": "left", "dx": 5, "fontWeight": "normal" if dashed else "bold"}
+    side = {"align": "right", "dx": -5} if left else {"align": "left", "dx": 5}
+    text = {"type": "text", **side, "fontWeight": "normal" if dashed else "bold"}
     return {
         "data": data([row]),
         "layer": [
