@@ -97,13 +97,13 @@ class TextLines:
 class ScriptData:
     """Data that a script of the page shows, in an element of the id `name`.
 
-    `value` becomes JSON. `scripts` are the files in scripts/ that show it, in their order; `note`
+    `value` becomes JSON, unless it was packed already. `scripts` are the files in scripts/ that show it, in their order; `note`
     stands there for readers and as long as the script has not run.
     """
 
     title: str
     name: str
-    value: Mapping[str, object]
+    value: Mapping[str, object] | str
     scripts: Sequence[str]
     note: str = ""
 
@@ -115,13 +115,15 @@ Section = Facts | DataTable | PictureSection | TextLines | ScriptData
 class PageContent:
     """Everything that a page shows.
 
-    `kind` names the story: run, compare, suite. `badge` is the verdict, coloured by `state`, and
+    `kind` names the story: run, compare, suite. `title` is that of the browser's tab, and `heading`
+    says what was measured. `badge` is the verdict, coloured by `state`, and
     `headline` the rest of the first line. `rows` are those of the terminal's summary below it, and
     `foot` says what made the page.
     """
 
     kind: str
     title: str
+    heading: str
     state: State
     badge: str
     headline: str

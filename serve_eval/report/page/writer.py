@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-import msgspec
-from jinja2 import BaseLoader, Environment, StrictUndefined, Template, TemplateNotFound
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from serve_eval.evaluation.storage.private_files import write_private
 from serve_eval.report.page.content import PageContent, ScriptData
+from serve_eval.report.page.packing import pack
 from serve_eval.report.text import reveal
 
 CORE_SCRIPTS = ("theme.js", "tables.js")
@@ -38,7 +37,7 @@ def render_page(content: PageContent) -> str:
     policy = {
         "default-src": "'none'",
         "script-src": _checksum(script),
-        "style-src": f"{_checksum(style)} 'unsafe-inline'",
+        "style-src": _checksum(style),
         "img-src": "data:",
         "base-uri": "'none'",
         "form-action": "'none'",
@@ -56,9 +55,6 @@ def _list_scripts(content: PageContent) -> Iterator[str]:
     return iter(dict.fromkeys((*CORE_SCRIPTS, *wanted)))
 
 
-def pack(value: object) -> str:
-    """Return a value as base64 of compressed JSON, which a script of the page reads."""
-    return base64.b64encode(gzip.compress(msgspec.json.encode(value), 6, mtime=0)).decode()
 
 
 def _checksum(text: str) -> str:
@@ -71,20 +67,10 @@ def _read(name: str) -> str:
     return (_ASSETS / name).read_text(encoding="utf-8")
 
 
-class _Assets(BaseLoader):
-    """The templates of the package."""
-
-    def get_source(self, environment: Environment, template: str):  # type: ignore[no-untyped-def]
-        try:
-            return _read(template), None, lambda: True
-        except OSError as error:
-            raise TemplateNotFound(template) from error
-
-
 @cache
 def _template() -> Template:
     environment = Environment(
-        loader=_Assets(),
+        loader=FunctionLoader(_read),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
