@@ -21,7 +21,7 @@ from serve_eval.report.samples.samples import (
     rank_sample,
     read_samples,
 )
-from serve_eval.schema import ImagePart, Metric
+from serve_eval.schema import Metric
 from serve_eval.verdicts.reference_samples import as_stored
 
 SAME, FELL, ROSE = 1, 2, 3
