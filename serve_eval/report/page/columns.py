@@ -51,10 +51,12 @@ class PromptColumn:
     """The prompts of the rows, each without the beginning that an earlier one has.
 
     `turns` has the role and the length of each turn of a chat; a prompt that is a text has none.
+    `cut` are the rows whose prompts lost their middle.
     """
 
     def __init__(self, most: int | None = None) -> None:
-        self._most, self.shortened = most, 0
+        self._most = most
+        self.cut: list[int] = []
         self._head = PrefixHead(LEAST_SHARED)
         self._shared: list[int] = []
         self._rest: list[str | None] = []
@@ -65,7 +67,8 @@ class PromptColumn:
         roles = [] if isinstance(prompt, str) or prompt is None else [one.role for one in prompt]
         texts = [] if prompt is None else [prompt] if isinstance(prompt, str) else _say(prompt)
         kept = [shorten(text, self._most) for text in texts]
-        self.shortened += any(a is not b for a, b in zip(kept, texts, strict=True))
+        if any(a is not b for a, b in zip(kept, texts, strict=True)):
+            self.cut.append(len(self._rest))
         whole = "".join(kept)
         shared = 0 if prompt is None else self._head.count_shared(whole)
         if prompt is not None:

@@ -124,6 +124,7 @@ def _open_task(
         metric=one.result.metric,
         known=known[name],
         url=report.endpoint.base_url,
+        key=report.plan.connection.api_key_env,
     )
 
 

@@ -7,6 +7,7 @@ one in which they are shown first: what needs attention comes first.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,11 +22,13 @@ from serve_eval.report.samples.samples import (
     rank_sample,
     read_samples,
 )
+from serve_eval.report.summary.rows import name_expected
 from serve_eval.schema import Metric
 from serve_eval.verdicts.reference_samples import as_stored
 
 SAME, FELL, ROSE = 1, 2, 3
 """Codes of the change of a score; 0: it is not known on both sides."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MOST_VALUES = 500
 """Different values of a field from which it does not filter samples."""
 
@@ -34,7 +37,7 @@ MOST_VALUES = 500
 class PageTask:
     """A task of a page: its arms by label, and what its data set adds (None: it is not there).
 
-    `url` is the address that was asked, "" if none was.
+    `url` is the address that was asked, "" if none was, and `key` the variable with its key.
     """
 
     name: str
@@ -42,6 +45,7 @@ class PageTask:
     metric: Metric
     known: KnownTask | None = None
     url: str = ""
+    key: str = ""
 
 
 @dataclass(slots=True)
@@ -79,13 +83,15 @@ class SampleData:
     def to_json(self, answers: int | None, prompts: int | None) -> dict[str, object]:
         """Return the data for a script. Texts have at most these numbers of characters."""
         rows, labels = self._rows, self._labels
-        asked, expected = PromptColumn(prompts), TextColumn(answers)
+        asked, expected, wanted = PromptColumn(prompts), TextColumn(answers), TextColumn(answers)
         columns = AnswerColumns(labels, answers)
         choices: dict[int, list[str]] = {}
         for place, row in enumerate(rows):
             one = row.any
             asked.add(one.prompt)
-            expected.add(next((s.expected for s in _every(row) if s.expected is not None), None))
+            target = next((s.expected for s in _every(row) if s.expected is not None), None)
+            expected.add(target)
+            wanted.add(None if target is None else name_expected(self._tasks[row.task].name, target))
             if one.choices:
                 choices[place] = list(one.choices)
             for label, samples in row.answers.items():
@@ -96,18 +102,20 @@ class SampleData:
             "tasks": [_describe_task(task) for task in self._tasks],
             "task": [row.task for row in rows],
             "id": [row.id for row in rows],
-            "order": sorted(range(len(rows)), key=lambda i: self._rank(i)),
+            "order": sorted(range(len(rows)), key=self._rank),
             "prompts": asked.to_json(),
             "choices": choices,
             "hidden": [i for i, row in enumerate(rows) if row.any.prompt_hidden],
             "unkept": [i for i, row in enumerate(rows) if row.any.prompt_note == NOT_KEPT],
             "expected": expected.to_json(),
+            "wanted": wanted.to_json(),
+            "cut_prompts": asked.cut,
             "fields": self._list_fields(),
             "bodies": self._list_bodies(),
             "before": [self._find_before(row) for row in rows] if self._referenced else None,
             "flip": self._flips,
             "answers": columns.to_json(),
-            "shortened": asked.shortened + expected.shortened + columns.shortened,
+            "shortened": len(asked.cut) + expected.shortened + columns.shortened,
         }
 
     @property
@@ -196,5 +204,6 @@ def _describe_task(task: PageTask) -> dict[str, object]:
         "name": task.name,
         "higher": task.metric.higher_is_better,
         "url": task.url,
+        "key": task.key if _VARIABLE.fullmatch(task.key) else "",
         "body": None if task.known is None else task.known.body,
     }
