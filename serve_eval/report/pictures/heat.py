@@ -85,7 +85,7 @@ def draw_heat(title: str, rows: Sequence[HeatRow]) -> Picture | None:
     shown = [row for row in rows if row.verdicts][:MOST_ROWS]
     if not shown:
         return None
-    names = shorten_all([row.name for row in shown])
+    names = shorten_all([row.name for row in shown], 40)
     states = [list_states(row.verdicts)[-MOST_RUNS:] for row in shown]
     said = [f"{name}: {_describe(one)}" for name, one in zip(names, states, strict=True)]
     description = f"The last {count(MOST_RUNS, 'run')} of each series. {list_some(said)}."
