@@ -87,23 +87,19 @@ def _rows(points: Sequence[TrendPoint]) -> list[dict[str, object]]:
             "value": one.value,
             "low": (one.interval or (one.value, one.value))[0],
             "high": (one.interval or (one.value, one.value))[1],
-            "kind": _kind(one),
+            "kind": one.verdict,
         }
         for one in points
     ]
 
 
-_COLOURS = {"PASS": GOOD, "FAIL": BAD, "other": WARN, "": FIRST, "alarm": BAD}
-
-
-def _kind(point: TrendPoint) -> str:
-    return point.verdict if point.verdict in _COLOURS else "other"
+_COLOURS = {"PASS": GOOD, "FAIL": BAD, "ERROR": BAD, "INCONCLUSIVE": WARN}
+"""The colours of verdicts; others have the colour of a series."""
 
 
 def _spec(points: Sequence[TrendPoint], unit: str, band: TrendBand | None) -> dict[str, object]:
     rows, x = _rows(points), _times(points)
-    present = {str(row["kind"]) for row in rows}
-    kinds = {name: colour for name, colour in _COLOURS.items() if name in present}
+    kinds = {one.verdict: _COLOURS.get(one.verdict, FIRST) for one in points}
     colour = colours(kinds, shown=set(kinds) != {""})
     alarmed = [row for row, one in zip(rows, points, strict=True) if one.alarm]
     return {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 from serve_eval import __version__
@@ -17,16 +19,22 @@ from serve_eval.report.page.content import (
     State,
     TextLines,
 )
-from serve_eval.report.page.verdict import name_state
 from serve_eval.report.pictures.labels import count
 from serve_eval.report.summary.figures import show_value
 from serve_eval.report.summary.summary_task import summarise_task
 from serve_eval.schema import VerdictOutcome
 from serve_eval.series.history import History, sort_runs
 from serve_eval.series.read_runs import MOST_DEEP, FinishedRun, read_runs
-from serve_eval.workflows.view.listing import Links, date, tabulate_runs
+from serve_eval.workflows.view.listing import Links, date, state_of, tabulate_runs
 from serve_eval.workflows.view.trends import DrawnSeries, draw_series, draw_verdicts
 
+_WORDS: Final[Mapping[State, str]] = {
+    "fail": "failed in the latest run",
+    "warn": "undecided",
+    "pass": "passed in the latest run",
+    "none": "not judged",
+}
+"""The states of the latest runs, the worst first."""
 MOST_PAGES = 200
 """Pages of other stories that are listed."""
 
@@ -41,15 +49,14 @@ def make_index(folder: Path, *, served: bool) -> PageContent:
     history = sort_runs(runs, notes)
     drawn = draw_series(history.series, runs)
     latest = list(_find_latest(runs))
-    failed = [name for name, outcome, _ in latest if name_state(outcome) == "fail"]
-    undecided = [name for name, outcome, _ in latest if name_state(outcome) == "warn"]
-    alarms = [one for one in drawn if one.alarm]
-    state: State = "fail" if failed else "warn" if undecided or alarms else "pass"
+    states = Counter(state_of(outcome) for _, outcome, _ in latest)
+    alarms = sum(one.alarm for one in drawn)
     told = [f"{len(latest)} series"]
-    told.append(f"{len(failed)} failed in the latest run" if failed else "none failed last")
-    if undecided:
-        told.append(f"{len(undecided)} undecided")
-    told.append(count(len(alarms), "drift alarm") if alarms else "no drift alarm")
+    told += [f"{states[state]} {word}" for state, word in _WORDS.items() if states[state]]
+    told.append(count(alarms, "drift alarm") if alarms else "no drift alarm")
+    state = next((one for one in _WORDS if states[one]), "none")
+    if alarms and state != "fail":
+        state = "warn"
     return PageContent(
         kind="view",
         title=f"Runs of {folder.name or folder}",
@@ -57,7 +64,7 @@ def make_index(folder: Path, *, served: bool) -> PageContent:
         state=state,
         badge=count(len(runs), "run"),
         headline=", ".join(told),
-        rows=[Fact(label=name, text=text, state=name_state(o)) for name, o, text in latest],
+        rows=[Fact(label=name, text=text, state=state_of(o)) for name, o, text in latest],
         sections=tuple(_list_sections(folder, runs, history, drawn, served=served)),
         foot=f"serve-eval {__version__}",
     )
@@ -86,7 +93,7 @@ def _list_sections(
     if warnings := [f"{one.name}: {line}" for one in drawn for line in one.warnings]:
         yield TextLines(title="Warnings", lines=warnings)
     if (heat := draw_verdicts(runs)) is not None:
-        yield PictureSection(title="Last verdicts", pictures=[heat])
+        yield PictureSection(title="Verdicts", pictures=[heat])
     yield tabulate_runs(runs, Links(folder=folder, served=served))
     if pictures := [one.picture for one in drawn if one.picture is not None]:
         yield PictureSection(title="Trends", pictures=pictures)

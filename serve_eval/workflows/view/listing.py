@@ -9,14 +9,15 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from serve_eval.evaluation.storage.file_names import PAGE_FILE
-from serve_eval.report.page.content import DataCell, DataColumn, DataTable
+from serve_eval.report.page.content import DataCell, DataColumn, DataTable, State
 from serve_eval.report.page.verdict import name_state
 from serve_eval.report.summary import summarise_task
 from serve_eval.report.summary.figures import add_sign, change, figure, show_value, span
-from serve_eval.schema import TaskReport
+from serve_eval.schema import TaskReport, VerdictOutcome
 from serve_eval.series.read_runs import FinishedRun
 from serve_eval.verdicts.references import spec_text
 
+_UNJUDGED = (VerdictOutcome.NO_REFERENCE, VerdictOutcome.NOT_JUDGED, VerdictOutcome.SHARD)
 COMPARE = "compare"
 """The path of the page that shows two runs."""
 
@@ -52,12 +53,12 @@ def tabulate_runs(runs: Sequence[FinishedRun], links: Links) -> DataTable:
     columns = [
         DataColumn(name="began (UTC)"),
         DataColumn(name="task"),
-        DataColumn(name="model"),
-        DataColumn(name="specification"),
+        DataColumn(name="verdict"),
         DataColumn(name="value", number=True),
         DataColumn(name="95 %", number=True),
         DataColumn(name="change", number=True, note="value minus reference"),
-        DataColumn(name="verdict"),
+        DataColumn(name="model"),
+        DataColumn(name="specification"),
         DataColumn(name="run"),
     ]
     if links.served:
@@ -75,17 +76,22 @@ def _row(run: FinishedRun, task: TaskReport, links: Links) -> list[DataCell]:
     cells = [
         DataCell(text=date(run), order=run.began.timestamp(), href=page),
         DataCell(text=task.result.task),
-        DataCell(text=plan.model or run.report.endpoint.base_url),
-        DataCell(text=spec_text(plan.accuracy_spec)),
+        DataCell(text=outcome.value, state=state_of(outcome)),
         DataCell(text=value, order=task.result.value),
         DataCell(text="-" if interval is None else span(interval, metric)),
         DataCell(text="-" if fall is None else add_sign(fall, metric), order=fall),
-        DataCell(text=outcome.value, state=name_state(outcome)),
+        DataCell(text=plan.model or run.report.endpoint.base_url),
+        DataCell(text=spec_text(plan.accuracy_spec)),
         DataCell(text=links.name(run.folder)),
     ]
     if links.served:
         cells.append(DataCell(text="compare with ...", href=links.to_compare(run.folder)))
     return cells
+
+
+def state_of(outcome: VerdictOutcome) -> State:
+    """Return the state of an outcome; one that was not judged has no colour."""
+    return "none" if outcome in _UNJUDGED else name_state(outcome)
 
 
 def date(run: FinishedRun) -> str:

@@ -128,7 +128,7 @@ def _list_sections(
 ) -> Iterator[Section]:
     yield _tabulate(pairs, changed)
     if pictures := list(_draw(pairs)):
-        yield PictureSection(title="By subject", pictures=pictures)
+        yield PictureSection(title="Breakdown", pictures=pictures)
     yield contrast_settings("Settings", a.report.plan, b.report.plan)
     yield contrast_settings(
         "Endpoint and machine",

@@ -15,6 +15,7 @@ from serve_eval.report.pictures import (
     draw_heat,
     draw_trend,
 )
+from serve_eval.report.pictures.heat import MOST_RUNS
 from serve_eval.report.summary.figures import in_points
 from serve_eval.schema import TaskReport
 from serve_eval.series.chart import chart
@@ -98,4 +99,4 @@ def list_heat_rows(runs: Sequence[FinishedRun]) -> Iterator[HeatRow]:
 
 def draw_verdicts(runs: Sequence[FinishedRun]) -> Picture | None:
     """Return the map of the last verdicts."""
-    return draw_heat("Verdicts of the last runs", list(list_heat_rows(runs)))
+    return draw_heat(f"The last {MOST_RUNS} runs of each series", list(list_heat_rows(runs)))
