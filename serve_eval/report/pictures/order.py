@@ -32,7 +32,7 @@ def draw_order(
     said = ", ".join(f"{totals[name]:,} {name}" for name in present)
     alarms = " ".join(_describe(one) for one in degradations)
     if not degradations:
-        alarms = "The run did not degrade as it went."
+        alarms = "No alarm about the course of the run."
     description = f"{count(n, 'request')}: {said}. {alarms}"
     spec = {
         "width": WIDTH,

@@ -54,7 +54,7 @@ def make_index(folder: Path, *, served: bool) -> PageContent:
     told = [f"{len(latest)} series"]
     told += [f"{states[state]} {word}" for state, word in _WORDS.items() if states[state]]
     told.append(count(alarms, "drift alarm") if alarms else "no drift alarm")
-    state = next((one for one in _WORDS if states[one]), "none")
+    state: State = next((one for one in _WORDS if states[one]), "none")
     if alarms and state != "fail":
         state = "warn"
     return PageContent(

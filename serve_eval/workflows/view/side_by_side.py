@@ -20,7 +20,8 @@ from serve_eval.report.page.content import (
 )
 from serve_eval.report.page.settings import contrast_settings
 from serve_eval.report.page.verdict import name_state
-from serve_eval.report.pictures import Picture, ScatterPoint, draw_against
+from serve_eval.report.pictures import Picture, draw_against
+from serve_eval.report.pictures.compare_pictures import match_slices
 from serve_eval.report.pictures.labels import count
 from serve_eval.report.summary import summarise_task
 from serve_eval.report.summary.figures import add_sign, show_value, span
@@ -190,17 +191,3 @@ def _draw(pairs: Sequence[tuple[TaskReport, TaskReport]]) -> Iterator[Picture]:
                 yield made
                 if (drawn := drawn + 1) >= MOST_PICTURES:
                     return
-
-
-def match_slices(a: object, b: object) -> Iterator[ScatterPoint]:
-    """Yield a point for each slice of a breakdown with a value on both sides."""
-    left, right = (dict(one) if isinstance(one, dict) else {} for one in (a, b))
-    for name, entry in left.items():
-        x, y = _value(entry), _value(right.get(name))
-        if x is not None and y is not None:
-            yield ScatterPoint(name=str(name), x=x, y=y, n=int(_value(entry, "scored") or 1))
-
-
-def _value(entry: object, key: str = "value") -> float | None:
-    found = entry.get(key) if isinstance(entry, dict) else None
-    return float(found) if isinstance(found, int | float) else None
