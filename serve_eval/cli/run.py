@@ -249,14 +249,14 @@ def execute(
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import check_junit, draw_report, save_junit
+    from serve_eval.cli._page import save_run_page
+    from serve_eval.cli._red_results import check_junit, draw_report, find_slices, save_junit
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.evaluate import evaluate
     from serve_eval.evaluation.storage.reports.report_file import report_text
     from serve_eval.evaluation.storage.run_folder import holds_run, plan_and_owner
     from serve_eval.evaluation.trust import flag_of
-    from serve_eval.report.page import write_page
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
 
     check_junit(junit)
@@ -295,9 +295,10 @@ def execute(
         if isinstance(ending, ServeEvalError):
             raise
         return INTERRUPTED
-    write_page(report, out_dir)
+    slices = find_slices(out_dir, report.exit_code, report.plan.include_path)
+    save_run_page(report, out_dir, slices)
     if as_json:
         emit(report_text(out_dir))
     else:
-        draw_report(report, out_dir, verbose=verbose)
+        draw_report(report, out_dir, slices, verbose=verbose)
     return save_junit(report, junit)

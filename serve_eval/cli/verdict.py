@@ -66,7 +66,7 @@ def verdict(
     Exit codes: the same as for `serve-eval run`.
     """
 
-    from serve_eval.cli._red_results import check_junit, draw_report, save_junit
+    from serve_eval.cli._red_results import check_junit, draw_report, find_slices, save_junit
     from serve_eval.cli._streams import emit
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.evaluation.plan.resolve import resolve
@@ -89,5 +89,6 @@ def verdict(
     if output.as_json:
         emit(pretty_json(report).decode())
     else:
-        draw_report(report, run, verbose=output.verbose)
+        slices = find_slices(run, report.exit_code, report.plan.include_path)
+        draw_report(report, run, slices, verbose=output.verbose)
     raise typer.Exit(save_junit(report, output.junit))

@@ -13,8 +13,8 @@ class SampleTable {
     this.active = -1;
     this.columns = this._listColumns();
     this.headings = this.columns.map((column) => this._makeHeading(column));
-    this.before = make("tr", { "aria-hidden": "true" }, make("td", { colspan: this.columns.length }));
-    this.after = make("tr", { "aria-hidden": "true" }, make("td", { colspan: this.columns.length }));
+    this.before = make("tr", { "aria-hidden": "true" }, make("td", {}));
+    this.after = make("tr", { "aria-hidden": "true" }, make("td", {}));
     this.body = make("tbody", {});
     this.table = make("table", { class: "samples" },
       make("caption", { class: "hidden-text" }, "Samples, one prompt a row. Enter opens a sample."),
