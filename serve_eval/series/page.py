@@ -64,7 +64,7 @@ def _draw(one: Chart) -> Iterator[Picture | None]:
         TrendPoint(at=night.started_at, value=point.s, alarm=point.alarm)
         for night, point in zip(one.series.nights, one.points, strict=True)
     ]
-    limit = TrendBand(reference=0.0, threshold=one.limit)
+    limit = TrendBand(reference=0.0, threshold=one.limit, names=("no decline", "alarm beyond"))
     title = f"{one.series.task}: decline as a cumulative sum"
     yield draw_trend(title, points, "S (sd of a run)", limit)
 

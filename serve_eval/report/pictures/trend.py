@@ -40,10 +40,14 @@ class TrendPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendBand:
-    """The reference of a trend: its value, and the worst value that passes (None: not known)."""
+    """The reference of a trend: its value, and the worst value that passes (None: not known).
+
+    `names` are those of both.
+    """
 
     reference: float
     threshold: float | None = None
+    names: tuple[str, str] = ("reference", "threshold")
 
 
 def draw_trend(
@@ -73,8 +77,8 @@ def _describe(points: Sequence[TrendPoint], unit: str, band: TrendBand | None) -
         f" the lowest is {low.value:.4g} on {_date(low.at)}."
     ]
     if band is not None:
-        limit = "" if band.threshold is None else f", the threshold {band.threshold:.4g}"
-        said.append(f"The reference is {band.reference:.4g}{limit}.")
+        limit = "" if band.threshold is None else f", {band.names[1]} {band.threshold:.4g}"
+        said.append(f"{band.names[0].capitalize()} {band.reference:.4g}{limit}.")
     if alarms:
         said.append(f"{count(len(alarms), 'alarm')}, the first on {_date(alarms[0].at)}.")
     return " ".join(said)
@@ -151,9 +155,9 @@ def _band(x: dict[str, Any], band: TrendBand | None, unit: str) -> list[dict[str
     ends = [{"time": end, **area} for end in x["scale"]["domain"]]
     line = {"type": "rule", "strokeDash": [4, 3]}
     text = {"type": "text", "align": "left", "dx": 2, "dy": -6}
-    said = [{"at": band.reference, "said": f"reference {band.reference:.4g}"}]
+    said = [{"at": band.reference, "said": f"{band.names[0]} {band.reference:.4g}"}]
     if band.threshold is not None:
-        said.append({"at": band.threshold, "said": f"threshold {band.threshold:.4g}"})
+        said.append({"at": band.threshold, "said": f"{band.names[1]} {band.threshold:.4g}"})
     return [
         {
             "data": data(ends),

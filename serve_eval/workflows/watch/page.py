@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 
 from serve_eval import __version__
+from serve_eval.errors import RunFolderError
 from serve_eval.report.page.content import (
     DataCell,
     DataColumn,
@@ -15,7 +17,6 @@ from serve_eval.report.page.content import (
     PictureSection,
     Section,
     State,
-    TextLines,
 )
 from serve_eval.report.pictures import (
     Picture,
@@ -24,6 +25,8 @@ from serve_eval.report.pictures import (
     draw_distribution,
     draw_trend,
 )
+from serve_eval.workflows.watch import record
+from serve_eval.workflows.watch.job import WatchJob
 from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.record import Seen
 from serve_eval.workflows.watch.record import State as WatchState
@@ -31,6 +34,14 @@ from serve_eval.workflows.watch.text import line
 
 MOST_ROUNDS = 500
 """Rounds that are drawn and listed: the latest ones."""
+
+
+def read_watch_page(job: WatchJob, folder: Path) -> PageContent:
+    """Return the page of the watch in a folder. Raises RunFolderError if it cannot be read."""
+    state = record.load(folder, job.bound)
+    if state is None:
+        raise RunFolderError(f"{folder} holds no watch")
+    return make_watch_page(state, record.later_than(folder, 0), job.rules, job.base_url)
 
 
 def make_watch_page(
@@ -41,9 +52,8 @@ def make_watch_page(
     colour: State = "fail" if standing else "pass" if state.accuracy is not None else "none"
     badge = "ALARM" if standing else "NO ALARM" if state.accuracy is not None else "BASELINE"
     learnt = state.accuracy
-    headline = "; ".join(alarm.told for alarm in standing) or (
-        f"{state.rounds} rounds" if learnt else f"{state.rounds} rounds, baseline incomplete"
-    )
+    told = "; ".join(alarm.told for alarm in standing)
+    headline = told or (line(state, rounds[-1], rules) if rounds else "no round yet")
     rows = [Fact(label="endpoint", text=base_url), Fact(label="model", text=state.model)]
     if learnt is not None:
         floor = learnt.floor - rules.tolerance
@@ -69,8 +79,28 @@ def _list_sections(
     if pictures := [one for one in _draw(state, rounds, rules) if one is not None]:
         yield PictureSection(title="Rounds", pictures=pictures)
     if rounds:
-        said = [line(state, seen, rules) for seen in reversed(rounds[-20:])]
-        yield TextLines(title="Last rounds", lines=said, closed=True)
+        yield _tabulate_rounds(rounds)
+
+
+def _tabulate_rounds(rounds: Sequence[Seen]) -> DataTable:
+    names = ("round", "began (UTC)", "asked", "answered", "accuracy", "failures", "tokens")
+    columns = [DataColumn(name=name, number=name != "began (UTC)") for name in names]
+    rows = []
+    for seen in reversed(rounds):
+        mean = _mean(seen)
+        failures = sum(seen.failures.values())
+        rows.append(
+            [
+                DataCell(text=str(seen.round), order=float(seen.round)),
+                DataCell(text=seen.started_at[:19].replace("T", " ")),
+                DataCell(text=str(len(seen.asked)), order=float(len(seen.asked))),
+                DataCell(text=str(seen.came), order=float(seen.came)),
+                DataCell(text="-" if mean is None else f"{mean:.1%}", order=mean),
+                DataCell(text=str(failures), order=float(failures)),
+                DataCell(text=f"{seen.tokens:,}", order=float(seen.tokens)),
+            ]
+        )
+    return DataTable(title="All rounds", columns=columns, rows=rows, caption="The latest first.")
 
 
 def _tabulate_alarms(state: WatchState) -> DataTable:
