@@ -248,8 +248,8 @@ def execute(
 
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._kept import explain_kept
-    from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._page import save_run_page
+    from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._red_results import check_junit, draw_report, find_slices, save_junit
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError

@@ -23,7 +23,7 @@ from serve_eval.report.page.content import (
     Section,
     TextLines,
 )
-from serve_eval.report.page.sample_data import PageTask
+from serve_eval.report.page.sample_data import PageTask, SampleData
 from serve_eval.report.page.samples_section import show_samples
 from serve_eval.report.page.settings import show_settings
 from serve_eval.report.page.verdict import make_facts, make_first_line, tabulate_tasks
@@ -67,9 +67,9 @@ def make_run_page(
         one.result.task: know_task(report.plan, one.spec, one.reference, include_path)
         for one in report.tasks
     }
-    rows = [*rows_of(tasks[0])] if len(tasks) == 1 else []
-    for task in report.tasks:
-        rows += describe_workers(task, report)
+    alone = tasks[0].result.task if len(tasks) == 1 else ""
+    facts = make_facts(rows_of(tasks[0]), alone) if alone else []
+    rows = [row for task in report.tasks for row in describe_workers(task, report)]
     rows += [*describe_slices(report, slices), *describe_run(report, out_dir)]
     return PageContent(
         kind="run",
@@ -78,7 +78,7 @@ def make_run_page(
         state=first.state,
         badge=first.badge,
         headline=first.text,
-        rows=make_facts(rows),
+        rows=[*facts, *make_facts(rows)],
         sections=tuple(_list_sections(report, out_dir, known)),
         foot=f"serve-eval {__version__}, {report.started_at}",
     )
@@ -92,7 +92,7 @@ def _list_sections(
         yield tabulate_tasks(tasks)
         for one in tasks:
             if details := list_details(one):
-                yield Facts(title=one.result.task, rows=make_facts(details))
+                yield Facts(title=one.result.task, rows=make_facts(details, one.result.task))
     drawn = [
         Picture(title=f"{one.result.task}: degradation", description="", svg=svg)
         for one in report.tasks
@@ -107,7 +107,8 @@ def _list_sections(
     for one in report.tasks:
         if one.attribution is not None:
             yield from _show_workers(one.attribution, one.result.task)
-    samples = show_samples([_open_task(report, out_dir, one, known) for one in report.tasks])
+    opened = [_open_task(report, out_dir, one, known) for one in report.tasks]
+    samples = show_samples(SampleData(opened))
     if samples is not None:
         yield samples
     yield from _show_settings(report)
@@ -146,7 +147,10 @@ def _show_settings(report: Report) -> Iterator[Section]:
     servers = [Fact(label=kind, text=what) for kind, what in describe(report.endpoint.info).items()]
     yield Facts(
         title="Servers",
-        rows=[Fact(label="base_url", text=report.endpoint.base_url or "no request was sent"), *servers],
+        rows=[
+            Fact(label="base_url", text=report.endpoint.base_url or "no request was sent"),
+            *servers,
+        ],
         closed=True,
     )
     yield show_settings("Environment", report.environment)
