@@ -90,9 +90,10 @@ def _list_sections(
     tasks, several = list(map(summarise_task, report.tasks)), len(report.tasks) > 1
     if several:
         yield tabulate_tasks(tasks)
-        for one in tasks:
-            if details := list_details(one):
-                yield Facts(title=one.result.task, rows=make_facts(details, one.result.task))
+        for summary in tasks:
+            if details := list_details(summary):
+                name = summary.result.task
+                yield Facts(title=name, rows=make_facts(details, name))
     drawn = [
         Picture(title=f"{one.result.task}: degradation", description="", svg=svg)
         for one in report.tasks
@@ -101,12 +102,12 @@ def _list_sections(
     ]
     if drawn:
         yield PictureSection(title="Pictures", pictures=drawn)
-    for task in tasks:
-        facts = known[task.result.task]
-        yield from show_breakdown(task, facts.fields if facts else (), several=several)
-    for one in report.tasks:
-        if one.attribution is not None:
-            yield from _show_workers(one.attribution, one.result.task)
+    for summary in tasks:
+        facts = known[summary.result.task]
+        yield from show_breakdown(summary, facts.fields if facts else (), several=several)
+    for task in report.tasks:
+        if task.attribution is not None:
+            yield from _show_workers(task.attribution, task.result.task)
     opened = [_open_task(report, out_dir, one, known) for one in report.tasks]
     samples = show_samples(SampleData(opened))
     if samples is not None:

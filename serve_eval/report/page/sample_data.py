@@ -187,7 +187,7 @@ class SampleData:
 
     def _list_bodies(self) -> dict[int, object]:
         """Return the requests that differ from those of their task."""
-        found = {}
+        found: dict[int, object] = {}
         for place, row in enumerate(self._rows):
             known = self._tasks[row.task].known
             if known is not None and row.id in known.bodies:
