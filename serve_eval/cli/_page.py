@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from serve_eval.report.page.content import PageContent
     from serve_eval.schema import Comparison, Report
 
 
@@ -27,6 +28,18 @@ def save_comparison_page(
     from serve_eval.workflows.compare.page import write_comparison_page
 
     save(lambda: write_comparison_page(comparison, out_dir, slices, include_path=include_path))
+
+
+def save_story_page(make: Callable[[], PageContent], path: Path) -> None:
+    """Write the page of another story, and tell where it is."""
+    from serve_eval.cli._streams import say
+    from serve_eval.report.page.writer import save_page
+
+    def write() -> None:
+        save_page(make(), path)
+        say(f"page: {path}")
+
+    save(write)
 
 
 def save(write: Callable[[], object]) -> None:

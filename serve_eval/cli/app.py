@@ -39,6 +39,7 @@ COMMANDS = {
     "merge": ("merge.merge", "Join the shards of a run and judge them as one."),
     "export": ("export.export", "Write a run in the file format of lm-eval."),
     "drift": ("drift.drift", "Chart the runs of many days to find a slow decline."),
+    "view": ("view.view", "Show the runs of a folder in a browser, with trends."),
     "power": ("power.power", "Compute the drop that n samples can detect."),
     "list": ("listing.listing", "List tasks, launchers and verdict rules."),
     "demo": ("demo.demo", "Judge a tiny real model, intact and damaged."),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from serve_eval import __version__
 from serve_eval.evaluation.endpoint.deployment import describe
+from serve_eval.evaluation.results.degradation import what
 from serve_eval.evaluation.storage.file_names import PAGE_FILE
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import COLUMNS, list_workers
@@ -29,6 +30,7 @@ from serve_eval.report.page.settings import show_settings
 from serve_eval.report.page.verdict import make_facts, make_first_line, tabulate_tasks
 from serve_eval.report.page.writer import save_page
 from serve_eval.report.pictures.picture import Picture
+from serve_eval.report.pictures.run_pictures import draw_answers, draw_task, read_drawn
 from serve_eval.report.samples.known import KnownTask, know_task
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.report.summary import (
@@ -94,12 +96,7 @@ def _list_sections(
             if details := list_details(summary):
                 name = summary.result.task
                 yield Facts(title=name, rows=make_facts(details, name))
-    drawn = [
-        Picture(title=f"{one.result.task}: degradation", description="", svg=svg)
-        for one in report.tasks
-        for degradation in one.degradations
-        if (svg := picture(one.result.task, degradation))
-    ]
+    drawn = [one for task in report.tasks for one in _draw(task, out_dir)]
     if drawn:
         yield PictureSection(title="Pictures", pictures=drawn)
     for summary in tasks:
@@ -113,6 +110,16 @@ def _list_sections(
     if samples is not None:
         yield samples
     yield from _show_settings(report)
+
+
+def _draw(task: TaskReport, out_dir: Path) -> Iterator[Picture]:
+    """Yield the pictures of a task; a degradation has one of its own."""
+    yield from draw_task(task)
+    yield from draw_answers(task, read_drawn(out_dir, task.result.task))
+    for one in task.degradations:
+        title = f"{task.result.task}: {what(one)}"
+        if svg := picture(task.result.task, one):
+            yield Picture(title=title, description=title, svg=svg)
 
 
 def _open_task(

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from serve_eval import __version__
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import PAGE_FILE
+from serve_eval.evaluation.storage.records.scores import read_values
 from serve_eval.evaluation.storage.reports.comparison_files import locate_runs
 from serve_eval.evaluation.storage.reports.report_file import find_report
 from serve_eval.plugins.scope import with_scope
@@ -19,6 +20,7 @@ from serve_eval.report.page.content import (
     DataTable,
     Facts,
     PageContent,
+    PictureSection,
     Section,
 )
 from serve_eval.report.page.sample_data import MISSING, WRONG, PageTask, SampleData
@@ -26,6 +28,9 @@ from serve_eval.report.page.samples_section import show_samples
 from serve_eval.report.page.settings import contrast_settings
 from serve_eval.report.page.verdict import make_facts, make_first_line, tabulate_tasks
 from serve_eval.report.page.writer import save_page
+from serve_eval.report.pictures.compare_pictures import draw_compared, draw_graded, draw_times
+from serve_eval.report.pictures.picture import Picture
+from serve_eval.report.pictures.run_pictures import read_drawn
 from serve_eval.report.samples.known import KnownTask, know_task
 from serve_eval.report.samples.samples import RIGHT, SampleSource
 from serve_eval.report.summary import Row, rows_of
@@ -115,6 +120,8 @@ def _list_sections(
             yield Facts(title=task.task, rows=make_facts(rows, task.task))
     for task in tasks:
         yield _cross(task.task, data, several=several)
+    if drawn := [one for task in tasks for one in _draw(task, folders)]:
+        yield PictureSection(title="Pictures", pictures=drawn)
     for summary in summaries:
         facts = known[summary.result.task]
         yield from show_breakdown(summary, facts.fields if facts else (), several=several)
@@ -122,6 +129,15 @@ def _list_sections(
         yield samples
     a, b = (_list_settings(folders[label], reports[label]) for label in "AB")
     yield contrast_settings("Settings of A and B", a, b)
+
+
+def _draw(task: ComparedTask, folders: Mapping[str, Path]) -> Iterator[Picture]:
+    """Yield the pictures of a task: the change, graded scores, and the times of both sides."""
+    yield from draw_compared(task)
+    a, b = (read_values(folders[label], task.task) for label in "AB")
+    if (graded := draw_graded(task, a, b)) is not None:
+        yield graded
+    yield from draw_times(task.task, *(read_drawn(folders[label], task.task) for label in "AB"))
 
 
 def _know(task: str, report: Report | None, include_path: Sequence[str]) -> KnownTask | None:

@@ -19,7 +19,7 @@ from serve_eval.report.layout import fit_tables, say
 from serve_eval.schema import LoadBracket, LoadPoint, LoadSurface, LoadTask
 from serve_eval.workflows.load.judging import ALPHA, SCORE_ALPHA, is_inconclusive
 
-_COLUMNS = ("load", "value (95 %)", "failed", "lost", "won", "p", "TTFT, p99", "right/s", "")
+COLUMNS = ("load", "value (95 %)", "failed", "lost", "won", "p", "TTFT, p99", "right/s", "")
 _STEP_COLUMNS = ("load", "asked", "from the sound end", "to the broken end", "")
 _SAID = {
     "lowest": ("", ""),
@@ -42,10 +42,10 @@ def render(found: LoadSurface, out_dir: Path, console: Console) -> None:
         lowest = next(p.load for p in task.points if p.outcome != "gave up")
         asked = max(p.scored + p.failed for p in task.points)
         say(console, f"{task.task}: {asked} prompts at each load, each against load {lowest}")
-        cells = [_cells(point, broken=point.load in task.broken) for point in task.points]
-        console.print(*fit_tables(_COLUMNS, cells, console.width), sep="\n\n")
+        cells = [list_cells(point, broken=point.load in task.broken) for point in task.points]
+        console.print(*fit_tables(COLUMNS, cells, console.width), sep="\n\n")
         bisected = found.bracket is not None and found.bracket.task == task.task
-        for line in _describe(task, bisected=bisected):
+        for line in describe_task(task, bisected=bisected):
             say(console, line)
     if found.bracket is not None:
         _show_bracket(found.bracket, console)
@@ -64,7 +64,7 @@ def render(found: LoadSurface, out_dir: Path, console: Console) -> None:
     say(console, f"result: {out_dir / LOAD_RESULT}")
 
 
-def _cells(point: LoadPoint, *, broken: bool) -> list[Text]:
+def list_cells(point: LoadPoint, *, broken: bool) -> list[Text]:
     said, style = _SAID[point.outcome]
     if broken:
         said, style = "broken?" if point.outcome in _UNPROVED else "BROKEN", "bold red"
@@ -92,7 +92,7 @@ def _value(point: LoadPoint) -> str:
     return f"{point.value:.1f} ({low:.0f}-{high:.0f})"
 
 
-def _describe(task: LoadTask, *, bisected: bool) -> Iterator[str]:
+def describe_task(task: LoadTask, *, bisected: bool) -> Iterator[str]:
     if not bisected:
         yield f"{task.task}: {task.words}"
     if task.q is not None and task.q_p is not None and task.df > 1:

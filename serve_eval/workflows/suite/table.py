@@ -19,7 +19,7 @@ _TESTED = ("p", "p holm", "q")
 
 def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
     """Print the verdict and the table. If that is too wide, print one line per row."""
-    console.print(_title(report), soft_wrap=True)
+    console.print(make_title(report), soft_wrap=True)
     names = list(dict.fromkeys(key for row in report.rows for key in row.attributes))
     tested = any(row.p is not None for row in report.rows)
     columns = [
@@ -32,7 +32,7 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
         *(_TESTED if tested else ()),
         "verdict",
     ]
-    cells = [_cells(row, names, tested=tested) for row in report.rows]
+    cells = [list_cells(row, names, tested=tested) for row in report.rows]
     widths = [max(map(len, column)) + 2 for column in zip(columns, *cells, strict=True)]
     if sum(widths) <= console.width:
         console.print(_table(columns, cells, report.rows))
@@ -49,17 +49,17 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
                 f"{row.run}/{row.task}: {line[-1]}: {', '.join(named)}",
                 style_of(row.outcome),
             )
-    for text in _explanations(report):
+    for text in list_explanations(report):
         _say(console, text)
     for use in report.waivers:
-        _say(console, _waiver(use))
+        _say(console, describe_waiver(use))
     _say(console, f"reports of the runs: {out_dir}/runs/<run>/report.json")
     _say(console, f"suite folder: {out_dir}")
 
 
-def _title(report: SuiteReport) -> Text:
+def make_title(report: SuiteReport) -> Text:
     """Return the verdict of the suite, and how many of its tasks had which."""
-    counts = Counter(_verdict(row) for row in report.rows)
+    counts = Counter(describe_verdict(row) for row in report.rows)
     counted = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     total = f"{len(report.runs)} runs, {len(report.rows)} tasks"
     line = badge(report.verdict, style_of(report.verdict))
@@ -83,22 +83,22 @@ def _table(
     return table
 
 
-def _cells(row: SuiteRow, attributes: Sequence[str], *, tested: bool) -> list[str]:
+def list_cells(row: SuiteRow, attributes: Sequence[str], *, tested: bool) -> list[str]:
     tests = [_p(row.p), _p(row.p_holm), _p(row.q_bh)] if tested else []
     told = [clean(str(row.attributes.get(name, "-"))) for name in attributes]
     return [
         row.run,
         *told,
         row.task,
-        _value(row),
+        show_value(row),
         _number(row.reference),
         _number(row.threshold),
         *tests,
-        _verdict(row),
+        describe_verdict(row),
     ]
 
 
-def _verdict(row: SuiteRow) -> str:
+def describe_verdict(row: SuiteRow) -> str:
     if row.waiver is not None:
         return f"{row.own.value} (waived)"
     if row.outcome is not row.own:
@@ -106,7 +106,7 @@ def _verdict(row: SuiteRow) -> str:
     return row.outcome.value
 
 
-def _value(row: SuiteRow) -> str:
+def show_value(row: SuiteRow) -> str:
     """Return the value or, if answers are missing, the range of possible values."""
     if row.failed and row.bounds is not None:
         return f"{row.bounds[0]:.3f}..{row.bounds[1]:.3f}"
@@ -121,7 +121,7 @@ def _p(value: float | None) -> str:
     return "-" if value is None else "<.0001" if value < 0.0001 else f"{value:.4f}"
 
 
-def _explanations(report: SuiteReport) -> Iterator[str]:
+def list_explanations(report: SuiteReport) -> Iterator[str]:
     """Yield lines that explain the table: errors, reasons, p-values and warnings."""
     for run in report.runs:
         if run.error is not None:
@@ -147,7 +147,7 @@ def _remarks(row: SuiteRow) -> Iterator[str]:
     yield from (f"warning: {warning}" for warning in row.warnings if warning.startswith("small"))
 
 
-def _waiver(use: WaiverUse) -> str:
+def describe_waiver(use: WaiverUse) -> str:
     waiver = use.waiver
     what = ", ".join(f"{key} {value}" for key, value in waiver.match.items())
     failing = ", ".join(use.failing)

@@ -35,6 +35,7 @@ _ORDER = (
     VerificationOutcome.OTHER_NUMERICS,
     VerificationOutcome.IDENTICAL,
 )
+COLUMNS = ("server", "probes", "beyond floor", "median", "p", "outcome")
 FEW = 3
 """Most servers that are described one after the other; more of them are a table."""
 MOST_SOUND = 10
@@ -61,7 +62,7 @@ def render(
         *(f"not verified: {one.name}: {one.why}" for one in found.lost),
         *found.named,
         *(f"warning: {line}" for line in found.warnings),
-        *_next(found, addresses),
+        *list_next(found, addresses),
         *(f"written: {file}" for file in files),
     ):
         say(console, line)
@@ -73,7 +74,7 @@ def _describe(found: Verification, side: VerifiedSide, console: Console) -> None
         say(console, f"{side.name}, {side.role}: {side.why}")
         return
     say(console, f"{side.name} against {found.reference}")
-    for line in (*_lines(found, side), *side.prompts):
+    for line in (*list_lines(found, side), *side.prompts):
         say(console, f"  {line}")
 
 
@@ -103,14 +104,13 @@ def _list_lost(found: Verification) -> list[str]:
 
 def _tabulate(found: Verification, wholes: Sequence[VerifiedSide], console: Console) -> None:
     """Print a row for each server that is not identical, and a line for the others."""
-    say(console, f"against {found.reference}; limits: {_limits(found)}")
+    say(console, f"against {found.reference}; limits: {describe_limits(found)}")
     ordered = sorted(wholes, key=lambda one: (_ORDER.index(one.outcome), -one.median))
     rows = [one for one in ordered if one.outcome is not VerificationOutcome.IDENTICAL]
     unsound = [one for one in rows if one.outcome is not VerificationOutcome.OTHER_NUMERICS]
     rows = rows[: len(unsound) + MOST_SOUND]
     if rows:
-        names = ("server", "probes", "beyond floor", "median", "p", "outcome")
-        for table in fit_tables(names, [_row(one) for one in rows], console.width):
+        for table in fit_tables(COLUMNS, [list_cells(one) for one in rows], console.width):
             console.print(table)
     for outcome in _ORDER[2:]:
         if rest := [one for one in ordered[len(rows) :] if one.outcome is outcome]:
@@ -123,7 +123,7 @@ def _tabulate(found: Verification, wholes: Sequence[VerifiedSide], console: Cons
             say(console, f"{side.name}: {line}")
 
 
-def _row(side: VerifiedSide) -> list[Text]:
+def list_cells(side: VerifiedSide) -> list[Text]:
     p = _tell_p(side) if side.outcome is VerificationOutcome.ANOTHER else ""
     return [
         Text(clean(side.name)),
@@ -144,16 +144,16 @@ def _tell_share(share: float) -> str:
     return f"a fault in {share:.1%} of the requests or more would have been seen ({1 - ALPHA:.0%})"
 
 
-def _limits(found: Verification) -> str:
+def describe_limits(found: Verification) -> str:
     floor = "" if found.floor is None else f", floor {found.floor:.4f}"
     return f"noise {found.noise:.4f}{floor} nat"
 
 
-def _lines(found: Verification, side: VerifiedSide) -> Iterator[str]:
+def list_lines(found: Verification, side: VerifiedSide) -> Iterator[str]:
     yield side.why
     effect = "" if side.effect is None else f", {side.effect:.1f} times that of the sibling"
     yield f"median distance {side.median:.4f} nat{effect}"
-    yield f"limits: {_limits(found)}"
+    yield f"limits: {describe_limits(found)}"
     if side.outcome is VerificationOutcome.ANOTHER:
         yield f"p {_tell_p(side)} (level {ALPHA}), looked at after each probe"
     if side.excluded_share is not None:
@@ -205,7 +205,7 @@ def _length(side: VerifiedSide) -> str:
     return ""
 
 
-def _next(found: Verification, addresses: Mapping[str, str]) -> Iterator[str]:
+def list_next(found: Verification, addresses: Mapping[str, str]) -> Iterator[str]:
     others = [
         one
         for one in found.sides

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 
 from serve_eval.evaluation.storage.records.scores import has_scores, read_values
+from serve_eval.series.history import Night, Series
+from serve_eval.series.noise import STARTING_RUNS, Noise, measure_noise
 from serve_eval.stats.drift import LIMIT, SLACK, DriftPoint, drift
 from serve_eval.stats.false_alarms import false_alarm_chance, limit_for
-from serve_eval.workflows.drift.history import Night, Series
-from serve_eval.workflows.drift.noise import STARTING_RUNS, Noise, measure_noise
 
 ALIKE = 3
 """Consecutive runs without a flip from which serving counts as deterministic."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from serve_eval.errors import ReferenceFileError, RunFolderError
+from serve_eval.series.history import Series
 from serve_eval.stats.false_alarms import Scale, measure_scale
 from serve_eval.stats.instability import instability, successive_dispersion
 from serve_eval.verdicts import reference_samples
-from serve_eval.workflows.drift.history import Series
 
 STARTING_RUNS = 10
 """Runs of the series that its noise is measured on. These are the first ones, so that later runs do

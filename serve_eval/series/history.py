@@ -7,25 +7,18 @@ are left out.
 from __future__ import annotations
 
 import math
-import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
-from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import PLAN_FILE, REPORT_FILE
-from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
-from serve_eval.evaluation.storage.sessions import read_sessions, sessions_fingerprint
 from serve_eval.schema import MEAN, Metric, Reference, Report, TaskReport
+from serve_eval.series.read_runs import FinishedRun, read_runs
 from serve_eval.verdicts.references import spec_text
 from serve_eval.verdicts.validity import MAX_MISSING
-
-MOST_DEEP, MOST_FOLDERS = 8, 100_000
-"""Largest depth below the folder, and largest number of folders, that are searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,31 +67,21 @@ class History:
 
 def find_series(folder: Path) -> History:
     """Return the series below a folder. Raises RunFolderError if there is no finished run."""
-    if not folder.is_dir():
-        raise RunFolderError(
-            f"{folder}: no such folder", hint="Name the folder that contains your run folders."
-        )
-    notes: list[str] = []
+    return sort_runs(*read_runs(folder))
+
+
+def sort_runs(runs: Sequence[FinishedRun], notes: Sequence[str] = ()) -> History:
+    """Return the series of finished runs. `notes` come before those about the series."""
+    notes = list(notes)
     found: dict[tuple[str, str, str, bool, str], list[tuple[bytes, TaskReport, Night]]] = (
         defaultdict(list)
     )
-    finished = unfinished = 0
-    for run in _run_folders(folder, notes):
-        if not has_report(run):
-            unfinished += 1
-            continue
-        try:
-            report = read_report(run)
-            first, copied = _first_session(run, report)
-        except RunFolderError as error:
-            notes.append(f"left out: {error}")
-            continue
-        finished += 1
-        for task in report.tasks:
-            if why := _unfit(report, task):
-                notes.append(f"left out: {run}: {task.result.task}: {why}")
+    for run in runs:
+        for task in run.report.tasks:
+            if why := _unfit(run.report, task):
+                notes.append(f"left out: {run.folder}: {task.result.task}: {why}")
                 continue
-            plan = report.plan
+            plan = run.report.plan
             simulated = plan.launcher.name == "simulated"
             protocol = msgspec.json.encode(_describe_asked(task), order="sorted").decode()
             key = (
@@ -108,51 +91,10 @@ def find_series(folder: Path) -> History:
                 simulated,
                 protocol,
             )
-            found[key].append((copied, task, _night(run, first, report, task)))
-    if unfinished:
-        notes.append(
-            f"left out, because they are unfinished: {unfinished}; finish one with"
-            " serve-eval run --resume FOLDER"
-        )
-    if not finished:
-        raise RunFolderError(
-            f"{folder} contains no finished run"
-            f"{f', only {unfinished} unfinished ones' if unfinished else ''}"
-            + "".join(f"\n  {note}" for note in notes if note.startswith("left out: ")),
-            hint=(
-                "A finished run is a folder with a report.json, as serve-eval run -o FOLDER"
-                " writes it."
-            ),
-        )
-    series = tuple(_series(key, runs, notes) for key, runs in sorted(found.items()))
+            night = _night(run.folder, run.began, run.report, task)
+            found[key].append((run.sessions, task, night))
+    series = tuple(_series(key, of_one, notes) for key, of_one in sorted(found.items()))
     return History(series=series, notes=(*notes, *_explain_separation(series)))
-
-
-def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
-    """Yield run folders in the order of their names. Links and folders of runs are not searched."""
-    for seen, (path, folders, files) in enumerate(os.walk(folder)):
-        if seen >= MOST_FOLDERS:
-            notes.append(f"only the first {MOST_FOLDERS} folders below {folder} were searched")
-            return
-        if PLAN_FILE in files or REPORT_FILE in files:
-            folders.clear()
-            yield Path(path)
-        elif len(Path(path).relative_to(folder).parts) >= MOST_DEEP and folders:
-            notes.append(f"not searched: folders below {path}, which is {MOST_DEEP} folders deep")
-            folders.clear()
-        folders.sort()
-
-
-def _first_session(run: Path, report: Report) -> tuple[datetime, bytes]:
-    """Return when the run began, and the record of its sessions, which copies of a run share."""
-    try:
-        sessions = read_sessions(run)
-        told = sessions[0].started_at if sessions else report.started_at
-        began = datetime.fromisoformat(told)
-        data = sessions_fingerprint(run) if sessions else str(run).encode()
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise RunFolderError(f"{run}: its start time cannot be read: {error}") from error
-    return began if began.tzinfo else began.replace(tzinfo=UTC), data
 
 
 def _unfit(report: Report, task: TaskReport) -> str | None:
