@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from serve_eval.report.page.content import PageContent
-    from serve_eval.schema import Report
+    from serve_eval.schema import Comparison, Report
 
 
 def save_run_page(report: Report, out_dir: Path, slices: Sequence[str]) -> None:
@@ -19,6 +19,15 @@ def save_run_page(report: Report, out_dir: Path, slices: Sequence[str]) -> None:
 
     include_path = report.plan.include_path
     save(lambda: write_page(report, out_dir, slices, include_path=include_path))
+
+
+def save_comparison_page(
+    comparison: Comparison, out_dir: Path, slices: Sequence[str], include_path: Sequence[str]
+) -> None:
+    """Write the page of a comparison. `slices` are sentences about where B lost its score."""
+    from serve_eval.workflows.compare.page import write_comparison_page
+
+    save(lambda: write_comparison_page(comparison, out_dir, slices, include_path=include_path))
 
 
 def save_story_page(make: Callable[[], PageContent], path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.report.page import write_page
+from serve_eval.report.page.run_page import write_page
 from serve_eval.schema import Plan, Spec
 from serve_eval.workflows.invariants.check import check
 

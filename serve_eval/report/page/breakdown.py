@@ -70,7 +70,9 @@ def _show_slice(one: BreakdownSlice, task: SummaryTask, place: str) -> list[Data
     if task.before:
         change = None if one.before is None else one.value - one.before
         cells += [
-            DataCell(text="-" if one.before is None else figure(one.before, metric), order=one.before),
+            DataCell(
+                text="-" if one.before is None else figure(one.before, metric), order=one.before
+            ),
             DataCell(text="-" if change is None else add_sign(change, metric), order=change),
         ]
     return cells

@@ -89,8 +89,7 @@ class PromptColumn:
 def _say(prompt: Sequence[Message]) -> list[str]:
     """Return the text of each turn, with what is kept of its images."""
     return [
-        "\n".join([turn.text, *(image.image_url.url for image in turn.images)])
-        for turn in prompt
+        "\n".join([turn.text, *(image.image_url.url for image in turn.images)]) for turn in prompt
     ]
 
 

@@ -97,8 +97,8 @@ class TextLines:
 class ScriptData:
     """Data that a script of the page shows, in an element of the id `name`.
 
-    `value` becomes JSON, unless it was packed already. `scripts` are the files in scripts/ that show it, in their order; `note`
-    stands there for readers and as long as the script has not run.
+    `value` becomes JSON, unless it was packed already. `scripts` are the files in scripts/ that
+    show it, in their order; `note` stands there for readers and as long as the script has not run.
     """
 
     title: str

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from serve_eval import __version__
 from serve_eval.evaluation.endpoint.deployment import describe
+from serve_eval.evaluation.results.degradation import what
 from serve_eval.evaluation.storage.file_names import PAGE_FILE
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import COLUMNS, list_workers
@@ -23,12 +24,13 @@ from serve_eval.report.page.content import (
     Section,
     TextLines,
 )
-from serve_eval.report.page.sample_data import PageTask
+from serve_eval.report.page.sample_data import PageTask, SampleData
 from serve_eval.report.page.samples_section import show_samples
 from serve_eval.report.page.settings import show_settings
 from serve_eval.report.page.verdict import make_facts, make_first_line, tabulate_tasks
 from serve_eval.report.page.writer import save_page
 from serve_eval.report.pictures.picture import Picture
+from serve_eval.report.pictures.run_pictures import draw_answers, draw_task, read_drawn
 from serve_eval.report.samples.known import KnownTask, know_task
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.report.summary import (
@@ -67,9 +69,9 @@ def make_run_page(
         one.result.task: know_task(report.plan, one.spec, one.reference, include_path)
         for one in report.tasks
     }
-    rows = [*rows_of(tasks[0])] if len(tasks) == 1 else []
-    for task in report.tasks:
-        rows += describe_workers(task, report)
+    alone = tasks[0].result.task if len(tasks) == 1 else ""
+    facts = make_facts(rows_of(tasks[0]), alone) if alone else []
+    rows = [row for task in report.tasks for row in describe_workers(task, report)]
     rows += [*describe_slices(report, slices), *describe_run(report, out_dir)]
     return PageContent(
         kind="run",
@@ -78,7 +80,7 @@ def make_run_page(
         state=first.state,
         badge=first.badge,
         headline=first.text,
-        rows=make_facts(rows),
+        rows=[*facts, *make_facts(rows)],
         sections=tuple(_list_sections(report, out_dir, known)),
         foot=f"serve-eval {__version__}, {report.started_at}",
     )
@@ -90,27 +92,34 @@ def _list_sections(
     tasks, several = list(map(summarise_task, report.tasks)), len(report.tasks) > 1
     if several:
         yield tabulate_tasks(tasks)
-        for one in tasks:
-            if details := list_details(one):
-                yield Facts(title=one.result.task, rows=make_facts(details))
-    drawn = [
-        Picture(title=f"{one.result.task}: degradation", description="", svg=svg)
-        for one in report.tasks
-        for degradation in one.degradations
-        if (svg := picture(one.result.task, degradation))
-    ]
+        for summary in tasks:
+            if details := list_details(summary):
+                name = summary.result.task
+                yield Facts(title=name, rows=make_facts(details, name))
+    drawn = [one for task in report.tasks for one in _draw(task, out_dir)]
     if drawn:
         yield PictureSection(title="Pictures", pictures=drawn)
-    for task in tasks:
-        facts = known[task.result.task]
-        yield from show_breakdown(task, facts.fields if facts else (), several=several)
-    for one in report.tasks:
-        if one.attribution is not None:
-            yield from _show_workers(one.attribution, one.result.task)
-    samples = show_samples([_open_task(report, out_dir, one, known) for one in report.tasks])
+    for summary in tasks:
+        facts = known[summary.result.task]
+        yield from show_breakdown(summary, facts.fields if facts else (), several=several)
+    for task in report.tasks:
+        if task.attribution is not None:
+            yield from _show_workers(task.attribution, task.result.task)
+    opened = [_open_task(report, out_dir, one, known) for one in report.tasks]
+    samples = show_samples(SampleData(opened))
     if samples is not None:
         yield samples
     yield from _show_settings(report)
+
+
+def _draw(task: TaskReport, out_dir: Path) -> Iterator[Picture]:
+    """Yield the pictures of a task; a degradation has one of its own."""
+    yield from draw_task(task)
+    yield from draw_answers(task, read_drawn(out_dir, task.result.task))
+    for one in task.degradations:
+        title = f"{task.result.task}: {what(one)}"
+        if svg := picture(task.result.task, one):
+            yield Picture(title=title, description=title, svg=svg)
 
 
 def _open_task(
@@ -146,7 +155,10 @@ def _show_settings(report: Report) -> Iterator[Section]:
     servers = [Fact(label=kind, text=what) for kind, what in describe(report.endpoint.info).items()]
     yield Facts(
         title="Servers",
-        rows=[Fact(label="base_url", text=report.endpoint.base_url or "no request was sent"), *servers],
+        rows=[
+            Fact(label="base_url", text=report.endpoint.base_url or "no request was sent"),
+            *servers,
+        ],
         closed=True,
     )
     yield show_settings("Environment", report.environment)

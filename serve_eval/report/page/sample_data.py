@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,10 @@ from serve_eval.report.page.answer_columns import AnswerColumns
 from serve_eval.report.page.columns import PromptColumn, TextColumn
 from serve_eval.report.samples.known import KnownTask
 from serve_eval.report.samples.samples import (
+    FAILED,
     NOT_KEPT,
+    RIGHT,
+    UNSCORED,
     SampleSource,
     ShownSample,
     rank_sample,
@@ -29,6 +33,7 @@ from serve_eval.verdicts.reference_samples import as_stored
 SAME, FELL, ROSE = 1, 2, 3
 """Codes of the change of a score; 0: it is not known on both sides."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+WRONG, MISSING = "wrong", "missing"
 MOST_VALUES = 500
 """Different values of a field from which it does not filter samples."""
 
@@ -80,6 +85,15 @@ class SampleData:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def count_sides(self, task: str) -> Counter[tuple[str, str]]:
+        """Return how often the first answers of the arms were right, wrong or missing together."""
+        return Counter(
+            (_name_side(row.answers.get(first)), _name_side(row.answers.get(last)))
+            for row in self._rows
+            if self._tasks[row.task].name == task
+            for first, last in [(self._labels[0], self._labels[-1])]
+        )
+
     def to_json(self, answers: int | None, prompts: int | None) -> dict[str, object]:
         """Return the data for a script. Texts have at most these numbers of characters."""
         rows, labels = self._rows, self._labels
@@ -91,7 +105,9 @@ class SampleData:
             asked.add(one.prompt)
             target = next((s.expected for s in _every(row) if s.expected is not None), None)
             expected.add(target)
-            wanted.add(None if target is None else name_expected(self._tasks[row.task].name, target))
+            wanted.add(
+                None if target is None else name_expected(self._tasks[row.task].name, target)
+            )
             if one.choices:
                 choices[place] = list(one.choices)
             for label, samples in row.answers.items():
@@ -151,9 +167,7 @@ class SampleData:
         """Return the sort key of a row: of a comparison, what changed comes first."""
         row, flip = self._rows[place], self._flips[place]
         first = (FELL, ROSE, SAME, 0).index(flip) if len(self._labels) > 1 else 0
-        return first, min(
-            rank_sample(one.outcome, row.id, cut_off=one.cut_off) for one in row.last
-        )
+        return first, min(rank_sample(one.outcome, row.id, cut_off=one.cut_off) for one in row.last)
 
     def _list_fields(self) -> list[dict[str, object]]:
         """Return the columns of metadata with more than one value, but not too many to choose."""
@@ -173,7 +187,7 @@ class SampleData:
 
     def _list_bodies(self) -> dict[int, object]:
         """Return the requests that differ from those of their task."""
-        found = {}
+        found: dict[int, object] = {}
         for place, row in enumerate(self._rows):
             known = self._tasks[row.task].known
             if known is not None and row.id in known.bodies:
@@ -197,6 +211,12 @@ def _every(row: _Row) -> list[ShownSample]:
 
 def _value(samples: Sequence[ShownSample]) -> float | None:
     return samples[0].value if samples else None
+
+
+def _name_side(samples: Sequence[ShownSample] | None) -> str:
+    """Return right, wrong or missing for the first answer of an arm."""
+    outcome = samples[0].outcome if samples else FAILED
+    return RIGHT if outcome == RIGHT else MISSING if outcome in (FAILED, UNSCORED) else WRONG
 
 
 def _describe_task(task: PageTask) -> dict[str, object]:

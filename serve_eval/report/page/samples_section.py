@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from serve_eval.report.page.content import ScriptData
 from serve_eval.report.page.packing import compress, encode
-from serve_eval.report.page.sample_data import PageTask, SampleData
+from serve_eval.report.page.sample_data import SampleData
 
 LIMITS: Sequence[tuple[int | None, int | None]] = (
     (None, None),
@@ -34,12 +34,11 @@ SCRIPTS = (
 """Scripts of the samples, in their order."""
 
 
-def show_samples(tasks: Sequence[PageTask], *, most_bytes: int = MOST_BYTES) -> ScriptData | None:
+def show_samples(data: SampleData, *, most_bytes: int = MOST_BYTES) -> ScriptData | None:
     """Return the section, or None if no sample was sent.
 
     If the data is larger than `most_bytes`, texts lose their middle, and the page says so.
     """
-    data = SampleData(tasks)
     if not len(data):
         return None
     packed = b""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+from urllib.parse import urlencode
 
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, Fact, State
 from serve_eval.report.summary.headline import headline
@@ -19,6 +20,7 @@ STATES: dict[str, State] = {
 }
 """The colours of outcomes; the others are amber."""
 ROW_STATES: dict[str, State] = {"error": "fail", "warning": "warn", "but": "warn"}
+_CHANGES = ("drop", "rise", "change")
 _NUMBERS = ("value", "reference", "change")
 
 
@@ -46,11 +48,25 @@ def make_first_line(tasks: Sequence[SummaryTask]) -> FirstLine:
     return FirstLine(name_state(outcome), outcome.value, line.strip().removeprefix(outcome).strip())
 
 
-def make_facts(rows: Iterable[Row]) -> list[Fact]:
-    """Return the rows of a summary as facts."""
+def make_facts(rows: Iterable[Row], task: str = "") -> list[Fact]:
+    """Return the rows of a summary as facts; those of a task lead to its samples."""
     return [
-        Fact(label=label, text=text, state=ROW_STATES.get(label, "none")) for label, text in rows
+        Fact(
+            label=label,
+            text=text,
+            state=ROW_STATES.get(label, "none"),
+            href=_find_place(label, text, task) if task else "",
+        )
+        for label, text in rows
     ]
+
+
+def _find_place(label: str, text: str, task: str) -> str:
+    """Return the link to the samples that a row is about, or "" if it is about none."""
+    if label == "e.g.":
+        name = text.partition(": answered ")[0]
+        return f"#{urlencode({'sample': f'{task}/{name}'})}"
+    return f"#{urlencode({'task': task, 'flip': 'changed'})}" if label in _CHANGES else ""
 
 
 def tabulate_tasks(tasks: Sequence[SummaryTask]) -> DataTable:

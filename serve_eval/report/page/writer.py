@@ -55,8 +55,6 @@ def _list_scripts(content: PageContent) -> Iterator[str]:
     return iter(dict.fromkeys((*CORE_SCRIPTS, *wanted)))
 
 
-
-
 def _checksum(text: str) -> str:
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"

@@ -13,7 +13,6 @@ from serve_eval.report.pictures.boxes import draw_lengths
 from serve_eval.report.pictures.change import draw_change
 from serve_eval.report.pictures.classic import draw_test
 from serve_eval.report.pictures.distribution import draw_distribution
-from serve_eval.report.pictures.intervals import draw_intervals, list_slices
 from serve_eval.report.pictures.order import draw_order
 from serve_eval.report.pictures.picture import Picture
 from serve_eval.schema import TaskReport
@@ -74,16 +73,11 @@ def read_drawn(run: Path, task: str) -> list[DrawnAnswer]:
 
 
 def draw_task(task: TaskReport) -> Iterator[Picture]:
-    """Yield the pictures of a task that its report has the figures of."""
+    """Yield the pictures of a task's test and change; the page has the breakdown as tables."""
     result, verdict = task.result, task.verdict
-    repeats = 1 if result.stability is None else result.stability.repeats
     drawn = [draw_test(result, verdict)]
     if verdict.paired is not None:
         drawn.append(draw_change(result.task, verdict.paired, result.metric))
-    for field, table in result.breakdown.items():
-        rows = list_slices(table, task.reference_breakdown.get(field), result.metric, repeats)
-        if len(rows) > 1:
-            drawn.append(draw_intervals(f"{result.task}: by {field}", rows, result.metric))
     yield from (one for one in drawn if one is not None)
 
 

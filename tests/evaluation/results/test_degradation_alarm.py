@@ -29,7 +29,7 @@ from serve_eval.evaluation.results.degradation import VALUE, Course, Lookout, de
 from serve_eval.evaluation.results.degradation_alarm import DegradationAlarm
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.protocol.shared import build_task
-from serve_eval.report.page import write_page
+from serve_eval.report.page.run_page import write_page
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare

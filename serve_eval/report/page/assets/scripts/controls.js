@@ -65,7 +65,7 @@ class Controls {
       (i < 2 ? made : more).push(
         this._select(`f.${field.name}`, field.name, [...field.values].sort((a, b) => a.localeCompare(b, "en", { numeric: true }))),
       );
-    if (Number.isFinite(samples.origin)) more.push(this._seconds("from"), this._seconds("to"));
+    if (samples.origins.some(Number.isFinite)) more.push(this._seconds("from"), this._seconds("to"));
     if (more.length) {
       const rest = make("details", { class: "more" }, make("summary", {}, "More filters"), make("div", { class: "control-line" }, more));
       made.push(rest);

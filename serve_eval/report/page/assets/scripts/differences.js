@@ -12,11 +12,7 @@ function compareWords(a, b) {
   while (tail < x.length - head && tail < y.length - head && x[x.length - 1 - tail] === y[y.length - 1 - tail]) tail++;
   const pieces = [];
   const add = (kind, words) => {
-    if (!words.length) return;
-    const text = words.join("");
-    const last = pieces[pieces.length - 1];
-    if (last?.[0] === kind) last[1] += text;
-    else pieces.push([kind, text]);
+    if (words.length) pieces.push([kind, words.join("")]);
   };
   add("same", x.slice(0, head));
   const [u, v] = [x.slice(head, x.length - tail), y.slice(head, y.length - tail)];
@@ -25,7 +21,32 @@ function compareWords(a, b) {
     add("b", v);
   } else alignWords(u, v, add);
   add("same", x.slice(x.length - tail));
-  return pieces;
+  return joinPieces(pieces);
+}
+
+/* Return pieces with what changed together in one piece for each text. Spaces and signs that both
+   texts share between two changes belong to the change. */
+function joinPieces(pieces) {
+  const joined = [];
+  let [a, b] = ["", ""];
+  const flush = () => {
+    if (a) joined.push(["a", a]);
+    if (b) joined.push(["b", b]);
+    [a, b] = ["", ""];
+  };
+  pieces.forEach(([kind, text], place) => {
+    const between = (a || b) && pieces.slice(place + 1).some(([next]) => next !== "same");
+    if (kind === "a") a += text;
+    else if (kind === "b") b += text;
+    else if (between && !/[\p{L}\p{N}]/u.test(text)) [a, b] = [a + text, b + text];
+    else {
+      flush();
+      if (joined.at(-1)?.[0] === "same") joined.at(-1)[1] += text;
+      else joined.push(["same", text]);
+    }
+  });
+  flush();
+  return joined;
 }
 
 /* Call `add` with the words of a longest common subsequence and those around it. */

@@ -94,15 +94,15 @@ class Choice {
   _addTimes(tests) {
     const { samples } = this;
     for (const [name, keeps] of [
-      ["from", (start, end) => start >= end],
-      ["to", (start, end) => start <= end],
+      ["from", (after, end) => after >= end],
+      ["to", (after, end) => after <= end],
     ]) {
       const bound = parseFloat(this.get(name));
       if (Number.isFinite(bound))
         tests.push((row) =>
           samples.answers(row).some((i) => {
-            const start = samples.number("start", i);
-            return start !== null && keeps(start - samples.origin, bound);
+            const after = samples.after(i);
+            return after !== null && keeps(after, bound);
           }),
         );
     }

@@ -52,7 +52,7 @@ class SampleTable {
     const field = data.fields.find((one) => one.choose);
     if (field) columns.push(text("field", field.name, (row) => brief(samples.text(field, row) ?? "", 40)));
     if (data.prompts.rest.some((one) => one !== null))
-      columns.push(text("question", "prompt, its end", (row) => this._question(row)));
+      columns.push(text("question", "prompt", (row) => this._question(row)));
     columns.push({ ...text("expected", "expected", (row) => brief(samples.wanted(row) ?? "", 60)), sort: "expected" });
     for (const [label, arm] of arms)
       columns.push({ ...text("answered", label ? `${label} answered` : "answered", (row) => answered(row, arm)), sort: arm === arms.length - 1 ? "answered" : null });
@@ -101,8 +101,8 @@ class SampleTable {
     if (this.samples.hidden.has(row)) return "hold-out";
     const text = this.samples.question(row)?.trimEnd();
     if (!text) return "";
-    const flat = brief(text.slice(-400), 2000);
-    return flat.length > 140 ? `…${flat.slice(-140)}` : flat;
+    const last = text.slice(-4000).split(/\n\s*\n/).at(-1);
+    return brief(last.length < 20 ? text.slice(-200) : last, 160);
   }
 
   /* Show rows from the first one. */

@@ -42,8 +42,11 @@ class SampleView {
   _show(row) {
     const { samples } = this;
     this.row = row;
-    const states = samples.tally(samples.outcomes(row)).map(([said, n], _, every) =>
-      make("span", { class: `outcome ${stateOf(said)}` }, `${said}${n > 1 || every.length > 1 ? ` ×${n}` : ""}`));
+    const arms = samples.paired ? samples.data.arms.map((label, arm) => [label, arm]) : [["", null]];
+    const states = arms.flatMap(([label, arm]) =>
+      samples.tally(samples.outcomes(row, arm)).map(([said, n], _, every) =>
+        make("span", { class: `outcome ${stateOf(said)}` },
+          `${label} ${said}${n > 1 || every.length > 1 ? ` ×${n}` : ""}`.trim())));
     this.title.replaceChildren(...states, ` ${reveal(samples.data.id[row])}`);
     this.body.replaceChildren(
       this._facts(row),
@@ -148,7 +151,7 @@ class SampleView {
     if (latency !== null) times.push(`latency ${seconds(latency)}`);
     if (ttft !== null) times.push(`first token after ${seconds(ttft)}`);
     if (tpot !== null) times.push(`${seconds(tpot)} per token`);
-    if (start !== null) times.push(`sent ${new Date(1000 * start).toISOString().slice(0, 19).replace("T", " ")} UTC, ${(start - samples.origin).toFixed(1)} s after the first`);
+    if (start !== null) times.push(`sent ${new Date(1000 * start).toISOString().slice(0, 19).replace("T", " ")} UTC, ${samples.after(i).toFixed(1)} s after the first`);
     if (times.length) facts.push(["time", times.join("; ")]);
     if (samples.answer("worker", i)) facts.push(["worker", samples.answer("worker", i)]);
     const attempts = samples.data.answers.attempts[i];
@@ -182,7 +185,7 @@ function part(title, ...inner) {
 
 function listFacts(facts) {
   return make("dl", { class: "facts" },
-    facts.map(([label, text]) => make("div", { class: "fact" }, make("dt", {}, reveal(label)), make("dd", { dir: "auto" }, brief(text, SHOWN_TEXT).length < 1 ? "" : clipText(text)))));
+    facts.map(([label, text]) => make("div", { class: "fact" }, make("dt", {}, reveal(label)), make("dd", { dir: "auto" }, clipText(text)))));
 }
 
 /* Return a text that keeps its lines, at most SHOWN_TEXT characters of it. */

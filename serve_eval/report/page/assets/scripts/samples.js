@@ -24,8 +24,11 @@ class Samples {
     this.hidden = new Set(data.hidden);
     this.unkept = new Set(data.unkept);
     this.cutPrompts = new Set(data.cut_prompts);
-    const starts = data.answers.start?.filter((one) => one !== null) ?? [];
-    this.origin = starts.reduce((least, one) => Math.min(least, one), Infinity);
+    this.origins = data.arms.map(() => Infinity);
+    data.answers.start?.forEach((start, answer) => {
+      const arm = data.answers.arm[answer];
+      if (start !== null) this.origins[arm] = Math.min(this.origins[arm], start);
+    });
     this.places = new Map(data.id.map((id, row) => [`${this.task(row).name}/${id}`, row]));
   }
 
@@ -85,6 +88,12 @@ class Samples {
       place += length;
       return { role, content: whole.slice(place - length, place) };
     });
+  }
+
+  /* Return the seconds from the first request of an arm to that of an answer, or null. */
+  after(answer) {
+    const start = this.number("start", answer);
+    return start === null ? null : start - this.origins[this.data.answers.arm[answer]];
   }
 
   /* Return the mean score of the answers to a row. */
