@@ -30,7 +30,7 @@ REACH = 3.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Test:
+class KnownTest:
     """The figures of a test, all of them known."""
 
     value: float
@@ -50,7 +50,7 @@ class _Test:
 
 def draw_test(result: TaskResult, verdict: Verdict) -> Picture | None:
     """Return the picture of the test, or None if a figure of it is not known."""
-    test = _find(result, verdict)
+    test = find_test(result, verdict)
     if test is None:
         return None
     metric = result.metric
@@ -74,13 +74,14 @@ def draw_test(result: TaskResult, verdict: Verdict) -> Picture | None:
     )
 
 
-def _find(result: TaskResult, verdict: Verdict) -> _Test | None:
+def find_test(result: TaskResult, verdict: Verdict) -> KnownTest | None:
+    """Return the figures of the test, or None if one is not known."""
     v = verdict
     if v.evaluated is None or v.reference is None or v.threshold is None or v.theta is None:
         return None
     if v.alpha is None or v.beta is None or not v.sigma or not v.num_samples:
         return None
-    return _Test(
+    return KnownTest(
         value=v.evaluated,
         reference=v.reference,
         threshold=v.threshold,
@@ -92,7 +93,9 @@ def _find(result: TaskResult, verdict: Verdict) -> _Test | None:
     )
 
 
-def _spec(test: _Test, value: str, reference: str, threshold: str, theta: str) -> dict[str, object]:
+def _spec(
+    test: KnownTest, value: str, reference: str, threshold: str, theta: str
+) -> dict[str, object]:
     kinds = {
         "as the reference": FAINT,
         f"worse by {theta}": INK,
@@ -100,10 +103,10 @@ def _spec(test: _Test, value: str, reference: str, threshold: str, theta: str) -
         f"beta {test.beta:g}: passes although worse": WARN,
     }
     same, lower, alpha, beta = kinds
-    curves = [*_curve(test, test.reference, same), *_curve(test, test.worse, lower)]
+    curves = [*trace_curve(test, test.reference, same), *trace_curve(test, test.worse, lower)]
     areas = [
-        *_curve(test, test.reference, alpha, failing=True),
-        *_curve(test, test.worse, beta, failing=False),
+        *trace_curve(test, test.reference, alpha, failing=True),
+        *trace_curve(test, test.worse, beta, failing=False),
     ]
     marks = [
         {"x": test.threshold, "row": 0, "said": f"threshold {threshold}"},
@@ -153,8 +156,8 @@ def _mark(row: dict[str, object], *, dashed: bool, left: bool) -> dict[str, obje
     }
 
 
-def _curve(
-    test: _Test, mean: float, kind: str, *, failing: bool | None = None
+def trace_curve(
+    test: KnownTest, mean: float, kind: str, *, failing: bool | None = None
 ) -> Iterator[dict[str, object]]:
     """Yield the points of a density: all, or those on one side of the threshold."""
     low = min(test.worse, test.reference, test.value) - REACH * test.scale
@@ -167,7 +170,7 @@ def _curve(
             yield {"x": round(x, 4), "y": round(density.pdf(x) * test.scale, 5), "kind": kind}
 
 
-def _bars(test: _Test, value: str, reference: str, threshold: str) -> tuple[Bar, ...]:
+def _bars(test: KnownTest, value: str, reference: str, threshold: str) -> tuple[Bar, ...]:
     ends = (test.value, test.reference, test.threshold, test.worse)
     low, high = min(ends) - test.scale, max(ends) + test.scale
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from serve_eval.report.pictures.labels import count, list_some, shorten_all
+from serve_eval.report.pictures.labels import count, list_some, shorten, shorten_all
 from serve_eval.report.pictures.picture import Bar, Picture
 from serve_eval.report.pictures.vega import (
     BAD,
@@ -85,6 +85,7 @@ def draw_heat(title: str, rows: Sequence[HeatRow]) -> Picture | None:
     shown = [row for row in rows if row.verdicts][:MOST_ROWS]
     if not shown:
         return None
+    title = shorten(title, 100)
     names = shorten_all([row.name for row in shown], 40)
     states = [list_states(row.verdicts)[-MOST_RUNS:] for row in shown]
     said = [f"{name}: {_describe(one)}" for name, one in zip(names, states, strict=True)]

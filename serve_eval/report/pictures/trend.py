@@ -91,7 +91,7 @@ def _rows(points: Sequence[TrendPoint]) -> list[dict[str, object]]:
             "value": one.value,
             "low": (one.interval or (one.value, one.value))[0],
             "high": (one.interval or (one.value, one.value))[1],
-            "kind": one.verdict,
+            "kind": shorten(one.verdict),
         }
         for one in points
     ]
@@ -103,7 +103,7 @@ _COLOURS = {"PASS": GOOD, "FAIL": BAD, "ERROR": BAD, "INCONCLUSIVE": WARN}
 
 def _spec(points: Sequence[TrendPoint], unit: str, band: TrendBand | None) -> dict[str, object]:
     rows, x = _rows(points), _times(points)
-    kinds = {one.verdict: _COLOURS.get(one.verdict, FIRST) for one in points}
+    kinds = {shorten(one.verdict): _COLOURS.get(one.verdict, FIRST) for one in points}
     colour = colours(kinds, shown=set(kinds) != {""})
     alarmed = [row for row, one in zip(rows, points, strict=True) if one.alarm]
     return {
