@@ -29,7 +29,8 @@ def draw_load(task: LoadTask) -> Picture | None:
     said = [_describe(point, task) for point in points]
     description = f"{list_some(said)}. {shorten(task.words, 300)}"
     rows = [_row(point, task) for point in points]
-    known = [field for field in PANELS if any(row[field] is not None for row in rows)]
+    # A figure that is 0 at every load, such as failures, has no panel.
+    known = [field for field in PANELS if any(row[field] for row in rows)]
     panels = [_panel(rows, field, last=field == known[-1]) for field in known]
     spec = {"vconcat": panels, "spacing": 8}
     svg = draw_svg(spec, title=title, description=description)

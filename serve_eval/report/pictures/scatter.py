@@ -83,10 +83,13 @@ def draw_attribute(
     log = min(xs) > 0.0 and max(xs) / min(xs) >= 10.0
     said = [f"{shorten(one.name)}: {one.x:.4g}, {one.y:.4g}" for one in points]
     description = f"{sides[1]} over {sides[0]}: {list_some(said)}."
-    axes = _axes(sides, {"type": "log" if log else "linear"}, {})
+    low, high = min(0.0, *(one.y for one in points)), max(one.y for one in points)
+    least = min(one.y for one in points)
+    pad = 0.12 * (high - least) or 1.0
+    up: dict[str, object] = {"domain": [least - pad, high + pad], "nice": False}
+    axes = _axes(sides, {"type": "log" if log else "linear"}, up)
     named = _labels(points, axes) if len(points) <= NAMED else ()
     spec = _spec([_points(_thin(points), axes), *named], square=False)
-    low, high = min(0.0, *(one.y for one in points)), max(one.y for one in points)
     labels = shorten_all([one.name for one in points])
     bars = [
         Bar(label=name, share=(one.y - low) / ((high - low) or 1.0), text=f"{one.y:.4g}")

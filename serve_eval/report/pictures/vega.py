@@ -136,7 +136,8 @@ def colours(
 def moments(first: float, last: float) -> dict[str, Any]:
     """Return the channel of the field `time`, in milliseconds since 1970 between two, as UTC."""
     days = (last - first) / 86_400_000.0
-    shown = "%Y-%m" if days > 300.0 else "%b %d" if days > 6.0 else "%b %d %H:%M"
+    near = "%b %d %H:%M" if days > 0.1 else "%H:%M:%S"
+    shown = "%Y-%m" if days > 300.0 else "%b %d" if days > 6.0 else near
     return {
         "field": "time",
         "type": "temporal",

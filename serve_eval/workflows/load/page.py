@@ -75,7 +75,9 @@ def _tabulate(task: LoadTask) -> DataTable:
     names = (*COLUMNS[:-1], "finding")
     return DataTable(
         title=task.task,
-        columns=[DataColumn(name=name, number=i < len(names) - 1) for i, name in enumerate(names)],
+        columns=[
+            DataColumn(name=name, number=0 < i < len(names) - 1) for i, name in enumerate(names)
+        ],
         rows=rows,
         caption=(
             "lost, won: scores that fell, rose against the lowest load; p: exact, corrected for all"

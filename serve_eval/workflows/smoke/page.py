@@ -42,11 +42,10 @@ def make_smoke_page(done: Smoke, base_url: str) -> PageContent:
             caption="Failures first.",
         )
     ]
-    sections += [
-        TextLines(title=f"{row.name}: request", lines=[row.curl], preformatted=True, closed=True)
-        for row in ordered
-        if row.curl is not None
-    ]
+    requests = [f"# {row.name}\n{row.curl}\n" for row in ordered if row.curl is not None]
+    if requests:
+        title = "Requests that show what does not pass"
+        sections.append(TextLines(title=title, lines=requests, preformatted=True, closed=True))
     first, *rest = summary(done)
     return PageContent(
         kind="smoke",

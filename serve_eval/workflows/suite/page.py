@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -16,7 +15,6 @@ from serve_eval.report.page.content import (
     DataCell,
     DataColumn,
     DataTable,
-    Fact,
     PageContent,
     PictureSection,
     Section,
@@ -32,7 +30,7 @@ from serve_eval.report.pictures import (
     draw_boxes,
     draw_intervals,
 )
-from serve_eval.report.summary.figures import span
+from serve_eval.report.summary.figures import figure, span
 from serve_eval.schema import Scalar, SuiteReport, SuiteRow, TaskReport
 from serve_eval.workflows.suite.table import (
     describe_verdict,
@@ -52,7 +50,6 @@ Tasks = dict[tuple[str, str], TaskReport]
 def make_suite_page(report: SuiteReport, folder: Path) -> PageContent:
     """Return the page of a suite. `folder` has the reports of its runs, for their intervals."""
     tasks = _read_tasks(report, folder)
-    counts = Counter(describe_verdict(row) for row in report.rows)
     return PageContent(
         kind="suite",
         title=f"suite {report.name}: {report.verdict}",
@@ -60,7 +57,6 @@ def make_suite_page(report: SuiteReport, folder: Path) -> PageContent:
         state=_STATES.get(report.verdict, "warn"),
         badge=report.verdict,
         headline=make_title(report).plain.partition(report.verdict)[2].strip(),
-        rows=[Fact(label=verdict, text=f"{n}") for verdict, n in counts.most_common()],
         sections=tuple(_list_sections(report, tasks)),
         foot=f"serve-eval {__version__}, {report.started_at}",
     )
@@ -121,9 +117,11 @@ def _make_matrix(report: SuiteReport, tasks: Tasks) -> DataTable:
 
 
 def _cell(row: SuiteRow, task: TaskReport | None) -> DataCell:
-    ends = None if task is None else task.result.interval
-    interval = "" if task is None or ends is None else f" ({span(ends, task.result.metric)})"
-    text = f"{show_value(row)}{interval} {describe_verdict(row)}"
+    text = show_value(row)
+    if task is not None and not row.failed and row.evaluated is not None:
+        metric, ends = task.result.metric, task.result.interval
+        text = figure(row.evaluated, metric) + (f" ({span(ends, metric)})" if ends else "")
+    text = f"{text} {describe_verdict(row)}"
     return DataCell(text=text, order=row.evaluated, state=_state(row))
 
 
@@ -169,7 +167,7 @@ def _draw_attribute(name: str, rows: Sequence[tuple[SuiteRow, Scalar]]) -> Pictu
     units = {one[1] for one in numbers if one is not None}
     if None not in numbers and len(units) == 1:
         points = [
-            ScatterPoint(name=f"{row.run} {row.task}", x=one[0], y=row.evaluated or 0.0)
+            ScatterPoint(name=row.run, x=one[0], y=row.evaluated or 0.0)
             for (row, _), one in zip(rows, numbers, strict=True)
             if one is not None
         ]

@@ -84,7 +84,7 @@ def _list_sections(
 
 def _tabulate_rounds(rounds: Sequence[Seen]) -> DataTable:
     names = ("round", "began (UTC)", "asked", "answered", "accuracy", "failures", "tokens")
-    columns = [DataColumn(name=name, number=name != "began (UTC)") for name in names]
+    columns = [DataColumn(name=name, number=i > 1) for i, name in enumerate(names)]
     rows = []
     for seen in reversed(rounds):
         mean = _mean(seen)
@@ -121,7 +121,7 @@ def _tabulate_alarms(state: WatchState) -> DataTable:
 
 
 def _draw(state: WatchState, rounds: Sequence[Seen], rules: WatchRules) -> Iterator[Picture | None]:
-    """Yield accuracy and failures over the rounds, and the latencies of all answers."""
+    """Yield accuracy and failures over the rounds, if any failed, and the latencies."""
     alarmed = {alarm.round for alarm in state.alarms}
     learnt = state.accuracy
     band = None
@@ -138,21 +138,23 @@ def _draw(state: WatchState, rounds: Sequence[Seen], rules: WatchRules) -> Itera
         "points",
         band,
     )
-    yield draw_trend(
-        "Requests without an answer",
-        [
-            TrendPoint(
-                at=_time(seen),
-                value=100.0 * (1.0 - seen.came / len(seen.asked)),
-                alarm=seen.round in alarmed,
-            )
-            for seen in rounds
-            if seen.asked
-        ],
-        "% of the requests",
-    )
+    if any(seen.came < len(seen.asked) for seen in rounds):
+        yield _draw_failures(rounds, alarmed)
     latencies = [value for seen in rounds for value in seen.latencies_s]
     yield draw_distribution("Latency of answers", {"all rounds": latencies}, "s")
+
+
+def _draw_failures(rounds: Sequence[Seen], alarmed: set[int]) -> Picture | None:
+    points = [
+        TrendPoint(
+            at=_time(seen),
+            value=100.0 * (1.0 - seen.came / len(seen.asked)),
+            alarm=seen.round in alarmed,
+        )
+        for seen in rounds
+        if seen.asked
+    ]
+    return draw_trend("Requests without an answer", points, "% of the requests")
 
 
 def _time(seen: Seen) -> datetime:

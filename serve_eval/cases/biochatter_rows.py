@@ -24,6 +24,7 @@ class ResultRow:
     """One result: the share of the points in each iteration, or their mean in an older row."""
 
     model: str
+    subtask: str
     md5: str
     scores: tuple[float, ...]
     iterations: int
@@ -71,6 +72,7 @@ def _row(file: Path, line: int, raw: Mapping[str, Any]) -> ResultRow:
         )
     return ResultRow(
         model=raw["model_name"],
+        subtask=raw["subtask"],
         md5=raw["md5_hash"],
         scores=shares,
         iterations=iterations,
