@@ -28,6 +28,11 @@ def count_shown(page: Page) -> int:
     return int(rows or 0) - 1
 
 
+def wait_for_rows(page: Page, rows: int) -> None:
+    """Wait until the table has a number of samples, since the search waits for the next key."""
+    page.wait_for_selector(f"table.samples[aria-rowcount='{rows + 1}']", state="attached")
+
+
 def list_facts(page: Page, place: str) -> dict[str, str]:
     """Return the labels and texts of a list; of equal labels, the last one counts."""
     facts = page.locator(f"{place} .fact")
@@ -42,5 +47,5 @@ def list_facts(page: Page, place: str) -> dict[str, str]:
 
 def list_rows(page: Page, caption: str) -> list[list[str]]:
     """Return the cells of the table in the section with a title."""
-    section = page.locator("section.block", has=page.get_by_role("heading", name=caption))
+    section = page.locator("section.block", has=page.get_by_role("heading", name=caption, exact=True))
     return [row.locator("th, td").all_inner_texts() for row in section.locator("tbody tr").all()]

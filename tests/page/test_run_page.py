@@ -16,7 +16,7 @@ from serve_eval.report.summary.figures import figure, span
 from serve_eval.schema import Report
 from serve_eval.stats.wilson import wilson
 from tests.page.conftest import NARROW, MadeRuns, Open
-from tests.page.reading import count_shown, list_facts, list_rows, read_data
+from tests.page.reading import count_shown, list_facts, list_rows, read_data, wait_for_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,6 +83,7 @@ def test_filters_are_in_the_address_and_a_link_shows_the_same(
     steps = count_shown(page)
     again = open_page(runs.run / "report.html", page.url[page.url.index("#") :])
     assert count_shown(again) == steps < len(wrong)
+    again.click(".chip:has-text('right')")
     again.go_back()
     assert again.locator(".status").inner_text() == f"{steps} of 60 samples"
     again.click("text=Show all")
@@ -114,9 +115,7 @@ def test_the_search_reads_every_text(where: str, runs: MadeRuns, open_page: Open
     }[where]
     assert wanted
     page.get_by_label("Search all texts").fill(needle)
-    page.wait_for_function(
-        "n => document.querySelector('table.samples').ariaRowCount == n", arg=str(len(wanted) + 1)
-    )
+    wait_for_rows(page, len(wanted))
     shown = [row.inner_text() for row in page.locator("tbody th").all()]
     assert shown == [data["id"][row] for row in wanted][: len(shown)]
 
@@ -167,7 +166,7 @@ def test_the_keyboard_alone_finds_opens_and_leaves_a_sample(
     assert not page.locator("dialog.help").is_visible()
     page.get_by_label("Search all texts").fill("")
     press("Escape")
-    page.wait_for_function("document.querySelector('table.samples').ariaRowCount == '61'")
+    wait_for_rows(page, 60)
     for key in "jjk":
         press(key)
     marked = page.locator("tr[aria-current] th").inner_text()
@@ -248,10 +247,10 @@ def test_repeats_are_one_row_with_how_often_each_answer_came(
             assert f"{answer} ×{answers.count(answer)}" in row.inner_text()
     assert "The prompts were not kept in this run folder." in page.locator("#samples").inner_text()
     page.locator("tr[data-place='0'] a").click()
-    assert page.locator("dialog h3").all_inner_texts()[:3] == [
+    assert page.locator("dialog.drawer h3").all_inner_texts()[:3] == [
         f"Answer {n} of 3" for n in (1, 2, 3)
     ]
-    assert "Not kept in this run folder." in page.locator("dialog").inner_text()
+    assert "Not kept in this run folder." in page.locator("dialog.drawer").inner_text()
 
 
 def test_nothing_scrolls_sideways_at_the_width_of_a_phone(runs: MadeRuns, open_page: Open) -> None:
