@@ -22,7 +22,7 @@ def show_breakdown(
     page, so that titles name this one.
     """
     metric, name = task.result.metric, task.result.task
-    before = f"Was ({task.names[1]})" if task.before else ""
+    before = f"was ({task.names[1]})" if task.before else ""
     for field, table in task.result.breakdown.items():
         slices = list(list_slices(table, task.before.get(field)))
         if len(slices) < 2:

@@ -42,7 +42,7 @@ def contrast_settings(title: str, a: object, b: object) -> DataTable:
     ]
     return DataTable(
         title=title,
-        columns=[DataColumn(name=name) for name in ("setting", "", "A", "B")],
+        columns=[DataColumn(name=name) for name in ("setting", "compared", "A", "B")],
         rows=rows,
         caption=f"{len(differ)} of {len(names)} settings differ",
         closed=not differ,

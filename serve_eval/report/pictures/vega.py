@@ -68,6 +68,8 @@ _CONFIG = {
 }
 _ID = re.compile(r'\bid="([^"]+)"')
 _OPENING = re.compile(r"<svg\b[^>]*>")
+_PARTS = re.compile(r' (?:role="graphics-[a-z]+"|aria-roledescription="[^"]*")')
+"""Roles of the parts, which have no texts: the whole has a title and a description."""
 _SIZE = re.compile(r'\b(?:viewBox|width|height)="[^"]+"')
 
 
@@ -107,7 +109,7 @@ def _describe(svg: str, name: str, title: str, description: str) -> str:
         f'<title id="p{name}-title">{escape(title)}</title>'
         f'<desc id="p{name}-text">{escape(description)}</desc>'
     )
-    return head + svg[opening.end() :]
+    return head + _PARTS.sub("", svg[opening.end() :])
 
 
 def data(rows: Sequence[Mapping[str, object]]) -> dict[str, Any]:
