@@ -41,11 +41,10 @@ def open_below(folder: Path, parts: list[str]) -> tuple[BinaryIO, str]:
         file = _open(parts[-1], os.O_NONBLOCK, here)
     finally:
         os.close(here)
-    opened = os.fdopen(file, "rb")
     if not stat.S_ISREG(os.fstat(file).st_mode):
-        opened.close()
+        os.close(file)
         raise FileNotFoundError
-    return opened, kind
+    return os.fdopen(file, "rb"), kind
 
 
 def _is_plain(part: str) -> bool:
