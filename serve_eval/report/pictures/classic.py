@@ -174,8 +174,8 @@ def _bars(test: KnownTest, value: str, reference: str, threshold: str) -> tuple[
     ends = (test.value, test.reference, test.threshold, test.worse)
     low, high = min(ends) - test.scale, max(ends) + test.scale
 
-    def place(x: float) -> float:
-        return (x - low) / (high - low)
+    def place(value: float) -> float:
+        return (value - low) / (high - low)
 
     mark = place(test.threshold)
     return (

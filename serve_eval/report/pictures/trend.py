@@ -146,13 +146,13 @@ def _times(points: Sequence[TrendPoint]) -> dict[str, Any]:
     return moments(first - room, last + room)
 
 
-def _band(x: dict[str, Any], band: TrendBand | None, unit: str) -> list[dict[str, object]]:
+def _band(times: dict[str, Any], band: TrendBand | None, unit: str) -> list[dict[str, object]]:
     """Return the reference as a line, and what passes below or above it as an area."""
     if band is None:
         return []
     limit = band.reference if band.threshold is None else band.threshold
     area = {"reference": band.reference, "threshold": limit}
-    ends = [{"time": end, **area} for end in x["scale"]["domain"]]
+    ends = [{"time": end, **area} for end in times["scale"]["domain"]]
     line = {"type": "rule", "strokeDash": [4, 3]}
     text = {"type": "text", "align": "left", "dx": 2, "dy": -6}
     said = [{"at": band.reference, "said": f"{band.names[0]} {band.reference:.4g}"}]
@@ -163,7 +163,7 @@ def _band(x: dict[str, Any], band: TrendBand | None, unit: str) -> list[dict[str
             "data": data(ends),
             "mark": {"type": "area", "color": BAND},
             "encoding": {
-                "x": x,
+                "x": times,
                 "y": axis("reference", unit),
                 "y2": {"field": "threshold"},
             },
@@ -178,7 +178,7 @@ def _band(x: dict[str, Any], band: TrendBand | None, unit: str) -> list[dict[str
 
 
 def _alarms(
-    rows: Sequence[dict[str, object]], x: dict[str, Any], unit: str
+    rows: Sequence[dict[str, object]], times: dict[str, Any], unit: str
 ) -> list[dict[str, object]]:
     if not rows:
         return []
@@ -187,7 +187,7 @@ def _alarms(
         {
             "data": data(rows),
             "mark": ring,
-            "encoding": {"x": x, "y": axis("value", unit)},
+            "encoding": {"x": times, "y": axis("value", unit)},
         }
     ]
 

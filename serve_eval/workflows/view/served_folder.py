@@ -1,7 +1,7 @@
 """Open files below a folder for readers who must not leave it.
 
 Each part of a path is opened below the one before, and no link is followed, so that a folder of
-somebody else cannot lead elsewhere, not even while it is read.
+another user cannot lead elsewhere, not even while it is read.
 """
 
 from __future__ import annotations

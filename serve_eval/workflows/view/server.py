@@ -37,7 +37,7 @@ POLICY = (
     " style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none';"
     " frame-ancestors 'none'"
 )
-"""The policy for every file. A page that somebody else wrote may run its scripts, but has an origin
+"""The policy for every file. A page that another user wrote may run its scripts, but has an origin
 of its own: it can read no other page of this server. The pages' own policies are narrower."""
 _HEADERS: Final = {
     "Content-Security-Policy": POLICY,
