@@ -100,12 +100,10 @@ def test_the_search_reads_every_text(where: str, runs: MadeRuns, open_page: Open
     answers = data["answers"]
     texts = [answers["text"]["values"][code] for code in answers["text"]["codes"]]
     part = texts[0].splitlines()[0].upper()
+    found = [row for row, text in zip(answers["row"], texts, strict=True) if part in text.upper()]
     needle, wanted = {
         "prompt": (data["prompts"]["rest"][7][10:60].upper(), [7]),
-        "answer": (
-            part,
-            [row for row, text in zip(answers["row"], texts, strict=True) if part in text.upper()],
-        ),
+        "answer": (part, found),
         "id": (data["id"][7], [7]),
     }[where]
     assert wanted
