@@ -47,5 +47,6 @@ def list_facts(page: Page, place: str) -> dict[str, str]:
 
 def list_rows(page: Page, caption: str) -> list[list[str]]:
     """Return the cells of the table in the section with a title."""
-    section = page.locator("section.block", has=page.get_by_role("heading", name=caption, exact=True))
+    heading = page.get_by_role("heading", name=caption, exact=True)
+    section = page.locator("section.block", has=heading)
     return [row.locator("th, td").all_inner_texts() for row in section.locator("tbody tr").all()]

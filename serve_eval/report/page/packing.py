@@ -13,15 +13,19 @@ LEVEL = 6
 
 def pack(value: object) -> str:
     """Return a value for the page; a text was packed already."""
-    return value if isinstance(value, str) else encode(compress(value))
+    return value if isinstance(value, str) else encode(compress(to_json(value)))
 
 
-def compress(value: object) -> bytes:
-    """Return compressed JSON. Halves of surrogate pairs are escaped, which JavaScript reads."""
+def to_json(value: object) -> bytes:
+    """Return JSON. Halves of surrogate pairs are escaped, which JavaScript reads."""
     try:
-        data = msgspec.json.encode(value)
+        return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        data = json.dumps(value).encode()
+        return json.dumps(value).encode()
+
+
+def compress(data: bytes) -> bytes:
+    """Return compressed data, the same for the same data."""
     return gzip.compress(data, LEVEL, mtime=0)
 
 

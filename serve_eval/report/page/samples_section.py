@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from serve_eval.report.page.content import ScriptData
-from serve_eval.report.page.packing import compress, encode
+from serve_eval.report.page.packing import compress, encode, to_json
 from serve_eval.report.page.sample_data import SampleData
 
 LIMITS: Sequence[tuple[int | None, int | None]] = (
@@ -17,8 +17,8 @@ LIMITS: Sequence[tuple[int | None, int | None]] = (
     (100, 400),
 )
 """Most characters of an answer and of a prompt, tried one after the other."""
-MOST_BYTES = 10_000_000
-"""Compressed size of the data from which texts are shortened."""
+MOST_BYTES, MOST_UNPACKED = 10_000_000, 100_000_000
+"""Compressed and whole size of the data from which texts are shortened, in bytes."""
 SCRIPTS = (
     "dom.js",
     "samples.js",
@@ -41,10 +41,10 @@ def show_samples(data: SampleData, *, most_bytes: int = MOST_BYTES) -> ScriptDat
     """
     if not len(data):
         return None
-    packed = b""
+    packed = b""  # the last limits make any data small enough
     for answers, prompts in LIMITS:
-        packed = compress(data.to_json(answers, prompts))
-        if len(packed) <= most_bytes:
+        whole = to_json(data.to_json(answers, prompts))
+        if len(whole) <= MOST_UNPACKED and len(packed := compress(whole)) <= most_bytes:
             break
     return ScriptData(
         title="Samples",

@@ -13,12 +13,15 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from serve_eval.evaluation.storage.private_files import write_private
+from serve_eval.report.page.columns import shorten
 from serve_eval.report.page.content import PageContent, ScriptData
 from serve_eval.report.page.packing import pack
 from serve_eval.report.text import reveal
 
 CORE_SCRIPTS = ("theme.js", "tables.js")
 """Scripts of every page."""
+MOST = 50_000
+"""Characters of a text outside of the samples that are shown."""
 _ASSETS = files("serve_eval.report.page") / "assets"
 
 
@@ -82,5 +85,5 @@ def _template() -> Template:
 def _reveal(value: object) -> object:
     """Return a text with its control characters visible; markup of our own stays as it is."""
     if isinstance(value, str) and not isinstance(value, Markup):
-        return reveal(value.encode(errors="backslashreplace").decode())
+        return reveal(shorten(value, MOST).encode(errors="backslashreplace").decode())
     return value

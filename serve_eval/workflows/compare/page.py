@@ -188,7 +188,10 @@ def _cross(task: str, data: SampleData, *, several: bool) -> DataTable:
     ]
     return DataTable(
         title=f"{task}: A and B" if several else "A and B",
-        columns=[DataColumn(name="first answers"), *(DataColumn(name=f"B {b}", number=True) for b in shown)],
+        columns=[
+            DataColumn(name="first answers"),
+            *(DataColumn(name=f"B {b}", number=True) for b in shown),
+        ],
         rows=rows,
         caption="Prompts by the first answers of both. A number shows its samples below.",
     )

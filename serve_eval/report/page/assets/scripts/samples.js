@@ -142,7 +142,7 @@ class Samples {
 
   /* Return a function that finds a text in any of a row's texts, in any letter case. */
   search(needle) {
-    const pattern = new RegExp(needle.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"), "iu");
+    const pattern = new RegExp(needle.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"), "iu");
     const said = (column) => column && column.values.map((one) => pattern.test(one));
     const names = ["extracted", "text", "reasoning", "refusal", "calls", "failure"];
     const inAnswers = names
