@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 WIDE, NARROW = 1280, 390
+READY = "#samples[data-ready]"
+"""What a page with samples has as soon as its scripts have run."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -88,7 +90,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
     """Return a function that opens a file; afterwards, no page may have complained or requested."""
     opened: list[OpenedPage] = []
 
-    def open_file(file: Path, fragment: str = "", **options: Any) -> Page:
+    def open_file(file: Path, fragment: str = "", ready: str = READY, **options: Any) -> Page:
         viewport = {"width": options.pop("width", WIDE), "height": 800}
         page = browser.new_page(viewport=viewport, **options)
         one = OpenedPage(page)
@@ -98,7 +100,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
         page.on("request", lambda asked: one.said.append(asked.url))
         opened.append(one)
         page.goto(f"{address}{fragment}")
-        page.wait_for_selector("#samples[data-ready]", state="attached")
+        page.wait_for_selector(ready, state="attached")
         return page
 
     yield open_file

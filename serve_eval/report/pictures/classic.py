@@ -99,7 +99,7 @@ def _spec(
     kinds = {
         "as the reference": FAINT,
         f"worse by {theta}": INK,
-        f"alpha {test.alpha:g}: fails although as good": BAD,
+        f"alpha {test.alpha:g}: fails although equal": BAD,
         f"beta {test.beta:g}: passes although worse": WARN,
     }
     same, lower, alpha, beta = kinds
