@@ -91,7 +91,10 @@ def _spec(
                     "color": colours(kinds, shown=len(known) > 1),
                 },
             },
-            *(_level(shorten(name), at, unit, scale) for name, at in levels.items()),
+            *(
+                _level(shorten(name), at, unit, scale, 8 + 14 * i)
+                for i, (name, at) in enumerate(levels.items())
+            ),
         ],
     }
 
@@ -117,7 +120,9 @@ def _columns(
             yield {"first": first, "last": last, "share": number / len(values), "kind": name}
 
 
-def _level(name: str, at: float, unit: str, scale: dict[str, object]) -> dict[str, object]:
+def _level(
+    name: str, at: float, unit: str, scale: dict[str, object], below: int
+) -> dict[str, object]:
     return {
         "data": data([{"at": at, "said": name}]),
         "encoding": {"x": axis("at", unit, scale=scale)},
@@ -125,7 +130,7 @@ def _level(name: str, at: float, unit: str, scale: dict[str, object]) -> dict[st
             {"mark": {"type": "rule", "strokeDash": [4, 3], "strokeWidth": 2}},
             {
                 "mark": {"type": "text", "align": "left", "dx": 4},
-                "encoding": {"text": {"field": "said"}, "y": {"value": 8}},
+                "encoding": {"text": {"field": "said"}, "y": {"value": below}},
             },
         ],
     }

@@ -143,7 +143,7 @@ def colours(
 def moments(first: float, last: float) -> dict[str, Any]:
     """Return the channel of the field `time`, in milliseconds since 1970 between two, as UTC."""
     days = (last - first) / 86_400_000.0
-    near = "%b %d %H:%M" if days > 0.1 else "%H:%M:%S"
+    near = "%b %d %H:%M" if days > 1.0 else "%H:%M" if days > 0.01 else "%H:%M:%S"
     shown = "%Y-%m" if days > 300.0 else "%b %d" if days > 6.0 else near
     return {
         "field": "time",

@@ -203,4 +203,6 @@ def _tabulate(report: SuiteReport) -> DataTable:
     for row in report.rows:
         cells = [DataCell(text=text) for text in list_cells(row, names, tested=tested)]
         rows.append([*cells[:-1], DataCell(text=cells[-1].text, state=_state(row))])
-    return DataTable(title="All tasks", columns=columns, rows=rows)
+    return DataTable(
+        title="All tasks", columns=columns, rows=rows, caption="In the order of the suite."
+    )

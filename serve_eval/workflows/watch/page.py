@@ -127,7 +127,9 @@ def _draw(state: WatchState, rounds: Sequence[Seen], rules: WatchRules) -> Itera
     band = None
     if learnt is not None:
         floor = 100.0 * (learnt.floor - rules.tolerance)
-        band = TrendBand(reference=100.0 * learnt.mean, threshold=floor)
+        band = TrendBand(
+            reference=100.0 * learnt.mean, threshold=floor, names=("baseline", "alarm below")
+        )
     yield draw_trend(
         "Accuracy of the answers of each round",
         [
