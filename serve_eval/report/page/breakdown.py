@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator
 from urllib.parse import urlencode
 
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
+from serve_eval.report.pictures import bound_mean
 from serve_eval.report.summary.breakdown import BreakdownSlice, list_slices
 from serve_eval.report.summary.figures import add_sign, figure, span
 from serve_eval.report.summary.summary_task import SummaryTask
 from serve_eval.schema import MEAN, Metric
-from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson
 
 
 def show_breakdown(
@@ -80,14 +80,11 @@ def _show_slice(one: BreakdownSlice, task: SummaryTask, place: str) -> list[Data
 
 def _find_interval(one: BreakdownSlice, task: SummaryTask) -> tuple[float, float] | None:
     """Return Wilson's interval of a slice of a mean of bounded scores, in points."""
-    metric, stability = task.result.metric, task.result.stability
-    lo, hi = metric.lo, metric.hi
-    if lo is None or hi is None or task.result.aggregation != MEAN.name or not one.scored:
+    stability = task.result.stability
+    if task.result.aggregation != MEAN.name or not one.scored:
         return None
     prompts = max(1, one.scored // (1 if stability is None else stability.repeats))
-    share = min(1.0, max(0.0, (one.value / metric.scale - lo) / (hi - lo)))
-    low, high = wilson(share * prompts, prompts, INTERVAL_ALPHA)
-    return metric.scale * (lo + (hi - lo) * low), metric.scale * (lo + (hi - lo) * high)
+    return bound_mean(one.value, prompts, task.result.metric)
 
 
 def _place(value: float, metric: Metric) -> float | None:

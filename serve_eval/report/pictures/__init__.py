@@ -9,7 +9,6 @@ from serve_eval.report.pictures.intervals import (
     IntervalRow,
     bound_mean,
     draw_intervals,
-    list_slices,
 )
 from serve_eval.report.pictures.load import draw_load
 from serve_eval.report.pictures.order import draw_order
@@ -39,6 +38,5 @@ __all__ = [
     "draw_order",
     "draw_test",
     "draw_trend",
-    "list_slices",
     "list_states",
 ]

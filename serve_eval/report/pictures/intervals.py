@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from serve_eval.report.pictures.labels import list_some, shorten, shorten_all
@@ -120,45 +120,6 @@ def _bars(names: Sequence[str], rows: Sequence[IntervalRow], metric: Metric) -> 
         )
         for name, row in zip(names, rows, strict=True)
     )
-
-
-def list_slices(
-    table: object, before: object, metric: Metric, repeats: int = 1
-) -> list[IntervalRow]:
-    """Return the rows of one field of a breakdown, the worst first.
-
-    With a reference, the worst row is that with the largest drop. Repeats of a prompt are no
-    further prompts.
-    """
-    entries = table if isinstance(table, Mapping) else {}
-    earlier = before if isinstance(before, Mapping) else {}
-    rows = []
-    for name, entry in entries.items():
-        if (found := _read(entry, metric, repeats)) is not None:
-            was = _read(earlier.get(name), metric, 1)
-            rows.append(
-                IntervalRow(
-                    name=str(name),
-                    value=found[0],
-                    interval=found[1],
-                    before=None if was is None else was[0],
-                    before_interval=None if was is None else was[1],
-                )
-            )
-    better = 1.0 if metric.higher_is_better else -1.0
-    return sorted(rows, key=lambda row: better * (row.value - (row.before or 0.0)))
-
-
-def _read(
-    entry: object, metric: Metric, repeats: int
-) -> tuple[float, tuple[float, float] | None] | None:
-    """Return the value and the interval of a slice, or None if it has no value."""
-    if not isinstance(entry, Mapping):
-        return None
-    value, scored = entry.get("value"), entry.get("scored")
-    if not isinstance(value, int | float) or not isinstance(scored, int | float) or scored < 1:
-        return None
-    return float(value), bound_mean(float(value), int(scored) // repeats or 1, metric)
 
 
 def bound_mean(value: float, n: int, metric: Metric) -> tuple[float, float] | None:

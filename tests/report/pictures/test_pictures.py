@@ -19,6 +19,7 @@ from serve_eval.report.pictures import (
     ScatterPoint,
     TrendBand,
     TrendPoint,
+    bound_mean,
     draw_against,
     draw_attribute,
     draw_boxes,
@@ -31,7 +32,6 @@ from serve_eval.report.pictures import (
     draw_order,
     draw_test,
     draw_trend,
-    list_slices,
     list_states,
 )
 from serve_eval.report.pictures.classic import find_test, trace_curve
@@ -262,20 +262,11 @@ def test_the_areas_of_the_test_lie_on_their_sides_of_the_threshold(better: bool)
     assert test.worse == 68.17 - sign * 2.747193
 
 
-def test_slices_have_wilson_intervals_and_the_largest_drop_comes_first() -> None:
-    table = {
-        "a": {"value": 50.0, "scored": 100},
-        "b": {"value": 90.0, "scored": 10},
-        "c": {"value": 10.0, "scored": 0},
-        "d": "no slice",
-    }
-    before = {"a": {"value": 40.0, "scored": 50}, "b": {"value": 95.0, "scored": 9}}
-    rows = list_slices(table, before, Metric())
-    found = [(row.name, row.value, row.before) for row in rows]
-    assert found == [("b", 90.0, 95.0), ("a", 50.0, 40.0)]
-    assert rows[1].interval == pytest.approx((40.3832, 59.6168), abs=1e-3)
-    halved = list_slices(table, None, Metric(), repeats=2)
-    assert halved[0].interval == pytest.approx((36.6447, 63.3553), abs=1e-3)
+def test_a_mean_of_bounded_scores_has_wilsons_interval() -> None:
+    assert bound_mean(50.0, 100, Metric()) == pytest.approx((40.3832, 59.6168), abs=1e-3)
+    low, high = bound_mean(5.0, 100, Metric(lo=0.0, hi=10.0, scale=1.0)) or (0.0, 0.0)
+    assert (low, high) == pytest.approx((4.03832, 5.96168), abs=1e-4)
+    assert bound_mean(50.0, 100, Metric(hi=None)) is None
 
 
 def test_a_pass_after_a_failure_among_the_last_five_runs_is_a_state_of_its_own() -> None:
