@@ -62,7 +62,7 @@ def draw_test(result: TaskResult, verdict: Verdict) -> Picture | None:
     alone = "" if verdict.rule == "classic" else f" The verdict is that of the rule {verdict.rule}."
     description = (
         f"The value is {value}, the reference {reference}; a value {side} {threshold} fails. An"
-        f" endpoint as good as the reference fails with probability {test.alpha:g} (alpha), one"
+        f" endpoint equal to the reference fails with probability {test.alpha:g} (alpha), one"
         f" that is worse by {theta} points passes with probability {test.beta:g} (beta).{alone}"
     )
     spec = _spec(test, value, reference, threshold, theta)

@@ -100,7 +100,7 @@ def _build_body(plan: Plan, task: Task, sample: Sample) -> Mapping[str, Any] | N
 def _read_fields(task: Task, dataset: Dataset) -> dict[str, dict[str, str]]:
     """Return the groups of the task's breakdown and the metadata of its samples.
 
-    Nothing of a hold-out sample is told.
+    Hold-out samples are left out.
     """
     found: dict[str, dict[str, str]] = {}
     for sample in dataset.samples:
