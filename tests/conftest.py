@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -60,6 +61,13 @@ def pytest_collection_finish() -> None:
 def ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the command lines of an ordinary user, even if root runs the tests."""
     monkeypatch.setattr(mpi, "we_are_root", lambda: False)
+
+
+@pytest.fixture(autouse=True)
+def _no_drawings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the drawing library out of tests that are not about pages: it takes a second."""
+    if not {"page", "pictures"} & set(request.node.nodeid.split("/")):
+        monkeypatch.setitem(sys.modules, "vl_convert", None)
 
 
 @pytest.fixture(autouse=True)

@@ -58,6 +58,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "export": (
         ("Write a run as lm-eval would:", "serve-eval export RUN"),
         ("Choose the folder:", "serve-eval export RUN --format lm-eval -o FOLDER"),
+        (
+            "Write BioChatter's tables of all runs in a folder:",
+            "serve-eval export outputs --format biochatter -o FOLDER",
+        ),
     ),
     "drift": (
         ("Chart the runs of a folder:", "serve-eval drift outputs/"),

@@ -11,29 +11,32 @@ if TYPE_CHECKING:
     from serve_eval.schema import Comparison, Report
 
 
-def draw_report(report: Report, out_dir: Path, *, verbose: bool = False) -> None:
-    """Print the summary of a run; with `verbose`, the details below it."""
+def draw_report(
+    report: Report, out_dir: Path, slices: Sequence[str], *, verbose: bool = False
+) -> None:
+    """Print the summary of a run; with `verbose`, the details below it.
+
+    `slices` are sentences about where a red run lost its score.
+    """
     from serve_eval.cli._streams import draw, emit
     from serve_eval.report.summary import print_summary
     from serve_eval.report.terminal import render
 
-    slices = _name_slices(out_dir, report.exit_code, report.plan.include_path)
     draw(lambda console: print_summary(report, out_dir, console, slices))
     if verbose:
         emit("\n")
         draw(lambda console: render(report, out_dir, console))
 
 
-def draw_comparison(comparison: Comparison, out_dir: Path) -> None:
-    """Print the result of a comparison."""
+def draw_comparison(comparison: Comparison, out_dir: Path, slices: Sequence[str]) -> None:
+    """Print the result of a comparison. `slices` are as in `draw_report`."""
     from serve_eval.cli._streams import draw
     from serve_eval.workflows.compare.text import render
 
-    slices = _name_slices(out_dir, comparison.exit_code)
     draw(lambda console: render(comparison, out_dir, console, slices))
 
 
-def _name_slices(out_dir: Path, exit_code: int, include_path: Sequence[str] = ()) -> list[str]:
+def find_slices(out_dir: Path, exit_code: int, include_path: Sequence[str] = ()) -> list[str]:
     """Return sentences about where a red result lost its score."""
     from serve_eval.verdicts.exit_code import FAIL
 

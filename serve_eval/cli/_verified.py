@@ -23,14 +23,20 @@ def show_verified(
     `addresses` are those with which a further command reaches the servers, by name.
     """
     from serve_eval.cli._ci_files import save_ci_files
+    from serve_eval.cli._page import save_story_page
     from serve_eval.cli._streams import draw, emit
-    from serve_eval.evaluation.storage.file_names import VERIFICATION, VERIFICATION_REFERENCE
+    from serve_eval.evaluation.storage.file_names import (
+        PAGE_FILE,
+        VERIFICATION,
+        VERIFICATION_REFERENCE,
+    )
     from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.evaluation.storage.reports.verification_files import (
         write_reference,
         write_verification,
     )
     from serve_eval.workflows.verify.ci import describe_verification
+    from serve_eval.workflows.verify.page import make_verify_page
     from serve_eval.workflows.verify.text import render
 
     files = [out_dir / VERIFICATION]
@@ -38,6 +44,7 @@ def show_verified(
     if used is not None:
         files.append(out_dir / VERIFICATION_REFERENCE)
         write_reference(files[1], used)
+    save_story_page(lambda: make_verify_page(found, addresses), out_dir / PAGE_FILE)
     if as_json:
         emit(read_written_text(files[0]))
     else:

@@ -295,8 +295,9 @@ def _execute(
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._kept import end_early
+    from serve_eval.cli._page import save_comparison_page
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import draw_comparison
+    from serve_eval.cli._red_results import draw_comparison, find_slices
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
@@ -322,10 +323,12 @@ def _execute(
         )
     except (Interrupted, ServeEvalError) as ending:
         return end_early(ending, out_dir, COMPARISON_PLAN)
+    slices = find_slices(out_dir, comparison.exit_code)
+    save_comparison_page(comparison, out_dir, slices, sides[1].plan.include_path)
     if result.as_json:
         emit(read_written_text(out_dir / COMPARISON))
     else:
-        draw_comparison(comparison, out_dir)
+        draw_comparison(comparison, out_dir, slices)
     return save_ci_files(
         lambda: describe_comparison(comparison, out_dir), comparison.exit_code, folder=out_dir
     )

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from serve_eval.report.plots import Panel
-    from serve_eval.workflows.drift.chart import Chart
-    from serve_eval.workflows.drift.history import History, Series
+    from serve_eval.series.chart import Chart
+    from serve_eval.series.history import History, Series
 
 NOTES_SHOWN = 20
 MOST_DRAWN = 4
@@ -41,6 +43,9 @@ def drift(
             help="Draw values and sums into this .svg, .png or .pdf file (needs the extra plots)."
         ),
     ] = None,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the charts as a page.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Chart the finished runs below a folder to find a decline too slow for a single verdict.
@@ -49,16 +54,18 @@ def drift(
 
     Exit codes: 0 even on an alarm, 2 usage or no finished run.
     """
+    from serve_eval.cli._page import save_story_page
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError, RunFolderError
-    from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.report.plots import check_plot, draw
-    from serve_eval.report.text import clean
-    from serve_eval.workflows.drift.chart import chart
-    from serve_eval.workflows.drift.history import find_series
+    from serve_eval.series.chart import chart
+    from serve_eval.series.history import find_series
+    from serve_eval.series.page import make_drift_page
 
     if plot is not None:
         check_plot(plot)
+    if page is not None and not page.absolute().parent.is_dir():
+        raise PlanError(f"--page: {page.parent} is not a folder")
     history = find_series(folder)
     charts, bare = [], []
     for one in _choose(history, task, model):
@@ -74,23 +81,34 @@ def drift(
             f"--plot: {len(charts)} series do not fit, a picture holds {MOST_DRAWN}",
             hint="Choose with --task and --model.",
         )
-    if as_json:
-        content = {
-            "schema_version": 1,
-            "dir": str(folder),
-            "series": list(map(_json, charts)),
-            "notes": notes,
-        }
-        emit(pretty_json(content).decode())
-    else:
-        lines = [line for one in charts for line in _lines(one, folder)]
-        lines += [f"note: {note}" for note in notes[:NOTES_SHOWN]]
-        if len(notes) > NOTES_SHOWN:
-            lines.append(f"note: and {len(notes) - NOTES_SHOWN} more: --json lists all")
-        emit("".join(f"{clean(line)}\n" for line in lines))
+    emit(_print_json(folder, charts, notes) if as_json else _print(folder, charts, notes))
+    if page is not None:
+        save_story_page(lambda: make_drift_page(charts, notes, folder), page)
     if plot is not None:
         draw(plot, [panel for one in charts for panel in _panels(one)])
         say(f"values and sums: {plot}")
+
+
+def _print_json(folder: Path, charts: Sequence[Chart], notes: Sequence[str]) -> str:
+    from serve_eval.evaluation.storage.private_files import pretty_json
+
+    content = {
+        "schema_version": 1,
+        "dir": str(folder),
+        "series": list(map(_json, charts)),
+        "notes": notes,
+    }
+    return pretty_json(content).decode()
+
+
+def _print(folder: Path, charts: Sequence[Chart], notes: Sequence[str]) -> str:
+    from serve_eval.report.text import clean
+
+    lines = [line for one in charts for line in _lines(one, folder)]
+    lines += [f"note: {note}" for note in notes[:NOTES_SHOWN]]
+    if len(notes) > NOTES_SHOWN:
+        lines.append(f"note: and {len(notes) - NOTES_SHOWN} more: --json lists all")
+    return "".join(f"{clean(line)}\n" for line in lines)
 
 
 def _choose(history: History, task: str | None, model: str | None) -> list[Series]:
@@ -113,8 +131,8 @@ def _choose(history: History, task: str | None, model: str | None) -> list[Serie
 
 
 def _lines(one: Chart, folder: Path) -> list[str]:
+    from serve_eval.series.chart import date
     from serve_eval.stats.false_alarms import RUNS
-    from serve_eval.workflows.drift.chart import date
 
     series, nights = one.series, one.series.nights
     lines = [
@@ -197,7 +215,7 @@ def _json(one: Chart) -> dict[str, Any]:
 def _panels(one: Chart) -> list[Panel]:
     """Return two panels: the value of each run, and the cumulative sum with its limit."""
     from serve_eval.report.plots import LevelLine, Panel, PlotLine
-    from serve_eval.workflows.drift.chart import date
+    from serve_eval.series.chart import date
 
     nights = one.series.nights
     places = [float(place) for place in range(1, len(nights) + 1)]

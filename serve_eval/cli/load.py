@@ -137,11 +137,13 @@ def _execute(
     """Ask, with progress on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._kept import explain_kept
+    from serve_eval.cli._page import save_story_page
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
-    from serve_eval.evaluation.storage.file_names import LOAD_RESULT
+    from serve_eval.evaluation.storage.file_names import LOAD_RESULT, PAGE_FILE
     from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.workflows.load.page import make_load_page
     from serve_eval.workflows.load.story import measure_load
     from serve_eval.workflows.load.text import render
 
@@ -154,6 +156,7 @@ def _execute(
     except Interrupted:
         say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
         return INTERRUPTED
+    save_story_page(lambda: make_load_page(found), out_dir / PAGE_FILE)
     if as_json:
         emit(read_written_text(out_dir / LOAD_RESULT))
     else:

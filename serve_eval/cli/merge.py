@@ -78,14 +78,14 @@ def merge(
 
     Exit codes: the same as for `serve-eval run`.
     """
-    from serve_eval.cli._red_results import draw_report
+    from serve_eval.cli._page import save_run_page
+    from serve_eval.cli._red_results import draw_report, find_slices
     from serve_eval.cli._run_plan import new_folder
     from serve_eval.cli._streams import emit, say
     from serve_eval.evaluation.plan.resolve import resolve
     from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.storage.reports.report_file import report_text
     from serve_eval.evaluation.trust import adopt_code
-    from serve_eval.report.page import write_page
     from serve_eval.workflows.merge.merge import merge as merged
     from serve_eval.workflows.merge.merge import plan_of_whole
     from serve_eval.workflows.merge.shards import read_shards
@@ -98,9 +98,10 @@ def merge(
     out_dir = output.output_dir or new_folder(plan)
     say(f"serve-eval: {len(found)} shards, run folder {out_dir}")
     report = merged(found, plan, out_dir, strict=output.strict)
-    write_page(report, out_dir)
+    slices = find_slices(out_dir, report.exit_code, report.plan.include_path)
+    save_run_page(report, out_dir, slices)
     if output.as_json:
         emit(report_text(out_dir))
     else:
-        draw_report(report, out_dir, verbose=output.verbose)
+        draw_report(report, out_dir, slices, verbose=output.verbose)
     raise typer.Exit(report.exit_code)

@@ -249,8 +249,9 @@ def execute(
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._ci_files import check_junit, save_ci_files
     from serve_eval.cli._kept import explain_kept
+    from serve_eval.cli._page import save_run_page
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import draw_report
+    from serve_eval.cli._red_results import draw_report, find_slices
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.evaluate import evaluate
@@ -258,7 +259,6 @@ def execute(
     from serve_eval.evaluation.storage.run_folder import holds_run, plan_and_owner
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.report.ci import describe_report
-    from serve_eval.report.page import write_page
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
 
     check_junit(junit)
@@ -297,11 +297,12 @@ def execute(
         if isinstance(ending, ServeEvalError):
             raise
         return INTERRUPTED
-    write_page(report, out_dir)
+    slices = find_slices(out_dir, report.exit_code, report.plan.include_path)
+    save_run_page(report, out_dir, slices)
     if as_json:
         emit(report_text(out_dir))
     else:
-        draw_report(report, out_dir, verbose=verbose)
+        draw_report(report, out_dir, slices, verbose=verbose)
     return save_ci_files(
         lambda: describe_report(report, out_dir), report.exit_code, folder=out_dir, junit=junit
     )

@@ -85,6 +85,7 @@ class SmokeResultOptions:
     junit: Annotated[Path | None, Setting("Write the table as a JUnit file.", metavar="FILE")] = (
         None
     )
+    page: Annotated[Path | None, Setting("Write the table as a page.", metavar="FILE")] = None
     dry_run: Annotated[bool, Setting("Show the checks and their cost; send nothing.")] = False
     as_json: Annotated[bool, Setting("Print the table as one JSON object.", flags=("--json",))] = (
         False
@@ -129,8 +130,9 @@ def smoke(
         if result.dry_run:
             _preview(checks, as_json=result.as_json)
             return
-        if result.junit is not None and not result.junit.absolute().parent.is_dir():
-            raise PlanError(f"--junit: {result.junit.parent} is not a folder")
+        for flag, file in (("--junit", result.junit), ("--page", result.page)):
+            if file is not None and not file.absolute().parent.is_dir():
+                raise PlanError(f"{flag}: {file.parent} is not a folder")
         code = _run(
             plan,
             checks,
@@ -138,6 +140,7 @@ def smoke(
             timeout_s=asked.timeout,
             context_tokens=asked.context_tokens,
             junit=result.junit,
+            page=result.page,
             as_json=result.as_json,
         )
     raise typer.Exit(code)
@@ -187,6 +190,7 @@ def _run(
     timeout_s: float,
     context_tokens: int | None,
     junit: Path | None,
+    page: Path | None,
     as_json: bool,
 ) -> int:
     from dataclasses import replace
@@ -196,6 +200,7 @@ def _run(
     from serve_eval.checks.session import CheckSession
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._ci_files import save_ci_files
+    from serve_eval.cli._page import save_story_page
     from serve_eval.cli._streams import emit, say
     from serve_eval.client.connection import connect, openai_client
     from serve_eval.report.text import clean
@@ -203,6 +208,7 @@ def _run(
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.smoke import smoke as smoke_test
     from serve_eval.workflows.smoke.ci import describe_smoke
+    from serve_eval.workflows.smoke.page import make_smoke_page
 
     base_url = str(plan.launcher.options["base_url"])
     plan = replace(
@@ -245,6 +251,8 @@ def _run(
         emit(msgspec.json.encode({"base_url": base_url, **_as_json(done)}).decode() + "\n")
     else:
         emit(clean("".join(f"{line}\n" for line in smoke_test.summary(done))))
+    if page is not None:
+        save_story_page(lambda: make_smoke_page(done, base_url), page)
     return save_ci_files(lambda: describe_smoke(done, base_url), done.exit_code, junit=junit)
 
 

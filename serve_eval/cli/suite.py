@@ -183,9 +183,10 @@ def execute(
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._kept import explain_kept
+    from serve_eval.cli._page import save_story_page
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
-    from serve_eval.evaluation.storage.file_names import SUITE_REPORT_FILE
+    from serve_eval.evaluation.storage.file_names import PAGE_FILE, SUITE_REPORT_FILE
     from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.evaluation.storage.reports.suite_files import holds_suite, suite_and_owner
     from serve_eval.evaluation.trust import flag_of
@@ -193,6 +194,7 @@ def execute(
     from serve_eval.workflows.servers.reuse import attach
     from serve_eval.workflows.suite.ci import describe_suite
     from serve_eval.workflows.suite.execution import evaluate_suite
+    from serve_eval.workflows.suite.page import make_suite_page
     from serve_eval.workflows.suite.table import render
 
     say(f"serve-eval: suite {known.name}, {len(known.runs)} runs, folder {out_dir}")
@@ -225,6 +227,7 @@ def execute(
         return INTERRUPTED
     if any(run.error is not None for run in report.runs):
         say(f"To try runs again that ended early: {again()}")
+    save_story_page(lambda: make_suite_page(report, out_dir), out_dir / PAGE_FILE)
     if as_json:
         emit(read_written_text(out_dir / SUITE_REPORT_FILE))
     else:

@@ -67,7 +67,7 @@ def verdict(
     """
 
     from serve_eval.cli._ci_files import check_junit, save_ci_files
-    from serve_eval.cli._red_results import draw_report
+    from serve_eval.cli._red_results import draw_report, find_slices
     from serve_eval.cli._streams import emit
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.evaluation.plan.resolve import resolve
@@ -91,6 +91,7 @@ def verdict(
     if output.as_json:
         emit(pretty_json(report).decode())
     else:
-        draw_report(report, run, verbose=output.verbose)
+        slices = find_slices(run, report.exit_code, report.plan.include_path)
+        draw_report(report, run, slices, verbose=output.verbose)
     code = save_ci_files(lambda: describe_report(report, run), report.exit_code, junit=output.junit)
     raise typer.Exit(code)

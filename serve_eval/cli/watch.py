@@ -255,9 +255,12 @@ def _run(job: WatchJob, folder: Path, *, metrics_port: int | None, forget: bool)
     from contextlib import ExitStack
 
     from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._page import save_story_page
     from serve_eval.cli._streams import emit, say
+    from serve_eval.evaluation.storage.file_names import PAGE_FILE
     from serve_eval.report.text import clean
     from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
+    from serve_eval.workflows.watch.page import read_watch_page
     from serve_eval.workflows.watch.story import watch as watch_it
 
     began = False
@@ -290,3 +293,6 @@ def _run(job: WatchJob, folder: Path, *, metrics_port: int | None, forget: bool)
         except Interrupted:
             say(f"The same command resumes the watch in {folder}")
             return PASS if began else INTERRUPTED
+        finally:
+            if began:
+                save_story_page(lambda: read_watch_page(job, folder), folder / PAGE_FILE)

@@ -7,7 +7,9 @@ __all__ = [
     "layout",
     "lines",
     "page",
+    "pictures",
     "plots",
+    "samples",
     "terminal",
     "text",
 ]

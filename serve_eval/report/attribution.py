@@ -10,7 +10,7 @@ from rich.text import Text
 from serve_eval.report.text import clean
 from serve_eval.schema import Attribution, WorkerFigures, WorkerShare
 
-_COLUMNS = ("role", "worker", "measure", "answers", "bad", "others", "bad", "p (Holm)")
+COLUMNS = ("role", "worker", "measure", "answers", "bad", "others", "bad", "p (Holm)")
 _CLOSE = 0.05
 """Largest p at which a pair that is not accused is shown."""
 
@@ -75,26 +75,27 @@ def _accusations(told: Attribution) -> Iterator[str]:
 
 def table(told: Attribution) -> Table | None:
     """Return the table of bad answers per worker, or None if there are none."""
-    shown = [row for row in told.rows if row.role != "pair" or row.accused or row.p <= _CLOSE]
-    if not shown:
+    if not (rows := list_workers(told)):
         return None
     found = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
-    for i, column in enumerate(_COLUMNS):
+    for i, column in enumerate(COLUMNS):
         found.add_column(
             column, justify="left" if i < 3 else "right", overflow="fold", no_wrap=i != 1
         )
-    for row in shown:
-        worker = row.worker.replace("http://", "").replace("/v1", "")
-        cells = [
-            row.role,
-            worker,
-            row.measure,
-            *map(str, (row.answers, row.bad, row.others, row.others_bad)),
-        ]
-        found.add_row(
-            *map(Text, map(clean, (*cells, _p(row.p_holm)))),
-            style="bold red" if row.accused else None,
-        )
+    for cells, accused in rows:
+        found.add_row(*map(Text, map(clean, cells)), style="bold red" if accused else None)
+    return found
+
+
+def list_workers(told: Attribution) -> list[tuple[list[str], bool]]:
+    """Return the cells of each worker in the order of COLUMNS, and whether it is accused."""
+    found = []
+    for row in told.rows:
+        if row.role != "pair" or row.accused or row.p <= _CLOSE:
+            worker = row.worker.replace("http://", "").replace("/v1", "")
+            counts = map(str, (row.answers, row.bad, row.others, row.others_bad))
+            cells = [row.role, worker, row.measure, *counts, _p(row.p_holm)]
+            found.append((cells, row.accused))
     return found
 
 

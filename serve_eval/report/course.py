@@ -10,7 +10,7 @@ from serve_eval.schema import Degradation
 
 WIDTH, HEIGHT = 900, 275
 LEFT, RIGHT, TOP, BOTTOM = 60, 20, 45, 45
-_BY_START, _BY_END, _ONSET = "#56b4e9", "#777777", "#d55e00"
+_BY_START, _BY_END, _ONSET = "var(--series-1)", "var(--faint)", "var(--bad)"
 
 
 def picture(task: str, one: Degradation) -> str:

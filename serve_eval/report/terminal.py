@@ -72,7 +72,7 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
         say(console, f"{kind}: {what}")
     console.print(*fit_tables(_COLUMNS, list(map(_cells, report.tasks)), console.width), sep="\n\n")
     for task in report.tasks:
-        for line in _explain(task):
+        for line in explain(task):
             say(console, f"{task.result.task}: {line}")
         if task.attribution is not None:
             attribution(task.attribution, task.result.task, console)
@@ -127,7 +127,7 @@ def _value(task: TaskReport) -> str:
     return number(task.verdict.evaluated)
 
 
-def _explain(task: TaskReport) -> Iterator[str]:
+def explain(task: TaskReport) -> Iterator[str]:
     """Yield lines that explain the row of a task in the table."""
     yield from _losses(task.result)
     yield lines.traffic_of(task)

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from serve_eval.cases import file
+from serve_eval.cases.biochatter_rows import read
 from serve_eval.cases.questions import questions
 from serve_eval.errors import DatasetError, NotComparableError, ReferenceFileError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Plan, Spec
 from serve_eval.verdicts import reference_samples, references
-from serve_eval.workflows.references.biochatter_rows import read
 from serve_eval.workflows.references.import_biochatter import import_results
 from tests.cases.made import write_biochatter
 

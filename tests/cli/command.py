@@ -24,10 +24,10 @@ OURS = ("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM", "INTEG")
 def environment(**more: str) -> dict[str, str]:
     """Return this process's environment without serve-eval's variables, and with `more`.
 
-    The terminal is wide.
+    The terminal is wide. Pages have bars instead of pictures, which take longer than most commands.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-    return {**kept, "COLUMNS": "200", **more}
+    return {**kept, "COLUMNS": "200", "SERVE_EVAL_NO_PICTURES": "1", **more}
 
 
 def serve_eval(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.report.page import write_page
+from serve_eval.report.page.run_page import write_page
 from serve_eval.schema import Plan, Spec
 from serve_eval.workflows.invariants.check import check
 
@@ -43,7 +43,7 @@ def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
     ]
     assert any("the generation servers are not tested" in line for line in report.warnings)
     page = write_page(report, tmp_path / "out").read_text()
-    assert "context servers: 1: version" in page
+    assert "<dt>context servers</dt><dd>1: version" in page
     assert "6507" in page
 
 

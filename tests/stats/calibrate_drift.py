@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy
 from scipy.stats import beta
 
+from serve_eval.series.noise import STARTING_RUNS, UNEQUAL
 from serve_eval.stats.drift import LIMIT, SLACK
 from serve_eval.stats.false_alarms import (
     MOST,
@@ -28,7 +29,6 @@ from serve_eval.stats.false_alarms import (
     measure_scale,
 )
 from serve_eval.stats.instability import Instability, instability, successive_dispersion
-from serve_eval.workflows.drift.noise import STARTING_RUNS, UNEQUAL
 from tests.stats.simulation import endpoints
 
 if TYPE_CHECKING:

@@ -45,10 +45,10 @@ from serve_eval.schema import (
     TaskResult,
     VerdictOutcome,
 )
+from serve_eval.series.history import _unfit
 from serve_eval.tasks._aggregations import mean_of_means, ratio_of_sums
 from serve_eval.verdicts import pairing
 from serve_eval.verdicts.rules import classic
-from serve_eval.workflows.drift.history import _unfit
 from serve_eval.workflows.measured import measure_run
 
 BY_SET = mean_of_means("mean of the means per set", lambda sample: sample.metadata["set"])

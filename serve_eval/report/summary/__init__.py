@@ -1,21 +1,36 @@
 """Print the summary of a run: the verdict, what is behind it, and what to do next."""
 
 from serve_eval.report.summary.headline import badge, style_of
-from serve_eval.report.summary.print_rows import print_commands, print_rows
-from serve_eval.report.summary.print_summary import print_summary, print_table_of_runs, print_tasks
-from serve_eval.report.summary.rows import Row, brief, name_expected
-from serve_eval.report.summary.summary_task import SummaryTask
+from serve_eval.report.summary.print_rows import join_row, print_commands, print_rows
+from serve_eval.report.summary.print_summary import (
+    describe_run,
+    describe_slices,
+    describe_workers,
+    list_details,
+    print_summary,
+    print_table_of_runs,
+    print_tasks,
+)
+from serve_eval.report.summary.rows import Row, brief, name_expected, rows_of
+from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
 
 __all__ = [
     "Row",
     "SummaryTask",
     "badge",
     "brief",
+    "describe_run",
+    "describe_slices",
+    "describe_workers",
+    "join_row",
+    "list_details",
     "name_expected",
     "print_commands",
     "print_rows",
     "print_summary",
     "print_table_of_runs",
     "print_tasks",
+    "rows_of",
     "style_of",
+    "summarise_task",
 ]

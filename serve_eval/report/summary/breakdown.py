@@ -17,7 +17,9 @@ SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Slice:
+class BreakdownSlice:
+    """A slice of a breakdown with its value, and that of the reference (None: not known)."""
+
     name: str
     scored: int
     value: float
@@ -39,7 +41,7 @@ def describe_breakdown(task: SummaryTask) -> Iterator[tuple[str, str]]:
     metric = task.result.metric
     small = large = False
     for name, table in task.result.breakdown.items():
-        slices = list(_slices(table, task.before.get(name)))
+        slices = list(list_slices(table, task.before.get(name)))
         if len(slices) < 2:
             continue
         if len(slices) <= FEW and not small:
@@ -53,7 +55,7 @@ def describe_breakdown(task: SummaryTask) -> Iterator[tuple[str, str]]:
             yield f"by {name}", f"worst of {len(slices)}:   {said}"
 
 
-def _slices(table: object, before: object) -> Iterator[_Slice]:
+def list_slices(table: object, before: object) -> Iterator[BreakdownSlice]:
     """Yield the slices of a table in which each has a value and a number of scored samples."""
     if not isinstance(table, Mapping):
         return
@@ -61,7 +63,7 @@ def _slices(table: object, before: object) -> Iterator[_Slice]:
     for name, entry in table.items():
         value, scored = _number(entry, "value"), _number(entry, "scored")
         if value is not None and scored is not None:
-            yield _Slice(str(name), int(scored), value, _number(earlier.get(name), "value"))
+            yield BreakdownSlice(str(name), int(scored), value, _number(earlier.get(name), "value"))
 
 
 def _number(entry: object, key: str) -> float | None:
@@ -69,7 +71,7 @@ def _number(entry: object, key: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _describe(one: _Slice, metric: Metric) -> str:
+def _describe(one: BreakdownSlice, metric: Metric) -> str:
     was = "" if one.before is None else f" (was {_brief(one.before, metric)})"
     return f"{one.name}: {_brief(one.value, metric)}{was}"
 

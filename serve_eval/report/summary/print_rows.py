@@ -33,6 +33,11 @@ def print_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
             console.print(line, soft_wrap=True)
 
 
+def join_row(row: tuple[str, str]) -> str:
+    """Return a row as one line of text."""
+    return ": ".join(filter(None, row))
+
+
 def print_commands(console: Console, commands: Sequence[str], between: str = "") -> None:
     """Print the commands that come next, each on one line, from which it can be copied.
 

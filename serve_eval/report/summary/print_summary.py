@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -19,7 +19,7 @@ from serve_eval.report.summary.print_rows import print_commands, print_rows
 from serve_eval.report.summary.rows import Row, rows_of, warnings_of
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
 from serve_eval.report.summary.table import COLUMNS, cells, lay_out, title
-from serve_eval.schema import Attribution, Load, Report, VerdictOutcome
+from serve_eval.schema import Load, Report, TaskReport, VerdictOutcome
 from serve_eval.verdicts.references import spec_text
 
 
@@ -33,13 +33,14 @@ def print_summary(
     tasks = list(map(summarise_task, report.tasks))
     print_tasks(tasks, console)
     for task, one in zip(tasks, report.tasks, strict=True):
-        if len(tasks) > 1:
-            _print_details(task, console)
-        if one.attribution is not None:
-            _print_workers(one.attribution, f"{one.result.task}: " * (len(tasks) > 1), console)
-    only = f"{report.tasks[0].result.task}: " if len(report.tasks) == 1 else ""
-    print_rows(console, (("where", line.removeprefix(only)) for line in slices))
-    print_rows(console, _about_run(report, out_dir))
+        if len(tasks) > 1 and (rows := list_details(task)):
+            say(console, task.result.task)
+            print_rows(console, rows)
+        print_rows(console, describe_workers(one, report))
+        if one.attribution is not None and (workers := worker_table(one.attribution)) is not None:
+            console.print(workers)
+    print_rows(console, describe_slices(report, slices))
+    print_rows(console, describe_run(report, out_dir))
     print_commands(console, list(next_steps(report, out_dir)), choose_marks(console).between)
 
 
@@ -76,23 +77,26 @@ def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Text]], console
     console.print(*fit_tables(*laid_out, console.width), sep="\n\n")
 
 
-def _print_details(task: SummaryTask, console: Console) -> None:
-    """Print what must be known of one of several tasks below their table."""
+def list_details(task: SummaryTask) -> list[Row]:
+    """Return what must be known of one of several tasks."""
     passed = task.verdict.outcome is VerdictOutcome.PASS
-    rows = list(warnings_of(task) if passed else rows_of(task))
-    if rows:
-        say(console, task.result.task)
-        print_rows(console, rows)
+    return list(warnings_of(task) if passed else rows_of(task))
 
 
-def _print_workers(told: Attribution, prefix: str, console: Console) -> None:
-    """Print which workers gave the bad answers, each sentence after `prefix`."""
-    print_rows(console, (("workers", f"{prefix}{sentence}") for sentence in sentences(told)))
-    if (rows := worker_table(told)) is not None:
-        console.print(rows)
+def describe_workers(task: TaskReport, report: Report) -> Iterator[Row]:
+    """Yield which workers gave the bad answers of a task."""
+    prefix = f"{task.result.task}: " if len(report.tasks) > 1 else ""
+    if task.attribution is not None:
+        yield from (("workers", f"{prefix}{line}") for line in sentences(task.attribution))
 
 
-def _about_run(report: Report, out_dir: Path) -> Iterable[Row]:
+def describe_slices(report: Report, slices: Sequence[str]) -> Iterator[Row]:
+    """Yield where a red run lost its score."""
+    only = f"{report.tasks[0].result.task}: " if len(report.tasks) == 1 else ""
+    return (("where", line.removeprefix(only)) for line in slices)
+
+
+def describe_run(report: Report, out_dir: Path) -> Iterable[Row]:
     """Yield the rows about the run as a whole."""
     for line in lines.describe_path(report.path):
         yield "path", line.removeprefix("path: ")

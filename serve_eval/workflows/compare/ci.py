@@ -10,7 +10,7 @@ from serve_eval.report.ci.of_report import choose_state
 from serve_eval.report.summary.table import cells, name_worst
 from serve_eval.report.terminal import RED, diagnose_command
 from serve_eval.schema import ComparedTask, Comparison
-from serve_eval.workflows.compare.text import summarise_compared
+from serve_eval.workflows.compare.rows import summarise_compared
 
 COLUMNS = ("verdict", "task", "B", "95 %", "A", "change", "fails")
 

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from serve_eval.evaluation.agreement.words import conclusion
 from serve_eval.report.layout import say
-from serve_eval.report.lines import anchors_text, seconds
-from serve_eval.report.summary import (
-    Row,
-    SummaryTask,
-    brief,
-    name_expected,
-    print_commands,
-    print_rows,
-    print_tasks,
-)
+from serve_eval.report.summary import print_commands, print_rows, print_tasks
 from serve_eval.report.terminal import RED, attribution, diagnose_command
-from serve_eval.schema import (
-    Agreement,
-    ComparedSide,
-    ComparedTask,
-    Comparison,
-    Flip,
-    SelfFlips,
-)
-from serve_eval.workflows.compare.exact_text import describe_equality
+from serve_eval.schema import ComparedTask, Comparison
 from serve_eval.workflows.compare.places import draw_places
+from serve_eval.workflows.compare.rows import (
+    describe_flip,
+    describe_service,
+    describe_sides,
+    describe_task,
+    list_warnings,
+    summarise_compared,
+)
 
 SHOWN = 3
 """Number of flips printed with their texts; comparison.json has more."""
@@ -51,201 +40,28 @@ def render(
         _explain(task, console)
     only = f"{comparison.tasks[0].task}: " if len(tasks) == 1 else ""
     print_rows(console, (("where", line.removeprefix(only)) for line in slices))
-    print_rows(console, _about_sides(comparison))
-    print_rows(console, (("warning", line) for line in _warnings(comparison)))
+    print_rows(console, describe_sides(comparison))
+    print_rows(console, (("warning", line) for line in list_warnings(comparison)))
     print_rows(console, [("folder", str(out_dir))])
     if any(task.verdict.outcome in RED for task in comparison.tasks):
         print_commands(console, [diagnose_command(out_dir)])
 
 
-def summarise_compared(task: ComparedTask) -> SummaryTask:
-    """Return what the summary needs of a task: B's result, with A's as the reference."""
-    return SummaryTask(
-        result=task.b, verdict=task.verdict, before=task.a.breakdown, names=("B", "A")
-    )
-
-
-def _about_sides(comparison: Comparison) -> Iterator[Row]:
-    """Yield what is compared, and in which servers the sides differ."""
-    a, b = comparison.a, comparison.b
-    for name, side in (("A", a), ("B", b)):
-        yield name, _side(side)
-    for name, side, other in (("A", a, b), ("B", b, a)):
-        yield from (
-            (name, f"{kind}: {what}")
-            for kind, what in side.servers.items()
-            if other.servers.get(kind) != what
-        )
-    if a.hidden_retries or b.hidden_retries:
-        retries = f"A | B: {_retries(a)} | {_retries(b)}"
-        yield "retries", f"hidden retries of the orchestrator, {retries}"
-
-
-def _warnings(comparison: Comparison) -> Iterator[str]:
-    for name, side in (("A", comparison.a), ("B", comparison.b)):
-        yield from (f"warning: {name}: {warning}" for warning in side.warnings)
-    yield from (f"warning: {warning}" for warning in comparison.warnings)
-
-
-def _side(side: ComparedSide) -> str:
-    where = side.base_url or "not asked"
-    rate = "" if side.per_second is None else f", {side.per_second:.3g} answers per second"
-    version = "" if side.version is None else f", version {side.version}"
-    return f"{side.model or 'model not known'} at {where}{version}{rate}, run folder {side.folder}"
-
-
-def _retries(side: ComparedSide) -> str:
-    return (
-        ", ".join(f"{kind} {count}" for kind, count in side.hidden_retries.items()) or "not counted"
-    )
-
-
 def _explain(task: ComparedTask, console: Console) -> None:
     """Print the rows of a task that only a comparison has."""
-    rows = [*_drop(task), *_answers(task), *_first_differences(task)]
-    if task.exact is not None:
-        rows += [
-            ("" if line.startswith(" ") else "tokens", line)
-            for line in describe_equality(task.exact)
-        ]
-    print_rows(console, rows)
+    print_rows(console, describe_task(task))
     for flip in task.flips[:SHOWN]:
-        _flip(task.task, flip, console)
+        print_rows(console, describe_flip(task.task, flip))
     left = task.worse + task.better - min(SHOWN, len(task.flips))
     if left > 0 and task.flips:
         more = f"and {left} more flips; comparison.json has {len(task.flips)} with their texts"
         print_rows(console, [("", more)])
     _places(task, console)
-    print_rows(console, _service(task))
+    print_rows(console, describe_service(task))
     for side, workers in zip("AB", task.attributions, strict=True):
         if workers is not None:
             attribution(workers, f"{task.task}: {side}", console)
     print_rows(console, (("warning", warning) for warning in task.warnings))
-
-
-def _drop(task: ComparedTask) -> Iterator[Row]:
-    """Yield what the paired comparison excludes."""
-    if (told := task.verdict.paired) is None:
-        return
-    kept = ", and so is a rise of that size" if told.equivalent else ""
-    no = "is" if told.noninferior else "is not"
-    yield "margin", f"a drop of {told.margin:.3f} points {no} excluded{kept}"
-    if told.anchors is not None:
-        yield "anchors", anchors_text(told.anchors).replace("reference run", "run of A")
-
-
-def _answers(task: ComparedTask) -> Iterator[Row]:
-    """Yield how far the answers of both sides agree, and those of the side that was asked twice."""
-    parted = task.text_places
-    where = (
-        ""
-        if parted is None
-        else f"; {parted.texts} first differ at character {parted.median_character:g} (median;"
-        f" {parted.median_share:.0%} of the longer text), {parted.at_start} at the first one"
-    )
-    if task.agreement.prompts:
-        yield "texts", f"{_agreement(task.agreement)}{where}"
-    if task.itself is not None:
-        yield "noise", _itself(task.itself)
-    yield from _effects(task)
-
-
-def _effects(task: ComparedTask) -> Iterator[Row]:
-    """Yield how often each side differs from itself, next to how often A differs from B."""
-    own = [
-        f"{name} from itself on {_differing(agreed)}"
-        for name, agreed in zip("AB", task.own, strict=True)
-        if agreed is not None and agreed.prompts
-    ]
-    if own and task.agreement.prompts:
-        said = f"{', '.join(own)}, A from B on {_differing(task.agreement)}"
-        yield "differ", f"answers differ: {said}"
-
-
-def _differing(agreed: Agreement) -> str:
-    return f"{agreed.different} of {agreed.prompts} ({agreed.different / agreed.prompts:.1%})"
-
-
-def _service(task: ComparedTask) -> Iterator[Row]:
-    """Yield latencies and token counts of both sides."""
-    for what, pick in (
-        ("latency", "latency_s"),
-        ("first token", "ttft_s"),
-        ("per token", "tpot_s"),
-    ):
-        times = [getattr(traffic, pick) for traffic in task.traffic]
-        if all(times):
-            shown = " | ".join(
-                ", ".join(f"{key} {seconds(value)}" for key, value in one.items()) for one in times
-            )
-            yield "speed", f"{what}, A | B: {shown}"
-    tokens = [traffic.completion_tokens for traffic in task.traffic]
-    if any(tokens):
-        yield "length", f"generated tokens, A | B: {tokens[0]} | {tokens[1]}"
-
-
-def _first_differences(task: ComparedTask) -> Iterator[Row]:
-    """Yield the kinds of the first different tokens of the flips."""
-    if kinds := Counter(flip.divergence.kind for flip in task.flips if flip.divergence is not None):
-        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-        why = next(
-            (f.divergence.why for f in task.flips if f.divergence is not None and f.divergence.why),
-            "",
-        )
-        because = f" ({why})" if why else ""
-        yield "flips", f"first different tokens of {kinds.total()} flips: {counts}{because}"
-
-
-def _agreement(agreed: Agreement) -> str:
-    return (
-        f"{agreed.identical} of {agreed.prompts} identical, {agreed.same_answer} with the same"
-        f" answer, {agreed.different} different"
-    )
-
-
-def _itself(told: SelfFlips) -> str:
-    one, other = ("A", "B") if told.endpoint == "A" else ("B", "A")
-    by = f" by {told.measure}" if told.measure else ""
-    unknown = ""
-    if one == "B" and (told.own or told.own_texts):
-        unknown = "; A was asked once, so whether A is steadier is not known"
-    own, across = (
-        f"{scores} scores" + ("" if spoken is None else f" and {spoken} texts")
-        for scores, spoken in ((told.own, told.own_texts), (told.other, told.other_texts))
-    )
-    return (
-        f"{one} asked twice: {own} of {told.prompts} prompts differ; compared with {other}:"
-        f" {across} (p {told.p:.2g}{by}, {conclusion(told)}); texts of {one} and {one}:"
-        f" {_agreement(told.agreement)}{unknown}"
-    )
-
-
-def _flip(task: str, flip: Flip, console: Console) -> None:
-    before, after = flip.scores
-    answers = " -> ".join(
-        "nothing readable" if answer is None else brief(answer) for answer in flip.answers
-    )
-    rows = [
-        (
-            "e.g.",
-            f"{flip.id}: {before:g} -> {after:g}: answered {answers}, expected"
-            f" {brief(name_expected(task, flip.target))}",
-        )
-    ]
-    if (place := flip.first_difference) is not None:
-        start = f"from character {place.character} (word {place.word}) on"
-        rows += [("", f"{start}:"), ("", f"A: {place.a!r}"), ("", f"B: {place.b!r}")]
-    looked = flip.divergence
-    if looked is not None and looked.tokens is not None and looked.gaps is not None:
-        (x, y), (at_a, at_b) = looked.tokens, looked.gaps
-        rows.append(
-            (
-                "",
-                f"token {looked.token}: {x!r} | {y!r}, preferred by {at_a:.3f} | {at_b:.3f} nats:"
-                f" {looked.kind}",
-            )
-        )
-    print_rows(console, rows)
 
 
 def _places(task: ComparedTask, console: Console) -> None:

@@ -25,7 +25,7 @@ from serve_eval.workflows.load.judging import ALPHA, SCORE_ALPHA, find_exit_code
 
 Row = tuple[str, str]
 
-_COLUMNS = ("load", "value (95 %)", "failed", "lost", "won", "p", "TTFT, p99", "right/s", "")
+COLUMNS = ("load", "value (95 %)", "failed", "lost", "won", "p", "TTFT, p99", "right/s", "")
 _STEP_COLUMNS = ("load", "asked", "from the sound end", "to the broken end", "")
 _SAID = {
     "lowest": ("", ""),
@@ -54,9 +54,9 @@ def render(found: LoadSurface, out_dir: Path, console: Console) -> None:
         bisected = found.bracket is not None and found.bracket.task == task.task
         console.print(_headline(found, task, bisected=bisected), soft_wrap=True)
         print_rows(console, [("asked", _describe_prompts(task))])
-        cells = [_cells(point, broken=point.load in task.broken) for point in task.points]
-        console.print(*fit_tables(_COLUMNS, cells, console.width), sep="\n\n")
-        print_rows(console, _describe(task))
+        cells = [list_cells(point, broken=point.load in task.broken) for point in task.points]
+        console.print(*fit_tables(COLUMNS, cells, console.width), sep="\n\n")
+        print_rows(console, describe_task(task))
     if found.bracket is not None:
         _show_bracket(found.bracket, console)
     order = ", ".join(map(str, found.order))
@@ -86,7 +86,7 @@ def _describe_prompts(task: LoadTask) -> str:
     return f"{asked:,} prompts at each load, each against load {lowest}"
 
 
-def _cells(point: LoadPoint, *, broken: bool) -> list[Text]:
+def list_cells(point: LoadPoint, *, broken: bool) -> list[Text]:
     said, style = _SAID[point.outcome]
     if broken:
         said, style = "broken?" if point.outcome in _UNPROVED else "BROKEN", "bold red"
@@ -114,7 +114,8 @@ def _value(point: LoadPoint) -> str:
     return f"{point.value:.1f} ({low:.0f}-{high:.0f})"
 
 
-def _describe(task: LoadTask) -> Iterator[Row]:
+def describe_task(task: LoadTask) -> Iterator[Row]:
+    """Yield what the loads show of a task, apart from its conclusion."""
     known = [p.excluded for p in task.points if p.excluded is not None and p.outcome == "holds"]
     if task.words == NOTHING and is_inconclusive(task):
         yield "why", "too few answers to conclude anything"

@@ -1,7 +1,6 @@
 """Make references: register your own runs, or import those of TensorRT-LLM and BioChatter."""
 
 __all__ = [
-    "biochatter_rows",
     "entries",
     "import_biochatter",
     "import_trtllm",

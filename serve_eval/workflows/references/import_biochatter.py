@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.cases.biochatter import AS_BIOCHATTER, RESULTS, SCORED_ELSEWHERE
+from serve_eval.cases.biochatter_rows import ResultRow, read
 from serve_eval.cases.question import Skipped
 from serve_eval.errors import DatasetError
 from serve_eval.protocol.fingerprint import sample_key
@@ -23,7 +24,6 @@ from serve_eval.protocol.shared import build_task
 from serve_eval.schema import AccuracySpec, DataRoots, Sample, Spec, Task
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_samples import SampleScores
-from serve_eval.workflows.references.biochatter_rows import ResultRow, read
 from serve_eval.workflows.references.entries import build_taken_error, write_entry
 
 

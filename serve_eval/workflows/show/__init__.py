@@ -1,3 +1,3 @@
 """Show samples of a run: what was asked, answered, extracted and expected."""
 
-__all__ = ["flips", "folders", "place", "samples", "story", "text"]
+__all__ = ["flips", "folders", "story", "text"]

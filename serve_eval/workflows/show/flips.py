@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.agreement.answer_pairs import join_text
 from serve_eval.evaluation.agreement.first_divergence import part
-from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.reports.report_file import find_report
-from serve_eval.evaluation.trust import adopt_code
+from serve_eval.report.samples.known import ReferenceScores, prepare_again, score_reference
+from serve_eval.report.samples.samples import SampleSource, ShownSample
 from serve_eval.schema import Parting
-from serve_eval.verdicts.pairing import read_stored_runs
 from serve_eval.verdicts.reference_samples import as_stored
 from serve_eval.workflows.show.folders import ChosenRun
-from serve_eval.workflows.show.samples import SampleSource, ShownSample
 
 AGAINST = "Compare it with another run: serve-eval show RUN --against OTHER."
 
@@ -52,15 +50,6 @@ def list_flips(a: SampleSource, b: SampleSource) -> tuple[list[str], list[str]]:
     return [name for name, by in both if by < 0.0], [name for name, by in both if by > 0.0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceScores:
-    """The scores of each prompt in the runs of a reference, by id, and the ends of their range."""
-
-    scores: Mapping[str, tuple[float, ...]]
-    lo: float
-    hi: float
-
-
 def read_reference(
     run: ChosenRun, source: SampleSource, include_path: Sequence[str]
 ) -> ReferenceScores:
@@ -76,10 +65,9 @@ def read_reference(
             f"--flips: {run.folder} has no reference with scores per sample for {source.task}",
             hint=AGAINST,
         )
-    plan = replace(run.plan, tasks=(task.spec,), no_reference=True, allow_hub=False)
     try:
-        dataset = prepare(adopt_code(plan, include_path))[0].dataset
-        stored = read_stored_runs(dataset, task.reference)
+        dataset = prepare_again(run.plan, task.spec, include_path).dataset
+        stored = score_reference(dataset, task.reference)
     except ServeEvalError as error:
         raise PlanError(
             f"--flips needs the data set and the reference of {source.task}: {error}", hint=AGAINST
@@ -88,11 +76,7 @@ def read_reference(
         raise PlanError(
             f"--flips: the reference of {source.task} has no scores of these samples", hint=AGAINST
         )
-    runs, lo, hi = stored
-    scores = {
-        sample.id: tuple(one[place] for one in runs) for place, sample in enumerate(dataset.samples)
-    }
-    return ReferenceScores(scores=scores, lo=lo, hi=hi)
+    return stored
 
 
 def list_reference_flips(

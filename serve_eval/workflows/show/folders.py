@@ -12,8 +12,8 @@ from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.reports.comparison_files import is_comparison, locate_runs
 from serve_eval.plugins.registry import nearest
+from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Plan
-from serve_eval.workflows.show.samples import SampleSource
 
 MOST_DEEP, MOST_LISTED = 3, 12
 """Folders between a folder and a run in it, and runs that an error names."""

@@ -8,18 +8,18 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.report.text import reveal
-from serve_eval.schema import Response
-from serve_eval.workflows.show.blocks import print_field, print_text
-from serve_eval.workflows.show.details import (
+from serve_eval.report.samples.details import (
     describe_attempts,
     describe_end,
     describe_place,
     describe_score,
 )
+from serve_eval.report.samples.place import find_place
+from serve_eval.report.samples.samples import FAILED, RIGHT, UNSCORED, ShownSample
+from serve_eval.report.text import reveal
+from serve_eval.schema import Response
+from serve_eval.workflows.show.blocks import print_field, print_text
 from serve_eval.workflows.show.flips import FlippedPair
-from serve_eval.workflows.show.place import find_place
-from serve_eval.workflows.show.samples import FAILED, RIGHT, UNSCORED, ShownSample
 
 PROMPT_LINES, ANSWER_LINES, REASONING_LINES = 12, 16, 8
 """Lines of a text that are printed, unless the whole is wanted."""

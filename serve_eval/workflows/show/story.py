@@ -9,15 +9,7 @@ from pathlib import Path
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins.scope import with_scope
-from serve_eval.workflows.show.flips import (
-    FlippedPair,
-    list_flips,
-    list_reference_flips,
-    pair_samples,
-    read_reference,
-)
-from serve_eval.workflows.show.folders import ChosenRun, find_runs
-from serve_eval.workflows.show.samples import (
+from serve_eval.report.samples.samples import (
     FAILED,
     UNSCORED,
     SampleRow,
@@ -27,6 +19,14 @@ from serve_eval.workflows.show.samples import (
     list_rows,
     read_samples,
 )
+from serve_eval.workflows.show.flips import (
+    FlippedPair,
+    list_flips,
+    list_reference_flips,
+    pair_samples,
+    read_reference,
+)
+from serve_eval.workflows.show.folders import ChosenRun, find_runs
 
 SCHEMA_VERSION = 1
 MOST_ROWS, MOST_SAMPLES = 20, 3

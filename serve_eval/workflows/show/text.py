@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_eval.evaluation.results.examples import name_target
+from serve_eval.report.samples.details import describe_failure
+from serve_eval.report.samples.samples import SampleRow, ShownSample
 from serve_eval.workflows.show.blocks import print_line
-from serve_eval.workflows.show.details import describe_failure
 from serve_eval.workflows.show.flips import FlippedPair
 from serve_eval.workflows.show.sample_text import (
     SamplePrinter,
@@ -19,7 +20,6 @@ from serve_eval.workflows.show.sample_text import (
     describe_outcome,
     put_on_a_line,
 )
-from serve_eval.workflows.show.samples import SampleRow, ShownSample
 from serve_eval.workflows.show.story import ShownRun
 
 LONGEST_ID, LEAST_TEXT = 28, 8

@@ -24,10 +24,10 @@ _SHOWN = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE)
 
 def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
     """Print the verdict, a table with the worst rows first, the reasons, and the waivers."""
-    console.print(_title(report), soft_wrap=True)
+    console.print(make_title(report), soft_wrap=True)
     rows = sorted(report.rows, key=rank)
     console.print(*fit_tables(*_lay_out(rows, console.width), console.width), sep="\n\n")
-    print_rows(console, _explanations(report))
+    print_rows(console, list_explanations(report))
     print_rows(console, map(describe_waiver, report.waivers))
     folder = shlex.quote(str(out_dir))
     print_rows(console, [("runs", f"{out_dir}/runs/RUN, each with report.json and report.html")])
@@ -36,9 +36,9 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
         print_commands(console, [command])
 
 
-def _title(report: SuiteReport) -> Text:
+def make_title(report: SuiteReport) -> Text:
     """Return the verdict of the suite, and how many of its tasks had which."""
-    counts = Counter(_verdict(row) for row in sorted(report.rows, key=rank))
+    counts = Counter(describe_verdict(row) for row in sorted(report.rows, key=rank))
     counted = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
     total = f"{count(len(report.runs), 'run')}, {count(len(report.rows), 'task')}"
     line = badge(report.verdict, style_of(report.verdict))
@@ -89,16 +89,16 @@ def list_cells(row: SuiteRow, attributes: Sequence[str], *, tested: bool) -> lis
         row.run,
         *(clean(str(row.attributes.get(name, "-"))) for name in attributes),
         row.task,
-        _value(row),
+        show_value(row),
         "-" if row.interval is None else _span(row, row.interval),
         _number(row, row.reference),
         _limit(row),
         *tests,
     ]
-    return [Text(_verdict(row), style=style), *map(Text, shown)]
+    return [Text(describe_verdict(row), style=style), *map(Text, shown)]
 
 
-def _verdict(row: SuiteRow) -> str:
+def describe_verdict(row: SuiteRow) -> str:
     if row.waiver is not None:
         return f"{row.own.value} (waived)"
     if row.outcome is not row.own:
@@ -106,7 +106,7 @@ def _verdict(row: SuiteRow) -> str:
     return row.outcome.value
 
 
-def _value(row: SuiteRow) -> str:
+def show_value(row: SuiteRow) -> str:
     """Return the value or, if answers are missing, the range of possible values."""
     if row.failed and row.bounds is not None:
         return _span(row, row.bounds)
@@ -134,7 +134,7 @@ def _p(value: float | None) -> str:
     return "-" if value is None else "<.0001" if value < 0.0001 else f"{value:.4f}"
 
 
-def _explanations(report: SuiteReport) -> Iterator[Row]:
+def list_explanations(report: SuiteReport) -> Iterator[Row]:
     """Yield rows that explain the table: errors, reasons, p-values and warnings."""
     for run in report.runs:
         if run.error is not None:

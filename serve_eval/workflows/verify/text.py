@@ -38,6 +38,7 @@ _ORDER = (
     VerificationOutcome.OTHER_NUMERICS,
     VerificationOutcome.IDENTICAL,
 )
+COLUMNS = ("server", "probes", "beyond floor", "median", "p", "outcome")
 FEW = 3
 """Most servers that are described one after the other; more of them are a table."""
 MOST_SOUND = 10
@@ -63,23 +64,29 @@ def render(
     for side in found.sides:
         if side.part_of is not None or len(wholes) <= FEW:
             _describe(found, side, console)
-    others = [one for one in wholes if one.outcome is VerificationOutcome.ANOTHER]
     print_rows(
         console,
         (
             *(("lost", f"{one.name} was not verified: {one.why}") for one in found.lost),
             *(("so", line) for line in found.named),
             *(("warning", line) for line in found.warnings),
-            *_about(found, others),
+            *describe_cost(found),
             *(("written", str(file)) for file in files),
         ),
     )
-    if others:
-        pair = (found.reference.removeprefix(MAJORITY), others[0].name)
-        known = [addresses[one] for one in pair if one in addresses]
-        print_commands(
-            console, [" ".join(["serve-eval compare", *(known if len(known) == 2 else ())])]
-        )
+    print_commands(console, list_commands(found, addresses))
+
+
+def list_commands(found: Verification, addresses: Mapping[str, str]) -> list[str]:
+    """Return the command that measures whether another model is worse."""
+    others = [
+        one.name
+        for one in found.sides
+        if one.outcome is VerificationOutcome.ANOTHER and one.part_of is None
+    ]
+    pair = (found.reference.removeprefix(MAJORITY), *others[:1])
+    known = [addresses[one] for one in pair if one in addresses] if others else []
+    return [" ".join(["serve-eval compare", *(known if len(known) == 2 else ())])] * bool(others)
 
 
 def find_worst(found: Verification, wholes: Sequence[VerifiedSide]) -> VerificationOutcome:
@@ -99,7 +106,7 @@ def _describe(found: Verification, side: VerifiedSide, console: Console) -> None
     console.print(
         line.append(f"  {clean(f'{side.name} against {found.reference}')}"), soft_wrap=True
     )
-    print_rows(console, (*_rows(found, side), *(("prompts", line) for line in side.prompts)))
+    print_rows(console, (*list_rows(found, side), *(("prompts", line) for line in side.prompts)))
 
 
 def list_names(names: Sequence[str]) -> str:
@@ -128,14 +135,13 @@ def _list_lost(found: Verification) -> list[str]:
 
 def _tabulate(found: Verification, wholes: Sequence[VerifiedSide], console: Console) -> None:
     """Print a row for each server that is not identical, and a line for the others."""
-    say(console, f"against {found.reference}; limits: {_limits(found)}")
+    say(console, f"against {found.reference}; limits: {describe_limits(found)}")
     ordered = sorted(wholes, key=lambda one: (_ORDER.index(one.outcome), -one.median))
     rows = [one for one in ordered if one.outcome is not VerificationOutcome.IDENTICAL]
     unsound = [one for one in rows if one.outcome is not VerificationOutcome.OTHER_NUMERICS]
     rows = rows[: len(unsound) + MOST_SOUND]
     if rows:
-        names = ("server", "probes", "beyond floor", "median", "p", "outcome")
-        for table in fit_tables(names, [_row(one) for one in rows], console.width):
+        for table in fit_tables(COLUMNS, [list_cells(one) for one in rows], console.width):
             console.print(table)
     for outcome in _ORDER[2:]:
         if rest := [one for one in ordered[len(rows) :] if one.outcome is outcome]:
@@ -148,7 +154,7 @@ def _tabulate(found: Verification, wholes: Sequence[VerifiedSide], console: Cons
             say(console, f"{side.name}: {line}")
 
 
-def _row(side: VerifiedSide) -> list[Text]:
+def list_cells(side: VerifiedSide) -> list[Text]:
     p = _tell_p(side) if side.outcome is VerificationOutcome.ANOTHER else ""
     return [
         Text(clean(side.name)),
@@ -169,15 +175,19 @@ def _tell_share(share: float) -> str:
     return f"a fault in {share:.1%} of the requests or more would have been seen ({1 - ALPHA:.0%})"
 
 
-def _limits(found: Verification) -> str:
+def describe_limits(found: Verification) -> str:
     floor = "" if found.floor is None else f", floor {found.floor:.4f}"
     return f"noise {found.noise:.4f}{floor} nat"
 
 
-def _rows(found: Verification, side: VerifiedSide) -> Iterator[tuple[str, str]]:
+def list_rows(found: Verification, side: VerifiedSide) -> Iterator[tuple[str, str]]:
+    """Yield the figures behind the outcome of a server, each with a label."""
     yield "why", side.why
     effect = "" if side.effect is None else f", {side.effect:.1f} times that of the sibling"
-    yield "distance", f"{side.median:.4f} nat in the median{effect}; limits: {_limits(found)}"
+    yield (
+        "distance",
+        f"{side.median:.4f} nat in the median{effect}; limits: {describe_limits(found)}",
+    )
     if side.outcome is VerificationOutcome.ANOTHER:
         yield "p", f"{_tell_p(side)} (level {ALPHA}), looked at after each probe"
     if side.excluded_share is not None:
@@ -230,12 +240,12 @@ def _length(side: VerifiedSide) -> str:
     return ""
 
 
-def _about(found: Verification, others: Sequence[VerifiedSide]) -> Iterator[tuple[str, str]]:
+def describe_cost(found: Verification) -> Iterator[tuple[str, str]]:
     """Yield what the verification cost and what its outcome does not say."""
     requests = sum(one.requests for one in found.sides) + found.reference_requests
     tokens = sum(one.tokens for one in found.sides) + found.reference_tokens
     yield "run", f"{requests:,} requests, {tokens:,} tokens, in {found.wall_s:.1f} s"
-    if others:
+    if any(one.outcome is VerificationOutcome.ANOTHER for one in found.sides):
         yield "note", "this says that the model is another one, not that it is worse: measure that"
     if any(one.outcome is VerificationOutcome.UNDECIDED for one in found.sides):
         yield "note", "undecided: name a sibling or a floor, or raise the budget with --probes"

@@ -29,7 +29,7 @@ from serve_eval.evaluation.results.degradation import VALUE, Course, Lookout, de
 from serve_eval.evaluation.results.degradation_alarm import DegradationAlarm
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.protocol.shared import build_task
-from serve_eval.report.page import write_page
+from serve_eval.report.page.run_page import write_page
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
@@ -140,7 +140,7 @@ def test_slow_wrong_answers_of_a_healthy_endpoint_are_no_reason_for_an_alarm(
     assert 30.0 < (report.tasks[0].result.value or 0.0) < 80.0
     assert report.tasks[0].degradations == ()
     assert [line for _, line in lines if "degrading" in line] == []
-    assert "<svg" not in write_page(report, tmp_path / "out").read_text()
+    assert "<polyline" not in write_page(report, tmp_path / "out").read_text()
 
 
 def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(

@@ -33,7 +33,7 @@ from serve_eval.schema import (
     Sample,
     TextPart,
 )
-from serve_eval.stats.common_prefix import common_prefix
+from serve_eval.stats.common_prefix import PrefixHead
 
 OVERLAP = 1024
 """Characters before the cut that are searched for a secret that goes on behind it. Of a longer
@@ -170,23 +170,17 @@ class _PromptFile:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._head = self._last = ""
+        self._head = PrefixHead(LEAST_SHARED)
 
     def count_shared(self, line: _Line) -> int:
         """Return how many characters of a prompt are left out, because an earlier line has them."""
-        whole = _whole(line)
-        shared = common_prefix(self._head, whole)
-        if shared < LEAST_SHARED:
-            return 0
-        # A prompt that begins much more like the last one is the better head for those after it.
-        closer = 2 * shared < len(whole) and common_prefix(self._last, whole) > 2 * shared
-        return 0 if closer else shared
+        return self._head.count_shared(_whole(line))
 
     def write(self, line: _Line, shared: int) -> None:
         """Add a line without the characters that an earlier one has. Raises OSError."""
         whole = _whole(line)
         if not line.holdout:
-            self._last, self._head = whole, self._head if shared else whole
+            self._head.take(whole, shared)
         self._file.write(_encode(_with(line, whole[shared:], shared)) + b"\n")
 
 

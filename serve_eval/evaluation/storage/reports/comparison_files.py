@@ -9,7 +9,13 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN, SIDE_A, SIDE_B
+from serve_eval.evaluation.storage.file_names import (
+    COMPARISON,
+    COMPARISON_PLAN,
+    PAGE_FILE,
+    SIDE_A,
+    SIDE_B,
+)
 from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, decode_known, find_content
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Comparison
@@ -78,5 +84,6 @@ def write_comparison(folder: Path, comparison: Comparison) -> None:
 
 
 def drop_comparison(folder: Path) -> None:
-    """Remove the result, which describes an earlier state."""
-    (folder / COMPARISON).unlink(missing_ok=True)
+    """Remove the result and its page, which describe an earlier state."""
+    for name in (COMPARISON, PAGE_FILE):
+        (folder / name).unlink(missing_ok=True)

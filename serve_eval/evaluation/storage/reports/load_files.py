@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval.evaluation.storage.file_names import LOAD_PLAN, LOAD_RESULT
+from serve_eval.evaluation.storage.file_names import LOAD_PLAN, LOAD_RESULT, PAGE_FILE
 from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, find_known
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import LoadSurface, Plan
@@ -44,5 +44,6 @@ def write_load(folder: Path, found: LoadSurface) -> None:
 
 
 def drop_load(folder: Path) -> None:
-    """Remove the result, which describes an earlier state."""
-    (folder / LOAD_RESULT).unlink(missing_ok=True)
+    """Remove the result and its page, which describe an earlier state."""
+    for name in (LOAD_RESULT, PAGE_FILE):
+        (folder / name).unlink(missing_ok=True)

@@ -8,7 +8,7 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import ownership
-from serve_eval.evaluation.storage.file_names import SUITE_FILE, SUITE_REPORT_FILE
+from serve_eval.evaluation.storage.file_names import PAGE_FILE, SUITE_FILE, SUITE_REPORT_FILE
 from serve_eval.evaluation.storage.folder_format import Versioned, refuse_newer
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Suite, SuiteReport
@@ -64,5 +64,6 @@ def write_suite_report(folder: Path, report: SuiteReport) -> None:
 
 
 def drop_suite_report(folder: Path) -> None:
-    """Remove the report, which describes an earlier state."""
-    (folder / SUITE_REPORT_FILE).unlink(missing_ok=True)
+    """Remove the report and its page, which describe an earlier state."""
+    for name in (SUITE_REPORT_FILE, PAGE_FILE):
+        (folder / name).unlink(missing_ok=True)

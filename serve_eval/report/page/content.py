@@ -1,0 +1,132 @@
+"""The content of a page, which every story makes and one writer turns into a file.
+
+All texts are plain: the writer escapes them and makes control characters visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from serve_eval.report.pictures.picture import Picture
+
+State = Literal["pass", "fail", "warn", "none"]
+"""The colour of a verdict or a cell. It is never the only sign: a word stands next to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A label with its text. `href` makes the text a link, to a place or a file next to the page."""
+
+    label: str
+    text: str
+    state: State = "none"
+    href: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """A list of labels with texts. `closed`: it is folded until the reader opens it."""
+
+    title: str
+    rows: Sequence[Fact]
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataColumn:
+    """A column of a table. Numbers are right-aligned; `note` explains its name."""
+
+    name: str
+    number: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataCell:
+    """A cell of a table.
+
+    `order` is its value for sorting (None: its text). `href` makes it a link, such as "#task=x",
+    which filters the samples. `share` draws a bar of that length from 0 to 1, `marks` are places on
+    the bar, such as those of an interval and a reference.
+    """
+
+    text: str
+    order: float | None = None
+    href: str = ""
+    state: State = "none"
+    share: float | None = None
+    interval: tuple[float, float] | None = None
+    mark: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataTable:
+    """A table that a click on a heading sorts. Rows have a cell per column.
+
+    The first cell of a row is its heading.
+    """
+
+    title: str
+    columns: Sequence[DataColumn]
+    rows: Sequence[Sequence[DataCell]]
+    caption: str = ""
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureSection:
+    """Pictures side by side below one title."""
+
+    title: str
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextLines:
+    """Lines of text, as a list, or as they stand with `preformatted`."""
+
+    title: str
+    lines: Sequence[str]
+    preformatted: bool = False
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptData:
+    """Data that a script of the page shows, in an element of the id `name`.
+
+    `value` becomes JSON, unless it was packed already. `scripts` are the files in scripts/ that
+    show it, in their order; `note` stands there for readers and as long as the script has not run.
+    """
+
+    title: str
+    name: str
+    value: Mapping[str, object] | str
+    scripts: Sequence[str]
+    note: str = ""
+
+
+Section = Facts | DataTable | PictureSection | TextLines | ScriptData
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageContent:
+    """Everything that a page shows.
+
+    `kind` names the story: run, compare, suite. `title` is that of the browser's tab, and `heading`
+    says what was measured. `badge` is the verdict, coloured by `state`, and
+    `headline` the rest of the first line. `rows` are those of the terminal's summary below it, and
+    `foot` says what made the page.
+    """
+
+    kind: str
+    title: str
+    heading: str
+    state: State
+    badge: str
+    headline: str
+    rows: Sequence[Fact] = ()
+    sections: Sequence[Section] = field(default=())
+    foot: str = ""

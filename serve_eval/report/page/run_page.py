@@ -1,0 +1,167 @@
+"""Make the page of a run from its report and its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from serve_eval import __version__
+from serve_eval.evaluation.endpoint.deployment import describe
+from serve_eval.evaluation.results.degradation import what
+from serve_eval.evaluation.storage.file_names import PAGE_FILE
+from serve_eval.plugins.scope import with_scope
+from serve_eval.report.attribution import COLUMNS, list_workers
+from serve_eval.report.course import picture
+from serve_eval.report.page.breakdown import show_breakdown
+from serve_eval.report.page.content import (
+    DataCell,
+    DataColumn,
+    DataTable,
+    Fact,
+    Facts,
+    PageContent,
+    PictureSection,
+    Section,
+    TextLines,
+)
+from serve_eval.report.page.sample_data import PageTask, SampleData
+from serve_eval.report.page.samples_section import show_samples
+from serve_eval.report.page.settings import show_settings
+from serve_eval.report.page.verdict import make_facts, make_first_line, tabulate_tasks
+from serve_eval.report.page.writer import save_page
+from serve_eval.report.pictures.picture import Picture
+from serve_eval.report.pictures.run_pictures import draw_answers, draw_task, read_drawn
+from serve_eval.report.samples.known import KnownTask, know_task
+from serve_eval.report.samples.samples import SampleSource
+from serve_eval.report.summary import (
+    describe_run,
+    describe_slices,
+    describe_workers,
+    list_details,
+    rows_of,
+    summarise_task,
+)
+from serve_eval.report.terminal import explain
+from serve_eval.schema import Attribution, Report, TaskReport
+
+
+def write_page(
+    report: Report, out_dir: Path, slices: Sequence[str] = (), *, include_path: Sequence[str] = ()
+) -> Path:
+    """Write the page into the run folder and return its path.
+
+    `slices` are sentences about where a red run lost its score. Raises RunFolderError if it cannot
+    be written.
+    """
+    path = out_dir / PAGE_FILE
+    save_page(make_run_page(report, out_dir, slices, include_path=include_path), path)
+    return path
+
+
+@with_scope
+def make_run_page(
+    report: Report, out_dir: Path, slices: Sequence[str] = (), *, include_path: Sequence[str] = ()
+) -> PageContent:
+    """Return the page of a run."""
+    tasks = list(map(summarise_task, report.tasks))
+    first = make_first_line(tasks)
+    known = {
+        one.result.task: know_task(report.plan, one.spec, one.reference, include_path)
+        for one in report.tasks
+    }
+    alone = tasks[0].result.task if len(tasks) == 1 else ""
+    facts = make_facts(rows_of(tasks[0]), alone) if alone else []
+    rows = [row for task in report.tasks for row in describe_workers(task, report)]
+    rows += [*describe_slices(report, slices), *describe_run(report, out_dir)]
+    return PageContent(
+        kind="run",
+        title=", ".join(f"{task.result.task}: {task.verdict.outcome}" for task in report.tasks),
+        heading=report.plan.model or report.endpoint.base_url,
+        state=first.state,
+        badge=first.badge,
+        headline=first.text,
+        rows=[*facts, *make_facts(rows)],
+        sections=tuple(_list_sections(report, out_dir, known)),
+        foot=f"serve-eval {__version__}, {report.started_at}",
+    )
+
+
+def _list_sections(
+    report: Report, out_dir: Path, known: Mapping[str, KnownTask | None]
+) -> Iterator[Section]:
+    tasks, several = list(map(summarise_task, report.tasks)), len(report.tasks) > 1
+    if several:
+        yield tabulate_tasks(tasks)
+        for summary in tasks:
+            if details := list_details(summary):
+                name = summary.result.task
+                yield Facts(title=name, rows=make_facts(details, name))
+    drawn = [one for task in report.tasks for one in _draw(task, out_dir)]
+    if drawn:
+        yield PictureSection(title="Pictures", pictures=drawn)
+    for summary in tasks:
+        facts = known[summary.result.task]
+        yield from show_breakdown(summary, facts.fields if facts else (), several=several)
+    for task in report.tasks:
+        if task.attribution is not None:
+            yield from _show_workers(task.attribution, task.result.task)
+    opened = [_open_task(report, out_dir, one, known) for one in report.tasks]
+    samples = show_samples(SampleData(opened))
+    if samples is not None:
+        yield samples
+    yield from _show_settings(report)
+
+
+def _draw(task: TaskReport, out_dir: Path) -> Iterator[Picture]:
+    """Yield the pictures of a task; a degradation has one of its own."""
+    yield from draw_task(task)
+    yield from draw_answers(task, read_drawn(out_dir, task.result.task))
+    for one in task.degradations:
+        title = f"{task.result.task}: {what(one)}"
+        if svg := picture(task.result.task, one):
+            yield Picture(title=title, description=title, svg=svg)
+
+
+def _open_task(
+    report: Report, out_dir: Path, one: TaskReport, known: Mapping[str, KnownTask | None]
+) -> PageTask:
+    name = one.result.task
+    source = SampleSource(run=out_dir, task=name, repeated=report.plan.times(name) > 1)
+    return PageTask(
+        name=name,
+        arms={"": source},
+        metric=one.result.metric,
+        known=known[name],
+        url=report.endpoint.base_url,
+        key=report.plan.connection.api_key_env,
+    )
+
+
+def _show_workers(told: Attribution, task: str) -> Iterator[DataTable]:
+    rows = [
+        [DataCell(text=cell, state="fail" if accused else "none") for cell in cells]
+        for cells, accused in list_workers(told)
+    ]
+    if rows:
+        columns = [DataColumn(name=name, number=i > 2) for i, name in enumerate(COLUMNS)]
+        yield DataTable(title=f"{task}: workers", columns=columns, rows=rows)
+
+
+def _show_settings(report: Report) -> Iterator[Section]:
+    """Yield the details that the terminal shows with --verbose, the settings and the machines."""
+    for one in report.tasks:
+        yield TextLines(title=f"Details: {one.result.task}", lines=[*explain(one)], closed=True)
+    yield show_settings("Settings", report.plan)
+    servers = [Fact(label=kind, text=what) for kind, what in describe(report.endpoint.info).items()]
+    yield Facts(
+        title="Servers",
+        rows=[
+            Fact(label="base_url", text=report.endpoint.base_url or "no request was sent"),
+            *servers,
+        ],
+        closed=True,
+    )
+    yield show_settings("Environment", report.environment)
+    for one in report.tasks:
+        shown = {"data": one.dataset, "fingerprint": one.fingerprint, "reference": one.reference}
+        yield show_settings(f"Protocol: {one.result.task}", shown)

@@ -1,0 +1,229 @@
+"""Turn the samples of a run, or of both arms of a comparison, into the data of a page.
+
+A row is a prompt, with its answers in each arm. Rows have the order of their ids; `order` is the
+one in which they are shown first: what needs attention comes first.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from serve_eval.evaluation.results.examples import order_ids
+from serve_eval.report.page.answer_columns import AnswerColumns
+from serve_eval.report.page.columns import PromptColumn, TextColumn
+from serve_eval.report.samples.known import KnownTask
+from serve_eval.report.samples.samples import (
+    FAILED,
+    NOT_KEPT,
+    RIGHT,
+    UNSCORED,
+    SampleSource,
+    ShownSample,
+    rank_sample,
+    read_samples,
+)
+from serve_eval.report.summary.rows import name_expected
+from serve_eval.schema import Metric
+from serve_eval.verdicts.reference_samples import as_stored
+
+SAME, FELL, ROSE = 1, 2, 3
+"""Codes of the change of a score; 0: it is not known on both sides."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+WRONG, MISSING = "wrong", "missing"
+MOST_VALUES = 500
+"""Different values of a field from which it does not filter samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageTask:
+    """A task of a page: its arms by label, and what its data set adds (None: it is not there).
+
+    `url` is the address that was asked, "" if none was, and `key` the variable with its key.
+    """
+
+    name: str
+    arms: Mapping[str, SampleSource]
+    metric: Metric
+    known: KnownTask | None = None
+    url: str = ""
+    key: str = ""
+
+
+@dataclass(slots=True)
+class _Row:
+    """A prompt with its answers by arm, the first repeat first."""
+
+    task: int
+    id: str
+    answers: dict[str, list[ShownSample]] = field(default_factory=dict)
+
+    @property
+    def last(self) -> Sequence[ShownSample]:
+        """The answers of the arm that is judged."""
+        return list(self.answers.values())[-1]
+
+    @property
+    def any(self) -> ShownSample:
+        """The sample that tells what was asked."""
+        every = [one for several in self.answers.values() for one in several]
+        return next((one for one in every if one.prompt is not None), every[-1])
+
+
+class SampleData:
+    """The samples of a page, read once, and turned into columns with or without long texts."""
+
+    def __init__(self, tasks: Sequence[PageTask]) -> None:
+        self._tasks = tasks
+        self._labels = list(dict.fromkeys(label for task in tasks for label in task.arms))
+        self._rows = [row for i, task in enumerate(tasks) for row in _read_rows(i, task)]
+        self._flips = [self._find_flip(row) for row in self._rows]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def count_sides(self, task: str) -> Counter[tuple[str, str]]:
+        """Return how often the first answers of the arms were right, wrong or missing together."""
+        return Counter(
+            (_name_side(row.answers.get(first)), _name_side(row.answers.get(last)))
+            for row in self._rows
+            if self._tasks[row.task].name == task
+            for first, last in [(self._labels[0], self._labels[-1])]
+        )
+
+    def to_json(self, answers: int | None, prompts: int | None) -> dict[str, object]:
+        """Return the data for a script. Texts have at most these numbers of characters."""
+        rows, labels = self._rows, self._labels
+        asked, expected, wanted = PromptColumn(prompts), TextColumn(answers), TextColumn(answers)
+        columns = AnswerColumns(labels, answers)
+        choices: dict[int, list[str]] = {}
+        for place, row in enumerate(rows):
+            one = row.any
+            asked.add(one.prompt)
+            target = next((s.expected for s in _every(row) if s.expected is not None), None)
+            expected.add(target)
+            wanted.add(
+                None if target is None else name_expected(self._tasks[row.task].name, target)
+            )
+            if one.choices:
+                choices[place] = list(one.choices)
+            for label, samples in row.answers.items():
+                for sample in samples:
+                    columns.add(place, label, sample)
+        return {
+            "arms": labels,
+            "tasks": [_describe_task(task) for task in self._tasks],
+            "task": [row.task for row in rows],
+            "id": [row.id for row in rows],
+            "order": sorted(range(len(rows)), key=self._rank),
+            "prompts": asked.to_json(),
+            "choices": choices,
+            "hidden": [i for i, row in enumerate(rows) if row.any.prompt_hidden],
+            "unkept": [i for i, row in enumerate(rows) if row.any.prompt_note == NOT_KEPT],
+            "expected": expected.to_json(),
+            "wanted": wanted.to_json(),
+            "cut_prompts": asked.cut,
+            "fields": self._list_fields(),
+            "bodies": self._list_bodies(),
+            "before": [self._find_before(row) for row in rows] if self._referenced else None,
+            "flip": self._flips,
+            "answers": columns.to_json(),
+            "shortened": len(asked.cut) + expected.shortened + columns.shortened,
+        }
+
+    @property
+    def _referenced(self) -> bool:
+        return any(one.known is not None and one.known.reference for one in self._tasks)
+
+    def _find_before(self, row: _Row) -> tuple[float | None, ...] | None:
+        """Return the scores of the reference's runs."""
+        known = self._tasks[row.task].known
+        if known is None or known.reference is None:
+            return None
+        scores = known.reference.scores.get(row.id)
+        return None if scores is None else tuple(None if math.isnan(s) else s for s in scores)
+
+    def _find_flip(self, row: _Row) -> int:
+        """Return the change of the first score from A to B, or from the reference's first run."""
+        now = _value(row.last)
+        if len(self._labels) > 1:
+            before = _value(row.answers.get(self._labels[0], ()))
+            now = _value(row.answers.get(self._labels[-1], ()))
+        else:
+            known = self._tasks[row.task].known
+            reference = None if known is None else known.reference
+            if reference is None or now is None:
+                return 0
+            before = next(iter(self._find_before(row) or ()), None)
+            now = as_stored(now, reference.lo, reference.hi)
+        if before is None or now is None:
+            return 0
+        return SAME if now == before else FELL if now < before else ROSE
+
+    def _rank(self, place: int) -> tuple[object, ...]:
+        """Return the sort key of a row: of a comparison, what changed comes first."""
+        row, flip = self._rows[place], self._flips[place]
+        first = (FELL, ROSE, SAME, 0).index(flip) if len(self._labels) > 1 else 0
+        return first, min(rank_sample(one.outcome, row.id, cut_off=one.cut_off) for one in row.last)
+
+    def _list_fields(self) -> list[dict[str, object]]:
+        """Return the columns of metadata with more than one value, but not too many to choose."""
+        names = dict.fromkeys(
+            name for task in self._tasks for name in (task.known.fields if task.known else ())
+        )
+        found = []
+        for name in names:
+            column = TextColumn()
+            for row in self._rows:
+                known = self._tasks[row.task].known
+                column.add(None if known is None else known.fields.get(name, {}).get(row.id))
+            if column.different > 1:
+                choose = column.different <= MOST_VALUES
+                found.append({"name": name, "choose": choose, **(column.to_json() or {})})
+        return found
+
+    def _list_bodies(self) -> dict[int, object]:
+        """Return the requests that differ from those of their task."""
+        found: dict[int, object] = {}
+        for place, row in enumerate(self._rows):
+            known = self._tasks[row.task].known
+            if known is not None and row.id in known.bodies:
+                found[place] = known.bodies[row.id]
+        return found
+
+
+def _read_rows(number: int, task: PageTask) -> list[_Row]:
+    rows: dict[str, _Row] = {}
+    for label, source in task.arms.items():
+        samples = read_samples(source, locate=False)
+        for name in sorted(samples, key=order_ids):
+            row = rows.setdefault(source.base(name), _Row(number, source.base(name)))
+            row.answers.setdefault(label, []).append(samples[name])
+    return sorted(rows.values(), key=lambda row: order_ids(row.id))
+
+
+def _every(row: _Row) -> list[ShownSample]:
+    return [one for several in row.answers.values() for one in several]
+
+
+def _value(samples: Sequence[ShownSample]) -> float | None:
+    return samples[0].value if samples else None
+
+
+def _name_side(samples: Sequence[ShownSample] | None) -> str:
+    """Return right, wrong or missing for the first answer of an arm."""
+    outcome = samples[0].outcome if samples else FAILED
+    return RIGHT if outcome == RIGHT else MISSING if outcome in (FAILED, UNSCORED) else WRONG
+
+
+def _describe_task(task: PageTask) -> dict[str, object]:
+    return {
+        "name": task.name,
+        "higher": task.metric.higher_is_better,
+        "url": task.url,
+        "key": task.key if _VARIABLE.fullmatch(task.key) else "",
+        "body": None if task.known is None else task.known.body,
+    }

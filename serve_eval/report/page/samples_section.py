@@ -1,0 +1,55 @@
+"""Make the section of a page with all samples, in a size that a browser opens at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from serve_eval.report.page.content import ScriptData
+from serve_eval.report.page.packing import compress, encode, to_json
+from serve_eval.report.page.sample_data import SampleData
+
+LIMITS: Sequence[tuple[int | None, int | None]] = (
+    (None, None),
+    (16_000, None),
+    (4_000, 64_000),
+    (1_000, 16_000),
+    (400, 2_000),
+    (100, 400),
+)
+"""Most characters of an answer and of a prompt, tried one after the other."""
+MOST_BYTES, MOST_UNPACKED = 10_000_000, 100_000_000
+"""Compressed and whole size of the data from which texts are shortened, in bytes."""
+SCRIPTS = (
+    "dom.js",
+    "samples.js",
+    "filters.js",
+    "controls.js",
+    "sample_table.js",
+    "differences.js",
+    "sample_view.js",
+    "export.js",
+    "keys.js",
+    "start.js",
+)
+"""Scripts of the samples, in their order."""
+
+
+def show_samples(data: SampleData, *, most_bytes: int = MOST_BYTES) -> ScriptData | None:
+    """Return the section, or None if no sample was sent.
+
+    If the data is larger than `most_bytes`, texts lose their middle, and the page says so.
+    """
+    if not len(data):
+        return None
+    packed = b""  # the last limits make any data small enough
+    for answers, prompts in LIMITS:
+        whole = to_json(data.to_json(answers, prompts))
+        if len(whole) <= MOST_UNPACKED and len(packed := compress(whole)) <= most_bytes:
+            break
+    return ScriptData(
+        title="Samples",
+        name="samples",
+        value=encode(packed),
+        scripts=SCRIPTS,
+        note="The table of samples needs JavaScript. serve-eval show prints the same.",
+    )

@@ -1,0 +1,89 @@
+"""Turn the content of a page into one HTML file. The only place that makes markup."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from serve_eval.evaluation.storage.private_files import write_private
+from serve_eval.report.page.columns import shorten
+from serve_eval.report.page.content import PageContent, ScriptData
+from serve_eval.report.page.packing import pack
+from serve_eval.report.text import reveal
+
+CORE_SCRIPTS = ("theme.js", "tables.js")
+"""Scripts of every page."""
+MOST = 50_000
+"""Characters of a text outside of the samples that are shown."""
+_ASSETS = files("serve_eval.report.page") / "assets"
+
+
+def save_page(content: PageContent, path: Path) -> None:
+    """Write a page that only the user can read.
+
+    Raises RunFolderError if it cannot be written, and JournalError for a full disk.
+    """
+    write_private(path, render_page(content).encode())
+
+
+def render_page(content: PageContent) -> str:
+    """Return the HTML of a page."""
+    style = _read("page.css")
+    script = "\n".join(_read(f"scripts/{name}") for name in _list_scripts(content))
+    policy = {
+        "default-src": "'none'",
+        "script-src": _checksum(script),
+        "style-src": _checksum(style),
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return _template().render(
+        content=content,
+        policy="; ".join(f"{key} {value}" for key, value in policy.items()),
+        style=Markup(style),  # noqa: S704
+        script=Markup(script),  # noqa: S704
+    )
+
+
+def _list_scripts(content: PageContent) -> Iterator[str]:
+    wanted = [one for s in content.sections if isinstance(s, ScriptData) for one in s.scripts]
+    return iter(dict.fromkeys((*CORE_SCRIPTS, *wanted)))
+
+
+def _checksum(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+@cache
+def _read(name: str) -> str:
+    return (_ASSETS / name).read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FunctionLoader(_read),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_reveal,
+    )
+    environment.filters["pack"] = pack
+    return environment.get_template("page.html.jinja")
+
+
+def _reveal(value: object) -> object:
+    """Return a text with its control characters visible; markup of our own stays as it is."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return reveal(shorten(value, MOST).encode(errors="backslashreplace").decode())
+    return value

@@ -1,0 +1,42 @@
+"""Draw the pictures of pages: a file for each, from typed values to a Picture."""
+
+from serve_eval.report.pictures.boxes import draw_boxes, draw_lengths
+from serve_eval.report.pictures.change import draw_change
+from serve_eval.report.pictures.classic import draw_test
+from serve_eval.report.pictures.distribution import draw_distribution
+from serve_eval.report.pictures.heat import HeatRow, HeatState, draw_heat, list_states
+from serve_eval.report.pictures.intervals import (
+    IntervalRow,
+    bound_mean,
+    draw_intervals,
+)
+from serve_eval.report.pictures.load import draw_load
+from serve_eval.report.pictures.order import draw_order
+from serve_eval.report.pictures.picture import Bar, Picture
+from serve_eval.report.pictures.scatter import ScatterPoint, draw_against, draw_attribute
+from serve_eval.report.pictures.trend import TrendBand, TrendPoint, draw_trend
+
+__all__ = [
+    "Bar",
+    "HeatRow",
+    "HeatState",
+    "IntervalRow",
+    "Picture",
+    "ScatterPoint",
+    "TrendBand",
+    "TrendPoint",
+    "bound_mean",
+    "draw_against",
+    "draw_attribute",
+    "draw_boxes",
+    "draw_change",
+    "draw_distribution",
+    "draw_heat",
+    "draw_intervals",
+    "draw_lengths",
+    "draw_load",
+    "draw_order",
+    "draw_test",
+    "draw_trend",
+    "list_states",
+]

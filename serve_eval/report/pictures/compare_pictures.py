@@ -1,0 +1,64 @@
+"""Choose the pictures of a comparison: of each task, and of the answers of both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from serve_eval.report.pictures.change import draw_change
+from serve_eval.report.pictures.distribution import draw_distribution
+from serve_eval.report.pictures.picture import Picture
+from serve_eval.report.pictures.run_pictures import LEAST_ANSWERS, TIMES, DrawnAnswer
+from serve_eval.report.pictures.scatter import ScatterPoint, draw_against
+from serve_eval.schema import ComparedTask
+
+SIDES = ("A", "B")
+
+
+def draw_compared(task: ComparedTask) -> Iterator[Picture]:
+    """Yield the change on the same prompts, and A against B by each field of the breakdown."""
+    if task.verdict.paired is not None:
+        change = draw_change(task.task, task.verdict.paired, task.b.metric)
+        yield from (change,) if change is not None else ()
+    for field, table in task.a.breakdown.items():
+        points = list(match_slices(table, task.b.breakdown.get(field)))
+        drawn = draw_against(f"{task.task}: A against B by {field}", points, SIDES)
+        if len(points) > 1 and drawn is not None:
+            yield drawn
+
+
+def draw_graded(
+    task: ComparedTask, a: Mapping[str, float], b: Mapping[str, float]
+) -> Picture | None:
+    """Return A against B by sample, from the scores by id; None for right and wrong scores."""
+    if {*a.values(), *b.values()} <= {task.a.metric.lo, task.a.metric.hi}:
+        return None
+    points = [ScatterPoint(name=id_, x=a[id_], y=b[id_]) for id_ in a if id_ in b]
+    return draw_against(f"{task.task}: A against B by sample", points, SIDES, named=False)
+
+
+def draw_times(task: str, a: Sequence[DrawnAnswer], b: Sequence[DrawnAnswer]) -> Iterator[Picture]:
+    """Yield the times of both sides."""
+    if min(len(a), len(b)) < LEAST_ANSWERS:
+        return
+    for words, field in TIMES.items():
+        known = {
+            side: [value for one in answers if (value := getattr(one, field)) is not None]
+            for side, answers in zip(SIDES, (a, b), strict=True)
+        }
+        drawn = draw_distribution(f"{task}: {words}", known, "s")
+        if all(known.values()) and drawn is not None:
+            yield drawn
+
+
+def match_slices(a: object, b: object) -> Iterator[ScatterPoint]:
+    """Yield a point for each slice of a breakdown with a value on both sides."""
+    left, right = (dict(one) if isinstance(one, dict) else {} for one in (a, b))
+    for name, entry in left.items():
+        x, y = _value(entry), _value(right.get(name))
+        if x is not None and y is not None:
+            yield ScatterPoint(name=str(name), x=x, y=y, n=int(_value(entry, "scored") or 1))
+
+
+def _value(entry: object, key: str = "value") -> float | None:
+    found = entry.get(key) if isinstance(entry, dict) else None
+    return float(found) if isinstance(found, int | float) else None

@@ -1,0 +1,132 @@
+"""Draw values with their 95 % intervals, and those of a second side next to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from serve_eval.report.pictures.labels import list_some, shorten, shorten_all
+from serve_eval.report.pictures.picture import Bar, Picture
+from serve_eval.report.pictures.vega import FIRST, SECOND, WIDTH, axis, colours, data, draw_svg
+from serve_eval.report.summary.figures import figure
+from serve_eval.schema import Metric
+from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson
+
+MOST_ROWS = 60
+"""Rows of a picture. Of more, the first ones are drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalRow:
+    """A name with a value and its interval, and with those of the second side if it has one."""
+
+    name: str
+    value: float
+    interval: tuple[float, float] | None = None
+    before: float | None = None
+    before_interval: tuple[float, float] | None = None
+
+
+def draw_intervals(
+    title: str,
+    rows: Sequence[IntervalRow],
+    metric: Metric,
+    *,
+    sides: tuple[str, str] = ("this run", "reference"),
+) -> Picture | None:
+    """Return the picture of the rows in their order, or None without a row."""
+    if not rows:
+        return None
+    shown = rows[:MOST_ROWS]
+    names = shorten_all([row.name for row in shown])
+    title = shorten(title, 100)
+    more = f" {len(shown)} of {len(rows):,} are drawn." if len(rows) > len(shown) else ""
+    said = [_describe(name, row, metric, sides[1]) for name, row in zip(names, shown, strict=True)]
+    description = f"Values with 95 % intervals: {list_some(said)}.{more}"
+    return Picture(
+        title=title,
+        description=description,
+        svg=draw_svg(_spec(names, shown, sides), title=title, description=description),
+        bars=_bars(names, shown, metric),
+    )
+
+
+def _describe(name: str, row: IntervalRow, metric: Metric, other: str) -> str:
+    said = f"{name} {_say(row.value, row.interval, metric)}"
+    if row.before is None:
+        return said
+    return f"{said}, {other} {_say(row.before, row.before_interval, metric)}"
+
+
+def _say(value: float, ends: tuple[float, float] | None, metric: Metric) -> str:
+    said = figure(value, metric)
+    if ends is None:
+        return said
+    return f"{said} ({figure(ends[0], metric)} to {figure(ends[1], metric)})"
+
+
+def _spec(
+    names: Sequence[str], rows: Sequence[IntervalRow], sides: tuple[str, str]
+) -> dict[str, object]:
+    pairs = zip(names, rows, strict=True)
+    table = [entry for name, row in pairs for entry in _pair(name, row, sides)]
+    both = any(row.before is not None for row in rows)
+    kinds = {sides[0]: FIRST, sides[1]: SECOND} if both else {sides[0]: FIRST}
+    y = {"field": "name", "type": "nominal", "sort": None, "title": None}
+    # Each name has a line for each side.
+    offset = {"yOffset": {"field": "side", "scale": {"domain": list(kinds)}}} if both else {}
+    return {
+        "width": WIDTH,
+        "height": {"step": 9, "for": "offset"} if both else {"step": 16},
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "data": data(table),
+        "encoding": {
+            "y": y,
+            **offset,
+            "color": colours(kinds, "side", shown=both),
+        },
+        "layer": [
+            {
+                "mark": {"type": "rule", "strokeWidth": 2},
+                "encoding": {"x": axis("low", "value"), "x2": {"field": "high"}},
+            },
+            {"mark": {"type": "point", "size": 45}, "encoding": {"x": axis("value", "value")}},
+        ],
+    }
+
+
+def _pair(name: str, row: IntervalRow, sides: tuple[str, str]) -> Iterator[dict[str, object]]:
+    for side, value, ends in (
+        (sides[0], row.value, row.interval),
+        (sides[1], row.before, row.before_interval),
+    ):
+        if value is not None:
+            low, high = ends or (value, value)
+            yield {"name": name, "side": side, "value": value, "low": low, "high": high}
+
+
+def _bars(names: Sequence[str], rows: Sequence[IntervalRow], metric: Metric) -> tuple[Bar, ...]:
+    known = [x for row in rows for x in (row.value, row.before) if x is not None]
+    low, high = min(0.0, *known), max(known)
+    if metric.hi is not None:
+        high = max(high, metric.scale * metric.hi)
+    span = (high - low) or 1.0
+    return tuple(
+        Bar(
+            label=name,
+            share=(row.value - low) / span,
+            text=_say(row.value, row.interval, metric),
+            mark=None if row.before is None else (row.before - low) / span,
+        )
+        for name, row in zip(names, rows, strict=True)
+    )
+
+
+def bound_mean(value: float, n: int, metric: Metric) -> tuple[float, float] | None:
+    """Return the interval of a mean over n prompts, or None if its scores have no bounds."""
+    lo, hi = metric.lo, metric.hi
+    if lo is None or hi is None or hi <= lo or not metric.scale:
+        return None
+    share = min(1.0, max(0.0, (value / metric.scale - lo) / (hi - lo)))
+    low, high = wilson(share * n, n, INTERVAL_ALPHA)
+    return metric.scale * (lo + (hi - lo) * low), metric.scale * (lo + (hi - lo) * high)

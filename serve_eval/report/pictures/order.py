@@ -1,0 +1,111 @@
+"""Draw the outcomes of a run over the order in which its requests started."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from serve_eval.evaluation.results.degradation import what
+from serve_eval.report.pictures.labels import count, shorten
+from serve_eval.report.pictures.outcomes import COLOURS, group_outcome
+from serve_eval.report.pictures.picture import Bar, Picture
+from serve_eval.report.pictures.vega import WIDTH, axis, colours, data, draw_svg
+from serve_eval.schema import Degradation
+
+MOST_STEPS = 50
+"""Columns of the picture. Each is the share of the outcomes among as many requests."""
+
+
+def draw_order(
+    task: str, outcomes: Sequence[str | None], degradations: Sequence[Degradation] = ()
+) -> Picture | None:
+    """Return the picture of outcomes in the order of starts (None: the request failed).
+
+    An alarm is a line at the first worse request. None without an outcome.
+    """
+    if not outcomes:
+        return None
+    groups = [group_outcome(outcome) for outcome in outcomes]
+    totals, n = Counter(groups), len(groups)
+    present = {name: colour for name, colour in COLOURS.items() if totals[name]}
+    title = f"{shorten(task)}: outcomes in the order of starts"
+    said = ", ".join(f"{totals[name]:,} {name}" for name in present)
+    alarms = " ".join(_describe(one) for one in degradations)
+    if not degradations:
+        alarms = "No alarm about the course of the run."
+    description = f"{count(n, 'request')}: {said}. {alarms}"
+    spec = {
+        "width": WIDTH,
+        "height": 180,
+        "autosize": {"type": "fit", "contains": "padding"},
+        "layer": [
+            {
+                "data": data(list(_columns(groups, list(present)))),
+                "mark": {"type": "bar", "binSpacing": 0.5},
+                "encoding": {
+                    "x": _requests("first", n, bin="binned"),
+                    "x2": {"field": "last"},
+                    "y": axis("low", "share", axis={"format": "%"}, scale={"domain": [0, 1]}),
+                    "y2": {"field": "high"},
+                    # The text of an alarm stands between the legend and the picture.
+                    "color": colours(present, offset=24 if degradations else 6),
+                },
+            },
+            *(_alarm(one, n) for one in degradations),
+        ],
+    }
+    svg = draw_svg(spec, title=title, description=description)
+    bars = [
+        Bar(label=name, share=totals[name] / n, text=f"{totals[name]:,} of {n:,}")
+        for name in present
+    ]
+    return Picture(title=title, description=description, svg=svg, bars=bars)
+
+
+def _columns(groups: Sequence[str], names: Sequence[str]) -> Iterator[dict[str, object]]:
+    """Yield a stack of shares for each part of the requests."""
+    n = len(groups)
+    steps = min(MOST_STEPS, n)
+    for i in range(steps):
+        first, last = i * n // steps, (i + 1) * n // steps
+        counts, low = Counter(groups[first:last]), 0
+        for name in names:
+            high = low + counts[name]
+            if counts[name]:
+                yield {
+                    "first": first,
+                    "last": last,
+                    "low": round(low / (last - first), 4),
+                    "high": round(high / (last - first), 4),
+                    "kind": name,
+                }
+            low = high
+
+
+def _requests(field: str, n: int, **more: object) -> dict[str, object]:
+    scale = {"domain": [0, n], "nice": False}
+    return axis(field, "request, in the order of starts", scale=scale, **more)
+
+
+def _describe(one: Degradation) -> str:
+    return (
+        f"Alarm: from request {one.since:,} of {one.of:,} on, {what(one)} rose from"
+        f" {one.before:.1%} to {one.after:.1%}; it was noticed at request {one.noticed:,}."
+    )
+
+
+def _alarm(one: Degradation, n: int) -> dict[str, object]:
+    late = one.since > 0.6 * n
+    text = {"type": "text", "align": "right" if late else "left", "dx": -5 if late else 5}
+    row = {"at": one.since, "said": f"worse from request {one.since:,} on"}
+    return {
+        "data": data([row]),
+        "encoding": {"x": _requests("at", n)},
+        "layer": [
+            {"mark": {"type": "rule", "strokeWidth": 3}},
+            {
+                "mark": {**text, "fontWeight": "bold"},
+                "encoding": {"text": {"field": "said"}, "y": {"value": -8}},
+            },
+        ],
+    }

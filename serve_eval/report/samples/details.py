@@ -1,0 +1,90 @@
+"""Put the details of a sample into words: its place, score, end and attempts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from serve_eval.report.samples.samples import ShownSample
+from serve_eval.report.text import reveal
+from serve_eval.schema import AnsweringServers, Attempt, Failure, FailureKind
+
+KINDS = {
+    FailureKind.HTTP_ERROR: "an HTTP error",
+    FailureKind.TIMEOUT: "no answer in time",
+    FailureKind.DISCONNECTED: "the connection broke",
+    FailureKind.INVALID_RESPONSE: "a response that cannot be used",
+    FailureKind.JUDGE_ERROR: "no judgement",
+    FailureKind.SCORER_ERROR: "the scorer failed",
+}
+MOST_ATTEMPTS = 8
+
+
+def describe_failure(failure: Failure) -> str:
+    """Return the failure of a sample in one line."""
+    how, message = _how(failure.kind, failure.status), reveal(" ".join(failure.message.split()))
+    return message if message.startswith(how) else f"{how}: {message}"
+
+
+def describe_place(sample: ShownSample) -> str:
+    """Return where the extracted answer stands."""
+    place = sample.place
+    if place is None:
+        return "" if sample.response is None or not sample.response.text else "not there literally"
+    text = f"line {place.line} of {place.lines}, characters {place.start} to {place.end}"
+    return text if place.times == 1 else f"{text}, the last of {place.times} places"
+
+
+def describe_score(sample: ShownSample) -> str:
+    """Return the score with its parts, and those of the reference."""
+    if sample.value is None:
+        return ""
+    said = [f"{sample.value:g}", *(f"{name} {value:g}" for name, value in sample.parts.items())]
+    if sample.mode is not None:
+        said.append(reveal(sample.mode))
+    if sample.reference:
+        said.append(f"reference {' '.join(f'{score:g}' for score in sample.reference)}")
+    return ", ".join(said)
+
+
+def describe_end(sample: ShownSample) -> str:
+    """Return why the answer ended, and how many tokens were counted."""
+    response = sample.response
+    if response is None:
+        return ""
+    said = [f"finish reason {reveal(response.finish_reason)}"] if response.finish_reason else []
+    if response.stop_reason:
+        said.append(f"stop string {reveal(response.stop_reason)!r}")
+    usage = response.usage
+    if usage.prompt_tokens or usage.completion_tokens:
+        said.append(f"{usage.prompt_tokens} prompt and {usage.completion_tokens} answer tokens")
+    if usage.cached_tokens:
+        said.append(f"{usage.cached_tokens} of the prompt cached")
+    return "; ".join(said)
+
+
+def describe_attempts(sample: ShownSample) -> Iterator[str]:
+    """Yield a line for each attempt: its outcome, duration, start and server."""
+    attempts = sample.attempts
+    for number, one in enumerate(attempts[-MOST_ATTEMPTS:], max(0, len(attempts) - MOST_ATTEMPTS)):
+        last = number == len(attempts) - 1
+        yield f"{number + 1}: {_attempt(one, sample.servers if last else one.servers)}"
+    response = sample.response
+    if response is not None and response.ttft_s is not None:
+        each = "" if response.tpot_s is None else f", {1000 * response.tpot_s:.3g} ms per token"
+        yield f"first token after {response.ttft_s:.3g} s{each}"
+
+
+def _attempt(one: Attempt, servers: AnsweringServers | None) -> str:
+    outcome = "answered" if one.failure is None else _how(one.failure, one.status)
+    said = f"{outcome} after {one.end_s - one.start_s:.3g} s"
+    if one.start_s:
+        said += f", sent {datetime.fromtimestamp(one.start_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    names = () if servers is None else (servers.context, servers.generation)
+    if named := [reveal(name) for name in dict.fromkeys(names) if name]:
+        said += f", by {' and '.join(named)}"
+    return said
+
+
+def _how(kind: FailureKind, status: int | None) -> str:
+    return f"HTTP {status}" if status is not None and status >= 400 else KINDS[kind]

@@ -1,0 +1,300 @@
+"""Read samples of a run folder: a row for each, or everything that is kept about some of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+from msgspec import UNSET
+
+from serve_eval.evaluation.agreement.answer_pairs import join_text
+from serve_eval.evaluation.results.examples import order_ids
+from serve_eval.evaluation.storage import journal
+from serve_eval.evaluation.storage.file_names import samples_file
+from serve_eval.evaluation.storage.journal import Record
+from serve_eval.evaluation.storage.records.prompts import KeptPrompt, has_prompts, read_prompts
+from serve_eval.evaluation.storage.records.scores import ScoreRecord, read_scores
+from serve_eval.evaluation.storage.records.traces import Served, read_traces
+from serve_eval.report.samples.place import AnswerPlace, find_place
+from serve_eval.schema import (
+    AnsweringServers,
+    Attempt,
+    Failure,
+    Outcome,
+    Prompt,
+    Response,
+    is_mutable,
+)
+
+FAILED, UNSCORED, RIGHT = "failed", "not scored", "right"
+WORDS = {
+    Outcome.CORRECT: RIGHT,
+    Outcome.WRONG: "wrong",
+    Outcome.PARTIAL: "partly right",
+    Outcome.UNPARSED: "unreadable",
+    Outcome.EMPTY: "empty",
+    Outcome.REASONING_ONLY: "only reasoning",
+    Outcome.REFUSED: "refused",
+}
+"""The words for the outcomes of answers."""
+RANKS = [FAILED, UNSCORED, "unreadable", "empty", "only reasoning", "refused", "wrong"]
+"""The outcomes that are shown first, in this order; partly right and right ones follow."""
+HIDDEN = "not shown: part of a hold-out set"
+NOT_KEPT = "not kept in this run folder"
+_REPEAT = re.compile(r"#\d+$")
+
+
+def rank_sample(outcome: str, name: str, *, cut_off: bool) -> tuple[object, ...]:
+    """Return the sort key of a sample: what needs attention comes first."""
+    place = RANKS.index(outcome) if outcome in RANKS else len(RANKS)
+    return place, outcome == RIGHT and not cut_off, outcome, order_ids(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRow:
+    """One sample of a run in short.
+
+    `value`, `expected` and `extracted` are None if there is no score, or nothing was extracted.
+    """
+
+    task: str
+    id: str
+    outcome: str
+    value: float | None = None
+    expected: str | None = None
+    extracted: str | None = None
+    cut_off: bool = False
+    failure: Failure | None = None
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """The sort key: what needs attention comes first."""
+        return rank_sample(self.outcome, self.id, cut_off=self.cut_off)
+
+    @property
+    def wrong(self) -> bool:
+        """True if there is an answer with a score, which is not right."""
+        return self.outcome not in (FAILED, UNSCORED, RIGHT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownSample:
+    """Everything that a run folder keeps about a sample.
+
+    `prompt` is None for the reason in `prompt_note`. `attempts` are those of all sessions, in their
+    order. `parts` are named sub-scores, and `mode` is the way in which the answer failed, if the
+    scorer knows it. `servers` are those that gave the answer, if known. `reference` has the scores
+    of the reference's runs, if the run is compared with them. Of a hold-out sample, the prompt, the
+    expected answer and the answer are left out.
+    """
+
+    task: str
+    id: str
+    outcome: str
+    value: float | None
+    cut_off: bool
+    expected: str | None
+    extracted: str | None
+    place: AnswerPlace | None
+    prompt: Prompt | None
+    prompt_note: str
+    choices: tuple[str, ...]
+    response: Response | None
+    failure: Failure | None
+    attempts: tuple[Attempt, ...]
+    servers: AnsweringServers | None
+    parts: Mapping[str, float]
+    mode: str | None
+    reference: tuple[float, ...] = ()
+
+    @property
+    def prompt_hidden(self) -> bool:
+        """True for a hold-out sample, whose texts are not shown."""
+        return self.prompt_note == HIDDEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSource:
+    """One task of a run folder. `repeated`: each prompt is asked several times."""
+
+    run: Path
+    task: str
+    repeated: bool = False
+
+    def base(self, name: str) -> str:
+        """Return the id of a prompt without the number of its repeat."""
+        return _REPEAT.sub("", name) if self.repeated else name
+
+    def scores(self) -> dict[str, ScoreRecord]:
+        """Return the scores so far by id."""
+        return read_scores(self.run, self.task, unfinished=True)
+
+    def records(self) -> Iterator[Record]:
+        """Yield the records that count."""
+        file = samples_file(self.run, self.task)
+        return journal.read(file) if file.exists() else iter(())
+
+    @property
+    def hidden(self) -> bool:
+        """True if any sample may belong to a hold-out set, since older folders do not tell."""
+        return is_mutable(self.task) and not has_prompts(self.run, self.task)
+
+
+def list_rows(source: SampleSource) -> list[SampleRow]:
+    """Return a row for each sample that was sent, in no particular order."""
+    scores = source.scores()
+    rest: dict[str, SampleRow] = {}
+    for record in source.records():
+        answered = record.response is not None
+        if record.id in scores or (record.id in rest and not answered):
+            continue
+        outcome = UNSCORED if answered else FAILED
+        rest[record.id] = SampleRow(
+            task=source.task, id=record.id, outcome=outcome, failure=record.failure
+        )
+    rows = [
+        SampleRow(
+            task=source.task,
+            id=line.id,
+            outcome=WORDS[line.outcome],
+            value=line.value,
+            expected=line.target,
+            extracted=line.answer,
+            cut_off=line.truncated,
+        )
+        for line in scores.values()
+    ]
+    return [*rows, *rest.values()]
+
+
+def read_samples(
+    source: SampleSource, wanted: Collection[str] | None = None, *, locate: bool = True
+) -> dict[str, ShownSample]:
+    """Return these samples by id, or all that were sent. Raises RunFolderError for a damaged file.
+
+    Without `locate`, the places of the extracted answers are not searched for: that takes longest.
+    """
+    scores = source.scores()
+    records: dict[str, list[Record]] = {name: [] for name in scores if wanted is None}
+    records |= {name: [] for name in wanted or ()}
+    for record in source.records():
+        if wanted is None:
+            records.setdefault(record.id, [])
+        if record.id in records:
+            records[record.id].append(record)
+    bases = {source.base(name) for name in records}
+    kept = {one.id: one for one in read_prompts(source.run, source.task) if one.id in bases}
+    served = (read_traces(source.run) or {}).get(source.task, {})
+    return {
+        name: _sample(
+            source,
+            name,
+            scores.get(name),
+            of_one,
+            kept.get(source.base(name)),
+            served.get(name, ()),
+            locate=locate,
+        )
+        for name, of_one in records.items()
+    }
+
+
+def find_matches(source: SampleSource, text: str) -> set[str]:
+    """Return the samples in whose texts a text occurs, in any letter case.
+
+    The texts are the prompt, the answer with its reasoning and tool calls, what was extracted and
+    what was expected. Hold-out samples never match.
+    """
+    wanted = text.casefold()
+    asking, hidden = set[str](), set[str]()
+    for kept in read_prompts(source.run, source.task):
+        if kept.prompt is None:
+            hidden.add(kept.id)
+        elif any(wanted in said.casefold() for said in _texts_of(kept.prompt, kept.choices)):
+            asking.add(kept.id)
+    found = set()
+    for name, line in source.scores().items():
+        if any(wanted in said.casefold() for said in (line.target, line.answer or "")):
+            found.add(name)
+    for record in source.records():
+        said = "" if record.response is None else join_text(record.response)
+        if source.base(record.id) in asking or wanted in said.casefold():
+            found.add(record.id)
+    return set() if source.hidden else {one for one in found if source.base(one) not in hidden}
+
+
+def _sample(
+    source: SampleSource,
+    name: str,
+    line: ScoreRecord | None,
+    records: Sequence[Record],
+    kept: KeptPrompt | None,
+    served: Sequence[Served],
+    *,
+    locate: bool,
+) -> ShownSample:
+    response = next((one.response for one in records[::-1] if one.response is not None), None)
+    failure = records[-1].failure if records and response is None else None
+    attempts = tuple(one for record in records for one in _attempts(record))
+    sample = ShownSample(
+        task=source.task,
+        id=name,
+        outcome=WORDS[line.outcome] if line else UNSCORED if response else FAILED,
+        value=None if line is None else line.value,
+        cut_off=response is not None and response.truncated,
+        expected=None if line is None else line.target,
+        extracted=None if line is None else line.answer,
+        place=find_place(response.text, line.answer) if locate and line and response else None,
+        prompt=None if kept is None else kept.prompt,
+        prompt_note=NOT_KEPT if kept is None else "",
+        choices=() if kept is None else kept.choices,
+        response=response,
+        failure=failure,
+        attempts=attempts,
+        servers=_servers(attempts, served),
+        parts={} if line is None else line.parts,
+        mode=None if line is None or line.mode is UNSET else line.mode,
+    )
+    return _hide(sample) if source.hidden or (kept and kept.prompt is None) else sample
+
+
+def _hide(sample: ShownSample) -> ShownSample:
+    """Return a hold-out sample without its texts."""
+    bare = None
+    if sample.response is not None:
+        bare = msgspec.structs.replace(
+            sample.response, text="", reasoning=None, refusal=None, tool_calls=()
+        )
+    return replace(
+        sample,
+        expected=None,
+        extracted=None,
+        place=None,
+        prompt=None,
+        prompt_note=HIDDEN,
+        choices=(),
+        response=bare,
+    )
+
+
+def _servers(attempts: Sequence[Attempt], served: Sequence[Served]) -> AnsweringServers | None:
+    """Return the servers of the last attempt, as they were traced or as its reply named them."""
+    if not attempts:
+        return None
+    for line in served:
+        if line.started_s == attempts[-1].start_s:
+            return AnsweringServers(context=line.context, generation=line.generation)
+    return attempts[-1].servers
+
+
+def _attempts(record: Record) -> tuple[Attempt, ...]:
+    result = record.response if record.response is not None else record.failure
+    return () if result is None else result.attempts
+
+
+def _texts_of(prompt: Prompt, choices: Sequence[str]) -> Iterator[str]:
+    yield from choices
+    yield from (prompt,) if isinstance(prompt, str) else (turn.text for turn in prompt)

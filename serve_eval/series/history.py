@@ -1,0 +1,195 @@
+"""Sort the finished runs below a folder into series, oldest first.
+
+All runs of a series have the same task, model, specification and protocol. Notes name the runs that
+are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from serve_eval.schema import MEAN, Metric, Reference, Report, TaskReport
+from serve_eval.series.read_runs import FinishedRun, read_runs
+from serve_eval.verdicts.references import spec_text
+from serve_eval.verdicts.validity import MAX_MISSING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Night:
+    """One run of a series.
+
+    `value` is in points over the scored samples. `paired` is the mean difference to the reference's
+    runs, prompt by prompt, in points (negative is worse; None if it was not compared).
+    """
+
+    run: Path
+    started_at: datetime
+    value: float
+    missing: int
+    paired: float | None
+    reference: Reference | None
+    address: str
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Comparable runs, oldest first. `n` is the number of samples of each run."""
+
+    task: str
+    model: str
+    spec: str
+    simulated: bool
+    fingerprint: Mapping[str, str]
+    metric: Metric
+    n: int
+    nights: tuple[Night, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.task} of {self.model}, {self.spec}{' (simulated)' if self.simulated else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The series that were found. `notes` explain which runs were left out or separated."""
+
+    series: tuple[Series, ...]
+    notes: tuple[str, ...]
+
+
+def find_series(folder: Path) -> History:
+    """Return the series below a folder. Raises RunFolderError if there is no finished run."""
+    return sort_runs(*read_runs(folder))
+
+
+def sort_runs(runs: Sequence[FinishedRun], notes: Sequence[str] = ()) -> History:
+    """Return the series of finished runs. `notes` come before those about the series."""
+    notes = list(notes)
+    found: dict[tuple[str, str, str, bool, str], list[tuple[bytes, TaskReport, Night]]] = (
+        defaultdict(list)
+    )
+    for run in runs:
+        for task in run.report.tasks:
+            if why := _unfit(run.report, task):
+                notes.append(f"left out: {run.folder}: {task.result.task}: {why}")
+                continue
+            plan = run.report.plan
+            simulated = plan.launcher.name == "simulated"
+            protocol = msgspec.json.encode(_describe_asked(task), order="sorted").decode()
+            key = (
+                task.result.task,
+                plan.model or "",
+                spec_text(plan.accuracy_spec),
+                simulated,
+                protocol,
+            )
+            night = _night(run.folder, run.began, run.report, task)
+            found[key].append((run.sessions, task, night))
+    series = tuple(_series(key, of_one, notes) for key, of_one in sorted(found.items()))
+    return History(series=series, notes=(*notes, *_explain_separation(series)))
+
+
+def _unfit(report: Report, task: TaskReport) -> str | None:
+    """Return why a result must not be charted, or None if it may be."""
+    result = task.result
+    if report.plan.integration_test:
+        return "an integration test of one sample"
+    if report.plan.shard is not None:
+        return "a shard, which serve-eval merge joins with the others"
+    if result.value is None or not math.isfinite(result.value):
+        return "no value"
+    if result.spared:
+        return "stopped early, so its value is partial"
+    if result.aggregation != MEAN.name:
+        return f"its value is the {result.aggregation}, but the chart needs a mean of scores"
+    if result.failed > MAX_MISSING * result.planned:
+        return (
+            f"{result.failed} of {result.planned} answers are missing, more than {MAX_MISSING:.0%}"
+        )
+    return None
+
+
+def _describe_asked(task: TaskReport) -> dict[str, str]:
+    """Return what runs of a series share: the protocol, and the number of answers with repeats."""
+    return {**task.fingerprint, "answers": str(task.result.planned)}
+
+
+def _night(run: Path, began: datetime, report: Report, task: TaskReport) -> Night:
+    paired = task.verdict.paired
+    assert task.result.value is not None
+    return Night(
+        run=run,
+        started_at=began,
+        value=task.result.value,
+        missing=task.result.failed,
+        paired=(
+            None if paired is None or not math.isfinite(paired.difference) else paired.difference
+        ),
+        reference=task.reference,
+        address=report.endpoint.base_url,
+        version=report.endpoint.info.version,
+    )
+
+
+def _series(
+    key: tuple[str, str, str, bool, str],
+    runs: Sequence[tuple[bytes, TaskReport, Night]],
+    notes: list[str],
+) -> Series:
+    task, model, spec, simulated, _ = key
+    result, fingerprint = runs[0][1].result, _describe_asked(runs[0][1])
+    nights: dict[bytes, Night] = {}
+    for copied, _, night in runs:
+        if copied in nights:
+            notes.append(f"left out: {night.run}: {task}: the same run as {nights[copied].run}")
+        else:
+            nights[copied] = night
+    return Series(
+        task=task,
+        model=model,
+        spec=spec,
+        simulated=simulated,
+        fingerprint=fingerprint,
+        metric=_metric(result.metric, runs),
+        n=result.planned,
+        nights=tuple(sorted(nights.values(), key=lambda night: (night.started_at, str(night.run)))),
+    )
+
+
+def _metric(metric: Metric, runs: Sequence[tuple[bytes, TaskReport, Night]]) -> Metric:
+    """Return the metric, with the direction from a reference if one names it."""
+    told = [
+        r.higher_is_better
+        for _, task, _ in runs
+        if (r := task.reference) and r.higher_is_better is not None
+    ]
+    return replace(metric, higher_is_better=told[-1]) if told else metric
+
+
+def _explain_separation(series: Sequence[Series]) -> list[str]:
+    """Return notes on the differences between series that look like one."""
+    notes = []
+    alike: dict[tuple[str, str, str], list[Series]] = defaultdict(list)
+    for one in series:
+        alike[one.task, one.model, one.spec].append(one)
+    for group in alike.values():
+        name = group[0].name.removesuffix(" (simulated)")
+        if len({one.simulated for one in group}) > 1:
+            notes.append(f"{name}: simulated runs are separate from real ones")
+        prints = [one.fingerprint for one in group]
+        fields = sorted(
+            {field for told in prints for field in told if len({p.get(field) for p in prints}) > 1}
+        )
+        if fields:
+            notes.append(
+                f"{name}: {len(group)} series, because their protocols differ: {', '.join(fields)}"
+            )
+    return notes

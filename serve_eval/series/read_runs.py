@@ -1,0 +1,99 @@
+"""Read the finished runs below a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.file_names import PLAN_FILE, REPORT_FILE
+from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
+from serve_eval.evaluation.storage.sessions import read_sessions, sessions_fingerprint
+from serve_eval.schema import Report
+
+MOST_DEEP, MOST_FOLDERS = 8, 100_000
+"""Largest depth below the folder, and largest number of folders, that are searched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRun:
+    """A run folder with its report, and when its first session began.
+
+    `sessions` is the record of its sessions, which copies of a run share.
+    """
+
+    folder: Path
+    report: Report
+    began: datetime
+    sessions: bytes
+
+
+def read_runs(folder: Path) -> tuple[list[FinishedRun], list[str]]:
+    """Return the finished runs below a folder in the order of names, and notes on all others.
+
+    Raises RunFolderError if there is no finished run.
+    """
+    if not folder.is_dir():
+        raise RunFolderError(
+            f"{folder}: no such folder", hint="Name the folder that contains your run folders."
+        )
+    notes: list[str] = []
+    found: list[FinishedRun] = []
+    unfinished = 0
+    for run in _run_folders(folder, notes):
+        if not has_report(run):
+            unfinished += 1
+            continue
+        try:
+            report = read_report(run)
+            began, sessions = _first_session(run, report)
+        except RunFolderError as error:
+            notes.append(f"left out: {error}")
+            continue
+        found.append(FinishedRun(folder=run, report=report, began=began, sessions=sessions))
+    if unfinished:
+        notes.append(
+            f"left out, because they are unfinished: {unfinished}; finish one with"
+            " serve-eval run --resume FOLDER"
+        )
+    if not found:
+        raise RunFolderError(
+            f"{folder} contains no finished run"
+            f"{f', only {unfinished} unfinished ones' if unfinished else ''}"
+            + "".join(f"\n  {note}" for note in notes if note.startswith("left out: ")),
+            hint=(
+                "A finished run is a folder with a report.json, as serve-eval run -o FOLDER"
+                " writes it."
+            ),
+        )
+    return found, notes
+
+
+def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
+    """Yield run folders in the order of their names. Links and folders of runs are not searched."""
+    for seen, (path, folders, files) in enumerate(os.walk(folder)):
+        if seen >= MOST_FOLDERS:
+            notes.append(f"only the first {MOST_FOLDERS} folders below {folder} were searched")
+            return
+        if PLAN_FILE in files or REPORT_FILE in files:
+            folders.clear()
+            yield Path(path)
+        elif len(Path(path).relative_to(folder).parts) >= MOST_DEEP and folders:
+            notes.append(f"not searched: folders below {path}, which is {MOST_DEEP} folders deep")
+            folders.clear()
+        folders.sort()
+
+
+def _first_session(run: Path, report: Report) -> tuple[datetime, bytes]:
+    """Return when the run began, and the record of its sessions, which copies of a run share."""
+    try:
+        sessions = read_sessions(run)
+        told = sessions[0].started_at if sessions else report.started_at
+        began = datetime.fromisoformat(told)
+        data = sessions_fingerprint(run) if sessions else str(run).encode()
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(f"{run}: its start time cannot be read: {error}") from error
+    return began if began.tzinfo else began.replace(tzinfo=UTC), data

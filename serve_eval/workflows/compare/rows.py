@@ -1,0 +1,198 @@
+"""Yield the rows about a comparison, each a label with a text, for terminal and page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from serve_eval.evaluation.agreement.words import conclusion
+from serve_eval.report.lines import anchors_text, seconds
+from serve_eval.report.summary import Row, SummaryTask, brief, name_expected
+from serve_eval.schema import (
+    Agreement,
+    ComparedSide,
+    ComparedTask,
+    Comparison,
+    Flip,
+    SelfFlips,
+)
+from serve_eval.workflows.compare.exact_text import describe_equality
+
+
+def summarise_compared(task: ComparedTask) -> SummaryTask:
+    """Return what a summary needs of a task: B is judged, and A is the reference."""
+    return SummaryTask(
+        result=task.b, verdict=task.verdict, before=task.a.breakdown, names=("B", "A")
+    )
+
+
+def describe_task(task: ComparedTask) -> Iterator[Row]:
+    """Yield what only a comparison knows of a task."""
+    yield from _drop(task)
+    yield from _answers(task)
+    yield from _first_differences(task)
+    if task.exact is not None:
+        for line in describe_equality(task.exact):
+            yield "" if line.startswith(" ") else "tokens", line
+
+
+def describe_sides(comparison: Comparison) -> Iterator[Row]:
+    """Yield what is compared, and in which servers the sides differ."""
+    a, b = comparison.a, comparison.b
+    for name, side in (("A", a), ("B", b)):
+        yield name, _side(side)
+    for name, side, other in (("A", a, b), ("B", b, a)):
+        yield from (
+            (name, f"{kind}: {what}")
+            for kind, what in side.servers.items()
+            if other.servers.get(kind) != what
+        )
+    if a.hidden_retries or b.hidden_retries:
+        retries = f"A | B: {_retries(a)} | {_retries(b)}"
+        yield "retries", f"hidden retries of the orchestrator, {retries}"
+
+
+def list_warnings(comparison: Comparison) -> Iterator[str]:
+    """Yield the warnings about both sides and about the comparison."""
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
+        yield from (f"warning: {name}: {warning}" for warning in side.warnings)
+    yield from (f"warning: {warning}" for warning in comparison.warnings)
+
+
+def _side(side: ComparedSide) -> str:
+    where = side.base_url or "not asked"
+    rate = "" if side.per_second is None else f", {side.per_second:.3g} answers per second"
+    version = "" if side.version is None else f", version {side.version}"
+    return f"{side.model or 'model not known'} at {where}{version}{rate}, run folder {side.folder}"
+
+
+def _retries(side: ComparedSide) -> str:
+    return (
+        ", ".join(f"{kind} {count}" for kind, count in side.hidden_retries.items()) or "not counted"
+    )
+
+
+def _drop(task: ComparedTask) -> Iterator[Row]:
+    """Yield what the paired comparison excludes."""
+    if (told := task.verdict.paired) is None:
+        return
+    kept = ", and so is a rise of that size" if told.equivalent else ""
+    no = "is" if told.noninferior else "is not"
+    yield "margin", f"a drop of {told.margin:.3f} points {no} excluded{kept}"
+    if told.anchors is not None:
+        yield "anchors", anchors_text(told.anchors).replace("reference run", "run of A")
+
+
+def _answers(task: ComparedTask) -> Iterator[Row]:
+    """Yield how far the answers of both sides agree, and those of the side that was asked twice."""
+    parted = task.text_places
+    where = (
+        ""
+        if parted is None
+        else f"; {parted.texts} first differ at character {parted.median_character:g} (median;"
+        f" {parted.median_share:.0%} of the longer text), {parted.at_start} at the first one"
+    )
+    if task.agreement.prompts:
+        yield "texts", f"{_agreement(task.agreement)}{where}"
+    if task.itself is not None:
+        yield "noise", _itself(task.itself)
+    yield from _effects(task)
+
+
+def _effects(task: ComparedTask) -> Iterator[Row]:
+    """Yield how often each side differs from itself, next to how often A differs from B."""
+    own = [
+        f"{name} from itself on {_differing(agreed)}"
+        for name, agreed in zip("AB", task.own, strict=True)
+        if agreed is not None and agreed.prompts
+    ]
+    if own and task.agreement.prompts:
+        said = f"{', '.join(own)}, A from B on {_differing(task.agreement)}"
+        yield "differ", f"answers differ: {said}"
+
+
+def _differing(agreed: Agreement) -> str:
+    return f"{agreed.different} of {agreed.prompts} ({agreed.different / agreed.prompts:.1%})"
+
+
+def describe_service(task: ComparedTask) -> Iterator[Row]:
+    """Yield latencies and token counts of both sides."""
+    for what, pick in (
+        ("latency", "latency_s"),
+        ("first token", "ttft_s"),
+        ("per token", "tpot_s"),
+    ):
+        times = [getattr(traffic, pick) for traffic in task.traffic]
+        if all(times):
+            shown = " | ".join(
+                ", ".join(f"{key} {seconds(value)}" for key, value in one.items()) for one in times
+            )
+            yield "speed", f"{what}, A | B: {shown}"
+    tokens = [traffic.completion_tokens for traffic in task.traffic]
+    if any(tokens):
+        yield "length", f"generated tokens, A | B: {tokens[0]} | {tokens[1]}"
+
+
+def _first_differences(task: ComparedTask) -> Iterator[Row]:
+    """Yield the kinds of the first different tokens of the flips."""
+    if kinds := Counter(flip.divergence.kind for flip in task.flips if flip.divergence is not None):
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        why = next(
+            (f.divergence.why for f in task.flips if f.divergence is not None and f.divergence.why),
+            "",
+        )
+        because = f" ({why})" if why else ""
+        yield "flips", f"first different tokens of {kinds.total()} flips: {counts}{because}"
+
+
+def _agreement(agreed: Agreement) -> str:
+    return (
+        f"{agreed.identical} of {agreed.prompts} identical, {agreed.same_answer} with the same"
+        f" answer, {agreed.different} different"
+    )
+
+
+def _itself(told: SelfFlips) -> str:
+    one, other = ("A", "B") if told.endpoint == "A" else ("B", "A")
+    by = f" by {told.measure}" if told.measure else ""
+    unknown = ""
+    if one == "B" and (told.own or told.own_texts):
+        unknown = "; A was asked once, so whether A is steadier is not known"
+    own, across = (
+        f"{scores} scores" + ("" if spoken is None else f" and {spoken} texts")
+        for scores, spoken in ((told.own, told.own_texts), (told.other, told.other_texts))
+    )
+    return (
+        f"{one} asked twice: {own} of {told.prompts} prompts differ; compared with {other}:"
+        f" {across} (p {told.p:.2g}{by}, {conclusion(told)}); texts of {one} and {one}:"
+        f" {_agreement(told.agreement)}{unknown}"
+    )
+
+
+def describe_flip(task: str, flip: Flip) -> list[Row]:
+    """Return the scores, the answers and the first difference of a flip."""
+    before, after = flip.scores
+    answers = " -> ".join(
+        "nothing readable" if answer is None else brief(answer) for answer in flip.answers
+    )
+    rows = [
+        (
+            "e.g.",
+            f"{flip.id}: {before:g} -> {after:g}: answered {answers}, expected"
+            f" {brief(name_expected(task, flip.target))}",
+        )
+    ]
+    if (place := flip.first_difference) is not None:
+        start = f"from character {place.character} (word {place.word}) on"
+        rows += [("", f"{start}:"), ("", f"A: {place.a!r}"), ("", f"B: {place.b!r}")]
+    looked = flip.divergence
+    if looked is not None and looked.tokens is not None and looked.gaps is not None:
+        (x, y), (at_a, at_b) = looked.tokens, looked.gaps
+        rows.append(
+            (
+                "",
+                f"token {looked.token}: {x!r} | {y!r}, preferred by {at_a:.3f} | {at_b:.3f} nats:"
+                f" {looked.kind}",
+            )
+        )
+    return rows

@@ -1,3 +1,0 @@
-"""Chart a series of runs, and find a slow decline."""
-
-__all__ = ["chart", "history", "noise"]

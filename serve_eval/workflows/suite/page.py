@@ -1,0 +1,210 @@
+"""Make the page of a suite: the verdict, runs by tasks, waivers, and values by attribute."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from serve_eval import __version__
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.file_names import PAGE_FILE, SUITE_RUNS
+from serve_eval.evaluation.storage.reports.report_file import find_report
+from serve_eval.report.page.content import (
+    DataCell,
+    DataColumn,
+    DataTable,
+    PageContent,
+    PictureSection,
+    Section,
+    State,
+    TextLines,
+)
+from serve_eval.report.page.verdict import name_state
+from serve_eval.report.pictures import (
+    IntervalRow,
+    Picture,
+    ScatterPoint,
+    draw_attribute,
+    draw_boxes,
+    draw_intervals,
+)
+from serve_eval.report.summary import join_row
+from serve_eval.report.summary.figures import figure, span
+from serve_eval.schema import Scalar, SuiteReport, SuiteRow, TaskReport
+from serve_eval.workflows.suite.table import (
+    describe_verdict,
+    describe_waiver,
+    list_cells,
+    list_explanations,
+    make_title,
+    show_value,
+)
+
+_STATES: dict[str, State] = {"PASS": "pass", "FAIL": "fail", "ERROR": "fail"}
+_WORST: tuple[State, ...] = ("fail", "warn", "none", "pass")
+_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z-]*)\s*")
+Tasks = dict[tuple[str, str], TaskReport]
+
+
+def make_suite_page(report: SuiteReport, folder: Path) -> PageContent:
+    """Return the page of a suite. `folder` has the reports of its runs, for their intervals."""
+    tasks = _read_tasks(report, folder)
+    return PageContent(
+        kind="suite",
+        title=f"suite {report.name}: {report.verdict}",
+        heading=report.name,
+        state=_STATES.get(report.verdict, "warn"),
+        badge=report.verdict,
+        headline=make_title(report).plain.partition(f"suite {report.name}: ")[2].strip(),
+        sections=tuple(_list_sections(report, tasks)),
+        foot=f"serve-eval {__version__}, {report.started_at}",
+    )
+
+
+def _read_tasks(report: SuiteReport, folder: Path) -> Tasks:
+    """Return the task reports of the runs that ended, by run and task."""
+    found: Tasks = {}
+    for run in report.runs:
+        try:
+            one = find_report(folder / SUITE_RUNS / run.name)
+        except RunFolderError:
+            continue
+        for task in one.tasks if one is not None else ():
+            found[run.name, task.result.task] = task
+    return found
+
+
+def _list_sections(report: SuiteReport, tasks: Tasks) -> Iterator[Section]:
+    if rows := [*list_explanations(report)]:
+        yield TextLines(title="Reasons and warnings", lines=list(map(join_row, rows)))
+    if report.waivers:
+        lines = [join_row(describe_waiver(use)) for use in report.waivers]
+        yield TextLines(title="Waivers", lines=lines)
+    yield _make_matrix(report, tasks)
+    if pictures := [*_draw_tasks(report, tasks), *_draw_attributes(report)]:
+        yield PictureSection(title="Pictures", pictures=pictures)
+    yield _tabulate(report)
+
+
+def _state(row: SuiteRow) -> State:
+    return "warn" if row.waiver is not None else name_state(row.outcome)
+
+
+def _make_matrix(report: SuiteReport, tasks: Tasks) -> DataTable:
+    """Return the runs by tasks: values with intervals and verdicts, the worst run first."""
+    names = list(dict.fromkeys(row.task for row in report.rows))
+    by_place = {(row.run, row.task): row for row in report.rows}
+
+    def badness(run: str) -> tuple[int, float]:
+        rows = [by_place[run, name] for name in names if (run, name) in by_place]
+        worst = min((_WORST.index(_state(row)) for row in rows), default=0)
+        values = [row.evaluated for row in rows if row.evaluated is not None]
+        return worst, sum(values) / len(values) if values else 0.0
+
+    rows = []
+    for run in sorted((one.name for one in report.runs), key=badness):
+        cells = [DataCell(text=run, href=quote(f"{SUITE_RUNS}/{run}/{PAGE_FILE}"))]
+        for name in names:
+            row = by_place.get((run, name))
+            cells.append(DataCell(text="-") if row is None else _cell(row, tasks.get((run, name))))
+        rows.append(cells)
+    return DataTable(
+        title="Runs by tasks",
+        columns=[DataColumn(name="run"), *(DataColumn(name=name) for name in names)],
+        rows=rows,
+        caption="The worst run first. Values in points with 95 % intervals.",
+    )
+
+
+def _cell(row: SuiteRow, task: TaskReport | None) -> DataCell:
+    text = show_value(row)
+    if task is not None and not row.failed and row.evaluated is not None:
+        metric, ends = task.result.metric, task.result.interval
+        text = figure(row.evaluated, metric) + (f" ({span(ends, metric)})" if ends else "")
+    text = f"{text} {describe_verdict(row)}"
+    return DataCell(text=text, order=row.evaluated, state=_state(row))
+
+
+def _draw_tasks(report: SuiteReport, tasks: Tasks) -> Iterator[Picture]:
+    """Yield the values of all runs for each task, the lowest first."""
+    for name in dict.fromkeys(row.task for row in report.rows):
+        rows = [row for row in report.rows if row.task == name and row.evaluated is not None]
+        known = [(row, tasks[row.run, name]) for row in rows if (row.run, name) in tasks]
+        if len(known) < 2:
+            continue
+        entries = [
+            IntervalRow(
+                name=row.run,
+                value=row.evaluated or 0.0,
+                interval=task.result.interval,
+                before=row.reference,
+            )
+            for row, task in sorted(known, key=lambda pair: pair[0].evaluated or 0.0)
+        ]
+        drawn = draw_intervals(f"{name}: all runs", entries, known[0][1].result.metric)
+        if drawn is not None:
+            yield drawn
+
+
+def _draw_attributes(report: SuiteReport) -> Iterator[Picture]:
+    """Yield the values over each attribute that differs: points for numbers, boxes for words."""
+    names = dict.fromkeys(key for row in report.rows for key in row.attributes)
+    for name in names:
+        rows = [
+            (row, row.attributes[name])
+            for row in report.rows
+            if name in row.attributes and row.evaluated is not None
+        ]
+        if len({str(value) for _, value in rows}) < 2:
+            continue
+        drawn = _draw_attribute(name, rows)
+        if drawn is not None:
+            yield drawn
+
+
+def _draw_attribute(name: str, rows: Sequence[tuple[SuiteRow, Scalar]]) -> Picture | None:
+    numbers = [read_number(value) for _, value in rows]
+    units = {one[1] for one in numbers if one is not None}
+    if None not in numbers and len(units) == 1:
+        points = [
+            ScatterPoint(name=row.run, x=one[0], y=row.evaluated or 0.0)
+            for (row, _), one in zip(rows, numbers, strict=True)
+            if one is not None
+        ]
+        unit = f" ({units.pop()})" if units != {""} else ""
+        return draw_attribute(f"Value by {name}", points, (f"{name}{unit}", "value (points)"))
+    groups: dict[str, list[float]] = {}
+    for row, value in rows:
+        groups.setdefault(str(value), []).append(row.evaluated or 0.0)
+    return draw_boxes(f"Value by {name}", groups, "points")
+
+
+def read_number(value: Scalar) -> tuple[float, str] | None:
+    """Return the number and the unit of an attribute such as 8, "70B" or "4-bit", if it has one."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value), ""
+    found = _NUMBER.fullmatch(value)
+    return None if found is None else (float(found[1]), found[2])
+
+
+def _tabulate(report: SuiteReport) -> DataTable:
+    """Return the table of the terminal."""
+    names = list(dict.fromkeys(key for row in report.rows for key in row.attributes))
+    tested = any(row.p is not None for row in report.rows)
+    figures = ["value", "95 %", "reference", "fails", *(("p", "p holm", "q") if tested else ())]
+    columns = [
+        *(DataColumn(name=name) for name in ("verdict", "run", *names, "task")),
+        *(DataColumn(name=name, number=True) for name in figures),
+    ]
+    rows = []
+    for row in report.rows:
+        verdict, *cells = list_cells(row, names, tested=tested)
+        first = DataCell(text=verdict.plain, state=_state(row))
+        rows.append([first, *(DataCell(text=cell.plain) for cell in cells)])
+    return DataTable(
+        title="All tasks", columns=columns, rows=rows, caption="In the order of the suite."
+    )

@@ -1,0 +1,175 @@
+"""Serve the pages of a folder to this machine: read only, and below a path that nobody can guess.
+
+Every user and every web page of this machine can reach a port of the loopback. A secret in the path
+keeps other users out, and the check of the Host header keeps out a web page whose name was pointed
+to this address (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.report.page.content import PageContent
+from serve_eval.report.page.writer import render_page
+from serve_eval.series.read_runs import FinishedRun, read_runs
+from serve_eval.workflows.view.index import make_index
+from serve_eval.workflows.view.listing import COMPARE, Links
+from serve_eval.workflows.view.served_folder import open_below
+from serve_eval.workflows.view.side_by_side import make_choice, make_side_by_side
+
+HOST = "127.0.0.1"
+TIMEOUT_S = 30.0
+"""Time for which a connection may be silent."""
+POLICY = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline';"
+    " style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none';"
+    " frame-ancestors 'none'"
+)
+"""The policy for every file. A page that another user wrote may run its scripts, but has an origin
+of its own: it can read no other page of this server. The pages' own policies are narrower."""
+_HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class ViewServer(ThreadingHTTPServer):
+    """The server of one folder."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, address: str, port: int) -> None:
+        self.folder = folder
+        self.secret = secrets.token_urlsafe(16)
+        self.lock = Lock()
+        if ":" in address:
+            self.address_family = socket.AF_INET6
+        super().__init__((address, port), _Handler)
+        shown = f"[{address}]" if ":" in address else address
+        self.hosts = {f"{name}:{self.server_port}" for name in (shown, "localhost")}
+        self.url = f"http://{shown}:{self.server_port}/{self.secret}/"
+
+    def make_page(self, name: str, query: str) -> PageContent:
+        """Return a page that is made for a request.
+
+        Raises FileNotFoundError if there is none of this name, and ServeEvalError if the folder
+        cannot be read.
+        """
+        if name == "":
+            return make_index(self.folder, served=True)
+        if name != COMPARE:
+            raise FileNotFoundError
+        chosen = parse_qs(query)
+        links = Links(folder=self.folder, served=True)
+        runs, _ = read_runs(self.folder)
+        by_name = {links.name(run.folder): run for run in runs}
+        first = _find(by_name, chosen.get("a"))
+        if "b" not in chosen:
+            return make_choice(runs, first, links)
+        return make_side_by_side(first, _find(by_name, chosen["b"]), links)
+
+
+def _find(runs: dict[str, FinishedRun], names: list[str] | None) -> FinishedRun:
+    if not names or names[0] not in runs:
+        raise FileNotFoundError
+    return runs[names[0]]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ViewServer
+    timeout = TIMEOUT_S
+    server_version, sys_version = "serve-eval", ""
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host", "") not in self.server.hosts:
+            self._refuse(HTTPStatus.FORBIDDEN, "another Host than this server's")
+            return
+        address = urlsplit(self.path)
+        secret, _, below = unquote(address.path).lstrip("/").partition("/")
+        if not secrets.compare_digest(secret.encode(), self.server.secret.encode()):
+            self._refuse(HTTPStatus.NOT_FOUND, "not found")
+            return
+        try:
+            if below in ("", COMPARE):
+                with self.server.lock:  # Pictures are drawn by one thread at a time.
+                    page = render_page(self.server.make_page(below, address.query))
+                self._send("text/html; charset=utf-8", page.encode())
+            else:
+                self._send_file(below.split("/"))
+        except FileNotFoundError:
+            self._refuse(HTTPStatus.NOT_FOUND, "not found")
+        except ServeEvalError as error:
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _send_file(self, parts: list[str]) -> None:
+        file, kind = open_below(self.server.folder, parts)
+        with file:
+            self._begin(HTTPStatus.OK, kind, file.seek(0, 2))
+            file.seek(0)
+            if self.command == "GET":
+                shutil.copyfileobj(file, self.wfile)
+
+    def _send(self, kind: str, body: bytes, status: HTTPStatus = HTTPStatus.OK) -> None:
+        self._begin(status, kind, len(body))
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        self._send("text/plain; charset=utf-8", f"{why}\n".encode(errors="replace"), status)
+
+    def _begin(self, status: HTTPStatus, kind: str, length: int) -> None:
+        self.send_response(status)
+        for name, value in {**_HEADERS, "Content-Type": kind}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+    def log_message(self, *told: object) -> None:
+        """Log nothing: the path has the secret."""
+
+
+@contextmanager
+def serve_folder(folder: Path, address: str = HOST, port: int = 0) -> Iterator[ViewServer]:
+    """Serve a folder until the block ends. Port 0 selects a free one.
+
+    Raises PlanError for an address that is not one of the loopback, and for a port in use.
+    """
+    try:
+        loopback = ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise PlanError(
+            f"--address: {address} is not an address of the loopback, such as {HOST}",
+            hint="From another machine, use a tunnel: ssh -L PORT:127.0.0.1:PORT HOST",
+        )
+    try:
+        server = ViewServer(folder.resolve(), address, port)
+    except (OSError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else "the largest port is 65535"
+        raise PlanError(f"--port: {port} cannot be used: {why}") from error
+    thread = Thread(target=server.serve_forever, name="view", daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

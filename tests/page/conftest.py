@@ -1,0 +1,111 @@
+"""Pages of a run and of a comparison, opened in a headless Chromium.
+
+The browser is closed before other tests of this process run: its event loop would be in their way.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cli.command import serve_eval
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+WIDE, NARROW = 1280, 390
+READY = "#samples[data-ready]"
+"""What a page with samples has as soon as its scripts have run."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark these tests, and skip them with the reason where there is no browser."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.page)
+            if CHROMIUM is None:
+                item.add_marker(pytest.mark.skip(reason="needs Debian's package chromium"))
+
+
+@dataclass(frozen=True)
+class MadeRuns:
+    """Folders with pages: two runs of one task, their comparison, and one with repeats."""
+
+    run: Path
+    other: Path
+    comparison: Path
+    repeated: Path
+
+
+@pytest.fixture(scope="package")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> MadeRuns:
+    folder = tmp_path_factory.mktemp("pages")
+    made = MadeRuns(*(folder / name for name in ("run", "other", "comparison", "repeated")))
+    flags = ["--launcher", "simulated", "-m", "embedded", "--tasks", "word_problems"]
+    for out, accuracy, more in (
+        (made.run, "0.6", ("--limit", "60")),
+        (made.other, "0.9", ("--limit", "60", "--set", "launcher.damage=0.1")),
+        (made.repeated, "0.5", ("--limit", "3", "--repeats", "3", "--no-prompts")),
+    ):
+        accurate = ["--set", f"launcher.accuracy={accuracy}"]
+        done = serve_eval("run", *flags, *accurate, *more, "-o", out)
+        assert (out / "report.html").exists(), done.stderr
+    serve_eval("compare", made.other, made.run, "-o", made.comparison)
+    assert (made.comparison / "report.html").exists()
+    return made
+
+
+@pytest.fixture(scope="package")
+def browser(runs: MadeRuns) -> Iterator[Browser]:
+    """A browser, started after the runs, which need an event loop of their own."""
+    from playwright.sync_api import sync_playwright
+
+    flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield found
+        found.close()
+
+
+@dataclass
+class OpenedPage:
+    """A page with everything that it wrote on the console or requested."""
+
+    page: Page
+    said: list[str] = field(default_factory=list)
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Open]:
+    """Return a function that opens a file; afterwards, no page may have complained or requested."""
+    opened: list[OpenedPage] = []
+
+    def open_file(file: Path, fragment: str = "", ready: str = READY, **options: Any) -> Page:
+        viewport = {"width": options.pop("width", WIDE), "height": 800}
+        page = browser.new_page(viewport=viewport, **options)
+        one = OpenedPage(page)
+        address = file.absolute().as_uri()
+        page.on("console", lambda message: one.said.append(message.text))
+        page.on("pageerror", lambda error: one.said.append(str(error)))
+        page.on("request", lambda asked: one.said.append(asked.url))
+        opened.append(one)
+        page.goto(f"{address}{fragment}")
+        page.wait_for_selector(ready, state="attached")
+        return page
+
+    yield open_file
+    for one in opened:
+        others = [said for said in one.said if not said.startswith(("file://", "blob:"))]
+        assert others == []
+        assert len([said for said in one.said if said.startswith("file://")]) == 1
+        one.page.close()

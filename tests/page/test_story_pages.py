@@ -1,0 +1,44 @@
+"""The pages of stories in a browser: quiet, accessible, and within a narrow screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serve_eval.report.page.writer import save_page
+from tests.page.conftest import NARROW, Open
+from tests.page.stories import STORIES, make_all
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    top = tmp_path_factory.mktemp("stories")
+    for story, content in make_all(top).items():
+        save_page(content, top / f"{story}.html")
+    return top
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("story", STORIES)
+def test_axe_finds_nothing_and_nothing_of_a_model_runs(
+    story: str, theme: str, folder: Path, open_page: Open
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = open_page(folder / f"{story}.html", ready="main", color_scheme=theme)
+    for summary in page.locator("main summary").all():
+        summary.click()
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert page.evaluate("window.hit") is None
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_narrow_screen_shows_it_without_moving_sideways(
+    story: str, folder: Path, open_page: Open
+) -> None:
+    page = open_page(folder / f"{story}.html", ready="main", width=NARROW)
+    assert page.evaluate("document.documentElement.scrollWidth") == NARROW
+    pictures = page.locator("figure svg[role=img]")
+    assert pictures.count() == page.locator("figure").count()

@@ -1,0 +1,91 @@
+"""The pages of stories: the verdict first, figures as given, and foreign text as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from html import unescape
+
+import pytest
+
+from serve_eval.report.page.content import DataTable, PageContent
+from serve_eval.report.page.writer import render_page
+from serve_eval.workflows.suite.page import read_number
+from tests.page.stories import STORIES, make_all
+
+FIRST = {
+    "suite": ("fail", "FAIL", "3 runs, 3 tasks: 1 FAIL, 1 FAIL (waived), 1 PASS"),
+    "load": ("fail", "BROKEN", "broken at load 64"),
+    "verify": ("fail", "ANOTHER MODEL, PRECISION OR CACHE", "1 of 2 servers is another model"),
+    "smoke": ("fail", "FAIL", "1 PASS, 1 FAIL, 1 UNSUPPORTED; 9 requests"),
+    "watch": ("fail", "ALARM", "accuracy fell"),
+    "drift": ("warn", "ALARM", "1 of 1 series decline; 20 runs"),
+}
+FIGURES = {
+    "suite": ["60.500 FAIL", "50.250 FAIL (waived)", "80.000 PASS", "waived until 2027-01-31"],
+    "load": ["60.5 (53-67)", "41", "0.0000", "500, 900", "BROKEN", "1: 81.0 (75.0 to 86.0)"],
+    "verify": ["1.2500", "noise 0.0020, floor 0.0800 nat", "floor at 0.08 nat"],
+    "smoke": ["HTTP 200", "0.20", "# json"],
+    "watch": ["80.0%, alarm if below 76.0%", "accuracy", "66.7%", "p99 0.4 s"],
+    "drift": ["80.000", "gsm8k: value of each run", "20 runs from 2026-10-01 12:00", "ALARM"],
+}
+
+
+@pytest.fixture(scope="module")
+def contents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, PageContent]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVE_EVAL_NO_PICTURES", "1")
+        yield make_all(tmp_path_factory.mktemp("stories"))
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_verdict_comes_first_and_the_figures_are_those_given(
+    story: str, contents: Mapping[str, PageContent]
+) -> None:
+    state, badge, headline = FIRST[story]
+    content = contents[story]
+    assert (content.state, content.badge) == (state, badge)
+    assert headline in content.headline
+    page = unescape(render_page(content))
+    text = " ".join(
+        re.sub(r"<[^>]+>", " ", page[page.index("<main") : page.index("</main>")]).split()
+    )
+    assert text.index(badge) < 60
+    for figure in FIGURES[story]:
+        assert figure in text, figure
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_foreign_text_is_shown_as_text(story: str, contents: Mapping[str, PageContent]) -> None:
+    page = render_page(contents[story])
+    assert page.count("<script") == 1
+    assert "<img" not in page
+    assert "window.hit" in page
+    assert not re.search(r"[\x1b\u202e\ud800]", page)
+
+
+def test_runs_without_a_result_and_then_the_worst_ones_come_first_with_links(
+    contents: Mapping[str, PageContent],
+) -> None:
+    matrix = next(s for s in contents["suite"].sections if isinstance(s, DataTable))
+    assert [row[0].text for row in matrix.rows] == ["<b>run", "a-7b", "b-70b"]
+    assert matrix.rows[1][0].href == "runs/a-7b/report.html"
+    assert [cell.state for cell in matrix.rows[1][1:]] == ["fail", "warn"]
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (8, (8.0, "")),
+        ("70B", (70.0, "B")),
+        ("4-bit", (4.0, "-bit")),
+        ("1.5 B", (1.5, "B")),
+        (True, None),
+        ("fp8", None),
+        ("7B-8B", None),
+    ],
+)
+def test_attributes_with_a_number_and_a_unit_are_numbers(
+    value: bool | int | str, found: tuple[float, str] | None
+) -> None:
+    assert read_number(value) == found

@@ -1,0 +1,325 @@
+"""The pictures: their figures are those that they are given, and foreign text stays text."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from xml.etree import ElementTree
+
+import pytest
+
+from serve_eval.report.pictures import (
+    HeatRow,
+    HeatState,
+    IntervalRow,
+    Picture,
+    ScatterPoint,
+    TrendBand,
+    TrendPoint,
+    bound_mean,
+    draw_against,
+    draw_attribute,
+    draw_boxes,
+    draw_change,
+    draw_distribution,
+    draw_heat,
+    draw_intervals,
+    draw_lengths,
+    draw_load,
+    draw_order,
+    draw_test,
+    draw_trend,
+    list_states,
+)
+from serve_eval.report.pictures.classic import find_test, trace_curve
+from serve_eval.report.pictures.labels import shorten, shorten_all
+from serve_eval.schema import (
+    Degradation,
+    LoadPoint,
+    LoadTask,
+    Metric,
+    PairedComparison,
+    TaskResult,
+    Verdict,
+    VerdictOutcome,
+)
+
+HOSTILE = "</text></svg><script>alert(1)</script>\x1b[31m\u202e\ud800\x00 & \"' x{{1}}"
+T0 = datetime(2026, 10, 1, 12, tzinfo=UTC)
+RESULT = TaskResult(
+    task=HOSTILE,
+    metric=Metric(),
+    planned=4104,
+    scored=4104,
+    failed=0,
+    truncated=0,
+    stopped_in_reasoning=0,
+    outcomes={},
+    failures={},
+    value=66.1,
+    bounds=(66.1, 66.1),
+    parts={},
+    breakdown={},
+)
+VERDICT = Verdict(
+    task=HOSTILE,
+    outcome=VerdictOutcome.FAIL,
+    rule="paired",
+    evaluated=66.1,
+    reference=68.17,
+    threshold=66.352676,
+    theta=2.747193,
+    alpha=0.05,
+    beta=0.2,
+    sigma=50.0,
+    num_samples=4104,
+)
+PAIRED = PairedComparison(
+    reference_runs=1,
+    pairs=4104,
+    missing=0,
+    method="mcnemar",
+    difference=-0.41,
+    se=0.28,
+    df=None,
+    down=70,
+    up=53,
+    flip_rate=0.03,
+    p=0.06,
+    p_exact=0.07,
+    alpha=0.05,
+    margin=1.8,
+    lower=-0.87,
+    upper=0.04,
+    noninferior=True,
+    equivalent=True,
+    finding="PASS",
+    interval=(-0.97, 0.14),
+)
+ALARM = Degradation(
+    measure="value", since=900, noticed=1000, of=1339, before=0.2, after=0.6, started_s=0.0
+)
+LOAD = LoadTask(
+    task=HOSTILE,
+    points=(
+        LoadPoint(
+            load=1,
+            outcome="lowest",
+            scored=200,
+            failed=0,
+            value=81.0,
+            interval=(75.0, 86.0),
+            ttft_s={"p50": 0.02, "p99": 0.04},
+            right_per_s=2.0,
+        ),
+        LoadPoint(load=64, outcome="worse", scored=180, failed=20, value=60.5, interval=None),
+    ),
+    q=None,
+    df=0,
+    q_p=None,
+    time=None,
+    broken=(64,),
+    failing=(),
+    words=HOSTILE,
+)
+POINTS = [
+    ScatterPoint(name=HOSTILE, x=70.0, y=60.0),
+    ScatterPoint(name="b", x=50.0, y=55.0),
+    ScatterPoint(name="c", x=7.0, y=7.0),
+]
+TREND = [
+    TrendPoint(at=T0 + timedelta(days=i), value=80.0 - i, verdict=verdict, alarm=i > 1)
+    for i, verdict in enumerate(("PASS", HOSTILE, "FAIL"))
+]
+DRAWN: dict[str, Callable[[], Picture | None]] = {
+    "test": lambda: draw_test(RESULT, VERDICT),
+    "change": lambda: draw_change(HOSTILE, PAIRED, Metric()),
+    "intervals": lambda: draw_intervals(
+        HOSTILE,
+        [IntervalRow(name=HOSTILE, value=61.3, interval=(52.1, 69.7), before=74.0)],
+        Metric(),
+    ),
+    "order": lambda: draw_order(HOSTILE, ["correct"] * 60 + ["wrong"] * 30 + [None] * 10, [ALARM]),
+    "distribution": lambda: draw_distribution(
+        HOSTILE, {HOSTILE: [0.5, 1.0, 400.0]}, "s", {HOSTILE: 3.0}
+    ),
+    "lengths": lambda: draw_lengths(
+        HOSTILE, [("correct", 4), ("wrong", 8), ("empty", 0)], "tokens"
+    ),
+    "boxes": lambda: draw_boxes(HOSTILE, {HOSTILE: [1.0, 2.0, 3.0]}, "points"),
+    "against": lambda: draw_against(HOSTILE, POINTS, (HOSTILE, "B")),
+    "attribute": lambda: draw_attribute(HOSTILE, POINTS, (HOSTILE, "value")),
+    "trend": lambda: draw_trend(
+        HOSTILE, TREND, "points", TrendBand(reference=80.2, threshold=78.1)
+    ),
+    "heat": lambda: draw_heat(HOSTILE, [HeatRow(name=HOSTILE, verdicts=["FAIL", "PASS", HOSTILE])]),
+    "load": lambda: draw_load(LOAD),
+}
+FIGURES = {
+    "test": ["value is 66.1", "reference 68.2", "below 66.4 fails", "0.05", "worse by 2.7", "0.2"],
+    "change": ["-0.4", "-1.0 to +0.1", "4,104 prompts", "margin is 1.8"],
+    "intervals": ["61.3 (52.1 to 69.7), reference 74.0"],
+    "order": [
+        "100 requests: 60 right, 30 wrong, 10 failed",
+        "request 900 of 1,339",
+        "20.0% to 60.0%",
+    ],
+    "distribution": ["3 values", "p50 1 s", "largest 400 s", "at 3 s"],
+    "lengths": ["right: 1 value, median 4", "wrong: 1 value, median 8", "unreadable: 1 value"],
+    "boxes": ["3 values, median 2, middle half 1 to 3"],
+    "against": ["3 points: 1 lower in B", "1 higher", "70 to 60"],
+    "attribute": ["70, 60", "b: 50, 55", "c: 7, 7"],
+    "trend": ["3 runs", "first has 80", "last 78", "Reference 80.2, threshold 78.1", "1 alarm"],
+    "heat": ["1 passed after failed, 1 failed, 1 not judged; the last not judged"],
+    "load": ["load 1: 81.0 (75.0 to 86.0), TTFT 20 ms, 2.0 right", "60.5, 20 failed, broken"],
+}
+ALLOWED = {"svg", "title", "desc", "g", "path", "text", "line", "rect", "defs", "clipPath", "tspan"}
+
+
+@pytest.fixture(scope="module")
+def pictures() -> dict[str, Picture]:
+    found = {name: draw() for name, draw in DRAWN.items()}
+    assert None not in found.values()
+    return {name: one for name, one in found.items() if one is not None}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_the_description_has_the_figures_that_were_given(
+    name: str, pictures: dict[str, Picture]
+) -> None:
+    for figure in FIGURES[name]:
+        assert figure in pictures[name].description
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_picture_has_no_colour_script_or_address_and_shows_foreign_text_as_text(
+    name: str, pictures: dict[str, Picture]
+) -> None:
+    picture = pictures[name]
+    svg = picture.svg
+    assert svg is not None
+    root = ElementTree.fromstring(svg)
+    tags = {one.tag.partition("}")[2] for one in root.iter()}
+    assert tags <= ALLOWED
+    assert root.get("role") == "img"
+    shown = "".join(root.itertext())
+    assert picture.description in shown
+    assert not re.search(r"[\x00-\x08\x1b\u202e\ud800-\udfff]", svg)
+    for one in root.iter():
+        for key, value in one.attrib.items():
+            assert not key.startswith("on"), key
+            assert key.rpartition("}")[2] not in ("href", "src", "style"), key
+            if key in ("fill", "stroke"):
+                assert value in ("none", "transparent") or value.startswith("var(--"), value
+    assert not re.search(r"#[0-9a-fA-F]{3,8}\b|rgba?\(|hsl", svg)
+    assert "http" not in svg.replace("http://www.w3.org/", "")
+
+
+def test_ids_are_unique_over_all_pictures_and_point_to_elements_of_their_own(
+    pictures: dict[str, Picture],
+) -> None:
+    ids: list[str] = []
+    for picture in pictures.values():
+        assert picture.svg is not None
+        own = re.findall(r'\bid="([^"]+)"', picture.svg)
+        used = re.findall(r"url\(#([^)]+)\)", picture.svg)
+        used += re.findall(r'aria-labelledby="([^"]+)"', picture.svg)[0].split()
+        assert {*used} <= {*own}
+        ids += own
+    assert len(ids) == len({*ids})
+
+
+def test_without_the_library_there_are_bars_within_their_frame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    for draw in DRAWN.values():
+        picture = draw()
+        assert picture is not None
+        assert picture.svg is None
+        assert picture.bars
+        for bar in picture.bars:
+            assert 0.0 <= bar.share <= 1.0, bar
+            assert bar.mark is None or 0.0 <= bar.mark <= 1.0, bar
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_the_areas_of_the_test_lie_on_their_sides_of_the_threshold(better: bool) -> None:
+    sign = 1.0 if better else -1.0
+    result = replace(RESULT, metric=Metric(higher_is_better=better))
+    test = find_test(result, VERDICT if better else replace(VERDICT, threshold=70.0))
+    assert test is not None
+    failing = [row["x"] for row in trace_curve(test, test.reference, "", failing=True)]
+    passing = [row["x"] for row in trace_curve(test, test.worse, "", failing=False)]
+    limit = round(test.threshold, 4)
+    assert failing
+    assert passing
+    assert all(sign * (float(str(x)) - limit) <= 0.0 for x in failing)
+    assert all(sign * (float(str(x)) - limit) >= 0.0 for x in passing)
+    assert test.worse == 68.17 - sign * 2.747193
+
+
+def test_a_mean_of_bounded_scores_has_wilsons_interval() -> None:
+    assert bound_mean(50.0, 100, Metric()) == pytest.approx((40.3832, 59.6168), abs=1e-3)
+    low, high = bound_mean(5.0, 100, Metric(lo=0.0, hi=10.0, scale=1.0)) or (0.0, 0.0)
+    assert (low, high) == pytest.approx((4.03832, 5.96168), abs=1e-4)
+    assert bound_mean(50.0, 100, Metric(hi=None)) is None
+
+
+def test_a_pass_after_a_failure_among_the_last_five_runs_is_a_state_of_its_own() -> None:
+    verdicts = [
+        "PASS",
+        "FAIL",
+        "PASS",
+        "INCONCLUSIVE",
+        "PASS",
+        "PASS",
+        "PASS",
+        "PASS",
+        "NO REFERENCE",
+    ]
+    passed, again = HeatState.PASSED, HeatState.RECOVERED
+    assert list_states(verdicts) == [
+        passed,
+        HeatState.FAILED,
+        again,
+        HeatState.UNDECIDED,
+        again,
+        again,
+        again,
+        passed,
+        HeatState.UNJUDGED,
+    ]
+
+
+def test_what_has_no_figures_has_no_picture() -> None:
+    assert draw_test(RESULT, replace(VERDICT, threshold=None)) is None
+    assert draw_change("t", replace(PAIRED, interval=None), Metric()) is None
+    assert draw_intervals("t", [], Metric()) is None
+    assert draw_order("t", []) is None
+    assert draw_distribution("t", {"a": []}, "s") is None
+    assert draw_boxes("t", {"a": []}, "s") is None
+    assert draw_against("t", [], ("A", "B")) is None
+    assert draw_trend("t", [], "points") is None
+    assert draw_heat("t", [HeatRow(name="a", verdicts=[])]) is None
+    assert draw_load(replace(LOAD, points=())) is None
+
+
+def test_a_single_value_and_equal_values_can_be_drawn() -> None:
+    assert draw_distribution("t", {"a": [0.0], "b": [-1.0, -1.0]}, "s") is not None
+    assert draw_trend("t", TREND[:1], "points") is not None
+    assert draw_against("t", [ScatterPoint(name="a", x=1.0, y=1.0)], ("A", "B")) is not None
+
+
+def test_labels_stay_different_and_short() -> None:
+    assert shorten("a" * 50) == "a" * 29 + "..."
+    assert shorten_all(["a" * 50, "a" * 51, "b", "b", ""]) == [
+        "a" * 29 + "...",
+        "a" * 29 + "... (2)",
+        "b",
+        "b (2)",
+        "(no name)",
+    ]

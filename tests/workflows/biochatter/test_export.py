@@ -1,0 +1,92 @@
+"""Runs of cases exported to BioChatter's files, from the command line."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import serve_eval
+
+CASES = """
+extraction:
+  cases:
+    - {case: "paper:assay:one", input: {prompt: What assay?}, expected: {answer: "=ELISA"}}
+    - {case: "paper:tissue:one", input: {prompt: What tissue?}, expected: {answer: liver}}
+    - {case: "paper:tissue:two", input: {prompt: What else?}, expected: {answer: lung}}
+"""
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    top = tmp_path_factory.mktemp("runs")
+    cases = top / "cases.yaml"
+    cases.write_text(CASES)
+    for name, accuracy in (("good", "1"), ("bad", "0")):
+        done = serve_eval(
+            "run", "--launcher", "simulated", "-m", f"org/{name}", "--cases", cases, "--repeats",
+            "2", "--set", f"launcher.accuracy={accuracy}", "--no-reference", "-o", top / name,
+        )  # fmt: skip
+        assert done.returncode == 3, done.stderr
+    return top
+
+
+def test_each_case_has_its_scores_and_each_failure_its_row(runs: Path, tmp_path: Path) -> None:
+    done = serve_eval("export", runs, "--format", "biochatter", "-o", tmp_path)
+    assert done.returncode == 0, done.stderr
+    [file] = tmp_path.glob("*extraction.csv")
+    assert file.read_text().splitlines()[0] == (
+        "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version"
+    )
+    rows = {(row["model_name"], row["subtask"]): row for row in _rows(file)}
+    assert len(rows) == 6
+    good = rows["org/good", "paper:assay:one"]
+    assert (good["score"], good["iterations"]) == ("1;1/1", "2")
+    assert rows["org/bad", "paper:tissue:two"]["score"] == "0;0/1"
+    assert len({row["md5_hash"] for row in rows.values()}) == 3
+    [failures] = tmp_path.glob("*extraction_failure_modes.csv")
+    failed = _rows(failures)
+    assert len(failed) == 6  # both iterations of three cases
+    assert {row["model_name"] for row in failed} == {"org/bad"}
+    assert not [row for row in failed if row["expected_answer"].startswith("=")]
+    assert not list(tmp_path.glob("*confidence.csv"))
+    overview = _rows(tmp_path / "processed/overview.csv")
+    assert [(row["Full model name"], row["Median Accuracy"]) for row in overview] == [
+        ("org/good", "1"),
+        ("org/bad", "0"),
+    ]
+    [subtasks] = (tmp_path / "processed").glob("*_by_subtask.csv")
+    assert {(row["Full model name"], row["Subtask"]) for row in _rows(subtasks)} == {
+        (model, subtask) for model in ("org/good", "org/bad") for subtask in ("assay", "tissue")
+    }
+
+
+def test_result_files_of_biochatter_are_added_to_the_tables(runs: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old_task.csv"
+    old.write_text(
+        "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version\n"
+        "org/good,x:assay:y,0.6/1,5,h1,2024-04-27 11:48:18,0.4.10\n"
+        "org/good,x:tissue:y,1.0;0.0/1,2,h2,2025-04-27 11:48:18,0.5.0\n"
+    )
+    flags = ["--format", "biochatter", "--add", old]
+    done = serve_eval("export", runs / "good", *flags, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    [row] = _rows(tmp_path / "out/processed/old_task.csv")
+    assert (row["Score achieved"], row["Score possible"]) == ("4", "7")
+    by_subtask = {
+        r["Subtask"]: r for r in _rows(tmp_path / "out/processed/old_task_by_subtask.csv")
+    }
+    assert (by_subtask["assay"]["Accuracy"], by_subtask["tissue"]["Accuracy"]) == ("0.6", "0.5")
+    assert "old_task" in (tmp_path / "out/processed/overview.csv").read_text().splitlines()[0]
+
+
+def test_add_is_refused_for_other_formats(runs: Path, tmp_path: Path) -> None:
+    done = serve_eval("export", runs / "good", "--add", tmp_path / "a.csv")
+    assert done.returncode == 2
+    assert "--add is for --format biochatter" in done.stderr

@@ -1,0 +1,204 @@
+"""The pages of a folder over real sockets: who may read them, and what they say."""
+
+from __future__ import annotations
+
+import html
+import http.client
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.evaluation.storage.records.scores import read_values
+from serve_eval.evaluation.storage.reports.report_file import read_report, write_report
+from serve_eval.schema import VerdictOutcome
+from serve_eval.workflows.view.index import make_index
+from serve_eval.workflows.view.server import ViewServer, serve_folder
+from tests.cli.command import serve_eval
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_pictures() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVE_EVAL_NO_PICTURES", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    top = tmp_path_factory.mktemp("outputs")
+    flags = ["--launcher", "simulated", "-m", "org/m", "--tasks", "word_problems", "--limit", "20"]
+    for name, accuracy in (("first", "0.9"), ("second", "0.3")):
+        accurate = ["--set", f"launcher.accuracy={accuracy}", "--set", "launcher.seed=7"]
+        serve_eval("run", *flags, *accurate, "--no-reference", "-o", top / "a" / name)
+    for i, outcome in enumerate((VerdictOutcome.FAIL, VerdictOutcome.PASS)):
+        run = top / f"judged_{i}"
+        shutil.copytree(top / "a/first", run)
+        sessions = run / "environment.json"
+        sessions.write_text(re.sub(r"\b20\d\d-", f"203{i}-", sessions.read_text()))
+        report = read_report(run)
+        task = report.tasks[0]
+        judged = replace(task, verdict=replace(task.verdict, outcome=outcome))
+        plan = replace(report.plan, model=HOSTILE)
+        write_report(run, replace(report, plan=plan, tasks=(judged,)))
+    return top
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[ViewServer]:
+    with serve_folder(folder) as found:
+        yield found
+
+
+def _ask(
+    server: ViewServer, path: str, method: str = "GET", host: str | None = None
+) -> tuple[int, str, dict[str, str]]:
+    address = urlsplit(server.url)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    target = path if path.startswith("//") else f"{address.path}{path}"
+    connection.putrequest(
+        method, target.removeprefix("/") if target[:2] == "//" else target, skip_host=True
+    )
+    connection.putheader("Host", host or f"127.0.0.1:{server.server_port}")
+    connection.endheaders()
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, body, {k.lower(): v for k, v in answer.getheaders()}
+
+
+@pytest.fixture(scope="module")
+def index(server: ViewServer) -> tuple[str, dict[str, str]]:
+    status, page, headers = _ask(server, "")
+    assert status == 200
+    return page, headers
+
+
+def test_the_index_lists_the_runs_with_links_that_work(
+    server: ViewServer, index: tuple[str, dict[str, str]]
+) -> None:
+    page, headers = index
+    for text in ("4 runs", "2 series", "a/first", "a/second", "NO REFERENCE"):
+        assert text in page
+    assert "sandbox allow-scripts" in headers["content-security-policy"]
+    assert headers["referrer-policy"] == "no-referrer"
+    links = {html.unescape(one) for one in re.findall(r'href="([^"#]+)"', page)}
+    assert {"a/first/report.html", "compare?a=a%2Fsecond"} <= links
+    for link in links:
+        assert _ask(server, link)[0] == 200, link
+
+
+def test_foreign_names_stay_text(index: tuple[str, dict[str, str]]) -> None:
+    page, _ = index
+    assert HOSTILE not in page
+    assert html.escape(HOSTILE) in page
+
+
+def test_two_runs_stand_side_by_side_with_the_settings_that_differ(server: ViewServer) -> None:
+    status, page, _ = _ask(server, "compare?a=a%2Ffirst&b=a%2Fsecond")
+    assert status == 200
+    text = " ".join(re.sub(r"<[^>]+>", " ", page[page.index("<main") :]).split())
+    assert "A a/first" in text
+    assert "B a/second" in text
+    assert re.search(r"launcher\.options\.accuracy differs 0\.9 0\.3", text)
+    assert "serve-eval compare" in text
+    counts = re.search(r"(\d+) (\d+) (\d+) NO REFERENCE", text)
+    assert counts is not None
+    lower, higher, both = counts.groups()
+    scores = [
+        read_values(server.folder / "a" / name, "word_problems") for name in ("first", "second")
+    ]
+    assert int(both) == 20
+    assert int(lower) == sum(scores[1][key] < scores[0][key] for key in scores[0])
+    assert int(higher) == sum(scores[1][key] > scores[0][key] for key in scores[0])
+
+
+def test_another_host_is_refused(server: ViewServer) -> None:
+    port = server.server_port
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", "127.0.0.1:1", ""):
+        status, body, _ = _ask(server, "", host=host or " ")
+        assert (status, "runs" in body) == (403, False), host
+    assert _ask(server, "a/first/report.json", host=f"localhost:{port}")[0] == 200
+
+
+def test_without_the_secret_there_is_nothing(server: ViewServer) -> None:
+    for path in ("///", "//x/", f"//{server.secret[:-1]}x/", "//a/first/report.html"):
+        assert _ask(server, path)[0] == 404, path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../../etc/passwd",
+        "a/../../x.html",
+        "..%2f..%2fetc%2fpasswd",
+        "a/first/%2e%2e/%2e%2e/x.html",
+        "a/first/scores/word_problems.jsonl",
+        "a/first/lock",
+        "compare?a=a%2Fnone",
+        "compare?a=a%2Ffirst&b=..",
+        "compare",
+        "a",
+        "a/first/report.html%00",
+    ],
+)
+def test_no_path_leaves_the_folder(path: str, server: ViewServer) -> None:
+    assert _ask(server, path)[0] == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_it_only_reads(method: str, server: ViewServer) -> None:
+    assert _ask(server, "", method)[0] == 501
+
+
+def test_head_has_no_body(server: ViewServer) -> None:
+    status, body, headers = _ask(server, "a/first/report.json", "HEAD")
+    assert (status, body) == (200, "")
+    assert int(headers["content-length"]) > 0
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "192.0.2.1", "host", "::"])
+def test_only_the_loopback_is_served(address: str, folder: Path) -> None:
+    with pytest.raises(PlanError, match="loopback"), serve_folder(folder, address):
+        pass
+
+
+def test_a_port_in_use_is_told(server: ViewServer, folder: Path) -> None:
+    with (
+        pytest.raises(PlanError, match="cannot be used"),
+        serve_folder(folder, port=server.server_port),
+    ):
+        pass
+
+
+def test_a_written_index_has_the_runs_and_no_link_to_a_server(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "index.html"
+    done = serve_eval("view", folder, "--write", out)
+    assert (done.returncode, done.stdout) == (0, f"{out}\n")
+    page = out.read_text()
+    assert "a/second" in page
+    assert "compare?" not in page
+    assert out.stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_without_runs_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="no finished run"):
+        make_index(tmp_path, served=False)
+    done = serve_eval("view", tmp_path)
+    assert done.returncode == 2
+    assert "contains no finished run" in done.stderr
+
+
+def test_the_first_line_tells_how_the_latest_runs_ended(
+    index: tuple[str, dict[str, str]],
+) -> None:
+    told = "2 series, 1 passed in the latest run, 1 not judged, no drift alarm"
+    assert told in index[0]
+    assert "verdict state-pass" in index[0]
