@@ -38,7 +38,7 @@ _SAID = {
     "gave up": ("GAVE UP", "bold red"),
 }
 """The word for the state of a load that is not among the broken ones, and its style."""
-_OUTCOMES = {
+OUTCOMES = {
     FAIL: ("FAIL", "bold red"),
     PASS: ("PASS", "bold green"),
     UNDECIDED: ("INCONCLUSIVE", "bold yellow"),
@@ -75,7 +75,7 @@ def render(found: LoadSurface, out_dir: Path, console: Console) -> None:
 
 def _headline(found: LoadSurface, task: LoadTask, *, bisected: bool) -> Text:
     """Return the verdict on a task, and the loads that are broken."""
-    outcome, style = _OUTCOMES[find_exit_code([task])]
+    outcome, style = OUTCOMES[find_exit_code([task])]
     words = task.words if found.bracket is None or not bisected else name_edge(found.bracket)
     return badge(outcome, style).append(f"  {clean(task.task)}  {clean(words)}")
 
