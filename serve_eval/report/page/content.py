@@ -17,7 +17,7 @@ State = Literal["pass", "fail", "warn", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A label with its text. `href` makes the text a link, to a place or a file next to the page."""
+    """A label with its text. `href` makes the text a link, to a place or file next to the page."""
 
     label: str
     text: str

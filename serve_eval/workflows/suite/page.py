@@ -34,11 +34,11 @@ from serve_eval.report.summary import join_row
 from serve_eval.report.summary.figures import figure, span
 from serve_eval.schema import Scalar, SuiteReport, SuiteRow, TaskReport
 from serve_eval.workflows.suite.table import (
+    describe_counts,
     describe_verdict,
     describe_waiver,
     list_cells,
     list_explanations,
-    make_title,
     show_value,
 )
 
@@ -57,7 +57,7 @@ def make_suite_page(report: SuiteReport, folder: Path) -> PageContent:
         heading=report.name,
         state=_STATES.get(report.verdict, "warn"),
         badge=report.verdict,
-        headline=make_title(report).plain.partition(f"suite {report.name}: ")[2].strip(),
+        headline=describe_counts(report),
         sections=tuple(_list_sections(report, tasks)),
         foot=f"serve-eval {__version__}, {report.started_at}",
     )

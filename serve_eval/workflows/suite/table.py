@@ -38,11 +38,15 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
 
 def make_title(report: SuiteReport) -> Text:
     """Return the verdict of the suite, and how many of its tasks had which."""
+    line = badge(report.verdict, style_of(report.verdict))
+    return line.append(clean(f"  suite {report.name}: {describe_counts(report)}"))
+
+
+def describe_counts(report: SuiteReport) -> str:
+    """Return how many tasks had which verdict, the worst first."""
     counts = Counter(describe_verdict(row) for row in sorted(report.rows, key=rank))
     counted = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
-    total = f"{count(len(report.runs), 'run')}, {count(len(report.rows), 'task')}"
-    line = badge(report.verdict, style_of(report.verdict))
-    return line.append(clean(f"  suite {report.name}: {total}: {counted}"))
+    return f"{count(len(report.runs), 'run')}, {count(len(report.rows), 'task')}: {counted}"
 
 
 def rank(row: SuiteRow) -> tuple[int, bool]:
