@@ -42,6 +42,7 @@ COMMANDS = {
     "view": ("view.view", "Show the runs of a folder in a browser, with trends."),
     "power": ("power.power", "Compute the drop that n samples can detect."),
     "list": ("listing.listing", "List tasks, launchers and verdict rules."),
+    "doctor": ("doctor.doctor", "Look at this machine: what works here, what is absent."),
     "demo": ("demo.demo", "Judge a tiny real model, intact and damaged."),
     "references": ("references.app", "Show, check, register and import references."),
     "datasets": ("datasets.app", "List, fetch and verify data sets."),

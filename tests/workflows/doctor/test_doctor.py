@@ -1,0 +1,57 @@
+"""Test what serve-eval doctor finds on this machine and on others."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from serve_eval.workflows.doctor import findings
+from serve_eval.workflows.doctor.findings import EXTRAS, FILES, PROGRAMS
+from tests.cli.command import serve_eval
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "state"),
+    [(256, FILES, "ok"), (256, -1, "ok"), (256, FILES - 1, "problem"), (64, 64, "problem")],
+)
+def test_too_few_open_files_are_a_problem_with_a_fix(soft: int, hard: int, state: str) -> None:
+    found = findings._look_at_files(soft, hard)
+    assert found.state == state
+    assert bool(found.fix) == (state == "problem")
+
+
+def test_gpus_are_counted_by_kind() -> None:
+    assert findings._look_at_gpus(["H100", "H100", "A10"]).text == "2 x H100, 1 x A10"
+    assert findings._look_at_gpus(None).state == "absent"
+
+
+def test_an_extra_names_the_packages_that_it_lacks() -> None:
+    lines = ["numpy>=2", "no-such-package>=1; extra == 'hub'", 'pyyaml; extra == "hub"']
+    hub = next(one for one in findings._look_for_extras(lines) if one.name == "[hub]")
+    assert (hub.state, hub.text) == ("absent", "without no-such-package; needed by datasets fetch")
+    assert hub.fix.endswith("-m pip install 'serve-eval[hub]'")
+
+
+def test_every_extra_and_only_real_launchers_are_named() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {*EXTRAS} == {*project["optional-dependencies"]} - {"dev", "trtllm"}
+    for purpose in PROGRAMS.values():
+        for launcher in re.findall(r"\b[a-z]+_[a-z_]+\b", purpose):
+            assert (ROOT / "launchers" / f"{launcher}.py").exists(), launcher
+
+
+def test_the_command_says_first_whether_runs_work() -> None:
+    done = serve_eval("doctor", COLUMNS="80", OPENAI_API_KEY="sk-never-printed")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(" READY   runs against endpoints work; ")
+    assert all(len(line) <= 80 or "/" in line for line in done.stdout.splitlines())
+    found = json.loads(serve_eval("doctor", "--json", OPENAI_API_KEY="sk-never-printed").stdout)
+    states = {one["name"]: one["state"] for one in found["findings"]}
+    assert (states["serve-eval"], states["key"]) == ("ok", "ok")
+    assert "sk-never-printed" not in json.dumps(found) + done.stdout
