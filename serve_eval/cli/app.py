@@ -25,6 +25,7 @@ COMMANDS = {
     "verify": ("verify.verify", "Check in seconds that this is still the same model."),
     "invariants": ("invariants.invariants", "Check that caching and batching change no answers."),
     "load": ("load.load", "Measure accuracy over the number of requests in flight."),
+    "tools": ("tools.tools", "Check tool calls and guided decoding, streamed, under load."),
     "bisect": ("bisect.bisect", "Find the option or image that broke the accuracy."),
     "attribute": ("attribute.attribute", "Find the worker that gives wrong answers."),
     "smoke": ("smoke.smoke", "Check in seconds which features an endpoint has."),

@@ -45,7 +45,6 @@ from serve_eval.schema.exchange import (
     Request,
     Response,
     ServerTiming,
-    ToolCall,
     Usage,
 )
 from serve_eval.schema.execution import ExecutionResult, ExitReason, Isolation, Program
@@ -77,6 +76,7 @@ from serve_eval.schema.report import Report, TaskReport, WrongExample
 from serve_eval.schema.result import ScorerError, Stability, TaskResult
 from serve_eval.schema.sample import (
     HOLDOUT,
+    CallMessage,
     Content,
     DataRoots,
     Dataset,
@@ -85,10 +85,12 @@ from serve_eval.schema.sample import (
     Message,
     Override,
     Prompt,
+    ResultMessage,
     Sample,
     SamplingParams,
     SourceFile,
     TextPart,
+    ToolCall,
 )
 from serve_eval.schema.score import (
     MEAN,
@@ -126,6 +128,14 @@ from serve_eval.schema.suite import (
     WaiverUse,
 )
 from serve_eval.schema.task import Need, Scorer, Scoring, Task, file_stem, is_mutable
+from serve_eval.schema.tool_checks import (
+    ToolAgainst,
+    ToolCell,
+    ToolCheck,
+    ToolFinding,
+    ToolForm,
+    ToolProbe,
+)
 from serve_eval.schema.traffic import Acceptance, AnswerSpan, ConcurrencyStep, Load, Traffic
 from serve_eval.schema.verdict import (
     Ability,
@@ -173,6 +183,7 @@ __all__ = [
     "BisectionSuspect",
     "Breakdown",
     "CacheUse",
+    "CallMessage",
     "CanaryLeak",
     "CanaryRecord",
     "CanaryResult",
@@ -258,6 +269,7 @@ __all__ = [
     "Report",
     "Request",
     "Response",
+    "ResultMessage",
     "RunError",
     "RunningShare",
     "Sample",
@@ -291,7 +303,13 @@ __all__ = [
     "TextPlaces",
     "TokenEquality",
     "TokenReading",
+    "ToolAgainst",
     "ToolCall",
+    "ToolCell",
+    "ToolCheck",
+    "ToolFinding",
+    "ToolForm",
+    "ToolProbe",
     "Traffic",
     "Usage",
     "Verdict",

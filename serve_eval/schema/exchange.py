@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 from serve_eval.schema.answering_servers import AnsweringServers
 from serve_eval.schema.execution import ExecutionResult
 from serve_eval.schema.judge import Judgement
-from serve_eval.schema.sample import Prompt, SamplingParams
+from serve_eval.schema.sample import Prompt, SamplingParams, ToolCall
 
 
 class FailureKind(StrEnum):
@@ -109,16 +109,6 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
     cached_tokens: int | None = None
 
 
-class ToolCall(Struct, frozen=True, gc=False):
-    """A tool call that an answer asks for.
-
-    `arguments` is the text as received; JSON if it is valid.
-    """
-
-    name: str
-    arguments: str = ""
-
-
 class Response(Struct, frozen=True, kw_only=True, gc=False):
     """An answer.
 
@@ -137,6 +127,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     server does not report it). An answer with `tool_calls` often has no text, and is still an
     answer. `answer_id` is the server's id of it.
     `system_fingerprint` names the configuration of the server that gave it, if the server names it.
+    `call_faults` says what is wrong with the ids and the indexes of its tool calls, if anything is.
     """
 
     text: str
@@ -159,6 +150,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     choice_greedy: tuple[bool, ...] | None = None
     answer_id: str | None = None
     system_fingerprint: str | UnsetType = UNSET
+    call_faults: tuple[str, ...] | UnsetType = UNSET
 
     @property
     def truncated(self) -> bool:

@@ -53,6 +53,31 @@ class Message:
         )
 
 
+class ToolCall(Struct, frozen=True, gc=False):
+    """A tool call that an answer asks for.
+
+    `arguments` is the text as received; JSON if it is valid.
+    """
+
+    name: str
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallMessage(Message):
+    """A turn of the model with tool calls, each with its id."""
+
+    tool_calls: tuple[ToolCall, ...]
+    call_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultMessage(Message):
+    """A turn with the result of the tool call that has the id `call_id`."""
+
+    call_id: str
+
+
 Prompt = str | tuple[Message, ...]
 """A text goes to /v1/completions, messages go to /v1/chat/completions; there is no other switch."""
 

@@ -45,6 +45,7 @@ __all__ = [
     "suspects",
     "tango",
     "together",
+    "trigger",
     "uniform_loss",
     "unpaired_slices",
     "wilson",

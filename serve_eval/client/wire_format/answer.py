@@ -61,6 +61,7 @@ def response(
         tokens_per_step=said.tokens_per_step,
         prompt_logprobs=said.prompt_logprobs,
         tool_calls=said.tool_calls,
+        call_faults=said.call_faults or UNSET,
         answer_id=said.id,
         system_fingerprint=said.fingerprint or UNSET,
     )

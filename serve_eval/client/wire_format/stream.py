@@ -40,7 +40,7 @@ class StreamedAnswer:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
-        self._calls = ToolCalls()
+        self._calls = ToolCalls(streamed=True)
         self._finish: str | None = None
         self._stop: str | None = None
         self._tokens_per_step: float | None = None
@@ -98,6 +98,7 @@ class StreamedAnswer:
             usage=fields.usage(self._usage),
             tokens_per_step=self._tokens_per_step,
             tool_calls=self._calls.whole(),
+            call_faults=self._calls.faults() if self._calls else (),
             fingerprint=self._fingerprint,
         )
 

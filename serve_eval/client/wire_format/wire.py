@@ -14,7 +14,16 @@ import msgspec
 
 from serve_eval.client.wire_format import fields
 from serve_eval.client.wire_format.calls import ToolCalls
-from serve_eval.schema import Prompt, PromptLogprobs, Request, ToolCall, Usage
+from serve_eval.schema import (
+    CallMessage,
+    Message,
+    Prompt,
+    PromptLogprobs,
+    Request,
+    ResultMessage,
+    ToolCall,
+    Usage,
+)
 
 COMPLETIONS = "/completions"
 CHAT_COMPLETIONS = "/chat/completions"
@@ -77,6 +86,7 @@ class Said(msgspec.Struct):
     tokens_per_step: float | None = None
     prompt_logprobs: PromptLogprobs | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    call_faults: tuple[str, ...] = ()
     fingerprint: str | None = None
 
 
@@ -143,7 +153,10 @@ def encode(
     if isinstance(request.prompt, str):
         body["prompt"] = request.prompt
     else:
-        body["messages"] = [{"role": turn.role, "content": turn.content} for turn in request.prompt]
+        body["messages"] = [
+            {"role": turn.role, "content": turn.content} if type(turn) is Message else _write(turn)
+            for turn in request.prompt
+        ]
     # OpenAI renamed the field for chat only.
     body["max_tokens" if isinstance(request.prompt, str) else max_tokens_field] = (
         sampling.max_tokens
@@ -164,6 +177,19 @@ def encode(
     if over:
         body.update(over)
     return _encoder.encode(body)
+
+
+def _write(turn: Message) -> dict[str, object]:
+    """Return a turn of a kind other than Message as it is sent."""
+    told: dict[str, object] = {"role": turn.role, "content": turn.content}
+    if isinstance(turn, CallMessage):
+        told["tool_calls"] = [
+            {"id": one_id, "type": "function", "function": call}
+            for one_id, call in zip(turn.call_ids, turn.tool_calls, strict=True)
+        ]
+    elif isinstance(turn, ResultMessage):
+        told["tool_call_id"] = turn.call_id
+    return told
 
 
 def decode(body: bytes, content_type: str) -> Said:
@@ -194,6 +220,7 @@ def decode(body: bytes, content_type: str) -> Said:
         usage=fields.usage(parsed.usage),
         tokens_per_step=fields.tokens_per_step(choice.avg_decoded_tokens_per_iter),
         tool_calls=calls.whole(),
+        call_faults=calls.faults() if calls else (),
         fingerprint=fields.fingerprint(parsed.system_fingerprint),
     )
     if message is not None:

@@ -60,6 +60,9 @@ LOAD_PLAN, LOAD_RESULT = "load_plan.json", "load.json"
 LOAD_COMPARISON = "load_comparison.json"
 """The result of a comparison at several loads."""
 
+TOOLS_PLAN, TOOLS_RESULT = "tools_plan.json", "tools.json"
+"""The plan, loads and probes of a check of tool calls, and its result."""
+
 CANARY_PLAN, CANARY_LOG, CANARIES = "canary_plan.json", "canaries.jsonl", "canaries.json"
 """The seed of a canary pass and what it asks, every reply, and the result."""
 

@@ -1,0 +1,210 @@
+"""Run `serve-eval tools`: check tool calls and guided decoding, whole, streamed and under load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+
+from serve_eval.cli._loads import parse_loads
+from serve_eval.cli._options import command, settings_of
+from serve_eval.cli._sides import find_endpoint_plan, new_folder
+from serve_eval.evaluation.plan import shared_options as shared
+from serve_eval.evaluation.plan.flag_values import names_of
+from serve_eval.plugins.setting import Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from serve_eval.schema import Plan
+    from serve_eval.workflows.tools.story import ToolRules
+
+EXAMPLES = (
+    ("Check tool calls and guided decoding at four loads:", "serve-eval tools host:8000"),
+    (
+        "Ask fewer requests, one at a time and at 16:",
+        "serve-eval tools host:8000 --limit 100 --concurrency 1,16",
+    ),
+    (
+        "Only guided decoding, with a JUnit file for CI:",
+        "serve-eval tools host:8000 --kinds json_object,json_schema --junit tools.xml",
+    ),
+    (
+        "Compare an update with the server before it:",
+        "serve-eval tools host:8000 --reference outputs/BEFORE",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolSetOptions:
+    """Choose the requests."""
+
+    title: ClassVar[str] = "Requests to ask"
+    model: shared.Model = None
+    kinds: Annotated[
+        list[str] | None,
+        Setting("Kinds of requests (default: all that work). Repeatable.", metavar="NAMES"),
+    ] = None
+    limit: shared.Limit = None
+    seed: shared.Seed = None
+    loads: Annotated[
+        str | None,
+        Setting(
+            "Numbers of requests in flight (default 1,8,32,128).",
+            flags=("--concurrency",),
+            metavar="N,N,...",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolRuleOptions:
+    """Choose what fails."""
+
+    title: ClassVar[str] = "Verdict"
+    most: Annotated[
+        list[str] | None,
+        Setting(
+            "Largest share of answers with an error: 'invalid JSON=0.05'. Repeatable.",
+            flags=("--max",),
+            metavar="ERROR=SHARE",
+            variable="never",
+        ),
+    ] = None
+    reference: Annotated[
+        Path | None,
+        Setting("Folder of an earlier check to compare with, request by request.", metavar="DIR"),
+    ] = None
+    require: Annotated[
+        list[str] | None,
+        Setting("Kinds that must be supported: required,regex,... Repeatable.", metavar="NAMES"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolSendingOptions:
+    """Choose how requests are sent."""
+
+    title: ClassVar[str] = "Requests"
+    rate_limit: shared.RateLimit = None
+    api_key_env: shared.ApiKeyEnv = None
+    header: shared.Header = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolResultOptions:
+    """Choose the folder and the output."""
+
+    title: ClassVar[str] = "Output"
+    output_dir: Annotated[
+        Path | None,
+        Setting(
+            "Folder (default outputs/<time>_tools). An existing one is resumed.",
+            flags=("--output-dir", "-o"),
+            metavar="DIR",
+        ),
+    ] = None
+    junit: Annotated[Path | None, Setting("Write the result as a JUnit file.", metavar="FILE")] = (
+        None
+    )
+    as_json: Annotated[bool, Setting("Print tools.json.", flags=("--json",))] = False
+
+
+@command(examples=EXAMPLES)
+def tools(
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENDPOINT", help="A running endpoint (host:port or URL), or a plan file."
+        ),
+    ],
+    asked: ToolSetOptions,
+    rule: ToolRuleOptions,
+    sending: ToolSendingOptions,
+    result: ToolResultOptions,
+) -> None:
+    """Check tool calls, guided decoding and streams of an endpoint, and name what is at fault.
+
+    Some 370 generated requests are asked whole and streamed, at several numbers in flight. Errors
+    are counted by kind, and each points to a parser, a stream or guided decoding. With the same
+    -o, the command resumes.
+
+    Exit codes: 0 nothing found, 1 an error accuses the server, 2 usage, 3 too few answers, 4
+    endpoint or infrastructure, 5 no answers, 130 interrupted.
+    """
+    from serve_eval.errors import PlanError
+    from serve_eval.tasks._tool_calls.requests import KINDS
+    from serve_eval.workflows.tools.story import LOADS, ToolRules, check_limits
+
+    kinds, needed = names_of(asked.kinds) or [], names_of(asked.require) or []
+    if unknown := sorted({*kinds, *needed} - {*KINDS}):
+        raise PlanError(f"unknown kinds: {', '.join(unknown)}", hint=f"Known: {', '.join(KINDS)}.")
+    limits = _read_limits(rule.most or ())
+    check_limits(limits)
+    settings: dict[str, Any] = {**settings_of(asked, sending), "tasks": ["tool_calls"]}
+    for name in ("kinds", "loads"):
+        settings.pop(name, None)
+    plan = _restrict(find_endpoint_plan(a, settings), kinds)
+    rules = ToolRules(limits=limits, reference=rule.reference, needed=frozenset(needed))
+    loads = LOADS if asked.loads is None else parse_loads(asked.loads)
+    raise typer.Exit(_execute(plan, loads, rules, result))
+
+
+def _restrict(plan: Plan, kinds: Sequence[str]) -> Plan:
+    from serve_eval.workflows.tools.asking import choose_kinds
+
+    return choose_kinds(plan, kinds) if kinds else plan
+
+
+def _read_limits(texts: Sequence[str]) -> dict[str, float]:
+    from serve_eval.errors import PlanError
+
+    limits = {}
+    for text in texts:
+        name, _, share = text.rpartition("=")
+        try:
+            limits[name.strip()] = float(share)
+        except ValueError:
+            raise PlanError(
+                f"--max {text}: expected ERROR=SHARE", hint="Such as --max 'invalid JSON=0.05'."
+            ) from None
+    return limits
+
+
+def _execute(plan: Plan, loads: Sequence[int], rules: ToolRules, result: ToolResultOptions) -> int:
+    """Ask, with progress on stderr and the result on stdout. Return the exit code."""
+    from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._kept import explain_kept
+    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._streams import draw, emit, path_of, say
+    from serve_eval.evaluation.storage.file_names import TOOLS_RESULT
+    from serve_eval.evaluation.storage.private_files import read_written_text
+    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED, worst
+    from serve_eval.workflows.tools.junit import write_junit
+    from serve_eval.workflows.tools.story import check_tools
+    from serve_eval.workflows.tools.text import render
+
+    out_dir = result.output_dir or new_folder("tools")
+    say(f"serve-eval tools: folder {out_dir}")
+    shown: Any = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
+    try:
+        found = run_async(
+            check_tools(plan, out_dir, loads, rules=rules, progress=shown, notify=say)
+        )
+    except Interrupted:
+        say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
+        return INTERRUPTED
+    if result.as_json:
+        emit(read_written_text(out_dir / TOOLS_RESULT))
+    else:
+        draw(lambda console: render(found, out_dir, console))
+    if result.junit is not None:
+        try:
+            path_of(result.junit).write_text(write_junit(found), encoding="utf-8")
+        except OSError as error:
+            say(f"error: --junit: {result.junit} cannot be written: {error.strerror}")
+            return worst([found.exit_code, INFRASTRUCTURE])
+    return found.exit_code

@@ -1,0 +1,211 @@
+"""Find what is wrong with a tool call or a guided answer as a server gave it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from serve_eval.schema import Outcome, Response, Sample, Score, ToolCall
+from serve_eval.scorers._call_faults import CallFault
+from serve_eval.scorers._json import same
+from serve_eval.scorers.json_schema import is_valid
+
+Wanted = Literal["call", "no call", "json", "text"]
+
+MARKUP = re.compile(
+    r"</?(?:tool_call|function_call|tool_response|think|function|parameter|invoke)\b[^>\n]{0,80}>"
+    r"|<function=|<parameter=|\[/?TOOL_CALLS\]|<\|python_tag\|>"
+    r"|<\|(?:tool|im_|channel|message|call|start|end|redacted)[^|\n]{0,40}\|>|<｜[^｜\n]{0,40}｜>"
+)
+"""Marks of the call formats and chat templates of common models."""
+TOKENS_OF_A_CALL = 32
+"""Tokens of marks that an answer, or a call, may take besides what is shown."""
+REPLACED = "\N{REPLACEMENT CHARACTER}"
+CALLED = ("tool_calls", "function_call")
+
+
+class ServedExpectation(Struct, frozen=True, omit_defaults=True):
+    """The right answer to a request.
+
+    `wanted` "call": between `least` and `most` calls; `auto`: the model may choose, so that only
+    `finish_reason` tool_calls is right. `calls` are those of a right answer, and `exact`: the
+    request dictates their arguments. "json": a text that is JSON of `schema`; "text": a text
+    that matches `pattern`, whose group, if it has one, is JSON of `schema`. `right` is such a text.
+    """
+
+    wanted: Wanted
+    calls: tuple[ToolCall, ...] = ()
+    least: int = 1
+    most: int = 1
+    auto: bool = False
+    exact: bool = False
+    right: str = ""
+    pattern: str | None = None
+    schema: str | None = None
+
+
+_decode = msgspec.json.Decoder(ServedExpectation).decode
+
+
+def read_expectation(sample: Sample) -> ServedExpectation:
+    """Return what a sample expects."""
+    return _decode(sample.target)
+
+
+def score_served(sample: Sample, response: Response) -> Score:
+    """Score 1 if nothing is wrong. The parts say what is, and the mode is the most telling."""
+    found = find_faults(sample, response)
+    calls = [{"name": call.name, "arguments": call.arguments} for call in response.tool_calls]
+    return Score(
+        value=float(not found),
+        outcome=Outcome.WRONG if found else Outcome.CORRECT,
+        answer=json.dumps(calls, ensure_ascii=False) if calls else response.text,
+        parts={fault.value: float(fault in found) for fault in CallFault},
+        mode=found[0].value if found else None,
+    )
+
+
+def find_faults(sample: Sample, response: Response) -> tuple[CallFault, ...]:
+    """Return all that is wrong with an answer, the most telling first."""
+    expected = read_expectation(sample)
+    found = set(_find_faults(sample, expected, response))
+    if CallFault.CUT in found:  # A cut answer breaks in ways that no parser is to blame for.
+        found = {CallFault.CUT}
+    return tuple(fault for fault in CallFault if fault in found)
+
+
+def _find_faults(
+    sample: Sample, expected: ServedExpectation, response: Response
+) -> Iterator[CallFault]:
+    if response.truncated:
+        yield CallFault.CUT
+    yield from _check_frame(expected, response)
+    if expected.wanted in ("json", "text"):
+        if response.tool_calls:
+            yield CallFault.UNWANTED
+        yield from _check_text(expected, response.text)
+        return
+    tools = _list_tools(sample)
+    yield from _check_marks(expected, response, tools)
+    made = response.tool_calls
+    if expected.wanted == "no call" and not (made or response.text.strip()):
+        yield CallFault.EMPTY
+    if len(made) < (expected.least if expected.wanted == "call" else 0):
+        yield CallFault.MISSED
+    if len(made) > (expected.most if expected.wanted == "call" else 0):
+        yield CallFault.UNWANTED
+    for call in made:
+        yield from _check_call(call, tools)
+    if expected.exact and not _has_values(expected, made):
+        yield CallFault.VALUES
+
+
+def _list_tools(sample: Sample) -> Mapping[str, Mapping[str, Any]]:
+    """Return the schemas of the tools that may be called, by name."""
+    fields: Mapping[str, Any] = {} if sample.override is None else sample.override.extra
+    tools = [tool["function"] for tool in fields.get("tools", ())]
+    choice = fields.get("tool_choice")
+    named = choice["function"]["name"] if isinstance(choice, dict) else None
+    return {one["name"]: one["parameters"] for one in tools if named in (None, one["name"])}
+
+
+def _check_frame(expected: ServedExpectation, response: Response) -> Iterator[CallFault]:
+    """Check the parts that no model writes: the ending, the ids and the tokens."""
+    finish, calls = response.finish_reason, response.tool_calls
+    ended = (*CALLED, "length") if expected.auto else (*CALLED, "length", "stop")
+    if (finish not in ended) if calls else (finish in CALLED):
+        yield CallFault.FINISH
+    if response.call_faults is not UNSET and response.call_faults:
+        yield CallFault.FRAME
+    shown = response.text + (response.reasoning or "")
+    shown += "".join(call.name + call.arguments for call in calls)
+    if response.usage.completion_tokens > count_most_tokens(shown, len(calls)):
+        yield CallFault.LOST_TOKENS
+
+
+def count_most_tokens(shown: str, calls: int) -> int:
+    """Return the most tokens that an answer can have: one for each byte, and those of marks."""
+    return len(shown.encode("utf-8", "surrogatepass")) + TOKENS_OF_A_CALL * (calls + 1)
+
+
+def _check_text(expected: ServedExpectation, text: str) -> Iterator[CallFault]:
+    """Check an answer that guided decoding forms."""
+    if REPLACED in text:
+        yield CallFault.BROKEN_TEXT
+    inner = text
+    if expected.pattern is not None:
+        matched = re.fullmatch(expected.pattern, text.strip(), re.DOTALL)
+        if matched is None:
+            yield CallFault.SCHEMA
+            return
+        if expected.schema is None:
+            return
+        inner = matched.group(1)
+    try:
+        found = json.loads(inner)
+    except (ValueError, RecursionError):
+        yield CallFault.INVALID_JSON
+        return
+    if not _fits(expected.schema or "{}", found, inner):
+        yield CallFault.SCHEMA
+    elif expected.exact and not same(found, json.loads(expected.right)):
+        yield CallFault.VALUES
+
+
+def _check_marks(
+    expected: ServedExpectation, response: Response, tools: Mapping[str, Any]
+) -> Iterator[CallFault]:
+    texts = [response.text, *(call.name + call.arguments for call in response.tool_calls)]
+    as_text = expected.auto and any(_holds_call(response.text, name) for name in tools)
+    if as_text or any(MARKUP.search(text) for text in texts):
+        yield CallFault.MARKUP
+    if any(REPLACED in text for text in texts):
+        yield CallFault.BROKEN_TEXT
+
+
+def _holds_call(text: str, name: str) -> bool:
+    """Return True if a text holds a call of a tool as JSON."""
+    quoted = re.escape(json.dumps(name))
+    return re.search(rf'"name"\s*:\s*{quoted}\s*,\s*"(?:arguments|parameters)"', text) is not None
+
+
+def _check_call(call: ToolCall, tools: Mapping[str, Mapping[str, Any]]) -> Iterator[CallFault]:
+    found = _read(call)
+    if found is None:
+        yield CallFault.INVALID_JSON
+    if call.name not in tools:
+        yield CallFault.UNKNOWN_NAME
+    elif found is not None and not _fits(json.dumps(tools[call.name]), found, call.arguments):
+        yield CallFault.SCHEMA
+
+
+def _read(call: ToolCall) -> dict[str, Any] | None:
+    """Return the arguments of a call, or None if they are no JSON object."""
+    try:
+        found = json.loads(call.arguments) if call.arguments.strip() else {}
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _fits(schema: str, found: Any, text: str) -> bool:
+    try:
+        return is_valid(schema, found, partial(json.loads, text))
+    except RecursionError:
+        return False
+
+
+def _has_values(expected: ServedExpectation, made: Sequence[ToolCall]) -> bool:
+    """Return True if the calls have the arguments that the request dictates, as far as JSON."""
+    if len(made) != len(expected.calls):
+        return True  # Another fault says so.
+    read = [(call.name, _read(call)) for call in made]
+    wanted = [(call.name, json.loads(call.arguments)) for call in expected.calls]
+    pairs = zip(wanted, read, strict=True)
+    return all(b is None or one != other or same(a, b) for (one, a), (other, b) in pairs)

@@ -1,0 +1,166 @@
+"""Generate JSON schemas of the shapes that engines stumble over, each with an allowed value."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Schema = dict[str, Any]
+Shape = Callable[[random.Random], tuple[Schema, dict[str, Any]]]
+"""Returns the schema of an object, and an object that it allows."""
+
+WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "island")
+FOREIGN = ("Zürich", "Kraków", "São Paulo", "東京", "Αθήνα", "Ñandú", "Göteborg", "smile 😀 end")
+TEXT: Schema = {"type": "string"}
+WHOLE: Schema = {"type": "integer"}
+DEPTH, WIDTH = 10, 60
+"""Levels of the deep schema, and fields of the large one."""
+
+
+def build_object(properties: Mapping[str, Schema], *required: str, **more: Any) -> Schema:
+    """Return the schema of an object. Without names, every property is required."""
+    needed = list(required or properties)
+    return {"type": "object", "properties": dict(properties), "required": needed, **more}
+
+
+def _nested(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+    person = build_object({"name": TEXT, "age": WHOLE})
+    order = build_object({"buyer": person, "items": {"type": "array", "items": person}})
+    people = [{"name": rng.choice(WORDS), "age": rng.randint(1, 99)} for _ in range(3)]
+    return order, {"buyer": people[0], "items": people[1:]}
+
+
+def _defs(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+    """Put definitions within definitions."""
+    point = build_object({"x": {"$ref": "#/$defs/number"}, "y": {"$ref": "#/$defs/number"}})
+    line = build_object({"from": {"$ref": "#/$defs/point"}, "to": {"$ref": "#/$defs/point"}})
+    definitions = {"number": WHOLE, "point": point, "line": line}
+    schema = build_object({"line": {"$ref": "#/$defs/line"}}, **{"$defs": definitions})
+    ends = [{"x": rng.randint(-50, 50), "y": rng.randint(-50, 50)} for _ in range(2)]
+    return schema, {"line": {"from": ends[0], "to": ends[1]}}
+
+
+def _refs(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+    """Refer to the schema of a tree from within."""
+    node = build_object(
+        {"label": TEXT, "children": {"type": "array", "items": {"$ref": "#/$defs/node"}}}
+    )
+    schema = build_object({"tree": {"$ref": "#/$defs/node"}}, **{"$defs": {"node": node}})
+    leaf = {"label": rng.choice(WORDS), "children": []}
+    inner = {"label": rng.choice(WORDS), "children": [leaf]}
+    return schema, {"tree": {"label": rng.choice(WORDS), "children": [inner, leaf]}}
+
+
+def _any_of(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+    card = build_object({"kind": {"const": "card"}, "digits": TEXT}, additionalProperties=False)
+    cash = build_object({"kind": {"const": "cash"}, "coins": WHOLE}, additionalProperties=False)
+    schema = build_object(
+        {"pay": {"anyOf": [card, cash]}, "note": {"anyOf": [TEXT, {"type": "null"}]}}
+    )
+    if rng.random() < 0.5:
+        return schema, {"pay": {"kind": "cash", "coins": rng.randint(1, 9)}, "note": None}
+    return schema, {"pay": {"kind": "card", "digits": "4242"}, "note": rng.choice(WORDS)}
+
+
+def _enums(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+    sizes, levels = ["s", "m", "x large"], [1, 2, 3]
+    flags: list[Any] = [True, None, "maybe"]
+    schema = build_object(
+        {
+            "size": {"type": "string", "enum": sizes},
+            "level": {"type": "integer", "enum": levels},
+            "flag": {"enum": flags},
+        }
+    )
+    found = {"size": rng.choice(sizes), "level": rng.choice(levels), "flag": rng.choice(flags)}
+    return schema, found
+
+
+def _ranges(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+    properties: dict[str, Schema] = {
+        "hour": {"type": "integer", "minimum": 0, "maximum": 23},
+        "share": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+        "code": {"type": "string", "minLength": 3, "maxLength": 8},
+        "days": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 1, "maximum": 31},
+            "minItems": 2,
+            "maxItems": 4,
+        },
+    }
+    found = {
+        "hour": rng.randint(0, 23),
+        "share": rng.choice([0.25, 0.5, 0.75]),
+        "code": rng.choice(WORDS)[:8],
+        "days": [rng.randint(1, 31) for _ in range(rng.randint(2, 4))],
+    }
+    return build_object(properties), found
+
+
+def _closed(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+    """Forbid further fields in one object, and give those of another a type."""
+    limits: Schema = {"type": "object", "additionalProperties": WHOLE}
+    schema = build_object(
+        {"title": TEXT, "limits": limits, "memo": TEXT},
+        "title",
+        "limits",
+        additionalProperties=False,
+    )
+    limited = {word: rng.randint(1, 99) for word in rng.sample(WORDS, 3)}
+    return schema, {"title": rng.choice(WORDS), "limits": limited}
+
+
+def _unicode(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+    schema = build_object({"größe": WHOLE, "город": TEXT, "名前": TEXT})
+    chosen = rng.sample(FOREIGN, 2)
+    return schema, {"größe": rng.randint(1, 99), "город": chosen[0], "名前": chosen[1]}
+
+
+def _escaped(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+    """Use names and values that JSON must escape, or that hold the signs of JSON."""
+    names = ('say "hi"', "a\\b", "x.y/z", "{curly}")
+    values = ('she said "no"', "line one\nline two", "C:\\temp\\new", '{"a": [1, 2]}', "tab\there")
+    return build_object(dict.fromkeys(names, TEXT)), {name: rng.choice(values) for name in names}
+
+
+def _empty(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+    return {"type": "object", "properties": {}, "additionalProperties": False}, {}
+
+
+def _large(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+    properties: dict[str, Schema] = {}
+    for i in range(WIDTH):
+        kind = rng.choice(("string", "integer", "boolean"))
+        properties[f"{rng.choice(WORDS)}_{i}"] = {
+            "type": kind,
+            "description": f"Setting number {i} of the machine, as a {kind}.",
+        }
+    needed = rng.sample(sorted(properties), 6)
+    made: dict[str, Any] = {"string": rng.choice(WORDS), "integer": rng.randint(1, 999)}
+    found = {name: made.get(properties[name]["type"], True) for name in needed}
+    return build_object(properties, *needed), found
+
+
+def _deep(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+    schema, found = build_object({"leaf": TEXT}), {"leaf": rng.choice(WORDS)}
+    for level in range(DEPTH):
+        schema = build_object({f"level{level}": schema}, additionalProperties=False)
+        found = {f"level{level}": found}  # type: ignore[dict-item]
+    return schema, found
+
+
+SHAPES: Mapping[str, Shape] = {
+    "nested objects": _nested,
+    "nested $defs": _defs,
+    "recursive $ref": _refs,
+    "anyOf": _any_of,
+    "enum": _enums,
+    "ranges": _ranges,
+    "additionalProperties": _closed,
+    "unicode keys": _unicode,
+    "escaped keys": _escaped,
+    "empty object": _empty,
+    "large": _large,
+    "deep": _deep,
+}

@@ -1,0 +1,141 @@
+"""Tool calls and guided decoding: valid calls, names, schemas and endings; generated.
+
+No benchmark of models: the requests are easy, and what fails is mostly a parser, a stream or
+guided decoding. A sample offers tools, such as get_weather(city, days), and asks "Please get the
+weather forecast for Oslo for 3 days", or has a `response_format` and dictates the JSON. It is right
+if nothing is wrong: JSON, name, schema, call or none, marks, finish_reason, ids and indexes, and
+token counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+from serve_eval.errors import PlanError
+from serve_eval.plugins.setting import Setting
+from serve_eval.schema import (
+    DataRoots,
+    Dataset,
+    Hypothesis,
+    Metric,
+    Need,
+    Response,
+    Sample,
+    SamplingParams,
+    Score,
+    Scored,
+    Task,
+)
+from serve_eval.scorers._call_faults import CallFault
+from serve_eval.scorers.served_call import read_expectation, score_served
+from serve_eval.scorers.tool_call import as_text
+from serve_eval.stats.trigger import count_trigger
+from serve_eval.tasks._options import NumSamples, RandomSeed
+from serve_eval.tasks._tool_calls.requests import COMMON, KIND, KINDS, SET_VERSION, SHAPE
+from serve_eval.tasks._tool_calls.requests import generate_samples as generate
+from serve_eval.tasks._tool_calls.tooled import TOOL_KINDS
+
+
+def task(
+    *,
+    num_samples: NumSamples | None = None,
+    kinds: Annotated[
+        list[str] | None,
+        Setting("Kinds of requests. Not set: all that OpenAI's API has."),
+    ] = None,
+    random_seed: RandomSeed = 0,
+) -> Task:
+    """Return the task with its options.
+
+    Raises PlanError for a number below 1 and for unknown kinds.
+    """
+    chosen = COMMON if kinds is None else tuple(kind for kind in KINDS if kind in kinds)
+    if unknown := sorted({*(kinds or ())} - {*KINDS}):
+        raise PlanError(
+            f"tool_calls: unknown kinds: {', '.join(unknown)}", hint=f"Known: {', '.join(KINDS)}."
+        )
+    most = sum(KINDS[kind][0] for kind in chosen)
+    asked = most if num_samples is None else num_samples
+    if not 1 <= asked <= most:
+        raise PlanError(f"tool_calls: num_samples must be from 1 to {most}")
+
+    def load(roots: DataRoots, wanted: int) -> Dataset:
+        samples = generate(random_seed, chosen)
+        return Dataset(samples=samples[:wanted], files=(), total=len(samples))
+
+    return Task(
+        name="tool_calls",
+        version=1,
+        reference_file="tool_calls",
+        metric=Metric(),
+        hypothesis=Hypothesis(num_samples=asked),
+        sampling=SamplingParams(max_tokens=1024),
+        chat=True,
+        protocol={
+            "set_version": SET_VERSION,
+            "kinds": list(chosen),
+            "random_seed": random_seed,
+        },
+        load=load,
+        score=score_served,
+        answers=_answers,
+        breakdown=_break_down,
+        secondary=_measure_trigger,
+        requires=frozenset({Need.TOOLS}) if {*chosen} & {*TOOL_KINDS} else frozenset(),
+        failure_mode=_name_fault,
+        judges_empty=True,
+        scoring="apart",
+    )
+
+
+def _answers(sample: Sample) -> tuple[str, str]:
+    expected = read_expectation(sample)
+    calls = [
+        {"name": call.name, "arguments": json.loads(call.arguments)} for call in expected.calls
+    ]
+    if expected.wanted == "call":
+        return as_text(calls), "I will not call a tool."
+    if expected.wanted == "no call":
+        return expected.right, "<tool_call>"
+    return expected.right, "???"
+
+
+def _name_fault(sample: Sample, response: Response, score: Score) -> str:
+    return score.mode or score.outcome.value
+
+
+def _break_down(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
+    """Return the percentage without a fault by kind of request and by shape of schema."""
+    found: dict[str, dict[str, list[float]]] = {KIND: {}, SHAPE: {}}
+    for sample, value in scored:
+        for key, table in found.items():
+            if key in sample.metadata:
+                table.setdefault(sample.metadata[key], []).append(value)
+    return {
+        key: {
+            name: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
+            for name, v in sorted(table.items())
+        }
+        for key, table in found.items()
+        if table
+    }
+
+
+def _measure_trigger(scored: Scored) -> Mapping[str, float]:
+    """Return precision, recall and F1 of calling where the model may choose, in points."""
+    labels = []
+    for sample, score in scored:
+        expected = read_expectation(sample)
+        if expected.auto:
+            wanted = expected.wanted == "call"
+            missed = bool(score.parts.get(CallFault.MISSED))
+            unwanted = bool(score.parts.get(CallFault.UNWANTED))
+            labels.append((wanted, not missed if wanted else unwanted))
+    found = count_trigger(labels)
+    return {
+        "trigger precision": 100.0 * found.precision,
+        "trigger recall": 100.0 * found.recall,
+        "trigger F1": 100.0 * found.f1,
+    }

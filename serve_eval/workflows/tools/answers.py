@@ -1,0 +1,90 @@
+"""Read the answers of one pass, reduced to what is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from serve_eval.evaluation.agreement.answer_pairs import read_responses, read_task
+from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.schema import Report, Response, Sample, ToolForm, Usage
+from serve_eval.scorers._call_faults import CallFault
+from serve_eval.scorers.served_call import find_faults, read_expectation
+from serve_eval.tasks._tool_calls.requests import KIND
+
+TASK = "tool_calls"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedAnswer:
+    """One answer: its request's kind, its errors, its parts, and its token counts.
+
+    `parts` are reasoning, text, and each call's name and arguments. `chose`: the model may choose
+    whether to call; `wanted`: the label says that it must.
+    """
+
+    kind: str
+    faults: tuple[CallFault, ...]
+    parts: tuple[str, ...]
+    called: bool
+    reasoned: bool
+    chose: bool
+    wanted: bool
+    usage: Usage
+
+    @property
+    def said(self) -> str:
+        """The answer for a reader, without its reasoning."""
+        return " ".join(filter(None, self.parts[1:]))
+
+
+Answers = Mapping[str, CheckedAnswer]
+"""The answers of a pass that have a score, by sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPass:
+    """A finished pass with its answers."""
+
+    form: ToolForm
+    load: int
+    report: Report
+    answers: Answers
+
+    @property
+    def name(self) -> str:
+        return f"{self.form} at {self.load}"
+
+    @property
+    def failed(self) -> int:
+        """Number of requests without an answer."""
+        return self.report.tasks[0].result.planned - len(self.answers)
+
+
+def read_pass(folder: Path, form: ToolForm, load: int, samples: Iterable[Sample]) -> ToolPass:
+    """Return a finished pass. Raises RunFolderError for files that are missing or damaged."""
+    report = read_report(folder)
+    told = read_task(folder, report, TASK)
+    known = {sample.id: sample for sample in samples}
+    answers: dict[str, CheckedAnswer] = {}
+    for prompt, response in read_responses(told):
+        if prompt in told.lines[0] and prompt in known:
+            answers.setdefault(prompt, check_answer(known[prompt], response))
+    return ToolPass(form=form, load=load, report=report, answers=answers)
+
+
+def check_answer(sample: Sample, response: Response) -> CheckedAnswer:
+    """Return an answer with its errors."""
+    expected = read_expectation(sample)
+    calls = [part for call in response.tool_calls for part in (call.name, call.arguments)]
+    return CheckedAnswer(
+        kind=sample.metadata[KIND],
+        faults=find_faults(sample, response),
+        parts=(response.reasoning or "", response.text, *calls),
+        called=bool(response.tool_calls),
+        reasoned=bool((response.reasoning or "").strip()),
+        chose=expected.auto,
+        wanted=expected.wanted == "call",
+        usage=response.usage,
+    )
