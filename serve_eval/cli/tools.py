@@ -80,7 +80,10 @@ class ToolRuleOptions:
     ] = None
     require: Annotated[
         list[str] | None,
-        Setting("Kinds that must be supported: required,regex,... Repeatable.", metavar="NAMES"),
+        Setting(
+            "Kinds that must be supported: required,regex,... or refusals. Repeatable.",
+            metavar="NAMES",
+        ),
     ] = None
 
 
@@ -137,10 +140,11 @@ def tools(
     """
     from serve_eval.errors import PlanError
     from serve_eval.tasks._tool_calls.requests import KINDS
+    from serve_eval.workflows.tools.parameters import REFUSALS
     from serve_eval.workflows.tools.story import LOADS, ToolRules, check_limits
 
-    kinds, needed = names_of(asked.kinds) or [], names_of(asked.require) or []
-    if unknown := sorted({*kinds, *needed} - {*KINDS}):
+    kinds, needed = names_of(asked.kinds) or [], names_of(rule.require) or []
+    if unknown := sorted({*kinds, *needed} - {*KINDS, REFUSALS}):
         raise PlanError(f"unknown kinds: {', '.join(unknown)}", hint=f"Known: {', '.join(KINDS)}.")
     limits = _read_limits(rule.most or ())
     check_limits(limits)

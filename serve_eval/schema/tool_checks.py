@@ -67,10 +67,13 @@ class ToolFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolProbe:
-    """A kind of request, or a parameter, with what the endpoint did with it."""
+    """A kind of request, or a field, with what the endpoint did with it.
+
+    IGNORED is a field that should be refused and was not.
+    """
 
     name: str
-    outcome: Literal["PASS", "FAIL", "UNSUPPORTED"]
+    outcome: Literal["PASS", "FAIL", "IGNORED", "UNSUPPORTED"]
     said: str
 
 

@@ -98,7 +98,8 @@ def _answers(sample: Sample) -> tuple[str, str]:
     if expected.wanted == "call":
         return as_text(calls), "I will not call a tool."
     if expected.wanted == "no call":
-        return expected.right, "<tool_call>"
+        needless = as_text([{"name": "set_timer", "arguments": {"minutes": 5}}])
+        return expected.right, needless if expected.auto else "<tool_call>"
     return expected.right, "???"
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.schema.prompt_hash import uniform
+from tests.standin.calls import ToolFaults
 
 
 class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,6 +96,8 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The shutdown of the model hangs; only SIGKILL ends the process."""
     silent_discovery: bool = False
     """A worker registers and sends no heartbeats."""
+    tools: ToolFaults = ToolFaults()
+    """Faults of tool calls, guided decoding and their streams."""
     when: Mapping[str, str | int | bool] = {}
 
     def strikes(self, after: int | None, number: int) -> bool:

@@ -29,6 +29,7 @@ from tests.standin.bodies import (
     TextChoice,
     Usage,
 )
+from tests.standin.calls import Parsed, ToolFaults, list_deltas, parse_answer
 from tests.standin.config import Worker
 from tests.standin.faults import Faults, is_at
 from tests.standin.fields import ChatCompletionRequest, CompletionRequest, Invalid, Request, parse
@@ -38,7 +39,6 @@ from tests.standin.generation import (
     fits,
     generate,
     opaque_state,
-    split_calls,
     split_thoughts,
     state_of,
     text_logprobs,
@@ -97,7 +97,7 @@ class _Worker:
         self.tensor_parallel = args.get("tensor_parallel_size") or 1
         self.transceiver = config.transceiver and not faults.no_transceiver
         self.dead = False
-        self._requests = 0
+        self._requests = self._in_flight = 0
         self._contexts = itertools.count(1)
         self._performed = Performed(config)
 
@@ -167,6 +167,7 @@ class _Worker:
 
     async def _receive(self, http: web.Request, *, chat: bool) -> web.StreamResponse:
         arrived = time.monotonic()
+        self._in_flight += 1
         try:
             raw: bytes | dict[str, Any] = await http.read()
             if http.headers.get("X-TRTLLM-Msgpack") == "1":
@@ -190,6 +191,8 @@ class _Worker:
             raise  # the client is gone
         except Exception as error:
             return json_response(400, encode(bad_request(str(error)).body))
+        finally:
+            self._in_flight -= 1
 
     def _authenticate(self, http: web.Request, request: Request) -> None:
         params = request.disaggregated_params
@@ -397,12 +400,18 @@ class _Worker:
             choices = [
                 ChatChoice(
                     index=index,
-                    message=self._message(prefix, one.text, self._calls(request, one)),
+                    message=ChatMessage(
+                        role="assistant",
+                        content=prefix + parsed.text,
+                        reasoning_content=parsed.thoughts,
+                        tool_calls=parsed.calls,
+                    ),
                     logprobs=chat_logprobs(one, request.top_logprobs) if request.logprobs else None,
-                    finish_reason="tool_calls" if self._calls(request, one) else one.finish_reason,
+                    finish_reason=parsed.finish(one, self.faults.tools),
                     stop_reason=one.stop_reason,
                 )
                 for index, one in enumerate(outputs)
+                for parsed in [self._parse(request, one)]
             ]
             return ChatAnswer(model=request.model, choices=choices, usage=usage)
         several = (
@@ -431,23 +440,21 @@ class _Worker:
             prompt_token_ids=[] if several else None,
         )
 
-    def _calls(self, request: Request, output: Output) -> list[dict[str, Any]]:
-        """Return the calls of an answer if there is a tool parser; otherwise they stay text."""
+    def _parse(self, request: Request, output: Output, *, streamed: bool = False) -> Parsed:
+        """Return an answer to a chat as the parsers split it; without them it stays text."""
         offered = (
             isinstance(request, ChatCompletionRequest)
             and request.tools
             and request.tool_choice != "none"
         )
-        parsed = offered and self.config.tool_parser and output.finish_reason == "stop"
-        return split_calls(output.text) if parsed else []
-
-    def _message(self, prefix: str, text: str, calls: list[dict[str, Any]]) -> ChatMessage:
-        if calls:
-            return ChatMessage(role="assistant", content=prefix, tool_calls=calls)
-        if not self.config.args.get("reasoning_parser"):
-            return ChatMessage(role="assistant", content=prefix + text)
-        thoughts, answer = split_thoughts(text)
-        return ChatMessage(role="assistant", content=prefix + answer, reasoning_content=thoughts)
+        return parse_answer(
+            output,
+            self.faults.tools,
+            tools=bool(offered and self.config.tool_parser),
+            reasoning=bool(self.config.args.get("reasoning_parser")),
+            in_flight=self._in_flight,
+            streamed=streamed,
+        )
 
     @staticmethod
     def _echo(request: Request, number: int) -> str:
@@ -498,15 +505,14 @@ class _Worker:
     ) -> Iterator[bytes]:
         chat = isinstance(request, ChatCompletionRequest)
         options = request.stream_options
+        counted = prompt_tokens * (2 if self.faults.tools.wrong_usage else 1)
         body = self._body(request, outputs, prompt_tokens)
         head = {"id": body.id, "object": "chat.completion.chunk" if chat else "text_completion"}
         head |= {"created": body.created, "model": body.model}
 
         def event(choice: dict[str, Any] | None, generated: int) -> bytes:
             continuous = options is not None and options.continuous_usage_stats
-            usage = (
-                _usage(prompt_tokens, outputs, generated) if choice is None or continuous else None
-            )
+            usage = _usage(counted, outputs, generated) if choice is None or continuous else None
             choices = [] if choice is None else [choice]
             shown = usage.model_dump() if usage else None
             return b"data: " + encode({**head, "choices": choices, "usage": shown}) + b"\n\n"
@@ -522,14 +528,12 @@ class _Worker:
         for index, output in enumerate(outputs):
             if prefix := self._echo(request, index // request.n):
                 yield event(_chunk(chat, index, prefix), 0)
-            if calls := self._calls(request, output):
-                told = [{"index": place, **call} for place, call in enumerate(calls)]
-                chunk = {
-                    **_chunk(True, index, ""),
-                    "delta": {"tool_calls": told},
-                    "finish_reason": "tool_calls",
-                }
-                yield event(chunk, len(output.ids))
+            parsed = self._parse(request, output, streamed=True) if chat else None
+            if parsed is not None and (parsed.calls or self.faults.tools != ToolFaults()):
+                for delta in list_deltas(parsed, self.faults.tools):
+                    yield event({**_chunk(True, index, ""), "delta": delta}, 0)
+                last = {"delta": {}, "finish_reason": parsed.finish(output, self.faults.tools)}
+                yield event({**_chunk(True, index, ""), **last}, len(output.ids))
                 continue
             shown = ""
             for text, count in output.pieces():

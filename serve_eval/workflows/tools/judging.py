@@ -39,7 +39,7 @@ def judge_passes(
             cells=(test.cell,),
             where="",
             against="threshold",
-            count=test.count,
+            count=test.errors,
             scored=test.scored,
             p=p,
             points_to=point_to(test.name),

@@ -27,7 +27,9 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
     "json_schema without a schema": {"response_format": {"type": "json_schema"}},
     "a negative temperature": {"temperature": -1.0},
 }
-"""Fields that a server must refuse: each would be ignored otherwise."""
+"""Fields that a server should refuse, since it ignores them otherwise."""
+REFUSALS = "refusals"
+"""The name under which a user requires all of them to be refused."""
 MOST_TOKENS = 64
 Ask = Callable[..., Awaitable[Response | Failure]]
 
@@ -77,7 +79,7 @@ async def _check_refusal(ask: Ask, name: str, fields: Mapping[str, Any]) -> Tool
     result = await ask(**fields)
     name = f"refused: {name}"
     if isinstance(result, Response):
-        return ToolProbe(name=name, outcome="FAIL", said="accepted and answered")
+        return ToolProbe(name=name, outcome="IGNORED", said="accepted and answered")
     if result.status is not None and result.status < 500:
         return ToolProbe(name=name, outcome="PASS", said=f"HTTP {result.status}")
     said = f"refused, but as an error of the server: {result.message}"

@@ -15,7 +15,7 @@ def list_remarks(
 ) -> Iterator[str]:
     """Yield the remarks, the most important first."""
     for name in lacking:
-        yield f"required, but not supported: {name}"
+        yield f"required, but not so: {name}"
     for one in passes:
         if one.failed:
             yield f"{one.name}: {one.failed} requests failed; they count as neither right nor wrong"

@@ -46,6 +46,7 @@ from serve_eval.workflows.tools.asking import (
 )
 from serve_eval.workflows.tools.cells import sum_up
 from serve_eval.workflows.tools.judging import find_exit_code, judge_passes
+from serve_eval.workflows.tools.parameters import REFUSALS
 from serve_eval.workflows.tools.remarks import list_remarks
 
 LOADS = (1, 8, 32, 128)
@@ -58,7 +59,7 @@ class ToolRules:
     """How the answers are judged.
 
     `limits` replaces thresholds by the name of the error. `reference` is the folder of an earlier
-    check. The kinds in `needed` must be supported.
+    check. The kinds in `needed` must be supported, and with REFUSALS, fields be refused.
     """
 
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -142,8 +143,13 @@ def _judge(
     reference = [] if rules.reference is None else _read_reference(rules.reference, prepared)
     findings = judge_passes(passes, reference, rules.limits)
     lacking = [one.name for one in asked.unsupported if one.name in rules.needed]
-    refused = [one for one in asked.parameters if one.outcome == "FAIL"]
-    failed = bool(findings or lacking or refused)
+    lacking += [
+        one.name
+        for one in asked.parameters
+        if one.outcome == "IGNORED" and REFUSALS in rules.needed
+    ]
+    failed = any(one.outcome == "FAIL" for one in asked.parameters)
+    failed |= bool(findings or lacking)
     return ToolCheck(
         schema_version=TOOLS_SCHEMA,
         model=asked.plan.model,

@@ -17,7 +17,12 @@ from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, UNDECIDED
 
 SHOWN = 64
 """Characters of an example that are shown."""
-_STYLES = {"PASS": "bold green", "FAIL": "bold red", "UNSUPPORTED": "bold yellow"}
+_STYLES = {
+    "PASS": "bold green",
+    "FAIL": "bold red",
+    "IGNORED": "bold yellow",
+    "UNSUPPORTED": "bold yellow",
+}
 
 
 def render(found: ToolCheck, out_dir: Path, console: Console) -> None:

@@ -43,7 +43,7 @@ class ThresholdTest(NamedTuple):
     name: str
     fault: str
     cell: str
-    count: int
+    errors: int
     scored: int
     p: float | None
     examples: tuple[tuple[str, str], ...]
@@ -54,7 +54,7 @@ def accuse_by_thresholds(
 ) -> list[tuple[ThresholdTest, float | None]]:
     """Return the tests that accuse, with their corrected p-values."""
     tests = [test for one in passes for test in _test_pass(one, {**THRESHOLDS, **limits})]
-    certain = [(test, None) for test in tests if test.p is None and test.count]
+    certain = [(test, None) for test in tests if test.p is None and test.errors]
     open_ones = [test for test in tests if test.p is not None]
     corrected = holm([test.p or 0.0 for test in open_ones])
     proved = [(test, p) for test, p in zip(open_ones, corrected, strict=True) if p <= alpha]

@@ -1,0 +1,106 @@
+"""Check the tool calls of a stand-in of trtllm-serve, sound or with one fault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launchers._http.server import serve_app
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import DataRoots, Limits, Plan, Spec, ToolCheck
+from serve_eval.schema.prompt_hash import prompt_sha256, uniform
+from serve_eval.tasks._tool_calls.requests import KIND
+from serve_eval.workflows.tools.story import ToolRules, check_tools
+from tests.standin.calls import ToolFaults
+from tests.standin.config import Worker
+from tests.standin.faults import Faults
+from tests.standin.model import Model, encode
+from tests.standin.worker import create
+
+MODEL_ERRORS = 0.06
+"""Share of the answers in which the model itself is wrong."""
+LATENCY_S = 0.01
+"""Pause of a server before each answer, so that requests are in flight at the same time."""
+
+
+class ToolModel(Model):
+    """Answers the set: as a model that sometimes errs, with or without thoughts.
+
+    Of the answers, `noise` are drawn again for each request.
+    """
+
+    def __init__(self, file: Path, *, seed: int, thinks: bool, noise: float = 0.0) -> None:
+        super().__init__(file, seed=seed)
+        self._thinks, self._noise, self._drawn, self._seed_of = thinks, noise, 0, seed
+
+    def answer(self, ids: Sequence[int], **more: Any) -> list[int]:
+        self._drawn += 1
+        if self._noise and uniform(f"{self._seed_of}:{self._drawn}") < self._noise:
+            more["wrong"] = True
+        found = super().answer(ids, **more)
+        if not self._thinks:
+            return found
+        thoughts = "<think>The user asks for something, and I think about which tool fits.</think>"
+        return [*encode(thoughts), *found]
+
+
+def plan_of(url: str, kinds: Sequence[str] | None, limit: int | None = None) -> Plan:
+    """Return a plan that asks the set at this address."""
+    options = {} if kinds is None else {"kinds": list(kinds)}
+    return Plan(
+        model="M",
+        launcher=Spec(name="external", options={"base_url": url}),
+        tasks=(Spec(name="tool_calls", options=options),),
+        limits=Limits(),
+        limit=limit,
+    )
+
+
+def write_tool_answers(path: Path, kinds: Sequence[str], errors: float, seed: int) -> Path:
+    """Write the answers to the whole set, of which a share is wrong."""
+    task = build_task(Spec(name="tool_calls", options={"kinds": list(kinds)}))
+    lines = []
+    for sample in task.load(DataRoots(), 1_000_000).samples:
+        right, wrong = task.answers(sample)
+        enforced = sample.metadata[KIND] not in FREE
+        wrongs = uniform(f"{seed}:{sample.id}") < errors and not enforced
+        told = {"right": wrong if wrongs else right, "wrong": right if enforced else wrong}
+        lines.append(
+            json.dumps({"sha256": prompt_sha256(sample.prompt), "probability": 1.0, **told})
+        )
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+FREE = ("auto", "no_tool", "parallel", "turns", "after_result", "thinking", "schemas")
+"""Kinds in which the model may choose to call."""
+
+
+async def check_standin(
+    out_dir: Path,
+    answers: Path,
+    faults: Mapping[str, Any] | None = None,
+    *,
+    kinds: Sequence[str] | None = None,
+    loads: Sequence[int] = (1, 8, 32),
+    limit: int | None = None,
+    seed: int = 0,
+    thinks: bool = False,
+    noise: float = 0.0,
+    reference: Path | None = None,
+) -> ToolCheck:
+    """Check a server whose model gives the answers of a file, and return the result."""
+    args = {"tool_parser": "qwen3", **({"reasoning_parser": "qwen3"} if thinks else {})}
+    config = Worker(model="M", host="127.0.0.1", port=0, args=args, tool_parser="qwen3")
+    model = ToolModel(answers, seed=seed, thinks=thinks, noise=noise)
+    broken = Faults(tools=ToolFaults(**(faults or {})), latency_s=LATENCY_S)
+    async with serve_app(create(config, model, broken, "main")) as url:
+        return await check_tools(
+            plan_of(url, kinds, limit),
+            out_dir,
+            loads,
+            rules=ToolRules(reference=reference),
+            environ={},
+        )
