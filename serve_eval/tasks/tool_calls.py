@@ -86,7 +86,7 @@ def task(
         requires=frozenset({Need.TOOLS}) if {*chosen} & {*TOOL_KINDS} else frozenset(),
         failure_mode=_name_fault,
         judges_empty=True,
-        scoring="apart",
+        scoring="inline",
     )
 
 

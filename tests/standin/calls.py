@@ -88,7 +88,7 @@ def _damage(call: dict[str, Any], faults: ToolFaults, *, broken: bool) -> None:
         call["id"] = "chatcmpl-tool"
     if faults.forgets_arguments:
         kept = list(json.loads(function["arguments"]).items())[:1]
-        function["arguments"] = json.dumps(dict(kept))
+        function["arguments"] = json.dumps(dict(kept), ensure_ascii=False)
     if broken:
         function["arguments"] = function["arguments"].replace(":", "", 1)[:-1]
 

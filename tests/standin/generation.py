@@ -125,7 +125,10 @@ def split_calls(text: str) -> list[dict[str, Any]]:
     """Return the calls that a model wrote, as a tool parser finds them."""
     try:
         written = json.loads(text)["tool_calls"]
-        named = [(call["name"], json.dumps(call.get("arguments", {}))) for call in written]
+        named = [
+            (call["name"], json.dumps(call.get("arguments", {}), ensure_ascii=False))
+            for call in written
+        ]
     except (ValueError, TypeError, KeyError):
         return []
     return [

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 from aiohttp import web
@@ -97,7 +98,10 @@ class _Worker:
         self.tensor_parallel = args.get("tensor_parallel_size") or 1
         self.transceiver = config.transceiver and not faults.no_transceiver
         self.dead = False
-        self._requests = self._in_flight = 0
+        self._requests = 0
+        # A client on the same cores is too slow to keep requests waiting; its connections show how
+        # many it would send at a time.
+        self._connections: WeakSet[asyncio.BaseTransport] = WeakSet()
         self._contexts = itertools.count(1)
         self._performed = Performed(config)
 
@@ -167,7 +171,8 @@ class _Worker:
 
     async def _receive(self, http: web.Request, *, chat: bool) -> web.StreamResponse:
         arrived = time.monotonic()
-        self._in_flight += 1
+        if http.transport is not None:
+            self._connections.add(http.transport)
         try:
             raw: bytes | dict[str, Any] = await http.read()
             if http.headers.get("X-TRTLLM-Msgpack") == "1":
@@ -191,8 +196,6 @@ class _Worker:
             raise  # the client is gone
         except Exception as error:
             return json_response(400, encode(bad_request(str(error)).body))
-        finally:
-            self._in_flight -= 1
 
     def _authenticate(self, http: web.Request, request: Request) -> None:
         params = request.disaggregated_params
@@ -452,7 +455,7 @@ class _Worker:
             self.faults.tools,
             tools=bool(offered and self.config.tool_parser),
             reasoning=bool(self.config.args.get("reasoning_parser")),
-            in_flight=self._in_flight,
+            in_flight=sum(not one.is_closing() for one in self._connections),
             streamed=streamed,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -24,6 +25,7 @@ from serve_eval.schema import (
     Score,
     Spec,
     Task,
+    ToolCall,
 )
 from tests.tasks.made_data import NAMES, spec_of
 
@@ -41,13 +43,25 @@ def loaded(request: pytest.FixtureRequest, data_root: Path) -> tuple[Task, Datas
     return task, task.load(DataRoots(roots=(data_root,)), task.hypothesis.num_samples)
 
 
+def _read_calls(sample: Sample, text: str) -> Response | None:
+    """Return a text with calls as a server does whose request offers tools."""
+    fields = {} if sample.override is None else sample.override.extra
+    if "tools" not in fields or fields.get("tool_choice") == "none" or text[:1] != "{":
+        return None
+    calls = tuple(
+        ToolCall(call["name"], json.dumps(call["arguments"]))
+        for call in json.loads(text)["tool_calls"]
+    )
+    return Response(text="", finish_reason="tool_calls", tool_calls=calls)
+
+
 def _response(task: Task, sample: Sample, text: str, ended: ExitReason) -> Response:
     """Return the response for an answer of `task.answers`.
 
     If the task finds a program in it, the response has a result. The tests of the task check what
     running it really gives.
     """
-    response = Response(text=text, finish_reason="stop")
+    response = _read_calls(sample, text) or Response(text=text, finish_reason="stop")
     if task.program is not None:
         assert task.program(sample, response) is not None
         return msgspec.structs.replace(response, ran=ExecutionResult(ended=ended, exit=None))

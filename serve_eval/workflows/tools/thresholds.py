@@ -41,7 +41,6 @@ class ThresholdTest(NamedTuple):
     """The errors of one kind in one pass. Without a `p`, one error is enough."""
 
     name: str
-    fault: str
     cell: str
     errors: int
     scored: int
@@ -65,17 +64,17 @@ def _test_pass(one: ToolPass, limits: Mapping[str, float]) -> Iterator[Threshold
     everything = dict(one.answers)
     for fault in (*OF_SERVER, *limits):
         limit = None if fault in OF_SERVER and fault not in limits else limits[fault]
-        yield _test(one, fault, fault, everything, (CallFault(fault),), limit)
+        name = CallFault(fault).value
+        yield _test(one, name, everything, (CallFault(fault),), limit)
     for kind, faults in ENFORCED.items():
         here = {prompt: a for prompt, a in everything.items() if a.kind == kind}
         if here:
-            yield _test(one, f"{kind} not enforced", faults[0], here, faults, ENFORCED_SHARE)
+            yield _test(one, f"{kind} not enforced", here, faults, ENFORCED_SHARE)
 
 
 def _test(
     one: ToolPass,
     name: str,
-    fault: str,
     answers: Mapping[str, CheckedAnswer],
     faults: tuple[CallFault, ...],
     limit: float | None,
@@ -83,7 +82,7 @@ def _test(
     bad = [prompt for prompt, a in answers.items() if set(faults) & set(a.faults)]
     p = None if limit is None else binomial_tail(len(bad), len(answers), limit)
     examples = tuple((prompt, answers[prompt].said) for prompt in bad[:2])
-    return ThresholdTest(name, fault, one.name, len(bad), len(answers), p, examples)
+    return ThresholdTest(name, one.name, len(bad), len(answers), p, examples)
 
 
 def point_to(name: str) -> str:

@@ -21,8 +21,6 @@ from tests.standin.worker import create
 
 MODEL_ERRORS = 0.06
 """Share of the answers in which the model itself is wrong."""
-LATENCY_S = 0.01
-"""Pause of a server before each answer, so that requests are in flight at the same time."""
 
 
 class ToolModel(Model):
@@ -95,7 +93,7 @@ async def check_standin(
     args = {"tool_parser": "qwen3", **({"reasoning_parser": "qwen3"} if thinks else {})}
     config = Worker(model="M", host="127.0.0.1", port=0, args=args, tool_parser="qwen3")
     model = ToolModel(answers, seed=seed, thinks=thinks, noise=noise)
-    broken = Faults(tools=ToolFaults(**(faults or {})), latency_s=LATENCY_S)
+    broken = Faults(tools=ToolFaults(**(faults or {})))
     async with serve_app(create(config, model, broken, "main")) as url:
         return await check_tools(
             plan_of(url, kinds, limit),
