@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TriggerCounts:
-    """Choices by what was wanted and what was done: yes for yes, yes for no, no for yes."""
+    """Numbers of calls: those that were wanted, those that were not, and those that are missing."""
 
     right: int
     unwanted: int

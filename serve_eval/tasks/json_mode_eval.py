@@ -31,7 +31,8 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.scorers.json_schema import check_schema, exact_match
+from serve_eval.scorers._validation import check_schema
+from serve_eval.scorers.json_schema import exact_match
 from serve_eval.tasks._options import NumSamples, RandomSeed
 from serve_eval.tasks._order import shuffle
 

@@ -29,7 +29,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers._call_faults import CallFault
-from serve_eval.scorers.served_call import read_expectation, score_served
+from serve_eval.scorers._served_call import read_expectation, score_served
 from serve_eval.scorers.tool_call import as_text
 from serve_eval.stats.trigger import count_trigger
 from serve_eval.tasks._options import NumSamples, RandomSeed

@@ -18,7 +18,8 @@ from jsonschema.validators import validator_for
 from serve_eval.errors import DatasetError
 from serve_eval.schema import Response
 from serve_eval.scorers import json_schema
-from serve_eval.scorers.json_schema import VALID, check_schema, exact_match
+from serve_eval.scorers._validation import check_schema
+from serve_eval.scorers.json_schema import VALID, exact_match
 from tests.oracle._schema_runs import run_of_json, run_of_tools
 from tests.oracle._schemas import broken, changed, made, values, without_target
 from tests.oracle._shared import shared

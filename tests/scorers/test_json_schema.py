@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import DatasetError
 from serve_eval.schema import Outcome
-from serve_eval.scorers.json_schema import check_schema, exact_match
+from serve_eval.scorers._validation import check_schema
+from serve_eval.scorers.json_schema import exact_match
 
 SCHEMA = json.dumps(
     {

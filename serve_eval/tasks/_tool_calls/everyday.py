@@ -26,30 +26,30 @@ def call_of(name: str, arguments: Mapping[str, Any]) -> ToolCall:
     return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
 
 
-def _weather(rng: random.Random) -> Wish:
+def _wish_weather(rng: random.Random) -> Wish:
     city, days = rng.choice(CITIES), rng.randint(2, 9)
     text = f"get the weather forecast for {city} for {days} days"
     return Wish(text, call_of("get_weather", {"city": city, "days": days}))
 
 
-def _mail(rng: random.Random) -> Wish:
+def _wish_mail(rng: random.Random) -> Wish:
     name, subject = rng.choice(NAMES), rng.choice(("lunch", "the report", "train times"))
     text = f"send a mail to {name} with the subject '{subject}'"
     return Wish(text, call_of("send_mail", {"to": name, "subject": subject}))
 
 
-def _room(rng: random.Random) -> Wish:
+def _wish_room(rng: random.Random) -> Wish:
     room, people = rng.choice(("blue", "green", "attic")), rng.randint(2, 12)
     text = f"book the {room} room for {people} people"
     return Wish(text, call_of("book_room", {"room": room, "people": people}))
 
 
-def _timer(rng: random.Random) -> Wish:
+def _wish_timer(rng: random.Random) -> Wish:
     minutes = rng.randint(2, 59)
     return Wish(f"set a timer of {minutes} minutes", call_of("set_timer", {"minutes": minutes}))
 
 
-def _stock(rng: random.Random) -> Wish:
+def _wish_stock(rng: random.Random) -> Wish:
     item = rng.choice(("bolts", "lamps", "chairs", "batteries"))
     return Wish(f"look up how many {item} are in stock", call_of("count_stock", {"item": item}))
 
@@ -60,12 +60,12 @@ TOOLS: Mapping[str, tuple[str, Schema, Callable[[random.Random], Wish]]] = {
     "get_weather": (
         "Weather forecast for a city.",
         build_object({"city": TEXT, "days": WHOLE}),
-        _weather,
+        _wish_weather,
     ),
-    "send_mail": ("Send a mail.", build_object({"to": TEXT, "subject": TEXT}), _mail),
-    "book_room": ("Book a room.", build_object({"room": _ROOM, "people": WHOLE}), _room),
-    "set_timer": ("Set a kitchen timer.", build_object({"minutes": _MINUTES}), _timer),
-    "count_stock": ("Count an item in the stock.", build_object({"item": TEXT}), _stock),
+    "send_mail": ("Send a mail.", build_object({"to": TEXT, "subject": TEXT}), _wish_mail),
+    "book_room": ("Book a room.", build_object({"room": _ROOM, "people": WHOLE}), _wish_room),
+    "set_timer": ("Set a kitchen timer.", build_object({"minutes": _MINUTES}), _wish_timer),
+    "count_stock": ("Count an item in the stock.", build_object({"item": TEXT}), _wish_stock),
 }
 """The description, the schema and the wishes of each tool, by its name."""
 

@@ -24,14 +24,14 @@ def build_object(properties: Mapping[str, Schema], *required: str, **more: Any) 
     return {"type": "object", "properties": dict(properties), "required": needed, **more}
 
 
-def _nested(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+def _build_nested(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     person = build_object({"name": TEXT, "age": WHOLE})
     order = build_object({"buyer": person, "items": {"type": "array", "items": person}})
     people = [{"name": rng.choice(WORDS), "age": rng.randint(1, 99)} for _ in range(3)]
     return order, {"buyer": people[0], "items": people[1:]}
 
 
-def _defs(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+def _build_defs(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     """Put definitions within definitions."""
     point = build_object({"x": {"$ref": "#/$defs/number"}, "y": {"$ref": "#/$defs/number"}})
     line = build_object({"from": {"$ref": "#/$defs/point"}, "to": {"$ref": "#/$defs/point"}})
@@ -41,7 +41,7 @@ def _defs(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     return schema, {"line": {"from": ends[0], "to": ends[1]}}
 
 
-def _refs(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+def _build_refs(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     """Refer to the schema of a tree from within."""
     node = build_object(
         {"label": TEXT, "children": {"type": "array", "items": {"$ref": "#/$defs/node"}}}
@@ -52,7 +52,7 @@ def _refs(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     return schema, {"tree": {"label": rng.choice(WORDS), "children": [inner, leaf]}}
 
 
-def _any_of(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+def _build_any_of(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     card = build_object({"kind": {"const": "card"}, "digits": TEXT}, additionalProperties=False)
     cash = build_object({"kind": {"const": "cash"}, "coins": WHOLE}, additionalProperties=False)
     schema = build_object(
@@ -63,7 +63,7 @@ def _any_of(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     return schema, {"pay": {"kind": "card", "digits": "4242"}, "note": rng.choice(WORDS)}
 
 
-def _enums(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+def _build_enums(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     sizes, levels = ["s", "m", "x large"], [1, 2, 3]
     flags: list[Any] = [True, None, "maybe"]
     schema = build_object(
@@ -77,7 +77,7 @@ def _enums(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     return schema, found
 
 
-def _ranges(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+def _build_ranges(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     properties: dict[str, Schema] = {
         "hour": {"type": "integer", "minimum": 0, "maximum": 23},
         "share": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
@@ -98,7 +98,7 @@ def _ranges(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     return build_object(properties), found
 
 
-def _closed(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+def _build_closed(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     """Forbid further fields in one object, and give those of another a type."""
     limits: Schema = {"type": "object", "additionalProperties": WHOLE}
     schema = build_object(
@@ -111,24 +111,24 @@ def _closed(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     return schema, {"title": rng.choice(WORDS), "limits": limited}
 
 
-def _unicode(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+def _build_unicode(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     schema = build_object({"größe": WHOLE, "город": TEXT, "名前": TEXT})
     chosen = rng.sample(FOREIGN, 2)
     return schema, {"größe": rng.randint(1, 99), "город": chosen[0], "名前": chosen[1]}
 
 
-def _escaped(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+def _build_escaped(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     """Use names and values that JSON must escape, or that hold the signs of JSON."""
     names = ('say "hi"', "a\\b", "x.y/z", "{curly}")
     values = ('she said "no"', "line one\nline two", "C:\\temp\\new", '{"a": [1, 2]}', "tab\there")
     return build_object(dict.fromkeys(names, TEXT)), {name: rng.choice(values) for name in names}
 
 
-def _empty(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+def _build_empty(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     return {"type": "object", "properties": {}, "additionalProperties": False}, {}
 
 
-def _large(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+def _build_large(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     properties: dict[str, Schema] = {}
     for i in range(WIDTH):
         kind = rng.choice(("string", "integer", "boolean"))
@@ -142,7 +142,7 @@ def _large(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     return build_object(properties, *needed), found
 
 
-def _deep(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
+def _build_deep(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
     schema, found = build_object({"leaf": TEXT}), {"leaf": rng.choice(WORDS)}
     for level in range(DEPTH):
         schema = build_object({f"level{level}": schema}, additionalProperties=False)
@@ -151,16 +151,16 @@ def _deep(rng: random.Random) -> tuple[Schema, dict[str, Any]]:
 
 
 SHAPES: Mapping[str, Shape] = {
-    "nested objects": _nested,
-    "nested $defs": _defs,
-    "recursive $ref": _refs,
-    "anyOf": _any_of,
-    "enum": _enums,
-    "ranges": _ranges,
-    "additionalProperties": _closed,
-    "unicode keys": _unicode,
-    "escaped keys": _escaped,
-    "empty object": _empty,
-    "large": _large,
-    "deep": _deep,
+    "nested objects": _build_nested,
+    "nested $defs": _build_defs,
+    "recursive $ref": _build_refs,
+    "anyOf": _build_any_of,
+    "enum": _build_enums,
+    "ranges": _build_ranges,
+    "additionalProperties": _build_closed,
+    "unicode keys": _build_unicode,
+    "escaped keys": _build_escaped,
+    "empty object": _build_empty,
+    "large": _build_large,
+    "deep": _build_deep,
 }

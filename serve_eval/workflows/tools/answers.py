@@ -10,7 +10,7 @@ from serve_eval.evaluation.agreement.answer_pairs import read_responses, read_ta
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.schema import Report, Response, Sample, ToolForm, Usage
 from serve_eval.scorers._call_faults import CallFault
-from serve_eval.scorers.served_call import find_faults, read_expectation
+from serve_eval.scorers._served_call import find_faults, read_expectation
 from serve_eval.tasks._tool_calls.requests import KIND
 
 TASK = "tool_calls"

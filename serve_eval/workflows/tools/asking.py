@@ -47,7 +47,7 @@ async def prepare_set(
 ) -> tuple[Plan, PreparedTask]:
     """Return the plan that the passes vary, and the task.
 
-    The task requires no ability: an endpoint that answers badly is asked all the same.
+    The task requires no ability, so that an endpoint that answers badly is asked too.
     """
     first = out_dir / name_folder(FORMS[0], loads[0])
     plan, [prepared] = await prepare_passes(plan, out_dir, first, environ, ALL)

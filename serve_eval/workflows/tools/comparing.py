@@ -29,7 +29,7 @@ POINTS: Mapping[str, str] = {
 }
 
 
-class Comparison(NamedTuple):
+class PassComparison(NamedTuple):
     """Answers that got worse and better from one pass to another. Without a `p`, one is enough."""
 
     name: str
@@ -46,7 +46,9 @@ Sides = Sequence[tuple[str, CheckedAnswer, CheckedAnswer]]
 """The requests that both passes answered, with both answers."""
 
 
-def compare_passes(base: ToolPass, other: ToolPass, against: ToolAgainst) -> Iterator[Comparison]:
+def compare_passes(
+    base: ToolPass, other: ToolPass, against: ToolAgainst
+) -> Iterator[PassComparison]:
     """Yield the comparisons of a pass with one that it should equal."""
     sides = [
         (prompt, base.answers[prompt], answer)
@@ -78,7 +80,7 @@ def is_shorter(one: CheckedAnswer, other: CheckedAnswer) -> bool:
     return all(b.startswith(a) for a, b in zip(padded, other.parts, strict=True))
 
 
-def find_unthinking(one: ToolPass) -> Comparison | None:
+def find_unthinking(one: ToolPass) -> PassComparison | None:
     """Return that a pass shows thoughts before texts and never before calls, if it does."""
     free = {prompt: answer for prompt, answer in one.answers.items() if answer.chose}
     called = {prompt: answer for prompt, answer in free.items() if answer.called}
@@ -89,25 +91,25 @@ def find_unthinking(one: ToolPass) -> Comparison | None:
         return None
     examples = tuple((prompt, answer.said) for prompt, answer in list(called.items())[:2])
     count = len(called)
-    return Comparison(LOST_REASONING, one.name, "itself", count, 0, count, None, examples)
+    return PassComparison(LOST_REASONING, one.name, "itself", count, 0, count, None, examples)
 
 
 def _compare(
     name: str, other: ToolPass, against: ToolAgainst, worse: Sides, better: Sides, paired: int
-) -> Comparison:
+) -> PassComparison:
     p = mcnemar(len(worse), len(better)).p_exact_two_sided
     examples = tuple((prompt, answer.said) for prompt, _, answer in worse[:2])
     counts = (len(worse), len(better), paired)
-    return Comparison(name, other.name, against, *counts, p, examples)
+    return PassComparison(name, other.name, against, *counts, p, examples)
 
 
 def _count_differences(
     name: str, other: ToolPass, against: ToolAgainst, found: Sides, paired: int
-) -> Comparison:
+) -> PassComparison:
     examples = tuple(
         (prompt, f"{_count(before)}, then {_count(after)}") for prompt, before, after in found[:2]
     )
-    return Comparison(name, other.name, against, len(found), 0, paired, None, examples)
+    return PassComparison(name, other.name, against, len(found), 0, paired, None, examples)
 
 
 def _count(answer: CheckedAnswer) -> str:

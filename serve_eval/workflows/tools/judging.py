@@ -17,7 +17,7 @@ from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, UNDECIDED
 from serve_eval.workflows.tools.answers import ToolPass
 from serve_eval.workflows.tools.comparing import (
     POINTS,
-    Comparison,
+    PassComparison,
     compare_passes,
     find_unthinking,
 )
@@ -66,7 +66,7 @@ def judge_passes(
 
 def _list_comparisons(
     passes: Sequence[ToolPass], reference: Sequence[ToolPass]
-) -> Iterator[Comparison]:
+) -> Iterator[PassComparison]:
     known = {(one.form, one.load): one for one in passes}
     lowest = min(one.load for one in passes)
     earlier = {(one.form, one.load): one for one in reference}
@@ -83,8 +83,8 @@ def _list_comparisons(
 
 
 def _accuse_by_comparisons(
-    tests: Sequence[Comparison],
-) -> list[tuple[Comparison, float | None]]:
+    tests: Sequence[PassComparison],
+) -> list[tuple[PassComparison, float | None]]:
     """Return the comparisons that accuse, with their corrected p-values.
 
     A test that cannot reach the level, with so few answers that changed at all, is left out of the

@@ -31,7 +31,7 @@ def list_remarks(
 
 
 def _compare_forms(passes: Sequence[ToolPass]) -> Iterator[str]:
-    """Yield how many streamed answers differ from the whole ones, beside chance."""
+    """Yield how many streamed answers differ from the whole ones."""
     known = {(one.form, one.load): one.answers for one in passes}
     for form, load in known:
         if form == "stream" and ("whole", load) in known:

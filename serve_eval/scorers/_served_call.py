@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct
 from serve_eval.schema import Outcome, Response, Sample, Score, ToolCall
 from serve_eval.scorers._call_faults import CallFault
 from serve_eval.scorers._json import same
-from serve_eval.scorers.json_schema import is_valid
+from serve_eval.scorers._validation import is_valid
 
 Wanted = Literal["call", "no call", "json", "text"]
 
@@ -25,7 +25,7 @@ MARKUP = re.compile(
 )
 """Marks of the call formats and chat templates of common models."""
 TOKENS_OF_A_CALL = 32
-"""Tokens of marks that an answer, or a call, may take besides what is shown."""
+"""Tokens of marks that an answer, or a call, may take and that nobody sees."""
 REPLACED = "\N{REPLACEMENT CHARACTER}"
 CALLED = ("tool_calls", "function_call")
 
