@@ -50,6 +50,7 @@ class ToolSetOptions:
     ] = None
     limit: shared.Limit = None
     seed: shared.Seed = None
+    settings: shared.Set = None
     loads: Annotated[
         str | None,
         Setting(

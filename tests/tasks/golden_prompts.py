@@ -103,6 +103,7 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
         {"max_input_tokens": 12000},
         {"random_seed": 1},
     ],
+    "tool_calls": [{"kinds": ["regex", "structural_tag"]}, {"random_seed": 1}],
     "word_problems": [
         {"num_fewshot": 3},
         {"apply_chat_template": True},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from serve_eval.schema import ToolCell, ToolCheck, ToolFinding, ToolProbe
 from serve_eval.scorers._call_faults import CallFault
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, UNDECIDED
 
-SHOWN = 64
-"""Characters of an example that are shown."""
+SHOWN, MOST = 56, 160
+"""Characters of an example, and of a reply, that are shown."""
+INDENT = 13
+"""Width of the column with the outcomes."""
 _STYLES = {
     "PASS": "bold green",
     "FAIL": "bold red",
@@ -44,8 +47,11 @@ def render(found: ToolCheck, out_dir: Path, console: Console) -> None:
 
 def _show_probes(rows: Sequence[ToolProbe], console: Console) -> None:
     for row in rows:
-        line = Text(f"{row.outcome:<11}", style=_STYLES[row.outcome])
-        console.print(line + Text(f"  {row.name}: {clean(row.said[:120])}", style=""))
+        said = " ".join(clean(f"{row.name}: {row.said[:MOST]}").split())
+        first, *more = textwrap.wrap(said, max(20, console.width - INDENT))
+        console.print(Text(f"{row.outcome:<{INDENT}}", style=_STYLES[row.outcome]) + Text(first))
+        for line in more:
+            console.print(Text(" " * INDENT + line))
 
 
 def _show_cells(cells: Sequence[ToolCell], console: Console) -> None:
@@ -100,8 +106,8 @@ def _shorten(one: ToolCell) -> str:
 
 
 def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
-    cells = [[Text(clean(cell)) for cell in row] for row in rows]
-    console.print(*fit_tables(names, cells, console.width), sep="\n\n")
+    cells = [[*(Text(clean(cell)) for cell in row), Text()] for row in rows]
+    console.print(*fit_tables((*names, ""), cells, console.width), sep="\n\n")
 
 
 def describe_finding(one: ToolFinding) -> Iterator[str]:
