@@ -15,17 +15,26 @@ from hypothesis import strategies as st
 from launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
-from serve_eval.client.wire_format.calls import ToolCalls
+from serve_eval.client.wire_format.calls import (
+    BAD_INDEX,
+    NO_ID,
+    NO_NAME,
+    REPEATED_ID,
+    SHARED_INDEX,
+    ToolCalls,
+)
 from serve_eval.client.wire_format.stream import StreamedAnswer
 from serve_eval.evaluation.results.accumulator import score_response
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.schema import (
+    CallMessage,
     Endpoint,
     Limits,
     Message,
     Outcome,
     Request,
     Response,
+    ResultMessage,
     SamplingParams,
     Score,
     ToolCall,
@@ -208,3 +217,50 @@ def test_a_piece_that_is_no_call_hides_none_behind_it() -> None:
         ]
     )
     assert calls.whole() == (PARIS, LYON)
+
+
+def _piece(index: int | None, one_id: str | None, name: str | None = "weather") -> dict[str, Any]:
+    told = {"index": index, "id": one_id, "function": {"name": name, "arguments": "{}"}}
+    return {key: value for key, value in told.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "streamed", "faults"),
+    [
+        ([_piece(0, "a"), _piece(1, "b")], True, ()),
+        ([_piece(0, "a"), _piece(0, None, None)], True, ()),
+        ([_piece(None, "a"), _piece(None, "b")], False, ()),
+        ([_piece(None, "a")], True, (BAD_INDEX,)),
+        ([_piece(1, "a")], True, (BAD_INDEX,)),
+        ([_piece(0, "a"), _piece(0, "b")], True, (SHARED_INDEX,)),
+        ([_piece(0, "a"), _piece(1, "a")], True, (REPEATED_ID,)),
+        ([_piece(0, None)], True, (NO_ID,)),
+        ([_piece(0, "a", None)], True, (NO_NAME,)),
+    ],
+)
+def test_faults_in_the_frame_of_calls_are_told(
+    pieces: list[Any], streamed: bool, faults: tuple[str, ...]
+) -> None:
+    calls = ToolCalls(streamed=streamed)
+    for piece in pieces:
+        calls.add([piece])
+    assert calls.faults() == faults
+
+
+def test_turns_with_calls_and_results_are_sent_as_openai_has_them() -> None:
+    turns = (
+        Message(role="user", content="Weather?"),
+        CallMessage(role="assistant", content="", tool_calls=(PARIS,), call_ids=("c1",)),
+        ResultMessage(role="tool", content="sunny", call_id="c1"),
+    )
+    request = Request(sample_id="1", prompt=turns, sampling=SamplingParams(max_tokens=5))
+    [user, call, result] = json.loads(wire.encode(request, "m"))["messages"]
+    assert user == {"role": "user", "content": "Weather?"}
+    assert call["tool_calls"] == [
+        {
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "weather", "arguments": PARIS.arguments},
+        }
+    ]
+    assert (result["tool_call_id"], result["content"]) == ("c1", "sunny")

@@ -26,7 +26,7 @@ class ToolFaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leaves_markup: bool = False
     """The parser does not find the end of a call: all of it stays in the text."""
     breaks_json_above: int | None = None
-    """With more requests in flight, JSON loses a sign."""
+    """With more open connections, JSON loses a sign."""
     loses_reasoning: bool = False
     """Thoughts vanish if a call follows."""
     one_index: bool = False

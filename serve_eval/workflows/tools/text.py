@@ -18,6 +18,8 @@ from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, UNDECIDED
 
 SHOWN, MOST = 56, 160
 """Characters of an example, and of a reply, that are shown."""
+TINY = 1e-12
+"""Smallest p-value that is printed."""
 INDENT = 13
 """Width of the column with the outcomes."""
 _STYLES = {
@@ -39,10 +41,18 @@ def render(found: ToolCheck, out_dir: Path, console: Console) -> None:
     _show_faults(found.cells, console)
     for one in found.findings:
         for line in describe_finding(one):
-            say(console, line)
+            _say_wrapped(line, console)
     for line in found.remarks:
-        say(console, f"note: {line}")
+        _say_wrapped(f"note: {line}", console)
     _show_end(found, out_dir, console)
+
+
+def _say_wrapped(line: str, console: Console) -> None:
+    """Print a line, with the rest of a long one indented below."""
+    begin = " " * (len(line) - len(line.lstrip()))
+    width = max(20, console.width)
+    for part in textwrap.wrap(line, width, initial_indent="", subsequent_indent=f"{begin}  "):
+        say(console, part)
 
 
 def _show_probes(rows: Sequence[ToolProbe], console: Console) -> None:
@@ -119,7 +129,10 @@ def describe_finding(one: ToolFinding) -> Iterator[str]:
         "reference": "more than in the reference",
         "itself": "never before a call, and before nearly every text",
     }[one.against]
-    proof = f"{against}, p = {one.p:.1g}" if one.p is not None else "which no model can cause"
+    if one.p is not None:
+        proof = f"{against}, p {f'= {one.p:.1g}' if one.p >= TINY else f'< {TINY:g}'}"
+    else:
+        proof = against if one.against == "itself" else "and a model cannot cause one"
     yield f"FAIL  {one.fault} {one.where}: {one.count} of {one.scored}, {proof}"
     yield f"  {one.points_to}"
     for sample, said in one.examples:

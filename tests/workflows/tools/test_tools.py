@@ -108,7 +108,8 @@ async def _check_saved(out: Path, saved: Any) -> None:
 def test_a_fault_of_a_parser_or_a_stream_is_named(
     tmp_path: Path, answers: Path, faults: dict[str, Any], thinks: bool, named: dict[str, str]
 ) -> None:
-    found = _check(tmp_path / "out", answers, faults, thinks=thinks)
+    kinds = ("auto", "no_tool", "parallel") if thinks else SOME
+    found = _check(tmp_path / "out", answers, faults, thinks=thinks, kinds=kinds)
     assert found.exit_code == FAIL
     assert named.items() <= _name(found).items()
 
