@@ -49,8 +49,8 @@ def _say_cochran(passes: Sequence[ToolPass]) -> Iterator[str]:
         found = instability([[float(not a[p].faults) for p in prompts] for a in here])
         if found.cochran_q is not None and found.p is not None:
             yield (
-                f"{form}: Cochran's Q over the loads: {found.cochran_q:.1f} with {found.df} degrees"
-                f" of freedom, p = {found.p:.2g}"
+                f"Cochran's Q over the loads, {form}: {found.cochran_q:.1f}, {found.df} degrees of"
+                f" freedom, p = {found.p:.1g}"
             )
 
 

@@ -16,7 +16,7 @@ from serve_eval.schema import ToolCell, ToolCheck, ToolFinding, ToolProbe
 from serve_eval.scorers._call_faults import CallFault
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, UNDECIDED
 
-SHOWN, MOST = 56, 160
+SHOWN, MOST = 48, 160
 """Characters of an example, and of a reply, that are shown."""
 TINY = 1e-12
 """Smallest p-value that is printed."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from aiohttp import web
+
 from launchers._http.server import serve_app
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Limits, Plan, Spec, ToolCheck
@@ -31,11 +33,12 @@ class ToolModel(Model):
 
     def __init__(self, file: Path, *, seed: int, thinks: bool, noise: float = 0.0) -> None:
         super().__init__(file, seed=seed)
-        self._thinks, self._noise, self._drawn, self._seed_of = thinks, noise, 0, seed
+        self._thinks, self._noise, self._seed_of = thinks, noise, seed
+        self.answered = 0
 
     def answer(self, ids: Sequence[int], **more: Any) -> list[int]:
-        self._drawn += 1
-        if self._noise and uniform(f"{self._seed_of}:{self._drawn}") < self._noise:
+        self.answered += 1
+        if self._noise and uniform(f"{self._seed_of}:{self.answered}") < self._noise:
             more["wrong"] = True
         found = super().answer(ids, **more)
         if not self._thinks:
@@ -76,6 +79,15 @@ FREE = ("auto", "no_tool", "parallel", "turns", "after_result", "thinking", "sch
 """Kinds in which the model may choose to call."""
 
 
+def create_standin(
+    model: Model, faults: Mapping[str, Any] | None = None, *, thinks: bool = False
+) -> web.Application:
+    """Return a server with parsers for tool calls and, if the model thinks, for thoughts."""
+    args = {"tool_parser": "qwen3", **({"reasoning_parser": "qwen3"} if thinks else {})}
+    config = Worker(model="M", host="127.0.0.1", port=0, args=args, tool_parser="qwen3")
+    return create(config, model, Faults(tools=ToolFaults(**(faults or {}))), "main")
+
+
 async def check_standin(
     out_dir: Path,
     answers: Path,
@@ -90,11 +102,8 @@ async def check_standin(
     reference: Path | None = None,
 ) -> ToolCheck:
     """Check a server whose model gives the answers of a file, and return the result."""
-    args = {"tool_parser": "qwen3", **({"reasoning_parser": "qwen3"} if thinks else {})}
-    config = Worker(model="M", host="127.0.0.1", port=0, args=args, tool_parser="qwen3")
     model = ToolModel(answers, seed=seed, thinks=thinks, noise=noise)
-    broken = Faults(tools=ToolFaults(**(faults or {})))
-    async with serve_app(create(config, model, broken, "main")) as url:
+    async with serve_app(create_standin(model, faults, thinks=thinks)) as url:
         return await check_tools(
             plan_of(url, kinds, limit),
             out_dir,

@@ -19,11 +19,18 @@ from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.tools.junit import write_junit
 from serve_eval.workflows.tools.story import check_limits
 from serve_eval.workflows.tools.text import render
-from tests.workflows.tools.on_standin import check_standin, write_tool_answers
+from tests.cli.command import serve_eval
+from tests.scripted_server import serve_in_thread
+from tests.workflows.tools.on_standin import (
+    ToolModel,
+    check_standin,
+    create_standin,
+    write_tool_answers,
+)
 
 SOME = ("auto", "no_tool", "parallel", "json_schema")
 """Kinds that show every fault."""
-LIMIT = 40
+LIMIT = 32
 
 
 @pytest.fixture(scope="module")
@@ -64,22 +71,23 @@ def test_a_sound_server_is_not_accused_and_serves_as_a_reference(
         _check(tmp_path / "c", answers, limit=LIMIT - 1, reference=tmp_path / "a")
 
 
-def test_a_finished_check_is_not_asked_again(tmp_path: Path, answers: Path) -> None:
-    first = _check(tmp_path / "out", answers, limit=20)
-    # The second server has another port, so that any request to the first would fail.
-    plan = json.loads((tmp_path / "out/tools_plan.json").read_text())
-    assert (plan["loads"], [one["outcome"] for one in plan["parameters"]].count("PASS")) == ([1], 6)
-    assert [one.outcome for one in first.parameters].count("IGNORED") == 4
-    with pytest.raises(RunFolderError, match="holds the loads 1"):
-        asyncio.run(_check_saved(tmp_path / "out", plan))
-
-
-async def _check_saved(out: Path, saved: Any) -> None:
-    from serve_eval.workflows.tools.story import check_tools
-    from tests.workflows.tools.on_standin import plan_of
-
-    url = saved["plan"]["launcher"]["options"]["base_url"]
-    await check_tools(plan_of(url, SOME, 20), out, (1, 2), environ={})
+def test_the_command_prints_writes_and_resumes(tmp_path: Path, answers: Path) -> None:
+    model = ToolModel(answers, seed=0, thinks=False)
+    chosen = ("--kinds", "auto,no_tool", "--kinds", "regex", "--limit", 30, "-o", tmp_path / "out")
+    with serve_in_thread(create_standin(model, {"one_id": True})) as url:
+        command = ("tools", url, "--model", "M", "--concurrency", "1", *chosen)
+        sound = serve_eval(*command, "--junit", tmp_path / "a.xml")
+        assert (sound.returncode, "\nPASS: nothing found\n" in sound.stdout) == (0, True)
+        suite = ElementTree.fromstring((tmp_path / "a.xml").read_text())
+        assert (suite.get("tests"), suite.get("failures")) == ("12", "0")
+        before = model.answered
+        # The same answers, judged more strictly: of the fields, four are not refused.
+        strict = serve_eval(*command, "--json", "--require", "refusals")
+        assert (strict.returncode, model.answered) == (FAIL, before)
+        assert json.loads(strict.stdout)["exit_code"] == FAIL
+        assert serve_eval(*command, "--concurrency", "1,2").returncode == 4
+    for wrong in (["--max", "x=1"], ["--max", "invalid JSON"], ["--kinds", "x"]):
+        assert serve_eval("tools", url, *wrong).returncode == 2
 
 
 @pytest.mark.parametrize(
