@@ -43,5 +43,9 @@ def _write_cell(found: ToolCheck, cell: ToolCell) -> str:
     if not blamed:
         return f"{head}><system-out>{write_content(said)}</system-out></testcase>"
     message = write_attribute("; ".join(one.fault for one in blamed))
-    lines = "\n".join(line for one in blamed for line in describe_finding(one))
+    lines = "\n".join(
+        f"{label}: {said}".removeprefix(": ")
+        for one in blamed
+        for label, said in describe_finding(one)
+    )
     return f"{head}><failure message={message}>{write_content(lines)}</failure></testcase>"

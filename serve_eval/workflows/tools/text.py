@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,58 +9,88 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_eval.evaluation.storage.file_names import TOOLS_RESULT
-from serve_eval.report.layout import fit_tables, say
+from serve_eval.report.layout import fit_tables
+from serve_eval.report.summary.headline import badge
+from serve_eval.report.summary.print_rows import print_rows
 from serve_eval.report.text import clean
-from serve_eval.schema import ToolCell, ToolCheck, ToolFinding, ToolProbe
+from serve_eval.schema import ToolCell, ToolCheck, ToolFinding
 from serve_eval.scorers._call_faults import CallFault
-from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, UNDECIDED
+from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, UNDECIDED
 
-SHOWN, MOST = 48, 160
+Row = tuple[str, str]
+
+SHOWN, MOST = 44, 160
 """Characters of an example, and of a reply, that are shown."""
 TINY = 1e-12
 """Smallest p-value that is printed."""
-INDENT = 13
-"""Width of the column with the outcomes."""
-_STYLES = {
-    "PASS": "bold green",
-    "FAIL": "bold red",
-    "IGNORED": "bold yellow",
-    "UNSUPPORTED": "bold yellow",
+_OUTCOMES = {
+    FAIL: ("FAIL", "bold red"),
+    PASS: ("PASS", "bold green"),
+    UNDECIDED: ("INCONCLUSIVE", "bold yellow"),
+    NOTHING_SCORED: ("ERROR", "bold red"),
 }
+"""The verdict by the exit code, and its style."""
 
 
 def render(found: ToolCheck, out_dir: Path, console: Console) -> None:
-    """Print the tables, the findings with examples, the remarks and the cost."""
-    say(console, f"model {found.model}, {found.base_url}")
-    say(console, f"{found.fingerprint.split()[0]} requests in each form at each load")
-    _show_probes(found.unsupported, console)
-    _show_probes(found.parameters, console)
+    """Print the conclusion, the findings with examples, the tables, and the rest."""
+    outcome, style = _OUTCOMES[found.exit_code]
+    words = clean(f"  tools  {conclude(found)}")
+    console.print(badge(outcome, style).append(words), soft_wrap=True)
+    print_rows(console, [row for one in found.findings for row in describe_finding(one)])
+    print_rows(console, _list_probes(found))
+    number = found.fingerprint.split()[0]
+    print_rows(console, [("asked", f"{number} requests in each form at each load")])
     _show_cells(found.cells, console)
     _show_kinds(found.cells, found.kinds, console)
     _show_faults(found.cells, console)
-    for one in found.findings:
-        for line in describe_finding(one):
-            _say_wrapped(line, console)
-    for line in found.remarks:
-        _say_wrapped(f"note: {line}", console)
-    _show_end(found, out_dir, console)
+    print_rows(console, _list_last(found, out_dir))
 
 
-def _say_wrapped(line: str, console: Console) -> None:
-    """Print a line, with the rest of a long one indented below."""
-    begin = " " * (len(line) - len(line.lstrip()))
-    width = max(20, console.width)
-    for part in textwrap.wrap(line, width, initial_indent="", subsequent_indent=f"{begin}  "):
-        say(console, part)
+def conclude(found: ToolCheck) -> str:
+    """Return what the check found, in a few words."""
+    failing = [row.name for row in found.parameters if row.outcome == "FAIL"]
+    said = [f"{one.fault} {one.where}" for one in found.findings] + failing
+    if said:
+        return said[0] + (f", and {len(said) - 1} more" if len(said) > 1 else "")
+    return {
+        PASS: "nothing found",
+        FAIL: "something required is missing",
+        UNDECIDED: "too few requests have an answer",
+        NOTHING_SCORED: "no request has an answer",
+    }[found.exit_code]
 
 
-def _show_probes(rows: Sequence[ToolProbe], console: Console) -> None:
+def describe_finding(one: ToolFinding) -> Iterator[Row]:
+    """Yield a finding in words: the error, where, how often, its meaning, and examples."""
+    against = {
+        "threshold": "more than the threshold",
+        "lowest load": "more than at the lowest load",
+        "whole answer": "more than in whole answers",
+        "reference": "more than in the reference",
+        "itself": "never before a call, and before nearly every text",
+    }[one.against]
+    if one.p is not None:
+        proof = f"{against}, p {f'= {one.p:.1g}' if one.p >= TINY else f'< {TINY:g}'}"
+    else:
+        proof = against if one.against == "itself" else "and a model cannot cause one"
+    yield "error", f"{one.fault} {one.where}: {one.count} of {one.scored}"
+    yield "", proof
+    yield "look at", one.points_to
+    for sample, said in one.examples:
+        text = " ".join(said.split())
+        yield "such as", f"{sample}: {text[:SHOWN]}{'...' if len(text) > SHOWN else ''}"
+
+
+def _list_probes(found: ToolCheck) -> Iterator[Row]:
+    """Yield the kinds of requests and the fields that are not as they should be."""
+    labels = {"FAIL": "error", "IGNORED": "ignored", "UNSUPPORTED": "lacks"}
+    rows = (*found.unsupported, *found.parameters)
     for row in rows:
-        said = " ".join(clean(f"{row.name}: {row.said[:MOST]}").split())
-        first, *more = textwrap.wrap(said, max(20, console.width - INDENT))
-        console.print(Text(f"{row.outcome:<{INDENT}}", style=_STYLES[row.outcome]) + Text(first))
-        for line in more:
-            console.print(Text(" " * INDENT + line))
+        if row.outcome != "PASS":
+            yield labels[row.outcome], f"{row.name}: {' '.join(row.said.split())[:MOST]}"
+    passed = sum(row.outcome == "PASS" for row in rows)
+    yield "fields", f"{passed} of {len(found.parameters)} fields work or are refused as they should"
 
 
 def _show_cells(cells: Sequence[ToolCell], console: Console) -> None:
@@ -120,39 +149,15 @@ def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]], console: C
     console.print(*fit_tables((*names, ""), cells, console.width), sep="\n\n")
 
 
-def describe_finding(one: ToolFinding) -> Iterator[str]:
-    """Yield a finding in words: the error, where, how often, its meaning, and examples."""
-    against = {
-        "threshold": "more than the threshold",
-        "lowest load": "more than at the lowest load",
-        "whole answer": "more than in whole answers",
-        "reference": "more than in the reference",
-        "itself": "never before a call, and before nearly every text",
-    }[one.against]
-    if one.p is not None:
-        proof = f"{against}, p {f'= {one.p:.1g}' if one.p >= TINY else f'< {TINY:g}'}"
-    else:
-        proof = against if one.against == "itself" else "and a model cannot cause one"
-    yield f"FAIL  {one.fault} {one.where}: {one.count} of {one.scored}, {proof}"
-    yield f"  {one.points_to}"
-    for sample, said in one.examples:
-        text = " ".join(said.split())
-        yield f"  {sample}: {text[:SHOWN]!r}{'...' if len(text) > SHOWN else ''}"
-
-
-def _show_end(found: ToolCheck, out_dir: Path, console: Console) -> None:
-    words = {
-        FAIL: "FAIL",
-        UNDECIDED: "INCONCLUSIVE: too few requests have an answer",
-        NOTHING_SCORED: "no request has an answer",
-    }
-    say(console, words.get(found.exit_code, "PASS: nothing found"))
+def _list_last(found: ToolCheck, out_dir: Path) -> Iterator[Row]:
+    for line in found.remarks:
+        yield "note", line
     prompt = sum(one.prompt_tokens for one in found.cells)
     answer = sum(one.completion_tokens for one in found.cells)
-    say(
-        console,
-        f"cost: {found.requests} requests, {prompt} prompt tokens, {answer} answer tokens,"
+    yield (
+        "cost",
+        f"{found.requests:,} requests, {prompt:,} prompt tokens, {answer:,} answer tokens,"
         f" {found.wall_s:.0f} s",
     )
-    say(console, "sound: without any error; w1: whole at 1 in flight; s8: streamed at 8")
-    say(console, f"result: {out_dir / TOOLS_RESULT}")
+    yield "columns", "sound: without any error; w1: whole at 1 in flight; s8: streamed at 8"
+    yield "run", f"{out_dir / TOOLS_RESULT}: {found.model}, {found.base_url}"
