@@ -30,6 +30,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers._call_faults import CallFault
 from serve_eval.scorers._served_call import read_expectation, score_served
+from serve_eval.scorers._validation import check_schema
 from serve_eval.scorers.tool_call import as_text
 from serve_eval.stats.trigger import count_trigger
 from serve_eval.tasks._options import NumSamples, RandomSeed
@@ -62,6 +63,7 @@ def task(
         raise PlanError(f"tool_calls: num_samples must be from 1 to {most}")
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
+        check_schema("{}")  # The first one imports the validator: not while answers arrive.
         samples = generate(random_seed, chosen)
         return Dataset(samples=samples[:wanted], files=(), total=len(samples))
 
