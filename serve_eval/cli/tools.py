@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from serve_eval.cli._ci_files import check_junit, save_ci_files
 from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._sides import find_endpoint_plan, new_folder
@@ -147,6 +148,7 @@ def tools(
     kinds, needed = names_of(asked.kinds) or [], names_of(rule.require) or []
     if unknown := sorted({*kinds, *needed} - {*KINDS, REFUSALS}):
         raise PlanError(f"unknown kinds: {', '.join(unknown)}", hint=f"Known: {', '.join(KINDS)}.")
+    check_junit(result.junit)
     limits = _read_limits(rule.most or ())
     check_limits(limits)
     settings: dict[str, Any] = {**settings_of(asked, sending), "tasks": ["tool_calls"]}
@@ -184,11 +186,11 @@ def _execute(plan: Plan, loads: Sequence[int], rules: ToolRules, result: ToolRes
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import draw, emit, path_of, say
+    from serve_eval.cli._streams import draw, emit, say
     from serve_eval.evaluation.storage.file_names import TOOLS_RESULT
     from serve_eval.evaluation.storage.private_files import read_written_text
-    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED, worst
-    from serve_eval.workflows.tools.junit import write_junit
+    from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.workflows.tools.ci import describe_check
     from serve_eval.workflows.tools.story import check_tools
     from serve_eval.workflows.tools.text import render
 
@@ -206,10 +208,6 @@ def _execute(plan: Plan, loads: Sequence[int], rules: ToolRules, result: ToolRes
         emit(read_written_text(out_dir / TOOLS_RESULT))
     else:
         draw(lambda console: render(found, out_dir, console))
-    if result.junit is not None:
-        try:
-            path_of(result.junit).write_text(write_junit(found), encoding="utf-8")
-        except OSError as error:
-            say(f"error: --junit: {result.junit} cannot be written: {error.strerror}")
-            return worst([found.exit_code, INFRASTRUCTURE])
-    return found.exit_code
+    return save_ci_files(
+        lambda: describe_check(found), found.exit_code, folder=out_dir, junit=result.junit
+    )

@@ -13,10 +13,11 @@ import pytest
 from rich.console import Console
 
 from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.report.ci import write_junit
 from serve_eval.schema import ToolCheck
 from serve_eval.tasks._tool_calls.requests import KINDS
 from serve_eval.verdicts.exit_code import FAIL, PASS
-from serve_eval.workflows.tools.junit import write_junit
+from serve_eval.workflows.tools.ci import describe_check
 from serve_eval.workflows.tools.story import check_limits
 from serve_eval.workflows.tools.text import render
 from tests.cli.command import serve_eval
@@ -132,7 +133,7 @@ def test_a_fault_under_load_is_named_with_its_load_and_printed(
     found = _check(tmp_path / "out", answers, faults, kinds=("auto", "json_schema"), loads=(1, 16))
     assert _name(found)["invalid JSON"] == "from 16 on"
     assert _name(found)["json_schema not enforced"] == "from 16 on"
-    suite = ElementTree.fromstring(write_junit(found))
+    suite = ElementTree.fromstring(write_junit(describe_check(found)))
     assert suite.get("failures") == "2"
     console = Console(width=80, record=True, file=io.StringIO())
     render(found, Path("OUT"), console)
