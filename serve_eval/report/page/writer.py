@@ -78,7 +78,7 @@ def _template() -> Template:
         lstrip_blocks=True,
         finalize=_reveal,
     )
-    environment.filters["pack"] = pack
+    environment.filters["pack"] = lambda value: Markup(pack(value))  # noqa: S704
     return environment.get_template("page.html.jinja")
 
 
