@@ -59,7 +59,7 @@ def make_task(folder: Path, texts: list[str]) -> PageTask:
     with Journal(samples_file(folder, name)) as journal, write_scores(folder, name) as scores:
         for i, text in enumerate(write):
             response = Response(
-                text=f"{text} is {text}",
+                text=f"{text} is {text}, 42",
                 finish_reason=text[:100],
                 reasoning=text,
                 refusal=text,
@@ -72,7 +72,7 @@ def make_task(folder: Path, texts: list[str]) -> PageTask:
                     id=f"{i} {text[:100]}",
                     outcome=Outcome.WRONG,
                     value=0.0,
-                    answer=text,
+                    answer=text if i % 2 else "42",
                     target=text,
                     parts={text[:100]: 0.0},
                     mode=text[:100],
@@ -89,7 +89,11 @@ def make_task(folder: Path, texts: list[str]) -> PageTask:
         for i, text in enumerate(write)
     ]
     write_prompts(folder, name, prompts, str, texts=True)
-    fields = {write[0]: {f"{i} {text[:100]}": text[:100] for i, text in enumerate(write)}}
+    fields = {
+        f"{write[0]}\x1b[1m\u202e": {
+            f"{i} {text[:100]}": text[:100] for i, text in enumerate(write)
+        }
+    }
     return PageTask(
         name=name,
         arms={"": SampleSource(run=folder, task=name)},

@@ -95,7 +95,7 @@ def _say(prompt: Sequence[Message]) -> list[str]:
 
 def count_units(text: str) -> int:
     """Return the length of a text in UTF-16 units."""
-    return len(text) if text.isascii() else len(text) + sum(one > "\uffff" for one in text)
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def shorten(text: str, most: int | None) -> str:
