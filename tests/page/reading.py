@@ -19,6 +19,8 @@ def read_data(file: Path) -> dict[str, Any]:
     found = re.search(r'id="samples-data">([^<]*)<', file.read_text())
     assert found is not None
     data: dict[str, Any] = msgspec.json.decode(gzip.decompress(base64.b64decode(found[1])))
+    rest = data["prompts"]["rest"] or {"values": [], "codes": [-1] * len(data["id"])}
+    data["prompts"]["rest"] = [None if c < 0 else rest["values"][c] for c in rest["codes"]]
     return data
 
 

@@ -59,7 +59,8 @@ class PromptColumn:
         self.cut: list[int] = []
         self._head = PrefixHead(LEAST_SHARED)
         self._shared: list[int] = []
-        self._rest: list[str | None] = []
+        self._rest = TextColumn()
+        self._rows = 0
         self._turns: list[list[list[object]] | None] = []
 
     def add(self, prompt: Prompt | None) -> None:
@@ -68,13 +69,14 @@ class PromptColumn:
         texts = [] if prompt is None else [prompt] if isinstance(prompt, str) else _say(prompt)
         kept = [shorten(text, self._most) for text in texts]
         if any(a is not b for a, b in zip(kept, texts, strict=True)):
-            self.cut.append(len(self._rest))
+            self.cut.append(self._rows)
         whole = "".join(kept)
         shared = 0 if prompt is None else self._head.count_shared(whole)
         if prompt is not None:
             self._head.take(whole, shared)
         self._shared.append(count_units(whole[:shared]))
-        self._rest.append(None if prompt is None else whole[shared:])
+        self._rest.add(None if prompt is None else whole[shared:])
+        self._rows += 1
         self._turns.append(
             [[role, count_units(text)] for role, text in zip(roles, kept, strict=True)]
             if roles
@@ -83,7 +85,7 @@ class PromptColumn:
 
     def to_json(self) -> dict[str, object]:
         """Return the column for a script."""
-        return {"shared": self._shared, "rest": self._rest, "turns": self._turns}
+        return {"shared": self._shared, "rest": self._rest.to_json(), "turns": self._turns}
 
 
 def _say(prompt: Sequence[Message]) -> list[str]:

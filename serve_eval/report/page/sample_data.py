@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from serve_eval.evaluation.results.examples import order_ids
@@ -27,7 +27,7 @@ from serve_eval.report.samples.samples import (
     read_samples,
 )
 from serve_eval.report.summary.rows import name_expected
-from serve_eval.schema import Metric
+from serve_eval.schema import Metric, Response
 from serve_eval.verdicts.reference_samples import as_stored
 
 SAME, FELL, ROSE = 1, 2, 3
@@ -81,6 +81,22 @@ class SampleData:
         self._labels = list(dict.fromkeys(label for task in tasks for label in task.arms))
         self._rows = [row for i, task in enumerate(tasks) for row in _read_rows(i, task)]
         self._flips = [self._find_flip(row) for row in self._rows]
+
+    def measure_longest(self) -> tuple[int, int]:
+        """Return the lengths of the longest text of an answer, and of a prompt."""
+        every = [one for row in self._rows for one in _every(row)]
+        answers = (
+            len(text or "")
+            for one in every
+            for said in [one.response]
+            for text in (one.expected, one.extracted, *(() if said is None else _texts(said)))
+        )
+        prompts = (
+            len(text)
+            for one in (row.any.prompt for row in self._rows)
+            for text in ([one] if isinstance(one, str) else [turn.text for turn in one or ()])
+        )
+        return max(answers, default=0), max(prompts, default=0)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -207,6 +223,11 @@ def _read_rows(number: int, task: PageTask) -> list[_Row]:
 
 def _every(row: _Row) -> list[ShownSample]:
     return [one for several in row.answers.values() for one in several]
+
+
+def _texts(response: Response) -> Iterator[str | None]:
+    yield from (response.text, response.reasoning, response.refusal)
+    yield from (call.arguments for call in response.tool_calls)
 
 
 def _value(samples: Sequence[ShownSample]) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from serve_eval.report.page.content import ScriptData
 from serve_eval.report.page.packing import compress, encode, to_json
@@ -41,10 +41,12 @@ def show_samples(data: SampleData, *, most_bytes: int = MOST_BYTES) -> ScriptDat
     """
     if not len(data):
         return None
-    packed = b""  # the last limits make any data small enough
-    for answers, prompts in LIMITS:
-        whole = to_json(data.to_json(answers, prompts))
-        if len(whole) <= MOST_UNPACKED and len(packed := compress(whole)) <= most_bytes:
+    packed = b""
+    for limits in _choose_limits(data.measure_longest()):
+        whole = to_json(data.to_json(*limits))
+        if len(whole) > MOST_UNPACKED and limits != LIMITS[-1]:
+            continue
+        if len(packed := compress(whole)) <= most_bytes:
             break
     return ScriptData(
         title="Samples",
@@ -53,3 +55,13 @@ def show_samples(data: SampleData, *, most_bytes: int = MOST_BYTES) -> ScriptDat
         scripts=SCRIPTS,
         note="The table of samples needs JavaScript. serve-eval show prints the same.",
     )
+
+
+def _choose_limits(longest: tuple[int, int]) -> Iterator[tuple[int | None, int | None]]:
+    """Yield the limits that shorten a text, after those that keep all; always the last ones."""
+    for limits in LIMITS:
+        cuts = (
+            most is not None and most < size for most, size in zip(limits, longest, strict=True)
+        )
+        if limits == LIMITS[0] or limits == LIMITS[-1] or any(cuts):
+            yield limits

@@ -57,10 +57,10 @@ def _rebuild(data: dict[str, Any]) -> list[list[str]]:
     """Return the turns of each prompt as the page's script does, which counts UTF-16 units."""
     found, head = [], b""
     columns = data["prompts"]
-    for shared, rest, turns in zip(
-        columns["shared"], columns["rest"], columns["turns"], strict=True
+    for shared, code, turns in zip(
+        columns["shared"], columns["rest"]["codes"], columns["turns"], strict=True
     ):
-        own = rest.encode("utf-16-le")
+        own = columns["rest"]["values"][code].encode("utf-16-le")
         whole = head[: 2 * shared] + own
         head = head if shared else own
         said, place = [], 0

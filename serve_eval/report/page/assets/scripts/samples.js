@@ -9,6 +9,8 @@ class Samples {
   constructor(data) {
     this.data = data;
     this.n = data.id.length;
+    const { rest } = data.prompts;
+    data.prompts.rest = data.id.map((_, row) => this.text(rest, row));
     this.paired = data.arms.length > 1;
     this.start = new Int32Array(this.n + 1);
     for (const row of data.answers.row) this.start[row + 1]++;
