@@ -114,8 +114,10 @@ def test_a_slow_decline_alarms_and_fails_nothing(nights: Nights) -> None:
         nights.add(_noise(night))
     for night in range(8, 20):
         nights.add(tuple({*_noise(night), *range(300, 306)}))  # a drop of 1.5 points
-    done = serve_eval("drift", nights.folder)
+    page = nights.folder.parent / "drift.html"
+    done = serve_eval("drift", nights.folder, "--page", page)
     assert done.returncode == 0, done.stderr
+    assert "1 of 1 series decline; 20 runs" in page.read_text()
     assert "gsm8k of org/m, default (simulated): 20 runs of 400 samples" in done.stdout
     assert "measured on the first 10 runs" in done.stdout
     assert "warning: ALARM" in done.stdout

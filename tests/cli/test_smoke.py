@@ -86,11 +86,14 @@ def test_required_checks_fail_where_they_are_unsupported() -> None:
 def test_a_key_is_sent_and_never_shown(tmp_path: Path) -> None:
     echo = (400, {"message": "no, Bearer right, and not sesame-1234"})
     quirks = _quirks("key", refuses=lambda body: "n" in body, refusal=echo)
+    page = tmp_path / "smoke.html"
     flags = ["--header", "X-Secret: ${MINE}", "--junit", str(tmp_path / "j.xml")]
+    flags += ["--page", str(page)]
     for more in ([], ["--json"]):
         done = _smoke(quirks, *flags, *more, OPENAI_API_KEY="right", MINE="sesame-1234")
         assert done.returncode == 0, done.stdout
-        said = done.stdout + done.stderr + (tmp_path / "j.xml").read_text()
+        said = done.stdout + done.stderr + (tmp_path / "j.xml").read_text() + page.read_text()
+        assert f"page: {page}" in done.stderr
         assert "Bearer right" not in said
         assert "sesame" not in said
         lines = done.stdout.replace('\\"', '"')

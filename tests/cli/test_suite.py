@@ -57,6 +57,7 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
     out = tmp_path / "out"
     done = serve_eval("suite", suite, "-o", out, OPENAI_API_KEY=KEY)
     assert done.returncode == 3, done.stdout + done.stderr
+    assert "suite nightly" in (out / "report.html").read_text()
     title, header, *lines = done.stdout.splitlines()
     assert title == (
         " INCONCLUSIVE   suite nightly: 5 runs, 5 tasks: 2 FAIL (waived), 1 ERROR, 2 PASS"

@@ -59,6 +59,7 @@ def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
         assert done.returncode == 1, done.stdout
         assert "ALARM accuracy: accuracy is below " in done.stdout
         assert [alarm["kind"] for alarm in endpoint.alarms] == ["accuracy"]
+        assert "ALARM" in (tmp_path / "o/report.html").read_text()
         done = serve_eval(*command, "--rounds", "1")
         assert done.returncode == 1
         assert "--forget-alarms" in done.stdout

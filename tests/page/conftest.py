@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 WIDE, NARROW = 1280, 390
+DRAWN = {"SERVE_EVAL_NO_PICTURES": ""}
+"""The environment of commands whose pages have pictures."""
 READY = "#samples[data-ready]"
 """What a page with samples has as soon as its scripts have run."""
 
@@ -55,9 +57,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> MadeRuns:
         (made.repeated, "0.5", ("--limit", "3", "--repeats", "3", "--no-prompts")),
     ):
         accurate = ["--set", f"launcher.accuracy={accuracy}"]
-        done = serve_eval("run", *flags, *accurate, *more, "-o", out)
+        done = serve_eval("run", *flags, *accurate, *more, "-o", out, **DRAWN)
         assert (out / "report.html").exists(), done.stderr
-    serve_eval("compare", made.other, made.run, "-o", made.comparison)
+    serve_eval("compare", made.other, made.run, "-o", made.comparison, **DRAWN)
     assert (made.comparison / "report.html").exists()
     return made
 

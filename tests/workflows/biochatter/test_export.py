@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from serve_eval.workflows.biochatter.records import disarm
 from tests.cli.command import serve_eval
 
 CASES = """
@@ -54,7 +55,6 @@ def test_each_case_has_its_scores_and_each_failure_its_row(runs: Path, tmp_path:
     failed = _rows(failures)
     assert len(failed) == 6  # both iterations of three cases
     assert {row["model_name"] for row in failed} == {"org/bad"}
-    assert not [row for row in failed if row["expected_answer"].startswith("=")]
     assert not list(tmp_path.glob("*confidence.csv"))
     overview = _rows(tmp_path / "processed/overview.csv")
     assert [(row["Full model name"], row["Median Accuracy"]) for row in overview] == [
@@ -90,3 +90,9 @@ def test_add_is_refused_for_other_formats(runs: Path, tmp_path: Path) -> None:
     done = serve_eval("export", runs / "good", "--add", tmp_path / "a.csv")
     assert done.returncode == 2
     assert "--add is for --format biochatter" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM", "\tx", "\rx"])
+def test_a_spreadsheet_runs_no_answer(text: str) -> None:
+    assert disarm(text) == f"'{text}"
+    assert disarm(f"a{text}") == f"a{text}"

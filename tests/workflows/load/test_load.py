@@ -141,6 +141,7 @@ def test_the_command_prints_what_was_not_tested_and_its_json(tmp_path: Path) -> 
     table = said.stdout.partition("load  value")[2].partition(" why ")[0]
     assert all(len(line) <= 80 for line in table.splitlines())
     assert json.loads(parsed.stdout)["exit_code"] == UNDECIDED
+    assert "too few answers to conclude anything" in (tmp_path / "out/report.html").read_text()
 
 
 @pytest.mark.parametrize("given", ["8", "1,x", "0,4", "4,4"])

@@ -91,6 +91,7 @@ def test_a_plan_file_may_have_an_absolute_path(urls: list[str], tmp_path: Path) 
     (file := tmp_path / "fleet.txt").write_text(f"{plan}\n")
     ran = serve_eval("verify", urls[0], "--servers", file, "--model", "m", "-o", tmp_path / "out")
     assert ran.returncode == 0, ran.stderr
+    assert "IDENTICAL" in (tmp_path / "out/report.html").read_text()
 
 
 @pytest.mark.parametrize(
