@@ -18,8 +18,8 @@ class ToolCell:
 
     `faults` counts the answers with each kind of error, and `kinds` has by kind of request the
     answers without an error and all answers. `failed` requests have no answer and count nowhere.
-    `precision`, `recall` and `f1` are those of calling where the model may choose. The tokens are
-    sums, and `unreported` counts the answers without token counts.
+    `precision`, `recall` and `f1` are those of calling where the model may choose (None: no such
+    answer). The tokens are sums, and `unreported` counts the answers without token counts.
     """
 
     form: ToolForm
@@ -30,9 +30,9 @@ class ToolCell:
     interval: tuple[float, float] | None
     faults: Mapping[str, int]
     kinds: Mapping[str, tuple[int, int]]
-    precision: float
-    recall: float
-    f1: float
+    precision: float | None
+    recall: float | None
+    f1: float | None
     in_flight: int
     prompt_tokens: int
     completion_tokens: int

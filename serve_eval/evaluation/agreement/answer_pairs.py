@@ -17,6 +17,7 @@ from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, score_records
 from serve_eval.schema import (
     Agreement,
+    Failure,
     FailureKind,
     FirstDifference,
     Flip,
@@ -243,6 +244,21 @@ def read_responses(answers: TaskAnswers, run: int = 0) -> Iterator[tuple[str, Re
             f"{file} cannot be read: {error}",
             hint=f"Ask again what is missing: serve-eval run --resume {answers.folder}",
         ) from error
+
+
+def read_failures(answers: TaskAnswers) -> dict[str, Failure]:
+    """Return the failures of samples without an answer, by id. Raises RunFolderError."""
+    found: dict[str, Failure] = {}
+    file = samples_file(answers.folder, answers.task.result.task)
+    try:
+        for record in journal.read(file):
+            if record.failure is not None:
+                found[record.id] = record.failure
+            else:
+                found.pop(record.id, None)
+    except OSError as error:
+        raise RunFolderError(f"{file} cannot be read: {error}") from error
+    return found
 
 
 def join_text(response: Response) -> str:

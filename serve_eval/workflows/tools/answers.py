@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from serve_eval.evaluation.agreement.answer_pairs import read_responses, read_task
+from serve_eval.evaluation.agreement.answer_pairs import (
+    read_failures,
+    read_responses,
+    read_task,
+)
 from serve_eval.evaluation.storage.reports.report_file import read_report
-from serve_eval.schema import Report, Response, Sample, ToolForm, Usage
+from serve_eval.schema import Failure, Report, Response, Sample, ToolForm, Usage
 from serve_eval.scorers._call_faults import CallFault
 from serve_eval.scorers._served_call import find_faults, read_expectation
 from serve_eval.tasks._tool_calls.requests import KIND
@@ -51,6 +55,7 @@ class ToolPass:
     load: int
     report: Report
     answers: Answers
+    failures: Mapping[str, Failure] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -71,7 +76,9 @@ def read_pass(folder: Path, form: ToolForm, load: int, samples: Iterable[Sample]
     for prompt, response in read_responses(told):
         if prompt in told.lines[0] and prompt in known:
             answers.setdefault(prompt, check_answer(known[prompt], response))
-    return ToolPass(form=form, load=load, report=report, answers=answers)
+    return ToolPass(
+        form=form, load=load, report=report, answers=answers, failures=read_failures(told)
+    )
 
 
 def check_answer(sample: Sample, response: Response) -> CheckedAnswer:

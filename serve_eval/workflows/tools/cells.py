@@ -20,7 +20,7 @@ def sum_up(one: ToolPass) -> ToolCell:
         counts = kinds.setdefault(answer.kind, [0, 0])
         counts[0] += not answer.faults
         counts[1] += 1
-    trigger = measure_trigger(one.answers)
+    trigger, chose = measure_trigger(one.answers), any(answer.chose for answer in answers)
     interval = wilson(sound, len(answers), INTERVAL_ALPHA) if answers else None
     return ToolCell(
         form=one.form,
@@ -31,9 +31,9 @@ def sum_up(one: ToolPass) -> ToolCell:
         interval=interval,
         faults=Counter(fault.value for answer in answers for fault in answer.faults),
         kinds={kind: (counts[0], counts[1]) for kind, counts in kinds.items()},
-        precision=trigger.precision,
-        recall=trigger.recall,
-        f1=trigger.f1,
+        precision=trigger.precision if chose else None,
+        recall=trigger.recall if chose else None,
+        f1=trigger.f1 if chose else None,
         in_flight=max((load.max_in_flight for load in one.report.loads), default=0),
         prompt_tokens=sum(answer.usage.prompt_tokens for answer in answers),
         completion_tokens=sum(answer.usage.completion_tokens for answer in answers),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from serve_eval.stats.instability import instability
 from serve_eval.workflows.tools.answers import ToolPass
 from serve_eval.workflows.tools.cells import measure_trigger
 from serve_eval.workflows.tools.comparing import count_unequal
+
+MOST = 300
+"""Characters of a server's message at most."""
 
 
 def list_remarks(
@@ -19,6 +23,7 @@ def list_remarks(
     for one in passes:
         if one.failed:
             yield f"{one.name}: {one.failed} requests failed; they count as neither right nor wrong"
+            yield from (f"{one.name}: {line}" for line in _say_failures(one))
         most = max((part.max_in_flight for part in one.report.loads), default=one.load)
         if most < one.load:
             yield f"{one.name}: at most {most} requests were in flight"
@@ -28,6 +33,13 @@ def list_remarks(
     yield from _compare_forms(passes)
     yield from _say_cochran(passes)
     yield from _compare_triggers(passes, reference)
+
+
+def _say_failures(one: ToolPass) -> Iterator[str]:
+    """Yield the most frequent failure, in the words of the server."""
+    said = Counter(" ".join(failure.message.split()) for failure in one.failures.values())
+    for message, count in said.most_common(1):
+        yield f"{count} of them: {message[:MOST]}"
 
 
 def _compare_forms(passes: Sequence[ToolPass]) -> Iterator[str]:

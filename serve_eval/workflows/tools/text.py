@@ -101,9 +101,7 @@ def _show_cells(cells: Sequence[ToolCell], console: Console) -> None:
             str(one.load),
             _share(one),
             str(one.failed),
-            f"{one.precision:.3f}",
-            f"{one.recall:.3f}",
-            f"{one.f1:.3f}",
+            *("-" if x is None else f"{x:.3f}" for x in (one.precision, one.recall, one.f1)),
             str(one.prompt_tokens + one.completion_tokens),
             f"{one.wall_s:.1f}",
         ]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from serve_eval.schema import ToolForm, Usage
+from serve_eval.schema import Failure, FailureKind, Report, ToolForm, Usage
 from serve_eval.scorers._call_faults import CallFault
 from serve_eval.workflows.tools.answers import CheckedAnswer, ToolPass
 from serve_eval.workflows.tools.comparing import find_unthinking, is_shorter
 from serve_eval.workflows.tools.judging import judge_passes
+from serve_eval.workflows.tools.remarks import _say_failures
 
 
 def _answer(
@@ -86,3 +87,16 @@ def test_thoughts_before_texts_and_never_before_calls_accuse() -> None:
     one_thinks = [*calls[:-1], _answer("hm", "", "f", "{}")]
     assert find_unthinking(_pass("whole", 1, [*texts, *one_thinks])) is None
     assert find_unthinking(_pass("whole", 1, [*texts[:9], *calls])) is None
+
+
+def test_the_most_frequent_failure_is_told_in_the_words_of_the_server() -> None:
+    told = Failure(kind=FailureKind.HTTP_ERROR, message="HTTP 400:\n too long")
+    other = Failure(kind=FailureKind.TIMEOUT, message="no answer")
+    one = ToolPass(
+        form="whole",
+        load=1,
+        report=cast(Report, None),
+        answers={},
+        failures={"1": told, "2": other, "3": told},
+    )
+    assert list(_say_failures(one)) == ["2 of them: HTTP 400: too long"]
