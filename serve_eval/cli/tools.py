@@ -137,8 +137,8 @@ def tools(
     are counted by kind, and each points to a parser, a stream or guided decoding. With the same
     -o, the command resumes.
 
-    Exit codes: 0 nothing found, 1 an error accuses the server, 2 usage, 3 too few answers, 4
-    endpoint or infrastructure, 5 no answers, 130 interrupted.
+    Exit codes: 0 nothing found, 1 an error accuses the server, 2 usage, 3 too few answers, or
+    most of them cut, 4 endpoint or infrastructure, 5 no answers, 130 interrupted.
     """
     from serve_eval.errors import PlanError
     from serve_eval.tasks._tool_calls.requests import KINDS

@@ -66,6 +66,11 @@ class ToolPass:
         """Number of requests without an answer."""
         return self.report.tasks[0].result.planned - len(self.answers)
 
+    @property
+    def cut(self) -> int:
+        """Number of answers that were cut."""
+        return sum(CallFault.CUT in answer.faults for answer in self.answers.values())
+
 
 def read_pass(folder: Path, form: ToolForm, load: int, samples: Iterable[Sample]) -> ToolPass:
     """Return a finished pass. Raises RunFolderError for files that are missing or damaged."""

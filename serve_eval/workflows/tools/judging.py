@@ -142,9 +142,13 @@ def _say_where(cells: Sequence[str], passes: Sequence[ToolPass]) -> str:
 
 
 def find_exit_code(passes: Sequence[ToolPass], *, failed: bool) -> int:
-    """Return 1 if anything failed, 5 without any answer, 3 with too few in a pass, else 0."""
+    """Return 1 if anything failed, 5 without any answer, 3 with too few in a pass, else 0.
+
+    An answer that was cut shows hardly anything, so that most of them must be whole.
+    """
     if failed:
         return FAIL
     if not any(one.answers for one in passes):
         return NOTHING_SCORED
-    return UNDECIDED if min(len(one.answers) for one in passes) < FEWEST else PASS
+    few = any(len(one.answers) < FEWEST or 2 * one.cut > len(one.answers) for one in passes)
+    return UNDECIDED if few else PASS

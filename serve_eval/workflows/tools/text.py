@@ -56,9 +56,15 @@ def conclude(found: ToolCheck) -> str:
     return {
         PASS: "nothing found",
         FAIL: "something required is missing",
-        UNDECIDED: "too few requests have an answer",
+        UNDECIDED: _say_undecided(found),
         NOTHING_SCORED: "no request has an answer",
     }[found.exit_code]
+
+
+def _say_undecided(found: ToolCheck) -> str:
+    if all(2 * one.faults.get(CallFault.CUT, 0) <= one.scored for one in found.cells):
+        return "too few requests have an answer"
+    return "most answers were cut: raise the limit with --set tool_calls.max_tokens=N"
 
 
 def describe_finding(one: ToolFinding) -> Iterator[Row]:

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 from serve_eval.schema import Failure, FailureKind, Report, ToolForm, Usage
 from serve_eval.scorers._call_faults import CallFault
+from serve_eval.verdicts.exit_code import PASS, UNDECIDED
 from serve_eval.workflows.tools.answers import CheckedAnswer, ToolPass
 from serve_eval.workflows.tools.comparing import find_unthinking, is_shorter
-from serve_eval.workflows.tools.judging import judge_passes
+from serve_eval.workflows.tools.judging import find_exit_code, judge_passes
 from serve_eval.workflows.tools.remarks import _say_failures
 
 
@@ -100,3 +101,11 @@ def test_the_most_frequent_failure_is_told_in_the_words_of_the_server() -> None:
         failures={"1": told, "2": other, "3": told},
     )
     assert list(_say_failures(one)) == ["2 of them: HTTP 400: too long"]
+
+
+def test_a_check_of_which_most_answers_were_cut_decides_nothing() -> None:
+    def code(cut: int) -> int:
+        answers = [_answer(faults=(CallFault.CUT,) if i < cut else ()) for i in range(40)]
+        return find_exit_code([_pass("whole", 1, answers)], failed=False)
+
+    assert (code(20), code(21)) == (PASS, UNDECIDED)
