@@ -64,21 +64,24 @@ def make_index(folder: Path, *, served: bool) -> PageContent:
         state=state,
         badge=count(len(runs), "run"),
         headline=", ".join(told),
-        rows=[Fact(label=name, text=text, state=state_of(o)) for name, o, text in latest],
+        rows=[Fact(label=o.value, text=text, state=state_of(o)) for _, o, text in latest],
         sections=tuple(_list_sections(folder, runs, history, drawn, served=served)),
         foot=f"serve-eval {__version__}",
     )
 
 
 def _find_latest(runs: Sequence[FinishedRun]) -> Iterator[tuple[str, VerdictOutcome, str]]:
-    """Yield the name of each task and model, with the verdict and words of its latest run."""
+    """Yield each task and model with the verdict and words of its latest run, the worst first."""
     latest: dict[str, tuple[VerdictOutcome, str]] = {}
     for run in sorted(runs, key=lambda one: (one.began, str(one.folder))):
         for task in run.report.tasks:
             outcome, value = task.verdict.outcome, show_value(summarise_task(task))
-            text = f"{outcome.value}  {value}, {date(run)}"
-            latest[f"{task.result.task} of {run.report.plan.model}"] = outcome, text
-    for name, (outcome, text) in sorted(latest.items()):
+            name = f"{task.result.task} of {run.report.plan.model}"
+            latest[name] = outcome, f"{name}: {value}, {date(run)}"
+    states = list(_WORDS)
+    for name, (outcome, text) in sorted(
+        latest.items(), key=lambda item: (states.index(state_of(item[1][0])), item[0])
+    ):
         yield name, outcome, text
 
 
