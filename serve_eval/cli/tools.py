@@ -185,12 +185,14 @@ def _execute(plan: Plan, loads: Sequence[int], rules: ToolRules, result: ToolRes
     """Ask, with progress on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._kept import explain_kept
+    from serve_eval.cli._page import save_story_page
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
-    from serve_eval.evaluation.storage.file_names import TOOLS_RESULT
+    from serve_eval.evaluation.storage.file_names import PAGE_FILE, TOOLS_RESULT
     from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.tools.ci import describe_check
+    from serve_eval.workflows.tools.page import make_tools_page
     from serve_eval.workflows.tools.story import check_tools
     from serve_eval.workflows.tools.text import render
 
@@ -204,6 +206,7 @@ def _execute(plan: Plan, loads: Sequence[int], rules: ToolRules, result: ToolRes
     except Interrupted:
         say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
         return INTERRUPTED
+    save_story_page(lambda: make_tools_page(found), out_dir / PAGE_FILE)
     if result.as_json:
         emit(read_written_text(out_dir / TOOLS_RESULT))
     else:

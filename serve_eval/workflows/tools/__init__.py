@@ -7,9 +7,11 @@ __all__ = [
     "ci",
     "comparing",
     "judging",
+    "page",
     "parameters",
     "remarks",
     "story",
+    "tables",
     "text",
     "thresholds",
 ]

@@ -13,9 +13,10 @@ from serve_eval.report.layout import fit_tables
 from serve_eval.report.summary.headline import badge
 from serve_eval.report.summary.print_rows import print_rows
 from serve_eval.report.text import clean
-from serve_eval.schema import ToolCell, ToolCheck, ToolFinding
+from serve_eval.schema import ToolCheck, ToolFinding
 from serve_eval.scorers._call_faults import CallFault
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, UNDECIDED
+from serve_eval.workflows.tools.tables import tabulate_faults, tabulate_kinds, tabulate_passes
 
 Row = tuple[str, str]
 
@@ -23,7 +24,7 @@ SHOWN, MOST = 44, 160
 """Characters of an example, and of a reply, that are shown."""
 TINY = 1e-12
 """Smallest p-value that is printed."""
-_OUTCOMES = {
+OUTCOMES = {
     FAIL: ("FAIL", "bold red"),
     PASS: ("PASS", "bold green"),
     UNDECIDED: ("INCONCLUSIVE", "bold yellow"),
@@ -34,17 +35,17 @@ _OUTCOMES = {
 
 def render(found: ToolCheck, out_dir: Path, console: Console) -> None:
     """Print the conclusion, the findings with examples, the tables, and the rest."""
-    outcome, style = _OUTCOMES[found.exit_code]
+    outcome, style = OUTCOMES[found.exit_code]
     words = clean(f"  tools  {conclude(found)}")
     console.print(badge(outcome, style).append(words), soft_wrap=True)
     print_rows(console, [row for one in found.findings for row in describe_finding(one)])
-    print_rows(console, _list_probes(found))
+    print_rows(console, list_probes(found))
     number = found.fingerprint.split()[0]
     print_rows(console, [("asked", f"{number} requests in each form at each load")])
-    _show_cells(found.cells, console)
-    _show_kinds(found.cells, found.kinds, console)
-    _show_faults(found.cells, console)
-    print_rows(console, _list_last(found, out_dir))
+    for names, rows in (tabulate_passes(found), tabulate_kinds(found), tabulate_faults(found)):
+        if rows:
+            _print_table(names, rows, console)
+    print_rows(console, [*describe_rest(found), *_list_last(found, out_dir)])
 
 
 def conclude(found: ToolCheck) -> str:
@@ -88,7 +89,7 @@ def describe_finding(one: ToolFinding) -> Iterator[Row]:
         yield "such as", f"{sample}: {text[:SHOWN]}{'...' if len(text) > SHOWN else ''}"
 
 
-def _list_probes(found: ToolCheck) -> Iterator[Row]:
+def list_probes(found: ToolCheck) -> Iterator[Row]:
     """Yield the kinds of requests and the fields that are not as they should be."""
     labels = {"FAIL": "error", "IGNORED": "ignored", "UNSUPPORTED": "lacks"}
     rows = (*found.unsupported, *found.parameters)
@@ -99,63 +100,14 @@ def _list_probes(found: ToolCheck) -> Iterator[Row]:
     yield "fields", f"{passed} of {len(found.parameters)} fields work or are refused as they should"
 
 
-def _show_cells(cells: Sequence[ToolCell], console: Console) -> None:
-    names = ("form", "load", "sound (95 %)", "failed", "prec.", "recall", "F1", "tokens", "s")
-    rows = [
-        [
-            one.form,
-            str(one.load),
-            _share(one),
-            str(one.failed),
-            *("-" if x is None else f"{x:.3f}" for x in (one.precision, one.recall, one.f1)),
-            str(one.prompt_tokens + one.completion_tokens),
-            f"{one.wall_s:.1f}",
-        ]
-        for one in cells
-    ]
-    _print_table(names, rows, console)
-
-
-def _share(one: ToolCell) -> str:
-    if one.interval is None:
-        return "-"
-    low, high = one.interval
-    return f"{100 * one.sound / one.scored:.1f} ({100 * low:.0f}-{100 * high:.0f})"
-
-
-def _show_kinds(cells: Sequence[ToolCell], kinds: Sequence[str], console: Console) -> None:
-    """Print the percentage without an error by kind of request; a column per pass."""
-    rows = []
-    for kind in kinds:
-        counts = [one.kinds.get(kind, (0, 0)) for one in cells]
-        shown = [f"{100 * sound / n:.0f}" if n else "-" for sound, n in counts]
-        rows.append([kind, str(max((n for _, n in counts), default=0)), *shown])
-    _print_table(("sound, %", "n", *map(_shorten, cells)), rows, console)
-
-
-def _show_faults(cells: Sequence[ToolCell], console: Console) -> None:
-    """Print the number of answers with each error; a column per pass."""
-    rows = [
-        [fault.value, *(str(one.faults.get(fault.value, 0)) for one in cells)]
-        for fault in CallFault
-        if any(one.faults.get(fault.value) for one in cells)
-    ]
-    if rows:
-        _print_table(("errors", *map(_shorten, cells)), rows, console)
-
-
-def _shorten(one: ToolCell) -> str:
-    return f"{one.form[0]}{one.load}"
-
-
 def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
     cells = [[*(Text(clean(cell)) for cell in row), Text()] for row in rows]
     console.print(*fit_tables((*names, ""), cells, console.width), sep="\n\n")
 
 
-def _list_last(found: ToolCheck, out_dir: Path) -> Iterator[Row]:
-    for line in found.remarks:
-        yield "note", line
+def describe_rest(found: ToolCheck) -> Iterator[Row]:
+    """Yield what accuses nobody, and what the check cost."""
+    yield from (("note", line) for line in found.remarks)
     prompt = sum(one.prompt_tokens for one in found.cells)
     answer = sum(one.completion_tokens for one in found.cells)
     yield (
@@ -163,5 +115,8 @@ def _list_last(found: ToolCheck, out_dir: Path) -> Iterator[Row]:
         f"{found.requests:,} requests, {prompt:,} prompt tokens, {answer:,} answer tokens,"
         f" {found.wall_s:.0f} s",
     )
+
+
+def _list_last(found: ToolCheck, out_dir: Path) -> Iterator[Row]:
     yield "columns", "sound: without any error; w1: whole at 1 in flight; s8: streamed at 8"
     yield "run", f"{out_dir / TOOLS_RESULT}: {found.model}, {found.base_url}"

@@ -19,6 +19,7 @@ FIRST = {
     "verify": ("fail", "ANOTHER MODEL, PRECISION OR CACHE", "1 of 2 servers is another model"),
     "smoke": ("fail", "FAIL", "1 PASS, 1 FAIL, 1 UNSUPPORTED; 9 requests"),
     "watch": ("fail", "ALARM", "accuracy fell"),
+    "tools": ("fail", "FAIL", "invalid JSON from 8 on"),
     "drift": ("warn", "ALARM", "1 of 1 series decline; 20 runs"),
 }
 FIGURES = {
@@ -27,6 +28,7 @@ FIGURES = {
     "verify": ["1.2500", "noise 0.0020, floor 0.0800 nat", "floor at 0.08 nat"],
     "smoke": ["HTTP 200", "0.20", "# json"],
     "watch": ["80.0%, alarm if below 76.0%", "accuracy", "66.7%", "p99 0.4 s"],
+    "tools": ["10 of 40", "75.0 (60-86)", "0.750", "1,000 prompt tokens", "auto-1: ", "lacks"],
     "drift": ["80.000", "gsm8k: value of each run", "20 runs from 2026-10-01 12:00", "ALARM"],
 }
 
