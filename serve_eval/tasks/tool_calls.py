@@ -33,7 +33,7 @@ from serve_eval.scorers._served_call import read_expectation, score_served
 from serve_eval.scorers._validation import check_schema
 from serve_eval.scorers.tool_call import as_text
 from serve_eval.stats.trigger import count_trigger
-from serve_eval.tasks._options import NumSamples, RandomSeed
+from serve_eval.tasks._options import RandomSeed
 from serve_eval.tasks._tool_calls.requests import COMMON, KIND, KINDS, SET_VERSION, SHAPE
 from serve_eval.tasks._tool_calls.requests import generate_samples as generate
 from serve_eval.tasks._tool_calls.tooled import TOOL_KINDS
@@ -41,7 +41,9 @@ from serve_eval.tasks._tool_calls.tooled import TOOL_KINDS
 
 def task(
     *,
-    num_samples: NumSamples | None = None,
+    num_samples: Annotated[
+        int | None, Setting("Number of samples to ask. Not set: all of the chosen kinds.")
+    ] = None,
     kinds: Annotated[
         list[str] | None,
         Setting("Kinds of requests. Not set: all that OpenAI's API has."),

@@ -117,7 +117,7 @@ def test_task_launcher_and_verdict_rule_make_a_run_together(
     told = [warning for warning in report["warnings"] if "serve-eval-example 0.3" in warning]
     assert len(told) == 3
     again = serve_eval("rescore", tmp_path / "out")
-    assert again.stdout.splitlines()[-1] == "sums: none of 50 samples changed", again.stderr
+    assert again.stdout.splitlines()[-1] == " samples  none of 50 changed", again.stderr
 
 
 def test_the_simulated_endpoint_knows_its_task_and_our_rules_judge_it(
