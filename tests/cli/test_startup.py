@@ -110,7 +110,7 @@ def test_a_run_with_the_default_verdict_does_without_what_is_heavy(
 
     code, modules, told = asyncio.run(go())
     assert code in (0, 1), told
-    assert not modules & HEAVY
+    assert modules & HEAVY == {"jinja2"}, "the page needs it, after the last answer"
     assert "numpy" in modules  # the alarm needs it: imports do show up in `modules`
 
 
