@@ -12,6 +12,9 @@ from rich.text import Text
 
 from serve_eval.report.text import clean
 
+LEFT = ("run", "task", "verdict")
+"""Names of columns with words, which begin at the left."""
+
 
 def say(console: Console, text: str) -> None:
     """Print a line, safe for a terminal."""
@@ -62,7 +65,7 @@ def _table(rows: Sequence[Sequence[Text]], *, turned: bool = False) -> Table:
     last = None if turned else len(rows[0]) - 1
     for i in range(len(rows[0])):
         table.add_column(
-            justify="left" if i in (0, last) or rows[0][i].plain in ("run", "task") else "right",
+            justify="left" if i in (0, last) or rows[0][i].plain in LEFT else "right",
             no_wrap=True,
         )
     for row in rows:
