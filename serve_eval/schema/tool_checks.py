@@ -9,7 +9,7 @@ from typing import Literal
 ToolForm = Literal["whole", "stream"]
 """The form of an answer: one body, or an event stream."""
 ToolAgainst = Literal["threshold", "lowest load", "whole answer", "reference", "itself"]
-"""What a rate of errors is compared with."""
+"""The other side of a comparison: a threshold, another pass, or an earlier check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ MARKUP = re.compile(
 )
 """Marks of the call formats and chat templates of common models."""
 TOKENS_OF_A_CALL = 32
-"""Tokens of marks that an answer, or a call, may take and that nobody sees."""
+"""Tokens of marks around an answer or a call that usage counts and no text shows."""
 REPLACED = "\N{REPLACEMENT CHARACTER}"
 CALLED = ("tool_calls", "function_call")
 

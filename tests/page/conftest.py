@@ -24,7 +24,7 @@ WIDE, NARROW = 1280, 390
 DRAWN = {"SERVE_EVAL_NO_PICTURES": ""}
 """The environment of commands whose pages have pictures."""
 READY = "#samples[data-ready]"
-"""What a page with samples has as soon as its scripts have run."""
+"""The selector of an element that exists once the scripts of a page with samples have run."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -32,7 +32,7 @@ class ReferenceScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTask:
-    """What the data set of a task adds to its samples.
+    """Metadata, requests and reference scores of a task's samples, from its data set.
 
     `fields` has their metadata and the task's own groups, by field and id. `body` is the request of
     most samples without its prompt, and `bodies` those of the others by id (None: it is not one

@@ -1,4 +1,4 @@
-"""Say what a reader must know about a check and what accuses nobody."""
+"""List the remarks about a check, which do not accuse the server."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ HIGHEST = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRules:
-    """How the answers are judged.
+    """Thresholds, an earlier check and required kinds, by which answers are judged.
 
     `limits` replaces thresholds by the name of the error. `reference` is the folder of an earlier
     check. The kinds in `needed` must be supported, and with REFUSALS, fields be refused.

@@ -106,7 +106,7 @@ def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]], console: C
 
 
 def describe_rest(found: ToolCheck) -> Iterator[Row]:
-    """Yield what accuses nobody, and what the check cost."""
+    """Yield the remarks, which do not accuse the server, and the cost of the check."""
     yield from (("note", line) for line in found.remarks)
     prompt = sum(one.prompt_tokens for one in found.cells)
     answer = sum(one.completion_tokens for one in found.cells)

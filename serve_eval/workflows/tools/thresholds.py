@@ -34,7 +34,7 @@ ENFORCED: Mapping[str, tuple[CallFault, ...]] = {
         ("json_object", "json_schema", "json_trtllm", "regex", "ebnf", "structural_tag"), _FORM
     ),
 }
-"""What a server must enforce, by kind of request."""
+"""The part of a request that the server must enforce, by kind of request."""
 
 
 class ThresholdTest(NamedTuple):

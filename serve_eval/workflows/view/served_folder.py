@@ -24,8 +24,8 @@ KINDS: Final[Mapping[str, str]] = {
 def open_below(folder: Path, parts: list[str]) -> tuple[BinaryIO, str]:
     """Return a file below a folder, opened for reading, and its content type.
 
-    Raises FileNotFoundError for everything that is not served: other types, names that begin with a
-    dot, links, and folders.
+    Raises FileNotFoundError for files of other types, names that begin with a dot, links and
+    folders, which are not served.
     """
     if not parts or not all(map(_is_plain, parts)):
         raise FileNotFoundError

@@ -1,4 +1,4 @@
-"""Serve the pages of a folder to this machine: read only, and below a path that nobody can guess.
+"""Serve the pages of a folder on the loopback, read-only, below a secret path.
 
 Every user and every web page of this machine can reach a port of the loopback. A secret in the path
 keeps other users out, and the check of the Host header keeps out a web page whose name was pointed
@@ -37,8 +37,9 @@ POLICY = (
     " style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none';"
     " frame-ancestors 'none'"
 )
-"""The policy for every file. A page that another user wrote may run its scripts, but has an origin
-of its own: it can read no other page of this server. The pages' own policies are narrower."""
+"""The Content-Security-Policy of every response. The sandbox gives each page an origin of its own,
+so that the scripts of a page from another user cannot read other pages of this server. The pages
+themselves have a narrower policy."""
 _HEADERS: Final = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",

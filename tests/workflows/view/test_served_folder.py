@@ -1,4 +1,4 @@
-"""What is served lies below the folder, whatever a path or a link says."""
+"""Test that only files below the folder are served, for any path or link."""
 
 from __future__ import annotations
 
