@@ -41,6 +41,7 @@ EXTRAS: Mapping[str, str] = {
     "servers": "the orchestrator of vLLM",
     "watch": "metrics of watch",
     "rouge": "tasks that are scored by ROUGE",
+    "media": "tasks with sound, video or translation",
     "longbench": "Chinese tasks of LongBench",
     "holdout": "encrypted cases",
 }
