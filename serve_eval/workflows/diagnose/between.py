@@ -19,8 +19,9 @@ LEAST, MOST_SHARE = 10, 0.5
 """Answers that must differ in the same way, and the share of those that differ at all."""
 TOLERATED, EARLY = 0.1, 0.5
 """Share by which answers may be shorter in the mean, and ratio below which they end early."""
-AT_START = 0.9
-"""Share of the different answers that differ from their first character on."""
+AT_START, BY_CHANCE = 0.9, 0.05
+"""Share of the different answers that differ from their first character on, and the probability
+below which the others are too many for that share: two answers can begin alike by chance."""
 SHORT, SOUND_AT_START = 8, 0.3
 """Characters of an answer that has no place for a difference but its start, and the chance that a
 different answer of a sound side differs from its start on."""
@@ -176,7 +177,7 @@ def _find_some_first_differences(
 
 
 def _is_most(start: Sequence[int], differ: Sequence[int]) -> bool:
-    return len(start) >= AT_START * len(differ)
+    return binomial_tail(len(differ) - len(start), len(differ), 1 - AT_START) >= BY_CHANCE
 
 
 def find_self_differences(both: ComparedAnswers) -> Iterator[Finding]:

@@ -163,7 +163,7 @@ def test_a_difference_in_the_first_token_is_one_of_the_prompt(
         assert f"in {SAMPLES} of {SAMPLES} answers" in told
 
 
-@pytest.mark.parametrize(("late", "named"), [(0.0, True), (0.5, False)])
+@pytest.mark.parametrize(("late", "named"), [(0.0, True), (0.13, True), (0.5, False)])
 def test_some_requests_with_another_prompt_are_told_from_numerics(
     tmp_path: Path, late: float, named: bool
 ) -> None:
@@ -171,7 +171,7 @@ def test_some_requests_with_another_prompt_are_told_from_numerics(
         return Said(text=f"the right answer is {asked.target}")
 
     def other(asked: Asked) -> Said:
-        if asked.chance("other") > 0.25:
+        if asked.chance("other") > 0.4:
             return own(asked)
         text = own(asked).text + "?" if asked.chance("late") < late else "It is the other answer."
         return Said(text=text)
@@ -180,9 +180,10 @@ def test_some_requests_with_another_prompt_are_told_from_numerics(
     assert bool(found) is named
     if named:
         told = (
-            r"\d+ of 60 answers of B differ from their first token on, and 0 later: the prompt or"
+            r"\d+ of 60 answers of B differ from their first token on, and \d+ later: the prompt or"
         )
         assert re.match(told, found[0].told)
+        assert ("and 0 later" in found[0].told) is (late == 0)
 
 
 def test_a_side_that_disagrees_with_itself_is_named(tmp_path: Path) -> None:
