@@ -45,6 +45,7 @@ OPTIONS: Mapping[str, Any] = {
 }
 WARM = Path(__file__).with_name("warm.py")
 WARM_S = 180.0
+PLUGIN = Path(__file__).with_name("plugin")
 NIXL = "NixlConnector"
 EXTRA = "kv_connector_extra_config"
 ONE_THREAD = {"num_threads": 0}
@@ -106,7 +107,7 @@ class Deployments:
         self._log = (folder / "warm.log").open("w")
         self._warm = subprocess.Popen(
             [PYTHON, WARM, "serve", self._socket],
-            env={**os.environ, **OPTIONS["env"]},
+            env={**os.environ, **OPTIONS["env"], "PYTHONPATH": str(PLUGIN)},
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=subprocess.STDOUT,

@@ -6,7 +6,6 @@ an hour, after `make test-vllm`; with a folder as argument the answers are kept 
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -28,7 +27,6 @@ from tests.workflows.diagnose.fault_trials import (
     print_trials,
 )
 
-PLUGIN = Path(__file__).with_name("plugin")
 LATE = ("--logits-processors", "late_token:LateToken")
 BLOCKS_OF_OTHERS: Mapping[str, Chosen] = {
     f"length modulo {BLOCK} from {LAST} on": lambda body, tokens: tokens % BLOCK >= LAST,
@@ -40,7 +38,6 @@ BLOCKS_OF_OTHERS: Mapping[str, Chosen] = {
 
 def answer_all(top: Path) -> dict[str, Path]:
     """Return the folders of the runs: A, sound ones, and one with each fault."""
-    os.environ["PYTHONPATH"] = str(PLUGIN)
     running = Deployments(top)
     found: dict[str, Path] = {}
 

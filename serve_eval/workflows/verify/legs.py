@@ -35,6 +35,8 @@ from serve_eval.workflows.verify.servers import (
 ROUND = 20
 SOUND = (VerificationOutcome.IDENTICAL, VerificationOutcome.OTHER_NUMERICS)
 CONNECT_S = 5.0
+ALIKE = 0.5
+"""Share of the deployment's probes beyond the floor that a server with the same fault has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,17 @@ async def _open_known(whole: AskedServer, session: VerifySession, stack: AsyncEx
     return found, len(found) == len(servers)
 
 
+def _differ_alike(whole: VerifiedSide | None, parts: Sequence[VerifiedSide]) -> bool:
+    """Return whether each server on its own has at least ALIKE of the deployment's far probes."""
+    if whole is None or whole.outcome is not VerificationOutcome.ANOTHER:
+        return False
+    least = ALIKE * whole.beyond_floor / whole.asked
+    return all(
+        one.outcome is VerificationOutcome.UNDECIDED and one.beyond_floor >= least * one.asked > 0
+        for one in parts
+    )
+
+
 def name_parts(sides: Sequence[VerifiedSide]) -> Iterator[str]:
     """Yield which part of each deployment differs, as far as its servers show it. Pure."""
     wholes = dict.fromkeys(one.part_of for one in sides if one.part_of is not None)
@@ -156,4 +169,11 @@ def name_parts(sides: Sequence[VerifiedSide]) -> Iterator[str]:
             yield (
                 f"{whole}: each server on its own is sound, and together they are not: the transfer"
                 " of the KV cache between them"
+            )
+        elif _differ_alike(next((one for one in sides if one.name == whole), None), parts):
+            counts = ", ".join(f"{one.beyond_floor} of {one.asked}" for one in parts)
+            yield (
+                f"{whole}: each server on its own differs too (probes beyond the floor: {counts}),"
+                " though less surely: what they share, such as weights, options or a store of KV"
+                " caches, and not the hand-over between them"
             )

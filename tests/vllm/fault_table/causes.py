@@ -8,6 +8,7 @@ TRANSFER = r"the transfer of the KV cache between them"
 AT_START = (
     r"the first token already differs in|differ from their first token|from its first token on"
 )
+STORE = r"what they share, such as weights, options or a store of KV caches"
 FRONT = r"not in the servers as they answer here"
 OF_REQUESTS: Mapping[str, str] = {
     "compare": AT_START,
@@ -26,8 +27,13 @@ CAUSES: Mapping[str, Mapping[str, str]] = {
     "other requests' blocks for 10 %": OF_REQUESTS,
     "other requests' blocks for 1 %": OF_REQUESTS,
     "last block dropped": {"verify": TRANSFER, "attribute": FRONT},
-    "KV files of other prompts for 10 %": OF_REQUESTS,
-    "KV files rounded to four bits": {"verify": TRANSFER},
+    "KV files of other prompts for 10 %": {
+        "compare": AT_START,
+        "equal tokens": OF_REQUESTS["equal tokens"],
+        "verify": STORE,
+        "diagnose": AT_START,
+    },
+    "KV files rounded to four bits": {"verify": STORE},
     "block sizes 32 and 64": {
         "compare": AT_START,
         "equal tokens": OF_REQUESTS["equal tokens"],

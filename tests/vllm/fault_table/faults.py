@@ -12,7 +12,7 @@ from launchers._fleet.fleet import free_ports
 from launchers._options import LOOPBACK
 from launchers._vllm.deployment import VllmSide
 from serve_eval.schema import Spec
-from tests.vllm.conftest import SIDE_PORT, SPECULATION
+from tests.vllm.conftest import SIDE_PORT
 from tests.vllm.damaged_files import Damage, OtherPrompts, damage_files, round_to_four_bits
 from tests.vllm.deployments import aggregated, decoding, disaggregated
 from tests.vllm.fault_table import disturbing
@@ -27,11 +27,7 @@ from tests.vllm.faulty_transfer import (
     orchestrated,
 )
 
-NEVER_ACCEPTED = {
-    **SPECULATION,
-    "rejection_sample_method": "synthetic",
-    "synthetic_acceptance_rates": [0.0] * int(SPECULATION["num_speculative_tokens"]),
-}
+NEVER_ACCEPTED = {"model": "bad_drafts.BadDrafts", "num_speculative_tokens": 3}
 OTHER_TEMPLATE = (
     "<|system|>\nToday is Monday.<|end|>\n"
     "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>\n"

@@ -6,11 +6,13 @@ import io
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from serve_eval.schema import Verification, VerifiedSide
 from serve_eval.schema import VerificationOutcome as Outcome
 from serve_eval.workflows.verify.fleet import MAJORITY
+from serve_eval.workflows.verify.legs import name_parts
 from serve_eval.workflows.verify.text import MOST_SOUND, list_names, render, summarise
 
 
@@ -114,3 +116,29 @@ def test_the_reference_counts_only_in_a_fleet() -> None:
 def test_long_lists_of_names_are_cut() -> None:
     assert list_names(["a", "b"]) == "a, b"
     assert list_names([str(i) for i in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 others"
+
+
+UNDECIDED, IDENTICAL, ANOTHER = Outcome.UNDECIDED, Outcome.IDENTICAL, Outcome.ANOTHER
+
+
+@pytest.mark.parametrize(
+    ("parts", "named"),
+    [
+        ([(UNDECIDED, 13), (UNDECIDED, 25)], "what they share"),
+        ([(UNDECIDED, 12), (UNDECIDED, 25)], None),
+        ([(ANOTHER, 13), (UNDECIDED, 25)], "found in context"),
+        ([(IDENTICAL, 0), (UNDECIDED, 25)], None),
+        ([(IDENTICAL, 0), (IDENTICAL, 0)], "the transfer of the KV cache between them"),
+    ],
+)
+def test_the_part_that_differs_is_named(
+    parts: Sequence[tuple[Outcome, int]], named: str | None
+) -> None:
+    whole = replace(_side("front", ANOTHER), beyond_floor=25)
+    sides = [
+        replace(_side(role, outcome), beyond_floor=beyond, part_of="front", role=role)
+        for role, (outcome, beyond) in zip(("context", "generation"), parts, strict=True)
+    ]
+    told = list(name_parts([whole, *sides]))
+    assert len(told) == (named is not None)
+    assert named is None or named in told[0]
