@@ -34,7 +34,7 @@ from serve_eval.cli._verify_servers import (
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.prompt_audit.reading import PromptSide
-    from serve_eval.schema import Verification, VerificationReference
+    from serve_eval.schema import ProbeRoute, Verification, VerificationReference
     from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 
 USUAL = (
@@ -126,6 +126,7 @@ def verify(
             floor=reference.floor,
             seed=prompts.seed or 0,
             text=probes.text,
+            route=_choose_route(protocol.apply_chat_template),
         ),
         out_dir=output.output_dir or new_folder("verify"),
     )
@@ -167,6 +168,12 @@ def _check(reference: ReferenceOptions, probes: ProbeOptions) -> None:
         raise PlanError("--budget-tokens must be 1 or more")
     if reference.floor is not None and not 0 < reference.floor < 100:
         raise PlanError("--floor must be a positive number of nats, such as 0.08")
+
+
+def _choose_route(chat: bool | None) -> ProbeRoute | None:
+    from serve_eval.schema import ProbeRoute
+
+    return None if chat is None else ProbeRoute.CHAT if chat else ProbeRoute.TEXT
 
 
 def _check_number(servers: int, reference: ReferenceOptions) -> None:

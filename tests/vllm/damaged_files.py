@@ -43,7 +43,9 @@ def _rewrite(file: Path, damage: Damage) -> None:
     [one] = [value for key, value in json.loads(raw[8:begin]).items() if key != "__metadata__"]
     assert one["dtype"] == "F32"
     values = np.frombuffer(raw[begin:], "<f4").reshape(one["shape"])
-    file.write_bytes(raw[:begin] + damage(file.name, values).astype("<f4").tobytes())
+    new = file.with_suffix(".new")  # Servers read these files at any time, and only whole ones.
+    new.write_bytes(raw[:begin] + damage(file.name, values).astype("<f4").tobytes())
+    new.replace(file)
 
 
 def round_to_four_bits(layer: str, values: Values) -> Values:

@@ -37,7 +37,7 @@ async def open_maker(
         if rules.text is None
         else read_texts(rules.text)
     )
-    asked = await stack.enter_async_context(open_server(server, session))
+    asked = await stack.enter_async_context(open_server(server, session, route=rules.route))
     if not asked.lists:
         raise NotComparableError(
             f"{server.name}: UNSUPPORTED: the server reports no log-probabilities of its tokens",

@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from serve_eval.client.connection import connect
-from serve_eval.errors import EndpointError, ServeEvalError
+from serve_eval.errors import EndpointError, NotComparableError, ServeEvalError
 from serve_eval.evaluation.endpoint.launch import launch, with_model
 from serve_eval.evaluation.engine.answer_tokens import Unreadable
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.probes.asking import FIRST, AskedServer
 from serve_eval.evaluation.storage.file_names import SERVERS
-from serve_eval.schema import LostServer, Plan, ProbeRoute
+from serve_eval.schema import LostServer, Plan, ProbeRoute, VerificationReference
 
 T = TypeVar("T")
 PROBES = 200
@@ -48,6 +48,7 @@ class VerifyRules:
 
     `probes` and `tokens` are the budgets per server (tokens None: no limit), `floor` a given floor
     in nats (None: the sibling's), `text` a file of paragraphs in place of the tasks' prompts.
+    `route` is how probes are asked (None: as texts if the server takes them, or else in chats).
     """
 
     probes: int = PROBES
@@ -55,6 +56,7 @@ class VerifyRules:
     floor: float | None = None
     seed: int = 0
     text: Path | None = None
+    route: ProbeRoute | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,17 @@ class VerifySession:
         self.lost.append(
             LostServer(name=name, why=str(error).removeprefix(f"{name}: "), part_of=part_of)
         )
+
+
+def check_route(route: ProbeRoute | None, known: VerificationReference, source: str) -> None:
+    """Raise NotComparableError if a reference was asked in another way than the user wants."""
+    if route is None or (route is ProbeRoute.TEXT) is (known.route is ProbeRoute.TEXT):
+        return
+    was = "plain text" if known.route is ProbeRoute.TEXT else "chat requests"
+    raise NotComparableError(
+        f"{source}: the reference was asked with {was}, and answers to the two cannot be compared",
+        hint="Leave out --apply-chat-template, or register a reference with it.",
+    )
 
 
 @asynccontextmanager

@@ -43,6 +43,7 @@ from serve_eval.workflows.verify.servers import (
     NamedPlan,
     VerifyRules,
     VerifySession,
+    check_route,
     open_servers,
 )
 
@@ -102,6 +103,7 @@ async def verify(
     session = VerifySession(rules=rules, out_dir=out_dir, environ=environ, notify=notify)
     async with AsyncExitStack() as stack:
         if isinstance(reference, VerificationReference):
+            check_route(rules.route, reference, source)
             made, known = None, reference
             name = source
         else:

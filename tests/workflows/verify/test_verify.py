@@ -275,6 +275,25 @@ def test_a_chat_is_never_compared_with_a_text(tmp_path: Path) -> None:
         _verify(ModelServer(name="a"), ModelServer(name="b", chat_only=True), tmp_path, floor=0.08)
 
 
+def test_the_user_chooses_between_chats_and_texts(tmp_path: Path) -> None:
+    server, file = ModelServer(name="a"), tmp_path / "reference.json"
+    how = ["--model", "m", "--floor", "0.08", "--probes", "60", "-o", tmp_path / "out"]
+    with server.server.serve_in_thread() as url:
+        ran = [
+            serve_eval("verify", url, *how, *more)
+            for more in (
+                ["--apply-chat-template", "--register", file],
+                ["--reference", file],
+                ["--apply-chat-template", "--reference", file],
+                ["--no-apply-chat-template", "--reference", file],
+            )
+        ]
+    assert read_reference(file).route is ProbeRoute.CHAT
+    assert {one.path for one in server.server.requests if one.body} == {"/v1/chat/completions"}
+    assert [one.returncode for one in ran] == [0, 0, 0, 3]
+    assert "was asked with chat requests" in ran[3].stderr
+
+
 def test_rounded_log_probabilities_do_not_look_like_a_difference(tmp_path: Path) -> None:
     a = ModelServer(name="a", decimals=2)
     found = _verify(a, ModelServer(name="b"), tmp_path, floor=0.001)
