@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
+.PHONY: demo docs docs-links release-check image test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -105,6 +105,15 @@ verify-trials: $(VENV)/.dev
 # Needs an NVIDIA GPU and the environment of test-peers; without a GPU, the measurement is only tried out.
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -s tests/gpu
+
+# The documentation as a site, in build/site. A link to a page or heading that does not exist is an error.
+docs: $(VENV)/.dev
+	$(BIN)/python docs/_site/build.py build/site
+	@echo "the site: build/site/index.html"
+
+# The links to other sites. Needs a network.
+docs-links: $(VENV)/.dev
+	$(BIN)/python docs/_site/build.py build/links --links
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

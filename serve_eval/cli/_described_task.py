@@ -91,7 +91,11 @@ def _count_references(task: Task) -> list[str]:
     """Return the number of models with a registered accuracy, and the command that shows them."""
     file = find_shipped_dir() / f"{task.reference_file}.yaml"
     if not file.is_file():
-        return _format_fact("references", "none registered", "serve-eval references register RUN")
+        return _format_fact(
+            "references",
+            "none registered",
+            "serve-eval references register RUN --references-dir DIR",
+        )
     count = len(load(file))
     models = f"{count} model{'s' if count > 1 else ''}"
     return _format_fact("references", models, f"serve-eval references show {task.reference_file}")

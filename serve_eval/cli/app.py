@@ -97,11 +97,11 @@ class _Commands(_Group):
         self, ctx: Any, args: list[str]
     ) -> Any:  # click's types are private to typer
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command if name is None else _make_command(name), rest
+        return name, command if name is None else make_command(name), rest
 
 
 @functools.cache
-def _make_command(name: str) -> Any:
+def make_command(name: str) -> Any:
     """Return a command with its options."""
     from serve_eval.cli._help import HelpedCommand
     from serve_eval.cli._options import Command

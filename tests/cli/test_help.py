@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from serve_eval.cli.app import COMMANDS, _make_command
+from serve_eval.cli.app import COMMANDS, make_command
 from tests.cli.command import serve_eval
 
-LONG = [name for name in COMMANDS if getattr(_make_command(name), "usual", ())]
-OF_GROUPS = ("", *(name for name in COMMANDS if hasattr(_make_command(name), "commands")))
+LONG = [name for name in COMMANDS if getattr(make_command(name), "usual", ())]
+OF_GROUPS = ("", *(name for name in COMMANDS if hasattr(make_command(name), "commands")))
 PATHS = [
     *("", *COMMANDS),
-    *(f"{group} {name}" for group in OF_GROUPS[1:] for name in _make_command(group).commands),
+    *(f"{group} {name}" for group in OF_GROUPS[1:] for name in make_command(group).commands),
 ]
-ALONE = [name for name in COMMANDS if not hasattr(_make_command(name), "commands")]
+ALONE = [name for name in COMMANDS if not hasattr(make_command(name), "commands")]
 
 
 def _flags(text: str) -> set[str]:
@@ -32,7 +32,7 @@ def test_the_commands_with_many_options_are_those_that_have_a_short_help() -> No
 
 
 def _options(name: str) -> list[Any]:
-    return [one for one in _make_command(name).params if one.param_type_name == "option"]
+    return [one for one in make_command(name).params if one.param_type_name == "option"]
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -46,7 +46,7 @@ def test_help_fits_a_terminal_and_shows_no_type_of_a_flag(name: str) -> None:
 @pytest.mark.parametrize("name", LONG)
 def test_the_short_help_shows_few_options_and_where_the_rest_is(name: str) -> None:
     short = serve_eval(name, "--help").stdout
-    assert 10 <= len(_make_command(name).usual) <= 16
+    assert 10 <= len(make_command(name).usual) <= 16
     assert short.splitlines()[-1].endswith(f"{name} --help-all")
     every = serve_eval(name, "--help-all").stdout
     known = {
@@ -79,7 +79,7 @@ def test_every_help_has_two_examples_that_are_understood(path: str) -> None:
 def _parse(words: list[str]) -> None:
     """Parse a command line by its command. Raises click's UsageError if it is not understood."""
     name, *rest = words
-    made = _make_command(name)
+    made = make_command(name)
     if (below := getattr(made, "commands", None)) is not None:
         made, (_, *rest) = below[rest[0]], rest
     made.make_context(name, rest).close()
