@@ -8,7 +8,7 @@ TRANSFER = r"the transfer of the KV cache between them"
 AT_START = (
     r"the first token already differs in|differ from their first token|from its first token on"
 )
-STORE = r"what they share, such as weights, options or a store of KV caches"
+CACHE = r"ANOTHER MODEL, PRECISION OR CACHE"
 FRONT = r"not in the servers as they answer here"
 OF_REQUESTS: Mapping[str, str] = {
     "compare": AT_START,
@@ -30,10 +30,10 @@ CAUSES: Mapping[str, Mapping[str, str]] = {
     "KV files of other prompts for 10 %": {
         "compare": AT_START,
         "equal tokens": OF_REQUESTS["equal tokens"],
-        "verify": STORE,
+        "verify": CACHE,
         "diagnose": AT_START,
     },
-    "KV files rounded to four bits": {"verify": STORE},
+    "KV files rounded to four bits": {"verify": CACHE},
     "block sizes 32 and 64": {
         "compare": AT_START,
         "equal tokens": OF_REQUESTS["equal tokens"],

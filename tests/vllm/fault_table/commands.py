@@ -16,6 +16,8 @@ from tests.vllm.deployments import MODEL
 from tests.vllm.fault_table.system import IN_FLIGHT, System
 
 LOADS, PER_LOAD = "1,8,64", 40
+USAGE = 2
+"""The exit code of a command that cannot be used on a system."""
 FINDING = re.compile(r"^\d+\. ", re.MULTILINE)
 
 
@@ -86,6 +88,8 @@ def prove(system: System, seed: int, folder: Path) -> Told:
 
 def attribute(system: System, seed: int, folder: Path) -> Told:
     """Ask the servers of B's run separately."""
+    if not system.alone:
+        return Told(USAGE, "", found=False)
     how = ["--samples", system.alone, "--concurrency", IN_FLIGHT, "--seed", seed]
     return _accuses(*_run("attribute", folder / "compared/b", *how, *system.workers))
 

@@ -33,7 +33,7 @@ class System:
     shots: int = 0
     chat: bool = False
     alone: int = 15
-    """Prompts that `attribute` sends to each server."""
+    """Prompts that `attribute` sends to each server. 0: no server may be asked on its own."""
     in_flight: int = IN_FLIGHT
     during: Callable[[Path], None] | None = None
     """What happens while B is compared; it gets the folder of B's run."""
@@ -41,6 +41,8 @@ class System:
     @property
     def workers(self) -> list[str]:
         """The flags that name the servers behind B."""
+        if not self.alone:
+            return []
         flags = [f"{name.partition('_')[0]}={url}" for name, url in self.servers.items()]
         return [word for flag in flags for word in ("--worker", flag)]
 

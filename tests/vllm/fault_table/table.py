@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from tests.vllm.fault_table.causes import CAUSES
-from tests.vllm.fault_table.commands import COMMANDS
+from tests.vllm.fault_table.commands import COMMANDS, USAGE
 from tests.vllm.fault_table.kept import Found
 
 
@@ -33,6 +33,7 @@ def print_table(found: Sequence[Found]) -> None:
 
 def _describe(name: str, found: Sequence[Found]) -> str:
     """Return "found / named of trials"."""
+    found = [one for one in found if one.code != USAGE]
     if not found:
         return "-"
     cause = CAUSES.get(name, {}).get(found[0].command)
