@@ -82,6 +82,8 @@ def diagnose(system: System, seed: int, folder: Path) -> Told:
 
 def prove(system: System, seed: int, folder: Path) -> Told:
     """Judge B's run of the comparison with the path that it should have taken."""
+    if not system.expect:
+        return Told(USAGE, "", found=False)
     code, text = _run("verdict", folder / "compared/b", "--expect", system.expect)
     return Told(code, text, "path not proven" in text)
 

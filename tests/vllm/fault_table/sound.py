@@ -42,7 +42,7 @@ SOUND: Mapping[str, Fault] = {
     "sound, 1 + 1": Fault(lambda s: _pairs(s, 1, 1)),
     "sound, 1 + 2": Fault(lambda s: _pairs(s, 1, 2)),
     "sound, 2 + 2": Fault(lambda s: _pairs(s, 2, 2)),
-    "sound, compiled": Fault(lambda s: _one(s, aggregated(eager=False), "deterministic")),
+    "sound, compiled": Fault(lambda s: _one(s, aggregated(eager=False), "")),
     "sound, prefix cache on": Fault(
         lambda s: _one(s, aggregated(prefix_caching=True), "prefix_cache", shots=2)
     ),

@@ -29,6 +29,7 @@ class System:
     servers: Mapping[str, str] = field(default_factory=dict)
     """Addresses of the servers behind B, by names such as context_0."""
     expect: str = "kv_transfer"
+    """The part of the path that must be proven. Empty: none."""
     prompts: int = 200
     shots: int = 0
     chat: bool = False
