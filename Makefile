@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo docs docs-links release-check image test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
+.PHONY: demo docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -114,6 +114,11 @@ docs: $(VENV)/.dev
 # The links to other sites. Needs a network.
 docs-links: $(VENV)/.dev
 	$(BIN)/python docs/_site/build.py build/links --links
+
+# What a release needs, in a separate environment: the sdist and the wheel as twine and check-wheel-contents see them, the
+# wheel installed by pipx, its command run far from the checkout, and the Dockerfile as hadolint sees it.
+release-check: $(VENV)/.dev
+	@sh tests/release_check.sh $(abspath $(BIN))/python
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
