@@ -1,0 +1,54 @@
+"""The base class of tests in the style of TensorRT-LLM's accuracy suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+
+from serve_eval.pytest_plugin.asked import LauncherOption, TaskOption
+from serve_eval.pytest_plugin.evaluator import Evaluator
+
+if TYPE_CHECKING:
+    from serve_eval.schema import Report
+
+
+class AccuracyTests:
+    """Hold the tests of one model.
+
+        class TestLlama3_1_8B(AccuracyTests):
+            MODEL_NAME = "meta-llama/Llama-3.1-8B"
+            MODEL_PATH = "/models/Llama-3.1-8B"
+            LAUNCHER = "trtllm"
+
+            def test_fp8(self):
+                self.evaluate("gsm8k", quant_algo="FP8")
+
+    MODEL_NAME is the model under which references are registered. LAUNCHER starts the endpoint: a
+    name, or a mapping with `name` and options. MODEL_PATH is its option `model`. Without LAUNCHER,
+    the endpoint is that of --serve-eval-base-url. OPTIONS are options of every evaluation.
+    """
+
+    MODEL_NAME: ClassVar[str | None] = None
+    MODEL_PATH: ClassVar[str | None] = None
+    LAUNCHER: ClassVar[LauncherOption | None] = None
+    OPTIONS: ClassVar[Mapping[str, Any]] = {}
+
+    _evaluator: Evaluator
+
+    @pytest.fixture(autouse=True)
+    def _take_evaluator(self, serve_eval: Evaluator) -> None:
+        self._evaluator = serve_eval.with_defaults(
+            **{
+                **self.OPTIONS,
+                "model_name": self.MODEL_NAME,
+                "model_path": self.MODEL_PATH,
+                "launcher": self.LAUNCHER,
+            }
+        )
+
+    def evaluate(self, *tasks: TaskOption, **options: Any) -> Report:
+        """Evaluate the endpoint on tasks, as `Evaluator.evaluate` does, and return the report."""
+        __tracebackhide__ = True
+        return self._evaluator.evaluate(*tasks, **options)

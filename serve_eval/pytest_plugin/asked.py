@@ -1,0 +1,148 @@
+"""Build the plan of a test from the plan file of all tests, its class, markers and arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from serve_eval.schema import Plan
+
+TaskOption = str | Mapping[str, object]
+LauncherOption = str | Mapping[str, object]
+_NOT_IN_A_PLAN = ("launcher_options", "gpus")
+
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedEvaluation:
+    """Everything that a test says about its evaluation.
+
+    `tasks` are names, or names with options as in a plan file. `options` are keys of a plan file,
+    and those of its sections. `launcher` names one, alone or with options; `launcher_options` are
+    added to them, and `model_path` is its option `model`. `model_name` names the reference.
+    """
+
+    tasks: Sequence[TaskOption] = ()
+    launcher: LauncherOption | None = None
+    launcher_options: Mapping[str, object] = field(default_factory=dict)
+    model_name: str | None = None
+    model_path: str | None = None
+    options: Options = field(default_factory=dict)
+
+
+def merge_levels(tasks: Sequence[TaskOption], *levels: Options) -> AskedEvaluation:
+    """Return what a test asks for: options of its class, its markers and its call, in this order.
+
+    Later levels override earlier ones, except that options of the launcher are joined. A launcher
+    and an address exclude each other, so the later one counts.
+    """
+    given: dict[str, Any] = {}
+    joined: dict[str, object] = {}
+    for level in levels:
+        for name, other in (("launcher", "base_url"), ("base_url", "launcher")):
+            if level.get(name) is not None:
+                given.pop(other, None)
+        given |= {name: value for name, value in level.items() if value is not None}
+        joined |= level.get("launcher_options") or {}
+    return AskedEvaluation(
+        tasks=tasks,
+        launcher=given.pop("launcher", None),
+        launcher_options=joined,
+        model_name=given.pop("model_name", None),
+        model_path=given.pop("model_path", None),
+        options={name: value for name, value in given.items() if name not in _NOT_IN_A_PLAN},
+    )
+
+
+def build_plan(
+    asked: AskedEvaluation,
+    base: Mapping[str, Any],
+    base_url: str | None,
+    environ: Mapping[str, str] = os.environ,
+) -> Plan:
+    """Return the plan of a test. `base` is the content of the plan file of all tests.
+
+    The test overrides its class, which overrides the file. Raises PlanError with every problem.
+    """
+    from serve_eval.evaluation.plan.resolve import resolve
+
+    file, settings = dict(base), dict[str, Any]()
+    choices, in_sections = _list_choices(), {"base_url", *_list_in_sections()}
+    for name, value in asked.options.items():
+        if name in choices:
+            settings.setdefault("choices", {})[name] = value
+        elif name in in_sections:
+            settings[name] = value
+        else:
+            file[name] = value
+    if asked.tasks:
+        file["tasks"] = list(asked.tasks)
+    if asked.launcher is not None:
+        file["launcher"] = _add_options(asked)
+        file.pop("base_url", None)
+    elif "base_url" in settings:
+        file.pop("launcher", None)
+    elif base_url is not None and "launcher" not in file:
+        settings["base_url"] = base_url
+    if asked.model_name is not None:
+        file.setdefault("reference_model", asked.model_name)
+        if "launcher" in file:
+            file.setdefault("model", asked.model_name)
+    return resolve(file, settings, environ).plan
+
+
+def read_base(file: Path | None) -> Mapping[str, Any]:
+    """Return the content of the plan file of all tests. Raises PlanError."""
+    from serve_eval.errors import PlanError
+    from serve_eval.yaml_source import read
+
+    if file is None:
+        return {}
+    content = read(file, PlanError).value
+    if not isinstance(content, dict):
+        raise PlanError(f"{file}: expected a mapping of keys such as dataset_root")
+    return content
+
+
+def _add_options(asked: AskedEvaluation) -> dict[str, object]:
+    """Return the launcher with its options in the form of a plan file.
+
+    Raises PlanError if the checkpoint has no place among them.
+    """
+    from serve_eval.errors import PlanError
+    from serve_eval.plugins.values import load_launcher
+
+    assert asked.launcher is not None
+    given = {"name": asked.launcher} if isinstance(asked.launcher, str) else dict(asked.launcher)
+    launcher = {**given, **asked.launcher_options}
+    if asked.model_path is None or "model" in launcher:
+        return launcher
+    if "model" not in load_launcher(str(launcher.get("name"))).options:
+        raise PlanError(
+            f"MODEL_PATH: the launcher {launcher.get('name')} has no option `model`",
+            hint="Put the path into LAUNCHER, where this launcher has it.",
+        )
+    return {**launcher, "model": asked.model_path}
+
+
+def _list_choices() -> set[str]:
+    """Return the names of the options of every task's protocol."""
+    from serve_eval.evaluation.plan.options import ProtocolOptions
+    from serve_eval.plugins.setting import list_declared
+
+    return {option.key for option in list_declared(ProtocolOptions)}
+
+
+def _list_in_sections() -> set[str]:
+    """Return the fields of the sections of a plan, such as quant_algo and concurrency."""
+    import typing
+
+    from serve_eval.evaluation.plan.parse import SECTIONS
+
+    return {name for kind in SECTIONS.values() for name in typing.get_type_hints(kind)}

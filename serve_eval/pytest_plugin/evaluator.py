@@ -1,0 +1,118 @@
+"""Evaluate an endpoint for a test, and end the test as its verdict says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from serve_eval.pytest_plugin.asked import (
+    AskedEvaluation,
+    Options,
+    TaskOption,
+    build_plan,
+    merge_levels,
+    read_base,
+)
+from serve_eval.pytest_plugin.endings import AccuracyNotMeasured
+from serve_eval.pytest_plugin.gpus import count_needed, find_lack
+from serve_eval.pytest_plugin.workbench import Workbench
+
+if TYPE_CHECKING:
+    from serve_eval.schema import Plan, Report
+
+MARKER = "serve_eval"
+NO_ENDPOINT = (
+    "no endpoint: give --serve-eval-base-url, set SERVE_EVAL_BASE_URL or serve_eval_base_url of the"
+    " ini file, or name a launcher"
+)
+
+
+class Evaluator:
+    """The fixture `serve_eval` of a test: evaluates with the options of its markers.
+
+    `defaults` are options below those of the markers.
+    """
+
+    def __init__(
+        self,
+        item: pytest.Item,
+        workbench: Workbench,
+        defaults: Options | None = None,
+    ) -> None:
+        self._item, self._workbench = item, workbench
+        self._defaults = defaults or {}
+
+    def with_defaults(self, **defaults: object) -> Evaluator:
+        """Return an evaluator with options below those of the markers."""
+        return Evaluator(self._item, self._workbench, defaults)
+
+    def evaluate(self, *tasks: TaskOption, **options: Any) -> Report:
+        """Evaluate the endpoint of this test and return the report, if it passes.
+
+        `tasks` and `options` are those of a plan file and of its sections, such as `quant_algo`,
+        `limit` or `concurrency`. Four more options are for tests:
+
+        * `model_name`: the model under which references are registered;
+        * `launcher`: starts the endpoint. Without it, the address is that of the plug-in's options;
+        * `launcher_options`: further options of the launcher;
+        * `model_path`: the launcher's option `model`.
+
+        Raises AccuracyRegression for a FAIL, and AccuracyNotMeasured if nothing was measured. Skips
+        the test if the run did not decide, or if there are too few GPUs.
+        """
+        __tracebackhide__ = True
+        from serve_eval.errors import ServeEvalError
+        from serve_eval.plugins.scope import scope
+        from serve_eval.pytest_plugin.results import describe_error, describe_run, end_test
+
+        marked_tasks, marked = read_marker(self._item)
+        folder = self._workbench.name_folder(self._item.nodeid)
+        try:
+            with scope():
+                asked = merge_levels(tasks or marked_tasks, self._defaults, marked, options)
+                plan = self._plan(asked)
+                report = self._workbench.evaluate(plan, folder)
+                result = describe_run(report, folder)
+        except ServeEvalError as error:
+            raise AccuracyNotMeasured(describe_error(error, folder)) from None
+        self._item.user_properties.extend(result.properties.items())
+        if result.passed:  # Otherwise the text is that of the outcome.
+            self._item.add_report_section("call", "serve-eval", result.text)
+        end_test(result, strict=self._workbench.options.strict)
+        return report
+
+    def _plan(self, asked: AskedEvaluation) -> Plan:
+        """Return the plan of the test, or skip it if it cannot run here."""
+        __tracebackhide__ = True
+        options = self._workbench.options
+        base = read_base(options.plan)
+        if asked.launcher is None and options.base_url is None:
+            named = {"launcher", "base_url"} & {*base, *asked.options}
+            if not named:
+                pytest.skip(NO_ENDPOINT)
+        plan = build_plan(asked, base, options.base_url)
+        if (lack := find_lack(count_needed(plan))) is not None:
+            pytest.skip(f"launcher {plan.launcher.name} {lack}")
+        return plan
+
+
+def read_marker(item: pytest.Item) -> tuple[tuple[TaskOption, ...], dict[str, Any]]:
+    """Return the tasks and the options of the markers of a test; the closest one overrides."""
+    tasks: tuple[TaskOption, ...] = ()
+    options: dict[str, Any] = {}
+    for mark in reversed(list(item.iter_markers(MARKER))):
+        tasks = mark.args or tasks
+        more = {**options.get("launcher_options", {}), **mark.kwargs.get("launcher_options", {})}
+        options |= mark.kwargs
+        if more:
+            options["launcher_options"] = more
+    return tasks, options
+
+
+def skip_without_gpus(item: pytest.Item) -> None:
+    """Mark a test to be skipped if its markers ask for more GPUs than there are."""
+    _, options = read_marker(item)
+    lack = find_lack(int(options.get("gpus", 0)))
+    if lack is not None:
+        item.add_marker(pytest.mark.skip(reason=lack))

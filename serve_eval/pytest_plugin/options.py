@@ -1,0 +1,73 @@
+"""Declare and read the options of the plug-in: flags, and keys of pytest's ini file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+PREFIX = "serve_eval_"
+_HELP = {
+    "base_url": ("URL", "endpoint of tests without a launcher (also SERVE_EVAL_BASE_URL)"),
+    "output": ("DIR", "keep the run folders here, one per test and time"),
+    "plan": ("FILE", "plan with the defaults of all tests, such as dataset_root"),
+    "waivers": ("FILE", "waived tests, in the form of TensorRT-LLM's waives.txt"),
+    "strict": ("", "fail tests that do not decide, instead of skipping them"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginOptions:
+    """The options of the plug-in. Paths are absolute."""
+
+    base_url: str | None = None
+    output: Path | None = None
+    plan: Path | None = None
+    waivers: Path | None = None
+    strict: bool = False
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add the flags in a group of their own, and the ini keys of the same names."""
+    group = parser.getgroup("serve-eval", "accuracy of LLM endpoints (serve-eval)")
+    for name, (metavar, told) in _HELP.items():
+        flag, dest = f"--serve-eval-{name.replace('_', '-')}", PREFIX + name
+        if metavar:
+            group.addoption(flag, dest=dest, metavar=metavar, default=None, help=told)
+        else:
+            group.addoption(flag, dest=dest, action="store_true", default=False, help=told)
+        kind: Literal["string", "bool"] = "string" if metavar else "bool"
+        parser.addini(dest, f"see {flag}", type=kind, default=None)
+
+
+def read_options(config: pytest.Config, environ: Mapping[str, str] = os.environ) -> PluginOptions:
+    """Return the options: flags, then variables, then the ini file.
+
+    Paths of flags are relative to the working directory, those of the ini file to its folder.
+    """
+    base_url = (
+        config.getoption(f"{PREFIX}base_url")
+        or environ.get("SERVE_EVAL_BASE_URL")
+        or config.getini(f"{PREFIX}base_url")
+        or environ.get("OPENAI_BASE_URL")
+    )
+    return PluginOptions(
+        base_url=base_url or None,
+        output=_read_path(config, "output"),
+        plan=_read_path(config, "plan"),
+        waivers=_read_path(config, "waivers"),
+        strict=bool(config.getoption(f"{PREFIX}strict") or config.getini(f"{PREFIX}strict")),
+    )
+
+
+def _read_path(config: pytest.Config, name: str) -> Path | None:
+    if given := config.getoption(PREFIX + name):
+        return config.invocation_params.dir / Path(given).expanduser()
+    if given := config.getini(PREFIX + name):
+        folder = config.rootpath if config.inipath is None else config.inipath.parent
+        return folder / Path(given).expanduser()
+    return None

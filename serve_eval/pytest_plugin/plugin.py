@@ -1,0 +1,94 @@
+"""Hooks and fixtures that pytest loads at its start, whether or not a test uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from serve_eval.pytest_plugin.endings import make_error
+from serve_eval.pytest_plugin.evaluator import (
+    MARKER,
+    NO_ENDPOINT,
+    Evaluator,
+    skip_without_gpus,
+)
+from serve_eval.pytest_plugin.options import add_options, read_options
+from serve_eval.pytest_plugin.workbench import Workbench
+
+if TYPE_CHECKING:
+    from serve_eval.schema import Endpoint
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line(
+        "markers",
+        f"{MARKER}(*tasks, gpus=N, **options): tasks and options of an evaluation by serve-eval;"
+        " the test is skipped on a machine with fewer GPUs",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that are waived, and those whose markers ask for more GPUs than there are."""
+    if (file := read_options(config).waivers) is not None:
+        from serve_eval.pytest_plugin.gpus import has_gpu
+        from serve_eval.pytest_plugin.waivers import apply_waivers, read_waivers
+
+        apply_waivers(read_waivers(file), items, has_gpu)
+    for item in items:
+        if item.get_closest_marker(MARKER) is not None:
+            skip_without_gpus(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Report a test that measured nothing as an error."""
+    report = yield
+    make_error(report, call)
+    return report
+
+
+@pytest.fixture(scope="session")
+def _serve_eval_workbench(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Workbench]:
+    """Yield what the tests share; its servers end after the last test, and on Ctrl-C."""
+    scratch = Path(tmp_path_factory.getbasetemp()) / "serve-eval"
+    workbench = Workbench(read_options(pytestconfig), scratch)
+    try:
+        yield workbench
+    finally:
+        workbench.close()
+
+
+@pytest.fixture
+def serve_eval(request: pytest.FixtureRequest, _serve_eval_workbench: Workbench) -> Evaluator:
+    """Evaluate an endpoint: serve_eval.evaluate("gsm8k", quant_algo="FP8")."""
+    return Evaluator(request.node, _serve_eval_workbench)
+
+
+@pytest.fixture(scope="session")
+def serve_eval_endpoint(pytestconfig: pytest.Config) -> Endpoint:
+    """Return the endpoint of --serve-eval-base-url; without one, skip the test."""
+    if (base_url := read_options(pytestconfig).base_url) is None:
+        pytest.skip(NO_ENDPOINT)
+    from serve_eval.evaluation.endpoint.launch import address_of
+    from serve_eval.evaluation.plan.resolve import resolve_address
+
+    return address_of(resolve_address({"base_url": base_url}, {}))
+
+
+@pytest.fixture(scope="session")
+def serve_eval_server(_serve_eval_workbench: Workbench) -> Callable[..., Endpoint]:
+    """Launch a server for the session: serve_eval_server("trtllm", model="m", tp=2)."""
+    return _serve_eval_workbench.start_server

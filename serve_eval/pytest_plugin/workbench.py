@@ -1,0 +1,131 @@
+"""Hold what one process of pytest shares between its tests: event loop, servers, folders."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import re
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from serve_eval.pytest_plugin.asked import read_base
+from serve_eval.pytest_plugin.endings import AccuracyNotMeasured
+from serve_eval.pytest_plugin.gpus import count_needed, find_lack
+from serve_eval.pytest_plugin.kept_servers import KeptServers
+from serve_eval.pytest_plugin.options import PluginOptions
+
+if TYPE_CHECKING:
+    from serve_eval.schema import Endpoint, Plan, Report
+
+T = TypeVar("T")
+log = logging.getLogger("serve_eval")
+
+
+class Workbench:
+    """The event loop, the servers and the folders of one session of pytest."""
+
+    def __init__(self, options: PluginOptions, scratch: Path) -> None:
+        self.options = options
+        self.folder = options.output or scratch
+        self.servers = KeptServers(self.folder / "servers", log.info)
+        self._runner: asyncio.Runner | None = None
+
+    def _run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end. Ctrl-C cancels it first, so that files are closed."""
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(main, context=contextvars.copy_context())
+
+    def close(self) -> None:
+        """End the servers and the event loop."""
+        if (runner := self._runner) is not None:
+            self._runner = None
+            with runner:
+                runner.run(self.servers.stop())
+
+    def name_folder(self, test: str) -> Path:
+        """Return a new run folder: one per test, in it one per time.
+
+        A folder of an earlier session would be resumed without a request.
+        """
+        parts = [re.sub(r"[^\w.=+-]+", "-", part)[:120] for part in re.split(r"::|/", test)]
+        stamp = datetime.now(UTC).strftime("%Y%m%d_%H%M%S")
+        folder = self.folder.joinpath(*parts)
+        taken = sum(one.name.startswith(stamp) for one in folder.glob("*"))
+        return folder / (f"{stamp}_{taken + 1}" if taken else stamp)
+
+    def evaluate(self, plan: Plan, folder: Path) -> Report:
+        """Run a plan in a folder, with kept servers. Raises ServeEvalError."""
+        return self._run(self._evaluate(plan, folder))
+
+    def start_server(
+        self,
+        launcher: str | None = None,
+        *,
+        plan: Path | str | None = None,
+        model: str | None = None,
+        **options: object,
+    ) -> Endpoint:
+        """Start a server, or find it if a test has started it, and return its endpoint.
+
+        The launcher is the given one, or that of a plan file; `options` are added to its own. The
+        test is skipped if there are too few GPUs. Raises AccuracyNotMeasured if it does not start.
+        """
+        __tracebackhide__ = True
+        from serve_eval.errors import ServeEvalError
+        from serve_eval.plugins.scope import scope
+        from serve_eval.pytest_plugin.results import describe_error
+
+        try:
+            with scope():
+                found = _read_launcher(launcher, plan, model, options)
+                if (lack := find_lack(count_needed(found))) is not None:
+                    pytest.skip(f"launcher {found.launcher.name} {lack}")
+                return self._run(self.servers.start(found))
+        except ServeEvalError as error:
+            raise AccuracyNotMeasured(describe_error(error)) from None
+
+    async def _evaluate(self, plan: Plan, folder: Path) -> Report:
+        from serve_eval.errors import ServeEvalError
+        from serve_eval.evaluation.evaluate import evaluate
+        from serve_eval.schema import RunError
+
+        try:
+            report = await evaluate(
+                plan, folder, launching=self.servers.choose_launching(plan), notify=log.info
+            )
+        except ServeEvalError as error:
+            ending = RunError(
+                kind=type(error).__name__,
+                message=str(error),
+                hint=error.hint,
+                exit_code=error.exit_code,
+            )
+            await self.servers.note_end(plan, ending)
+            raise
+        await self.servers.note_end(plan, None)
+        return report
+
+
+def _read_launcher(
+    launcher: str | None, plan: Path | str | None, model: str | None, options: dict[str, object]
+) -> Plan:
+    """Return a plan without tasks for a server that can be kept. Raises PlanError."""
+    from serve_eval.errors import PlanError
+    from serve_eval.evaluation.plan.resolve import resolve_launcher
+    from serve_eval.workflows.servers.identity import check
+
+    file = dict(read_base(None if plan is None else Path(plan)))
+    given = file.get("launcher") if launcher is None else launcher
+    if given is None:
+        raise PlanError("no launcher: give its name, or a plan that has one")
+    named = {"name": given} if isinstance(given, str) else dict(given)
+    file["launcher"] = {**named, **options}
+    found = resolve_launcher(file, {} if model is None else {"model": model}, {})
+    check(found)
+    return found
