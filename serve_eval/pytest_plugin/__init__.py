@@ -1,16 +1,19 @@
 """Judge LLM endpoints in pytest: a class of tests, fixtures and a marker (docs/pytest.md).
 
-pytest loads `plugin.py` at each start, so nothing here imports more than pytest before a test asks
-for an evaluation.
+pytest imports `plugin.py` at each start. Each name below is imported on first use, so that a suite
+without such tests does not pay for them.
 """
 
-from serve_eval.pytest_plugin.accuracy_tests import AccuracyTests
-from serve_eval.pytest_plugin.endings import (
-    AccuracyNotMeasured,
-    AccuracyRegression,
-    AccuracyUndecided,
-)
-from serve_eval.pytest_plugin.evaluator import Evaluator
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from serve_eval.pytest_plugin.accuracy_tests import AccuracyTests as AccuracyTests
+    from serve_eval.pytest_plugin.endings import AccuracyNotMeasured as AccuracyNotMeasured
+    from serve_eval.pytest_plugin.endings import AccuracyRegression as AccuracyRegression
+    from serve_eval.pytest_plugin.endings import AccuracyUndecided as AccuracyUndecided
+    from serve_eval.pytest_plugin.evaluator import Evaluator as Evaluator
 
 __all__ = [
     "AccuracyNotMeasured",
@@ -19,3 +22,15 @@ __all__ = [
     "AccuracyUndecided",
     "Evaluator",
 ]
+
+_PLACES = {"AccuracyTests": "accuracy_tests", "Evaluator": "evaluator"}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on first use."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    place = f"{__name__}.{_PLACES.get(name, 'endings')}"
+    return globals().setdefault(name, getattr(import_module(place), name))

@@ -16,16 +16,11 @@ from serve_eval.pytest_plugin.asked import (
 )
 from serve_eval.pytest_plugin.endings import AccuracyNotMeasured
 from serve_eval.pytest_plugin.gpus import count_needed, find_lack
+from serve_eval.pytest_plugin.options import MARKER, NO_ENDPOINT
 from serve_eval.pytest_plugin.workbench import Workbench
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan, Report
-
-MARKER = "serve_eval"
-NO_ENDPOINT = (
-    "no endpoint: give --serve-eval-base-url, set SERVE_EVAL_BASE_URL or serve_eval_base_url of the"
-    " ini file, or name a launcher"
-)
 
 
 class Evaluator:

@@ -24,8 +24,10 @@ class KeptServers:
     no room for a server, the others are stopped first, since no test is using them.
     """
 
-    def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
-        self._folder, self._notify = folder, notify
+    def __init__(
+        self, folder: Path, notify: Callable[[str], None], launching: Launching | None = None
+    ) -> None:
+        self._folder, self._notify, self._launching = folder, notify, launching
         self._servers: dict[Key, SharedServer] = {}
         self._started = 0
 
@@ -55,10 +57,11 @@ class KeptServers:
                 server = self._find(plan).launch(plan, prepared, folder)
                 endpoint = await stack.enter_async_context(server)
             except NoRoomError:
-                if len(self._servers) == 1:
-                    raise
-                self._notify("no room for another server: stopping those of earlier tests")
+                others = len(self._servers) > 1
                 await self.stop()
+                if not others:
+                    raise
+                self._notify("no room for another server: stopped those of earlier tests")
                 server = self._find(plan).launch(plan, prepared, folder)
                 endpoint = await stack.enter_async_context(server)
             yield endpoint
@@ -85,7 +88,7 @@ class KeptServers:
         if key not in self._servers:
             self._started += 1
             folder = self._folder / f"{os.getpid()}-{self._started}-{plan.launcher.name}"
-            launching = partial(launch, notify=self._notify)
+            launching = self._launching or partial(launch, notify=self._notify)
             self._servers[key] = SharedServer((plan,), folder, launching)
         return self._servers[key]
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pytest
 
-PREFIX = "serve_eval_"
+MARKER, PREFIX = "serve_eval", "serve_eval_"
+NO_ENDPOINT = (
+    "no endpoint: give --serve-eval-base-url, set SERVE_EVAL_BASE_URL or serve_eval_base_url of the"
+    " ini file, or name a launcher"
+)
 _HELP = {
     "base_url": ("URL", "endpoint of tests without a launcher (also SERVE_EVAL_BASE_URL)"),
     "output": ("DIR", "keep the run folders here, one per test and time"),
@@ -20,8 +23,7 @@ _HELP = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginOptions:
+class PluginOptions(NamedTuple):
     """The options of the plug-in. Paths are absolute."""
 
     base_url: str | None = None

@@ -9,16 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from serve_eval.pytest_plugin.endings import make_error
-from serve_eval.pytest_plugin.evaluator import (
-    MARKER,
-    NO_ENDPOINT,
-    Evaluator,
-    skip_without_gpus,
-)
-from serve_eval.pytest_plugin.options import add_options, read_options
-from serve_eval.pytest_plugin.workbench import Workbench
+from serve_eval.pytest_plugin.options import MARKER, NO_ENDPOINT, add_options, read_options
 
 if TYPE_CHECKING:
+    from serve_eval.pytest_plugin.evaluator import Evaluator
+    from serve_eval.pytest_plugin.workbench import Workbench
     from serve_eval.schema import Endpoint
 
 
@@ -43,9 +38,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from serve_eval.pytest_plugin.waivers import apply_waivers, read_waivers
 
         apply_waivers(read_waivers(file), items, has_gpu)
-    for item in items:
-        if item.get_closest_marker(MARKER) is not None:
-            skip_without_gpus(item)
+    for item in [one for one in items if one.get_closest_marker(MARKER) is not None]:
+        from serve_eval.pytest_plugin.evaluator import skip_without_gpus
+
+        skip_without_gpus(item)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -63,6 +59,8 @@ def _serve_eval_workbench(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Workbench]:
     """Yield what the tests share; its servers end after the last test, and on Ctrl-C."""
+    from serve_eval.pytest_plugin.workbench import Workbench
+
     scratch = Path(tmp_path_factory.getbasetemp()) / "serve-eval"
     workbench = Workbench(read_options(pytestconfig), scratch)
     try:
@@ -74,6 +72,8 @@ def _serve_eval_workbench(
 @pytest.fixture
 def serve_eval(request: pytest.FixtureRequest, _serve_eval_workbench: Workbench) -> Evaluator:
     """Evaluate an endpoint: serve_eval.evaluate("gsm8k", quant_algo="FP8")."""
+    from serve_eval.pytest_plugin.evaluator import Evaluator
+
     return Evaluator(request.node, _serve_eval_workbench)
 
 

@@ -62,7 +62,7 @@ def describe_error(error: ServeEvalError, folder: Path | None = None) -> str:
     if error.hint:
         lines.append(error.hint)
     if folder is not None and folder.is_dir():
-        lines.append(f"run folder: {folder}")
+        lines.append(f"run folder: {_shorten(folder)}")
     return "\n".join(lines)
 
 
@@ -96,9 +96,15 @@ def _print(report: Report, folder: Path) -> str:
         highlight=False,
         emoji=False,
     )
-    print_summary(report, folder, console, _find_slices(report, folder))
+    print_summary(report, _shorten(folder), console, _find_slices(report, folder))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().rstrip()
+
+
+def _shorten(folder: Path) -> Path:
+    """Return a folder below the working directory as commands there can name it."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
 def _find_slices(report: Report, folder: Path) -> Sequence[str]:

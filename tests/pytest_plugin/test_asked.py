@@ -1,0 +1,82 @@
+"""Test the plan of a test: class, markers and call over the plan of all tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.errors import PlanError
+from serve_eval.pytest_plugin.asked import build_plan, merge_levels, read_base
+from serve_eval.schema import AccuracySpec, Plan, Spec
+
+CLASS = {"model_name": "my-org/my-model", "launcher": "embedded"}
+
+
+def _build(
+    *levels: dict[str, Any], base: dict[str, Any] | None = None, base_url: str | None = None
+) -> Plan:
+    return build_plan(merge_levels(["word_problems"], *levels), base or {}, base_url, {})
+
+
+def test_the_call_overrides_markers_the_class_and_the_plan_of_all_tests() -> None:
+    plan = _build(
+        CLASS,
+        {"limit": 20, "quant_algo": "FP8", "temperature": 0.5},
+        {"limit": 10, "launcher_options": {"damage": "int8"}, "concurrency": 3},
+        base={"limit": 5, "seed": 7, "launcher": "external", "base_url": "other:1"},
+    )
+    assert plan.launcher == Spec(name="embedded", options={"damage": "int8"})
+    assert (plan.model, plan.reference_model) == ("my-org/my-model", "my-org/my-model")
+    assert (plan.limit, plan.seed, plan.limits.concurrency) == (10, 7, 3)
+    assert plan.accuracy_spec == AccuracySpec(quant_algo="FP8")
+    assert plan.tasks == (Spec(name="word_problems", options={"temperature": 0.5}),)
+
+
+def test_options_of_the_launcher_are_joined_over_all_levels() -> None:
+    launcher = {"name": "embedded", "cache_blocks": 4}
+    plan = _build(
+        {**CLASS, "launcher": launcher},
+        {"launcher_options": {"damage": "int8", "host_blocks": 2}},
+        {"launcher_options": {"damage": "int3"}},
+    )
+    assert plan.launcher.options == {"cache_blocks": 4, "damage": "int3", "host_blocks": 2}
+
+
+@pytest.mark.parametrize("named", [{}, {"launcher": "external"}])
+def test_an_address_of_a_test_replaces_the_launcher_of_its_class(named: dict[str, str]) -> None:
+    plan = _build(CLASS, {"base_url": "host:9", **named}, base_url="other:1")
+    assert plan.launcher == Spec(name="external", options={"base_url": "http://host:9/v1"})
+    assert plan.reference_model == "my-org/my-model"
+
+
+def test_a_test_without_a_launcher_asks_the_endpoint_of_the_options() -> None:
+    plan = _build({"model_name": "my-model", "launcher": None}, base_url="host:9")
+    assert plan.launcher.options == {"base_url": "http://host:9/v1"}
+    # The endpoint reports the name that it serves; the reference is that of the test.
+    assert (plan.model, plan.reference_model) == (None, "my-model")
+
+
+def test_the_checkpoint_is_the_option_model_of_launchers_that_have_one() -> None:
+    plan = _build({**CLASS, "launcher": "trtllm", "model_path": "/models/m"})
+    assert plan.launcher.options == {"model": "/models/m"}
+    with pytest.raises(PlanError, match="embedded has no option `model`"):
+        _build({**CLASS, "model_path": "/models/m"})
+
+
+def test_all_wrong_options_are_reported_at_once() -> None:
+    with pytest.raises(PlanError) as raised:
+        _build(CLASS, {"limt": 3, "quant_algos": "FP8", "launcher_options": {"damge": "int3"}})
+    assert [problem.partition(":")[0] for problem in raised.value.problems] == [
+        "limt",
+        "quant_algos",
+        "launcher.damge",
+    ]
+
+
+def test_the_plan_of_all_tests_is_a_mapping(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("- dataset_root")
+    with pytest.raises(PlanError, match="expected a mapping of keys"):
+        read_base(file)
