@@ -44,6 +44,7 @@ COMMANDS = {
     "power": ("power.power", "Compute the drop that n samples can detect."),
     "list": ("listing.listing", "List tasks, launchers and verdict rules."),
     "doctor": ("doctor.doctor", "Look at this machine: what works here, what is absent."),
+    "schema": ("schema.schema", "Print the JSON Schema of plans, suites and reports."),
     "demo": ("demo.demo", "Judge a tiny real model, intact and damaged."),
     "references": ("references.app", "Show, check, register and import references."),
     "datasets": ("datasets.app", "List, fetch and verify data sets."),

@@ -1,0 +1,44 @@
+"""Run `serve-eval schema`: print the JSON Schema of a file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from serve_eval.cli._options import command
+
+KINDS = ("plan", "suite", "report", "journal")
+EXAMPLES = (
+    ("Let an editor check plans:", "serve-eval schema plan > plan.schema.json"),
+    ("See what a program finds in report.json:", "serve-eval schema report"),
+)
+
+
+@command(examples=EXAMPLES)
+def schema(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(KINDS)}.")],
+) -> None:
+    """Print the JSON Schema of plans, suites, report.json or the lines of a journal.
+
+    docs/schemas.md says what is stable, and what an editor needs.
+    """
+    import json
+
+    from serve_eval.cli._streams import emit
+    from serve_eval.errors import PlanError
+    from serve_eval.evaluation.plan.plan_schema import describe_plan
+    from serve_eval.evaluation.storage.json_schemas import describe_journal, describe_report_file
+    from serve_eval.plugins.registry import nearest
+    from serve_eval.workflows.suite.suite_schema import describe_suite
+
+    known = dict(
+        zip(
+            KINDS,
+            (describe_plan, describe_suite, describe_report_file, describe_journal),
+            strict=True,
+        )
+    )
+    if kind not in known:
+        raise PlanError(f"no schema of {kind!r}.{nearest(kind, KINDS)}")
+    emit(f"{json.dumps(known[kind](), indent=1, ensure_ascii=False)}\n")
