@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from serve_eval.errors import PlanError
+from serve_eval.datasets.media import image_part
+from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins.registry import nearest
-from serve_eval.schema import ImagePart, ImageUrl, Message, TextPart
+from serve_eval.schema import MediaPart, Message, TextPart
 
 _NAME = re.compile(r"\$(?:\$(?=\{)|\{([^{}]*)\})")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[([^.\[\]]+)\]")
-_KINDS = ((b"\x89PNG", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF8", "gif"), (b"BM", "bmp"))
 DEEPEST = 8
 """Largest depth of values within values: more is probably a circle."""
 MOST_FILLED = 1 << 23
@@ -130,7 +129,7 @@ def _turn(role: str, text: str, images: Sequence[str], folder: Path | None) -> M
     )
 
 
-def _image(name: str, folder: Path | None) -> ImagePart:
+def _image(name: str, folder: Path | None) -> MediaPart:
     if folder is None:
         raise PlanError(f"{name}: cases in an encrypted file cannot have images")
     if "\0" in name:
@@ -141,11 +140,7 @@ def _image(name: str, folder: Path | None) -> ImagePart:
         content = (folder / name).read_bytes()
     except OSError as error:
         raise PlanError(f"{folder / name}: cannot be read: {error.strerror or error}") from error
-    kind = next((kind for start, kind in _KINDS if content.startswith(start)), None)
-    if kind is None and content[8:12] == b"WEBP":
-        kind = "webp"
-    if kind is None:
-        raise PlanError(f"{folder / name}: not a PNG, JPEG, GIF, BMP or WebP image")
-    return ImagePart(
-        image_url=ImageUrl(url=f"data:image/{kind};base64,{base64.b64encode(content).decode()}")
-    )
+    try:
+        return image_part(content, str(folder / name))
+    except DatasetError as error:
+        raise PlanError(str(error)) from error

@@ -6,6 +6,7 @@ __all__ = [
     "known",
     "local",
     "manifest",
+    "media",
     "passkey_short",
     "source",
     "vault",

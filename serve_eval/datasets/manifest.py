@@ -71,10 +71,15 @@ def sha256(content: bytes) -> str:
 
 def check(path: Path, content: bytes) -> None:
     """Raise DatasetError if a manifest above the file has another checksum for it."""
+    check_sha256(path, sha256(content))
+
+
+def check_sha256(path: Path, checksum: str) -> None:
+    """Raise DatasetError if a manifest above the file has a checksum other than this one."""
     for root in path.absolute().parents[:_DEPTH]:
         if (root / NAME).is_file():
             entry = read(root).files.get(path.absolute().relative_to(root).as_posix())
-            if entry is not None and entry.sha256 != sha256(content):
+            if entry is not None and entry.sha256 != checksum:
                 raise build_change_error(path, entry)
             return
 

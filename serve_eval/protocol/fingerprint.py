@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from serve_eval.schema import MEAN, Dataset, Sample, Task
+from serve_eval.schema.prompt_hash import put_checksums
 
 KEY_BYTES = 6
 """Bytes of hash per sample: two of 14042 samples collide once in three million data sets."""
@@ -21,8 +22,8 @@ def fingerprint(task: Task, dataset: Dataset) -> dict[str, str]:
     """Return the fields with their values in canonical JSON.
 
     `samples` is the number of samples and a checksum of ids, prompts, targets, choices and
-    overrides. It depends on what is asked, not on the format of the files. `aggregation` is present
-    if the value is not the mean of the scores.
+    overrides. It depends on what is asked, not on the format and the place of the files.
+    `aggregation` is present if the value is not the mean of the scores.
     """
     content = hashlib.sha256()
     for sample in dataset.samples:
@@ -43,7 +44,10 @@ def sample_key(sample: Sample) -> bytes:
 
 
 def _content(sample: Sample) -> bytes:
-    content = msgspec.json.encode((sample.id, sample.prompt, sample.target))
+    prompt = sample.prompt
+    if not isinstance(prompt, str):
+        prompt = tuple(map(put_checksums, prompt))
+    content = msgspec.json.encode((sample.id, prompt, sample.target))
     if sample.override is not None:
         content += msgspec.json.encode(sample.override, order="sorted")
     if sample.choices:

@@ -8,26 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-
-class TextPart(Struct, frozen=True, tag="text", tag_field="type"):
-    """Text within a turn that also has images. Parts have the form in which they are sent."""
-
-    text: str
-
-
-class ImageUrl(Struct, frozen=True):
-    """The URL of an image: here always a `data:image/...;base64,` URL that holds it."""
-
-    url: str
-
-
-class ImagePart(Struct, frozen=True, tag="image_url", tag_field="type"):
-    """An image within a turn."""
-
-    image_url: ImageUrl
-
-
-Content = str | tuple[TextPart | ImagePart, ...]
+from serve_eval.schema.content import Content, ImagePart, MediaFile, MediaPart, TextPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +20,25 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The text of the turn, without images."""
+        """The text of the turn, without media."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
 
     @property
-    def images(self) -> tuple[ImagePart, ...]:
-        return (
-            ()
-            if isinstance(self.content, str)
-            else tuple(p for p in self.content if isinstance(p, ImagePart))
+    def media(self) -> tuple[MediaPart, ...]:
+        """The images, sounds and videos of the turn in their order."""
+        if isinstance(self.content, str):
+            return ()
+        return tuple(part for part in self.content if not isinstance(part, TextPart))
+
+    @property
+    def images(self) -> tuple[ImagePart | MediaFile, ...]:
+        return tuple(
+            part
+            for part in self.media
+            if isinstance(part, ImagePart)
+            or (isinstance(part, MediaFile) and part.form == "image_url")
         )
 
 

@@ -11,7 +11,6 @@ on the real set.
 from __future__ import annotations
 
 import ast
-import base64
 import math
 import re
 from collections import defaultdict
@@ -24,6 +23,7 @@ import msgspec
 
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.media import image_part
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.plugins.setting import Setting
@@ -31,8 +31,7 @@ from serve_eval.schema import (
     DataRoots,
     Dataset,
     Hypothesis,
-    ImagePart,
-    ImageUrl,
+    MediaPart,
     Message,
     Metric,
     Need,
@@ -55,7 +54,6 @@ COLUMNS = ("id", "question", "question_type", "options", "answer")
 WRONG = "¤"
 
 _MARK = re.compile(r"<image ([1-7])>")
-_KINDS = ((b"\x89PNG", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF8", "gif"), (b"BM", "bmp"))
 
 
 def task(
@@ -155,7 +153,7 @@ def question_text(row: Mapping[str, Any], options: Sequence[str]) -> str:
 
 
 def turn(
-    text: str, images: Mapping[str, ImagePart], *, interleaved: bool, single_image: bool
+    text: str, images: Mapping[str, MediaPart], *, interleaved: bool, single_image: bool
 ) -> Message:
     """Return the text as one turn with its images, before the text or in their places.
 
@@ -169,11 +167,11 @@ def turn(
             role="user",
             content=(*(images[n] for n in numbers), TextPart(text="".join(pieces[::2]))),
         )
-    parts: list[TextPart | ImagePart] = []
+    parts: list[TextPart | MediaPart] = []
     for piece, number in zip(pieces[::2], [*pieces[1::2], None], strict=True):
         if piece:
             parts.append(TextPart(text=piece))
-        if number is not None and len([p for p in parts if isinstance(p, ImagePart)]) < len(
+        if number is not None and len([p for p in parts if not isinstance(p, TextPart)]) < len(
             numbers
         ):
             parts.append(images[number])
@@ -228,7 +226,7 @@ def _texts(written: str, where: str) -> list[str]:
     raise DatasetError(f"{where}: {written[:60]!r} is not a list")
 
 
-def _image(value: object, where: str, file: local.DataFile) -> ImagePart:
+def _image(value: object, where: str, file: local.DataFile) -> MediaPart:
     """Return an image as a data URL.
 
     The value is bytes, as in Parquet, or the name of a file next to the file of the rows.
@@ -238,14 +236,7 @@ def _image(value: object, where: str, file: local.DataFile) -> ImagePart:
         content = local.read_file(file.path.parent / Path(value)).content
     if not isinstance(content, bytes):
         raise DatasetError(f"{where}: the image is missing")
-    kind = next((kind for start, kind in _KINDS if content.startswith(start)), None)
-    if kind is None and content[8:12] == b"WEBP":
-        kind = "webp"
-    if kind is None:
-        raise DatasetError(f"{where}: neither PNG, JPEG, GIF, BMP nor WebP")
-    return ImagePart(
-        image_url=ImageUrl(url=f"data:image/{kind};base64,{base64.b64encode(content).decode()}")
-    )
+    return image_part(content, where)
 
 
 def _decode(texts: str) -> list[str]:

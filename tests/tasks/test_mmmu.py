@@ -96,7 +96,7 @@ def test_an_open_question_may_have_several_answers(tmp_path: Path) -> None:
         (_row(options="A or B"), "is not a list"),
         (_row(image_2=None), "image_2: the image is missing"),
         (_row(image_2="3.png"), "No such file"),
-        (_row(image_2="validation.jsonl"), "neither PNG, JPEG"),
+        (_row(image_2="validation.jsonl"), "not a PNG, JPEG"),
         (_row(question=None), "no text in column question"),
     ],
 )

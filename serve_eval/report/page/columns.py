@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from serve_eval.schema import Message, Prompt
+from serve_eval.schema.media import media_url
 from serve_eval.stats.common_prefix import PrefixHead
 
 LEAST_SHARED = 64
@@ -89,10 +90,8 @@ class PromptColumn:
 
 
 def _say(prompt: Sequence[Message]) -> list[str]:
-    """Return the text of each turn, with what is kept of its images."""
-    return [
-        "\n".join([turn.text, *(image.image_url.url for image in turn.images)]) for turn in prompt
-    ]
+    """Return the text of each turn, with what is kept of its media."""
+    return ["\n".join([turn.text, *map(media_url, turn.media)]) for turn in prompt]
 
 
 def count_units(text: str) -> int:

@@ -18,6 +18,7 @@ from serve_eval.report.samples.place import find_place
 from serve_eval.report.samples.samples import FAILED, RIGHT, UNSCORED, ShownSample
 from serve_eval.report.text import reveal
 from serve_eval.schema import Response
+from serve_eval.schema.media import media_url
 from serve_eval.workflows.show.blocks import print_field, print_text
 from serve_eval.workflows.show.flips import FlippedPair
 
@@ -81,7 +82,7 @@ class SamplePrinter:
             self._print_text("prompt", sample.prompt, PROMPT_LINES)
         else:
             for turn in sample.prompt:
-                said = [turn.text, *(image.image_url.url for image in turn.images)]
+                said = [turn.text, *map(media_url, turn.media)]
                 self._print_text(put_on_a_line(turn.role), "\n".join(said), PROMPT_LINES)
         for number, choice in enumerate(sample.choices, 1):
             self._print_text(f"choice {number}", choice, PROMPT_LINES)

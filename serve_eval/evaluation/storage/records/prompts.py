@@ -5,13 +5,12 @@ r"""Read and write prompts/<task>.jsonl, the prompts of a task, one JSON line pe
 {"id":"test-2","shared":2950,"text":"the rest"}
 
 The prompt of the last example begins with the first 2950 characters of the last line without
-`shared`: worked examples and long documents are kept once. An image is kept as its type, size and
+`shared`: worked examples and long documents are kept once. A medium is kept as its type, size and
 checksum. The text of a hold-out sample is not kept.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,13 +25,12 @@ from serve_eval.evaluation.storage.file_names import prompts_file
 from serve_eval.evaluation.storage.private_files import private_file
 from serve_eval.schema import (
     HOLDOUT,
-    ImagePart,
-    ImageUrl,
     Message,
     Prompt,
     Sample,
     TextPart,
 )
+from serve_eval.schema.media import describe
 from serve_eval.stats.common_prefix import PrefixHead
 
 OVERLAP = 1024
@@ -109,25 +107,19 @@ def merge_prompts(shards: Iterable[Path], run: Path, task: str) -> None:
 
 
 def _line(sample: Sample) -> _Line:
-    """Return the line of a sample, with descriptions in place of images."""
+    """Return the line of a sample, with descriptions in place of media."""
     heads = sample.heads or ("",) * len(sample.choices)
     choices = tuple(head + choice for head, choice in zip(heads, sample.choices, strict=True))
     if isinstance(sample.prompt, str):
         return _Line(sample.id, text=sample.prompt, choices=choices)
-    return _Line(sample.id, chat=_encode(list(map(_without_images, sample.prompt))).decode())
+    return _Line(sample.id, chat=_encode(list(map(_without_media, sample.prompt))).decode())
 
 
-def _without_images(turn: Message) -> Message:
+def _without_media(turn: Message) -> Message:
     if isinstance(turn.content, str):
         return turn
-    parts = (part if isinstance(part, TextPart) else _describe(part) for part in turn.content)
+    parts = (part if isinstance(part, TextPart) else describe(part) for part in turn.content)
     return replace(turn, content=tuple(parts))
-
-
-def _describe(image: ImagePart) -> ImagePart:
-    kind, _, data = image.image_url.url.partition(",")
-    checksum = hashlib.sha256(data.encode()).hexdigest()[:12]
-    return ImagePart(ImageUrl(f"{kind},... ({len(data)} characters, sha256 {checksum})"))
 
 
 def _choose(line: _Line, out: _PromptFile, mask: Callable[[str], str]) -> tuple[_Line, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from serve_eval.schema import (
     Connection,
     ImagePart,
     ImageUrl,
+    MediaFile,
     Message,
     Prompt,
     Sample,
@@ -106,9 +108,9 @@ def test_images_are_kept_as_a_description(tmp_path: Path) -> None:
     parts = (TextPart("What is it?"), image, other)
     [kept] = _kept(tmp_path, _sample("1", (Message(role="user", content=parts),)))
     assert isinstance(kept.prompt, tuple)
-    urls = [part.image_url.url for part in kept.prompt[0].images]
-    assert urls[0].startswith("data:image/png;base64,... (4 characters, sha256 ")
-    assert urls[0] != urls[1]
+    files = [part for part in kept.prompt[0].images if isinstance(part, MediaFile)]
+    assert [(one.media_type, one.size, one.path) for one in files] == [("image/png", 3, "")] * 2
+    assert files[0].sha256 == hashlib.sha256(b"\0\0\0").hexdigest() != files[1].sha256
     assert kept.prompt[0].text == "What is it?"
 
 
