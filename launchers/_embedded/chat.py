@@ -18,7 +18,7 @@ class Chat:
     """Renders the text of messages, given more variables, with the model's turn opened.
 
     Any thread may call it. Raises ValueError for a folder without a valid template. A call raises
-    RefusedRequest for what the template does not accept, including images. The process stays until
+    RefusedRequest for what the template does not accept, including media. The process stays until
     `close`.
     """
 
@@ -31,7 +31,7 @@ class Chat:
         self._place = f"{template.file}: "
 
     def __call__(self, messages: Sequence[Message], variables: Mapping[str, object]) -> str:
-        if any(turn.images for turn in messages):
+        if any(turn.media for turn in messages):
             raise bad_request("this is not a multimodal model")
         try:
             return self._rendering(messages, variables)

@@ -70,6 +70,12 @@ class SimulatedBehaviour:
     no_chat: Annotated[bool, Setting("Do not provide /v1/chat/completions.")] = False
     no_completions: Annotated[bool, Setting("Do not provide /v1/completions.")] = False
     no_images: Annotated[bool, Setting("Refuse images.")] = False
+    no_audio: Annotated[bool, Setting("Refuse sounds.")] = False
+    no_video: Annotated[bool, Setting("Refuse videos.")] = False
+    any_media: Annotated[bool, Setting("Accept bytes that are no medium, or half of one.")] = False
+    local_media: Annotated[
+        str | None, Setting("Folder with media that file:// URLs may name. Not set: none.")
+    ] = None
     no_guided: Annotated[bool, Setting("Ignore response_format.")] = False
     no_tools: Annotated[bool, Setting("Ignore tools.")] = False
     prompt_logprobs: Annotated[

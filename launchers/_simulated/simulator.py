@@ -34,12 +34,13 @@ from launchers._simulated import failed_replies, prompt_logprobs, tools, words
 from launchers._simulated.answer_file import AnswerFile
 from launchers._simulated.asked import Asked, events, whole
 from launchers._simulated.config import SimulatorConfig
+from launchers._simulated.media import accept_media
 from serve_eval.schema import Prompt
 from serve_eval.schema.prompt_hash import prompt_sha256, uniform
 
 __all__ = ["STATS", "SimulatorConfig", "Stats", "create_app", "serve"]
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_BODY_BYTES = 256 * 1024 * 1024
 RECORDED = 1000
 """Number of requests, the latest ones, whose bodies and headers `record` keeps."""
 
@@ -176,15 +177,12 @@ class _Simulator:
             raise bad_request("prompts of token ids are not simulated")
         if ask.n != 1:
             raise bad_request("only n = 1 is served")
+        prompts = [accept_media(prompt, config) for prompt in prompts]
         max_tokens = DEFAULT_MAX_TOKENS if ask.max_tokens is None else ask.max_tokens
         refuse_too_few(max_tokens)
         shown = len(encode(ask.tools).split(b",")) if ask.tools else 0
         lengths = [self._length(prompt, ask.truncate) + shown for prompt in prompts]
         refuse_too_long(max(lengths) + max_tokens, config.context_tokens)
-        if config.no_images and any(
-            turn.images for prompt in prompts if not isinstance(prompt, str) for turn in prompt
-        ):
-            raise bad_request("simulated is not a multimodal model")
         asked = Asked(
             ask, prompts, [prompt_sha256(prompt) for prompt in prompts], max_tokens, sum(lengths)
         )

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from launchers._http.answers import Generated
 from serve_eval.schema import Prompt
 
-IMAGE_TOKENS = 64
-"""Number of tokens for an image in a prompt."""
+MEDIA_TOKENS = 64
+"""Number of tokens for an image, a sound or a video in a prompt."""
 
 _WORD = re.compile(r"\s*\S+")
 _PIECE = re.compile(r"\s*\S+|\s+")
@@ -19,8 +19,8 @@ _PIECE = re.compile(r"\s*\S+|\s+")
 def of_prompt(prompt: Prompt, truncate: int | None) -> int:
     """Return the number of tokens of a prompt; only the last `truncate` count."""
     texts = [prompt] if isinstance(prompt, str) else [turn.text for turn in prompt]
-    images = 0 if isinstance(prompt, str) else sum(len(turn.images) for turn in prompt)
-    words = sum(len(text.split()) for text in texts) + IMAGE_TOKENS * images
+    media = 0 if isinstance(prompt, str) else sum(len(turn.media) for turn in prompt)
+    words = sum(len(text.split()) for text in texts) + MEDIA_TOKENS * media
     return words if truncate is None else min(words, truncate)
 
 

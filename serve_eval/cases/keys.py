@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.schema import Message, Override, SamplingParams
+from serve_eval.schema.prompt_hash import put_checksums
 
 KEY_HEX = 12
 
@@ -31,8 +32,9 @@ def canonical_sha256(value: object) -> str:
 def question_sha256(
     turns: Sequence[Message], sampling: SamplingParams, override: Override | None
 ) -> str:
-    """Return the hex SHA-256 of a question: turns with images, sampling options and tools."""
-    return canonical_sha256({"turns": turns, "sampling": sampling, "override": override})
+    """Return the hex SHA-256 of a question: turns with media, sampling options and tools."""
+    asked = list(map(put_checksums, turns))
+    return canonical_sha256({"turns": asked, "sampling": sampling, "override": override})
 
 
 def sample_id(name: str, question: str) -> str:

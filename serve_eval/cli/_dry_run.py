@@ -204,10 +204,10 @@ def _text(
 
 
 def _readable(messages: Prompt) -> str:
-    """Return messages as JSON, with images reduced to their type and size."""
+    """Return messages as JSON, with media reduced to their type and size."""
     text = msgspec.json.format(msgspec.json.encode(messages), indent=2).decode()
     return re.sub(
-        r'"(data:[\w/.+-]*;base64,)([^"]*)"',
+        r'"(data:[\w/.+-]*;base64,|(?<="data": "))([^"]*)"',
         lambda data: f'"{data[1]}... ({len(data[2])} characters)"',
         text,
     )

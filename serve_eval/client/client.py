@@ -24,6 +24,7 @@ from serve_eval.client.attempts.tries import Tries
 from serve_eval.client.http1.transport import Http1Transport
 from serve_eval.client.questions.endpoint_questions import EndpointQuestions
 from serve_eval.client.questions.raw_exchange import RawExchange
+from serve_eval.client.request_body import RequestEncoder
 from serve_eval.client.request_headers import holds_key, request_headers
 from serve_eval.client.request_ids import RequestIds
 from serve_eval.client.step_ledger import StepListener
@@ -31,7 +32,16 @@ from serve_eval.client.transport import RequestHead, TransportFactory, Transport
 from serve_eval.client.wire_format import logprobs, server_timing, wire
 from serve_eval.errors import EndpointError
 from serve_eval.masking import Masking
-from serve_eval.schema import Attempt, Endpoint, Failure, Limits, LogprobsForm, Request, Response
+from serve_eval.schema import (
+    Attempt,
+    Endpoint,
+    Failure,
+    Limits,
+    LogprobsForm,
+    Request,
+    Response,
+    SendMedia,
+)
 
 UNREACHABLE_HINT = (
     "Check that the server is up, on that host and port. A server that is still loading its model"
@@ -65,9 +75,11 @@ class Client(EndpointReports):
         ca_bundle: str | None = None,
         masked: Sequence[str] = (),
         max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
+        send_media: SendMedia = "inline",
         transport: TransportFactory = Http1Transport,
     ) -> None:
         self.endpoint, self.limits, self.max_tokens_field = endpoint, limits, max_tokens_field
+        self.encoder = RequestEncoder(endpoint.model or "", max_tokens_field, send_media)
         self.liveness = LivenessGuard(limits.outage_timeout_s)
         self.start = starting.Start(limits.outage_timeout_s, self.liveness, self._still_starting)
         self.retries, self.retry_budget = 0, limits.retry_budget
@@ -177,11 +189,14 @@ class Client(EndpointReports):
 
     async def _attempt(self, request: Request, tries: Tries, wait: Wait) -> Response:
         over = logprobs.FIELDS[self.logprobs_form] if request.prompt_logprobs else None
-        model, field = self.endpoint.model or "", self.max_tokens_field
-        body = wire.encode(request, model, stream=tries.stream, max_tokens_field=field, over=over)
-        head = self._heads[wire.route(request.prompt)]
         return await self.attempts.attempt(
-            request, head, body, wait, tries.attempts, stream=tries.stream, fresh=tries.fresh
+            request,
+            self._heads[wire.route(request.prompt)],
+            await self.encoder.encode(request, stream=tries.stream, over=over),
+            wait,
+            tries.attempts,
+            stream=tries.stream,
+            fresh=tries.fresh,
         )
 
     async def _again(self, missed: Missed, tries: Tries, wait: Wait) -> bool:

@@ -102,6 +102,7 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
         ca_bundle=plan.connection.ca_bundle,
         masked=hidden,
         max_tokens_field=plan.connection.max_tokens_field,
+        send_media=plan.connection.send_media,
     )
 
 

@@ -8,6 +8,7 @@ __all__ = [
     "manifest",
     "media",
     "passkey_short",
+    "small_media",
     "source",
     "vault",
     "word_problems",

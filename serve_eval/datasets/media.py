@@ -14,41 +14,7 @@ from serve_eval.datasets import manifest
 from serve_eval.errors import DatasetError
 from serve_eval.schema import AudioForm, MediaFile, MediaForm, MediaPart
 from serve_eval.schema.media import make_part
-
-HEAD_BYTES = 64
-"""First bytes of a file that tell its type."""
-IMAGES: Mapping[str, str] = {
-    "image/png": "PNG",
-    "image/jpeg": "JPEG",
-    "image/gif": "GIF",
-    "image/bmp": "BMP",
-    "image/webp": "WebP",
-}
-SOUNDS: Mapping[str, str] = {
-    "audio/wav": "WAV",
-    "audio/mpeg": "MP3",
-    "audio/flac": "FLAC",
-    "audio/ogg": "Ogg",
-    "audio/mp4": "M4A",
-}
-VIDEOS: Mapping[str, str] = {
-    "video/mp4": "MP4",
-    "video/quicktime": "QuickTime",
-    "video/webm": "WebM",
-    "video/x-matroska": "Matroska",
-    "video/x-msvideo": "AVI",
-    "video/ogg": "Ogg",
-}
-_STARTS = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF8", "image/gif"),
-    (b"BM", "image/bmp"),
-    (b"fLaC", "audio/flac"),
-    (b"ID3", "audio/mpeg"),
-)
-_RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav", b"AVI ": "video/x-msvideo"}
-_BRANDS = {b"M4A ": "audio/mp4", b"M4B ": "audio/mp4", b"qt  ": "video/quicktime"}
+from serve_eval.schema.media_types import HEAD_BYTES, IMAGES, SOUNDS, VIDEOS, recognise_media
 
 
 def image_part(source: bytes | Path, where: str = "") -> MediaPart:
@@ -69,24 +35,6 @@ def audio_part(
 def video_part(source: bytes | Path, where: str = "") -> MediaPart:
     """Return the part for a video. Raises DatasetError for another type; `where` names it."""
     return _part("video_url", source, where, "video", VIDEOS)
-
-
-def media_type(head: bytes) -> str | None:
-    """Return the type of a medium by its first bytes, such as "video/mp4", or None."""
-    for start, found in _STARTS:
-        if head.startswith(start):
-            return found
-    if head[:4] in (b"RIFF", b"RF64"):
-        return _RIFF.get(head[8:12])
-    if head[4:8] == b"ftyp":
-        return _BRANDS.get(head[8:12], "video/mp4")
-    if head[:4] == b"OggS":
-        return "video/ogg" if b"\x80theora" in head else "audio/ogg"
-    if head[:4] == b"\x1aE\xdf\xa3":  # EBML; the name of its kind follows
-        return "video/webm" if b"webm" in head else "video/x-matroska"
-    if len(head) > 1 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2:  # MPEG audio, layer III
-        return "audio/mpeg"
-    return None
 
 
 def _part(
@@ -119,7 +67,7 @@ def _part(
 
 
 def _recognise(head: bytes, where: str, kind: str, types: Mapping[str, str]) -> str:
-    found = media_type(head[:HEAD_BYTES])
+    found = recognise_media(head)
     if found is None or found not in types:
         *names, last = dict.fromkeys(types.values())
         article = "an" if names[0][0] in "AEIOU" else "a"

@@ -50,6 +50,9 @@ _SIMULATED = {
         "no_chat",
         "no_completions",
         "no_images",
+        "no_audio",
+        "no_video",
+        "any_media",
     ),
     *("no_guided", "no_tools", "prompt_logprobs", "tokens_per_step"),
     *("begins_with", "tells_beginning", "puts_beginning"),
@@ -93,6 +96,7 @@ OPTIONS: Mapping[str, str] = {
     "perf_metrics_dir": "read what the orchestrator writes in",
     "request_trace_dir": "read the requests to the orchestrator in",
     "base_url": "send the prompts, and the key in {key}, to",
+    "local_media": "read media in",
     "servers": "read the counters of",
     "command": "run",
     "extra_args": "hand to the server",
@@ -150,7 +154,7 @@ CONNECTION: Mapping[str, str] = {
 }
 USUAL, WITHOUT_KEY = Connection(), Connection(api_key_env="")
 """Default connections of an endpoint and of a judge."""
-HARMLESS_CONNECTION = ("max_tokens_field",)
+HARMLESS_CONNECTION = ("max_tokens_field", "send_media")
 ASKING_FIELDS = ("launcher", "tasks", "connection", "allow_hub")
 """Fields of a plan that need consent, or that have parts which do."""
 ANEW_FIELDS = ("include_path", "allow_code_execution")

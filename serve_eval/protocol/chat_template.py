@@ -111,9 +111,9 @@ def renderer(
         refuse(error)
 
     def render(messages: Sequence[Message], more: Mapping[str, object] = _NONE) -> str:
-        if any(turn.images for turn in messages):
+        if any(turn.media for turn in messages):
             raise PlanError(
-                "images cannot be rendered into a text",
+                "media cannot be rendered into a text",
                 hint="Omit `tokenizer`, so that the server renders.",
             )
         turns = [{"role": turn.role, "content": turn.text} for turn in messages]

@@ -68,9 +68,9 @@ def prompt_under(
     """
     if not chat:
         if not isinstance(prompt, str):
-            if len(prompt) > 1 or prompt[0].images:
+            if len(prompt) > 1 or prompt[0].media:
                 raise PlanError(
-                    "several turns or images cannot be sent as plain text",
+                    "several turns or media cannot be sent as plain text",
                     hint="Omit apply_chat_template: false for this task.",
                 )
             prompt = prompt[0].text

@@ -86,7 +86,16 @@ from serve_eval.schema.path import (
     ProofState,
     RepeatedAnswers,
 )
-from serve_eval.schema.plan import AccuracySpec, Connection, Limits, Order, Plan, Shard, Spec
+from serve_eval.schema.plan import (
+    AccuracySpec,
+    Connection,
+    Limits,
+    Order,
+    Plan,
+    SendMedia,
+    Shard,
+    Spec,
+)
 from serve_eval.schema.progress import Progress
 from serve_eval.schema.reference import Reference, ReferenceRuns
 from serve_eval.schema.report import Report, TaskReport, WrongExample
@@ -303,6 +312,7 @@ __all__ = [
     "Scoring",
     "Secondary",
     "SelfFlips",
+    "SendMedia",
     "SentPart",
     "ServedPod",
     "ServerCounts",

@@ -6,7 +6,9 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -22,10 +24,19 @@ from serve_eval.schema.content import (
     MediaForm,
     MediaPart,
     SentPart,
+    TextPart,
     VideoPart,
     VideoUrl,
 )
+from serve_eval.schema.sample import Message, Prompt
+from serve_eval.schema.task import Need
 
+MediaKind = Literal["image", "sound", "video"]
+_NEEDS: Mapping[MediaKind, Need] = {
+    "image": Need.IMAGES,
+    "sound": Need.AUDIO,
+    "video": Need.VIDEO,
+}
 _BY_URL: Mapping[MediaForm, Callable[[str], SentPart]] = {
     "image_url": lambda url: ImagePart(image_url=ImageUrl(url=url)),
     "audio_url": lambda url: AudioUrlPart(audio_url=AudioUrl(url=url)),
@@ -91,6 +102,24 @@ def media_url(part: MediaPart) -> str:
             )
 
 
+def media_form(part: MediaPart) -> MediaForm:
+    """Return the type of the part as which a medium is sent."""
+    return part.form if isinstance(part, MediaFile) else _FORMS[type(part)]
+
+
+def media_kind(part: MediaPart) -> MediaKind:
+    """Return what a medium is."""
+    form = media_form(part)
+    return "image" if form == "image_url" else "video" if form == "video_url" else "sound"
+
+
+def list_media_needs(prompt: Prompt) -> set[Need]:
+    """Return what an endpoint needs for the media of a prompt."""
+    if isinstance(prompt, str):
+        return set()
+    return {_NEEDS[media_kind(part)] for turn in prompt for part in turn.media}
+
+
 def describe(part: MediaPart) -> MediaPart:
     """Return what a medium is without its bytes and its path; one that is elsewhere as it is."""
     if isinstance(part, MediaFile):
@@ -105,6 +134,14 @@ def describe(part: MediaPart) -> MediaPart:
         size=len(content),
         sha256=hashlib.sha256(content).hexdigest(),
     )
+
+
+def describe_turn(turn: Message) -> Message:
+    """Return a turn with descriptions in place of its media."""
+    if isinstance(turn.content, str):
+        return turn
+    parts = (part if isinstance(part, TextPart) else describe(part) for part in turn.content)
+    return replace(turn, content=tuple(parts))
 
 
 def media_sha256(part: MediaPart) -> str:

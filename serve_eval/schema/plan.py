@@ -32,13 +32,18 @@ class AccuracySpec:
     extra_acc_spec: str | None = None
 
 
+SendMedia = Literal["inline", "path"]
+"""Way to send a medium that lies in a file: its bytes in base64, or a file:// URL of its path, for
+servers that may read it (vLLM: --allowed-local-media-path)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
     """The way to reach an endpoint.
 
     `api_key_env` is the *name* of the key's variable ("": no key is sent). Values of `${VAR}` are
     not expanded, so that it never holds a key. `max_tokens_field` is the server's name for the
-    largest number of tokens of an answer.
+    largest number of tokens of an answer. `send_media` says how media in files are sent.
     """
 
     api_key_env: str = "OPENAI_API_KEY"
@@ -46,6 +51,7 @@ class Connection:
     proxy: str | None = None
     ca_bundle: str | None = None
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    send_media: SendMedia = "inline"
 
 
 Order = Literal["natural", "random", "prefix", "longest"]
@@ -71,7 +77,8 @@ class Limits:
 
     `connect_timeout_s` bounds the TCP and TLS set-up of one attempt, `stall_timeout_s` the time
     without data, `sample_timeout_s` a whole sample with all its attempts and pauses.
-    `max_response_bytes` is the part of a response that is read. `outage_timeout_s` is the time for
+    `max_response_bytes` is the part of a response that is read; no request may have more than
+    `max_request_bytes`. `outage_timeout_s` is the time for
     which requests wait while no server listens, or while it starts (0: the run ends immediately).
     `scorer_timeout_s` bounds the scoring of one answer if it runs in a separate process.
     """
@@ -89,6 +96,7 @@ class Limits:
     sample_timeout_s: float = 3600.0
     outage_timeout_s: float = 60.0
     max_response_bytes: int = 16 * 1024 * 1024
+    max_request_bytes: int = 128 * 1024 * 1024
     scorer_timeout_s: float = 10.0
 
 

@@ -17,7 +17,7 @@ from serve_eval.schema.content import (
     VideoPart,
     VideoUrl,
 )
-from serve_eval.schema.media import inline, media_sha256
+from serve_eval.schema.media import inline, media_kind, media_sha256
 from serve_eval.schema.sample import Message, Prompt
 
 
@@ -51,7 +51,7 @@ def _put_checksum(part: TextPart | MediaPart) -> TextPart | MediaPart:
     if isinstance(part, MediaFile) and part.form == "image_url":
         return inline(part)
     checksum = f"sha256:{media_sha256(part)}"
-    if isinstance(part, VideoPart) or (isinstance(part, MediaFile) and part.form == "video_url"):
+    if media_kind(part) == "video":
         return VideoPart(video_url=VideoUrl(url=checksum))
     return AudioUrlPart(audio_url=AudioUrl(url=checksum))
 

@@ -64,6 +64,8 @@ class Need(StrEnum):
     FIRST_TOKEN = "the log-probability of a text's first token"
     LIKELIEST_TOKENS = "likeliest tokens"
     IMAGES = "images"
+    AUDIO = "sounds"
+    VIDEO = "videos"
     GUIDED_DECODING = "guided decoding"
     TOOLS = "tool calls"
     TOKENS_PER_STEP = "tokens per step"

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from serve_eval.schema import Message, Prompt, Response
+from serve_eval.schema.media import media_kind
 from serve_eval.scorers._expected import ANSWER, kind, place, value_of
 
 PLACES = ("prompt", "answer", "expected")
@@ -190,11 +191,13 @@ def _says_something(value: object) -> bool:
 def prompt_text(prompt: Prompt) -> str:
     """Return a prompt as readable text.
 
-    It is the text of a single turn, else every turn after its role; each image is a word.
+    It is the text of a single turn, else every turn after its role; each medium is a word.
     """
     if isinstance(prompt, str):
         return prompt
-    turns = [f"{turn.text}{' [image]' * len(turn.images)}" for turn in prompt]
+    turns = [
+        "".join([turn.text, *(f" [{media_kind(part)}]" for part in turn.media)]) for turn in prompt
+    ]
     if len(prompt) == 1:
         return turns[0]
     return "\n".join(f"{turn.role}: {text}" for turn, text in zip(prompt, turns, strict=True))

@@ -29,7 +29,6 @@ from serve_eval.schema import (
     DataRoots,
     Dataset,
     Hypothesis,
-    ImagePart,
     Metric,
     Need,
     Program,
@@ -40,6 +39,7 @@ from serve_eval.schema import (
     file_stem,
 )
 from serve_eval.schema import Question as JudgeQuestion
+from serve_eval.schema.media import list_media_needs
 
 SHOWN = 5
 """Cases that a note about skipped cases names."""
@@ -142,10 +142,7 @@ def task(
     needs = {need for chosen in scorers.values() for need in chosen.requires}
     if any(q.override is not None and "tools" in q.override.extra for q in found.asked):
         needs.add(Need.TOOLS)
-    if any(
-        isinstance(part, ImagePart) for q in found.asked for turn in q.turns for part in turn.images
-    ):
-        needs.add(Need.IMAGES)
+    needs |= {need for q in found.asked for need in list_media_needs(q.turns)}
     return Task(
         name=full_name,
         version=1,

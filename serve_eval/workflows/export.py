@@ -41,6 +41,7 @@ from serve_eval.schema import (
     Task,
     TaskResult,
 )
+from serve_eval.schema.media import describe_turn
 
 LM_EVAL = "lm_eval:"
 _HIDDEN = "(of a hold-out set)"
@@ -253,7 +254,7 @@ def _requests(
     prompt = (
         sample.prompt
         if isinstance(sample.prompt, str)
-        else [_json(list(map(_turn, sample.prompt)))]
+        else [_json(list(map(_turn, map(describe_turn, sample.prompt))))]
     )
     if task.prompt_logprobs:
         totals = [

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from serve_eval.datasets import manifest
-from serve_eval.datasets.media import audio_part, image_part, media_type, video_part
+from serve_eval.datasets.media import audio_part, image_part, video_part
 from serve_eval.errors import DatasetError
 from serve_eval.schema import ImagePart, InputAudioPart, MediaFile
 from serve_eval.schema.media import media_bytes
+from serve_eval.schema.media_types import recognise_media
 
 HEADS = {
     "image/png": b"\x89PNG\r\n\x1a\n",
@@ -48,7 +49,7 @@ HEADS = {
     ],
 )
 def test_a_type_is_recognised_by_the_first_bytes(head: bytes, found: str | None) -> None:
-    assert media_type(head) == found
+    assert recognise_media(head) == found
 
 
 def test_each_kind_of_part_takes_its_types_and_no_others() -> None:

@@ -6,10 +6,11 @@ import asyncio
 import json
 
 from launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
-from launchers._simulated.words import IMAGE_TOKENS
+from launchers._simulated.words import MEDIA_TOKENS
 from serve_eval.cli._dry_run import _readable
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
+from serve_eval.datasets.small_media import shape
 from serve_eval.evaluation.engine.order import arrange
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import (
@@ -25,9 +26,10 @@ from serve_eval.schema import (
     SamplingParams,
     TextPart,
 )
+from serve_eval.schema.media import media_url
 from serve_eval.schema.prompt_hash import prompt_sha256
 
-PIXEL = "data:image/png;base64,iVBORw0KGgo="
+PIXEL = media_url(shape())
 PROMPT = (
     Message(role="system", content="Be brief."),
     Message(
@@ -75,7 +77,7 @@ def test_another_image_is_another_prompt() -> None:
 
 def test_a_dry_run_shows_no_more_of_an_image_than_its_kind_and_size() -> None:
     shown = _readable(PROMPT)
-    assert '"data:image/png;base64,... (12 characters)"' in shown
+    assert '"data:image/png;base64,... (944 characters)"' in shown
     assert "iVBOR" not in shown
 
 
@@ -95,10 +97,10 @@ def test_the_server_sees_the_prompt_that_we_hash() -> None:
     answer, seen = _send(SimulatorConfig())
     assert isinstance(answer, Response)
     assert seen == {prompt_sha256(PROMPT)}
-    assert answer.usage.prompt_tokens == 4 + IMAGE_TOKENS
+    assert answer.usage.prompt_tokens == 4 + MEDIA_TOKENS
 
 
 def test_a_server_without_eyes_refuses() -> None:
     answer, _ = _send(SimulatorConfig(no_images=True))
     assert isinstance(answer, Failure)
-    assert (answer.status, "multimodal" in answer.message) == (400, True)
+    assert (answer.status, "does not support image" in answer.message) == (400, True)

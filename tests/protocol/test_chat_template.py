@@ -104,7 +104,7 @@ def test_what_a_template_must_not_or_cannot_do_is_refused(text: str, why: str) -
 def test_images_are_left_to_the_server() -> None:
     turns = (Message(role="user", content=(ImagePart(image_url=ImageUrl(url="data:,")),)),)
     template = ChatTemplate(text=CHATML, tokens={}, file=Path("f"))
-    with pytest.raises(PlanError, match="images"):
+    with pytest.raises(PlanError, match="media cannot be rendered"):
         renderer(template, variables={}, today=None)(turns)
 
 

@@ -116,7 +116,7 @@ def test_prompts_are_texts_or_turns_as_chosen(
 
 
 def test_several_turns_are_no_plain_text() -> None:
-    with pytest.raises(PlanError, match="t: several turns or images cannot be sent as plain text"):
+    with pytest.raises(PlanError, match="t: several turns or media cannot be sent as plain text"):
         _asked({"apply_chat_template": False}, (SYSTEM, _user("Hi")))
 
 

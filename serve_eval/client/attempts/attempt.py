@@ -132,6 +132,7 @@ class AttemptSender:
             channel = await self._transport.send(
                 head, body, reply, request_id=this.request_id, fresh=fresh
             )
+            del body  # it may hold a video; the answer is awaited without it
             this.channel, this.used = channel, channel.turns > 0
             self._patience.expect(wait, reply)
             await reply.ended

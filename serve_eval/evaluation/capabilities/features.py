@@ -13,21 +13,27 @@ from serve_eval.schema import (
     Failure,
     ImagePart,
     ImageUrl,
+    MediaPart,
     Message,
     Need,
     Response,
     TextPart,
 )
+from serve_eval.schema.media import media_kind
 
 TOOL = "write_down"
 
 
 async def images(client: Client) -> Ability:
     """Check that an image is accepted and adds tokens to its prompt."""
-    need, question = Need.IMAGES, TextPart(text="Which colour is this?")
-    picture = ImagePart(image_url=ImageUrl(url=_png(64)))
+    return await media(client, Need.IMAGES, ImagePart(image_url=ImageUrl(url=_png(64))))
+
+
+async def media(client: Client, need: Need, part: MediaPart) -> Ability:
+    """Check that a medium is accepted and adds tokens to its prompt."""
+    question, kind = TextPart(text="What is this?"), media_kind(part)
     without = await send_probe(client, (Message(role="user", content=(question,)),))
-    result = await send_probe(client, (Message(role="user", content=(picture, question)),))
+    result = await send_probe(client, (Message(role="user", content=(part, question)),))
     if isinstance(result, Failure):
         return Ability(need=need, works=False, seen=result.message, help=HELP[need])
     tokens = result.usage.prompt_tokens
@@ -35,9 +41,10 @@ async def images(client: Client) -> Ability:
     if not tokens or not bare:
         return Ability(need=need, works=None, seen="answered, but no tokens were counted")
     if tokens <= bare:
-        seen = f"the image was ignored: {tokens} tokens with it, {bare} without"
+        seen = f"the {kind} was ignored: {tokens} tokens with it, {bare} without"
         return Ability(need=need, works=False, seen=seen, help=HELP[need])
-    return Ability(need=need, works=True, seen=f"an image took {tokens - bare} tokens")
+    article = "an" if kind == "image" else "a"
+    return Ability(need=need, works=True, seen=f"{article} {kind} took {tokens - bare} tokens")
 
 
 def _png(side: int) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import refuse, trial
+from serve_eval.datasets.small_media import dot, number
 from serve_eval.evaluation.capabilities import features, logprobs
 from serve_eval.evaluation.capabilities.context_length import (
     CONTEXT,
@@ -17,7 +18,8 @@ from serve_eval.evaluation.capabilities.context_length import (
 from serve_eval.evaluation.capabilities.guided_decoding import probe_guided_decoding
 from serve_eval.evaluation.capabilities.probe_request import HELP
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.schema import Ability, Need, SamplingParams
+from serve_eval.schema import Ability, AudioForm, Need, SamplingParams
+from serve_eval.schema.media import media_form, media_kind
 
 _NO_ROUTE = frozenset({404, 405, 501})
 
@@ -82,6 +84,10 @@ async def _features(
     found: dict[str, Ability] = {}
     if Need.IMAGES in needs:
         found[Need.IMAGES] = await features.images(client)
+    if Need.AUDIO in needs:
+        found[Need.AUDIO] = await features.media(client, Need.AUDIO, number(_audio_form(asked)))
+    if Need.VIDEO in needs:
+        found[Need.VIDEO] = await features.media(client, Need.VIDEO, dot())
     if Need.GUIDED_DECODING in needs:
         guided = next(p for p in asked if Need.GUIDED_DECODING in p.needs)
         found[Need.GUIDED_DECODING] = await probe_guided_decoding(client, guided)
@@ -90,6 +96,20 @@ async def _features(
     if Need.TOKENS_PER_STEP in needs:
         found[Need.TOKENS_PER_STEP] = await features.tokens_per_step(client, chat=chat)
     return found
+
+
+def _audio_form(asked: Sequence[PreparedTask]) -> AudioForm:
+    """Return the form in which the first sound of the tasks is sent."""
+    parts = (
+        part
+        for p in asked
+        for sample in p.dataset.samples
+        if not isinstance(sample.prompt, str)
+        for turn in sample.prompt
+        for part in turn.media
+    )
+    forms = (media_form(part) for part in parts if media_kind(part) == "sound")
+    return "audio_url" if next(forms, "input_audio") == "audio_url" else "input_audio"
 
 
 def _first_lack(

@@ -42,6 +42,8 @@ HELP: Mapping[Need, str] = {
         "Use a server that reports top_logprobs of a prompt, or the rank of its tokens."
     ),
     Need.IMAGES: "Serve a model that takes images.",
+    Need.AUDIO: "Serve a model that takes sounds, with its audio packages (vLLM: vllm[audio]).",
+    Need.VIDEO: "Serve a model that takes videos.",
     Need.GUIDED_DECODING: (
         "Start the server with a guided decoding backend (trtllm-serve: guided_decoding_backend)."
     ),

@@ -61,9 +61,7 @@ async def ask_tokens(request: Request, client: Client) -> AnswerTokens:
     """Return the tokens of one answer to the request, which is sent once. Raises Unreadable."""
     chat = not isinstance(request.prompt, str)
     over: dict[str, object] = {"logprobs": True, "top_logprobs": TOP} if chat else {"logprobs": TOP}
-    body = wire.encode(
-        request, client.endpoint.model or "", max_tokens_field=client.max_tokens_field, over=over
-    )
+    body = await client.encoder.encode(request, over=over)
     path = urlsplit(client.endpoint.base_url).path + wire.route(request.prompt)
     reply = await client.exchange("POST", path, body, timeout_s=client.limits.sample_timeout_s)
     if isinstance(reply, Failure):

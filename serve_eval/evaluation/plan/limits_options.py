@@ -88,6 +88,14 @@ class LimitsOptions:
             key="limits.max_response_bytes",
         ),
     ] = None
+    max_request_bytes: Annotated[
+        int | None,
+        Setting(
+            "Maximum bytes of a request, media included (default 134217728).",
+            metavar="BYTES",
+            key="limits.max_request_bytes",
+        ),
+    ] = None
     scorer_timeout: Annotated[
         float | None,
         Setting(

@@ -36,6 +36,7 @@ from serve_eval.evaluation.plan.shared_options import (
     ReferenceModel,
     ReferencesDir,
     Seed,
+    SendMediaOption,
     Set,
     Tasks,
     VerdictRuleName,
@@ -250,6 +251,7 @@ class ConnectionOptions:
     proxy: Proxy = None
     ca_bundle: CaBundle = None
     max_tokens_field: MaxTokensField = None
+    send_media: SendMediaOption = None
     api_key: ApiKey = None
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from serve_eval.evaluation.plan.shard import ShardPart
 from serve_eval.schema import Dataset, Hypothesis, Need, Reference, Sample, Spec, Task
+from serve_eval.schema.media import list_media_needs
 from serve_eval.verdicts.below_reference import Expected, of_reference
 from serve_eval.verdicts.references import AcceptanceLength
 
@@ -53,7 +54,7 @@ class PreparedTask:
     @property
     def needs(self) -> frozenset[Need]:
         """Abilities that the endpoint needs, from the task's declaration and from its samples."""
-        task, prompt = self.task, self.dataset.samples[0].prompt
+        task = self.task
         needs = {*task.requires, Need.CHAT if self.chat else Need.COMPLETIONS}
         if task.prompt_logprobs:
             needs.add(Need.PROMPT_LOGPROBS)
@@ -61,8 +62,8 @@ class PreparedTask:
             needs.add(Need.CONTINUATION_LOGPROBS)
         if task.prompt_logprobs and any(lacks_context(sample) for sample in self.dataset.samples):
             needs.add(Need.FIRST_TOKEN)
-        if not isinstance(prompt, str) and any(turn.images for turn in prompt):
-            needs.add(Need.IMAGES)
+        for sample in self.dataset.samples:
+            needs |= list_media_needs(sample.prompt)
         return frozenset(needs)
 
 

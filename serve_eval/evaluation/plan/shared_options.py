@@ -156,6 +156,14 @@ MaxTokensField = Annotated[
         key="connection.max_tokens_field",
     ),
 ]
+SendMediaOption = Annotated[
+    str | None,
+    Setting(
+        "Send media in files inline (default), or as a path that the server may read.",
+        metavar="inline|path",
+        key="connection.send_media",
+    ),
+]
 ApiKey = Annotated[
     str | None,
     Setting(

@@ -231,7 +231,12 @@ def client_of(asking: Asking, one: Worker, environ: Mapping[str, str]) -> Client
     )
     if one.given:
         return connect(replace(asking.plan, limits=limits), endpoint, environ)
-    return Client(endpoint, limits, max_tokens_field=asking.plan.connection.max_tokens_field)
+    return Client(
+        endpoint,
+        limits,
+        max_tokens_field=asking.plan.connection.max_tokens_field,
+        send_media=asking.plan.connection.send_media,
+    )
 
 
 async def _reachable(clients: Mapping[Worker, Client]) -> None:

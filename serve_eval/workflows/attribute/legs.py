@@ -102,7 +102,7 @@ async def _first_leg(
     if way is Handover.VLLM:  # trtllm-serve stops after the first token by itself
         one = replace(request.sampling, max_tokens=1)
         asked = msgspec.structs.replace(asked, sampling=one)
-    body = wire.encode(asked, client.endpoint.model or "", max_tokens_field=client.max_tokens_field)
+    body = await client.encoder.encode(asked)
     path = urlsplit(client.endpoint.base_url).path + wire.route(request.prompt)
     reply = await client.exchange("POST", path, body, timeout_s=client.limits.stall_timeout_s)
     if isinstance(reply, Failure):

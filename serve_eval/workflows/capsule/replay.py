@@ -9,6 +9,7 @@ import msgspec
 
 from serve_eval.checks.curl import curl, escape
 from serve_eval.checks.row import SentRequest
+from serve_eval.client.request_body import put_media
 from serve_eval.client.wire_format import logprobs, wire
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.engine.request import request_of
@@ -34,7 +35,7 @@ def bodies_of(one: Packed) -> dict[str, bytes]:
     over = logprobs.FIELDS[_form(one)] if request.prompt_logprobs else None
     encoded = [
         wire.encode(
-            msgspec.structs.replace(request, prompt=prompt),
+            put_media(msgspec.structs.replace(request, prompt=prompt), "inline"),
             model,
             stream=bool(one.attempts and one.attempts[-1].streamed),
             max_tokens_field=one.plan.connection.max_tokens_field,

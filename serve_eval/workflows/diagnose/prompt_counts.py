@@ -66,7 +66,7 @@ def _is_plain(prompt: Prompt, extra: Mapping[str, object]) -> bool:
     """Return True if only the text and the template decide the tokens."""
     if extra.get("tools") or extra.get("add_special_tokens") is False:
         return False
-    return isinstance(prompt, str) or not any(message.images for message in prompt)
+    return isinstance(prompt, str) or not any(message.media for message in prompt)
 
 
 def _judge(task: TaskEvidence, gaps: Sequence[int], side: str, *, dated: bool) -> Iterator[Finding]:

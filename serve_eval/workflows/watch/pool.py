@@ -93,8 +93,8 @@ def of_plan(plan: Plan) -> QuestionPool:
         why = "its answers are executed or need a judge"
     elif one.dataset.samples[0].choices:
         why = "it needs several requests per answer"
-    elif any(turn.images for sample in one.dataset.samples for turn in _turns(sample)):
-        why = "the number of tokens of its images is not known in advance"
+    elif any(turn.media for sample in one.dataset.samples for turn in _turns(sample)):
+        why = "the number of tokens of its media is not known in advance"
     if why is not None:
         raise PlanError(
             f"{task.name} cannot be watched: {why}",

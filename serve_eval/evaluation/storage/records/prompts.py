@@ -30,7 +30,7 @@ from serve_eval.schema import (
     Sample,
     TextPart,
 )
-from serve_eval.schema.media import describe
+from serve_eval.schema.media import describe_turn
 from serve_eval.stats.common_prefix import PrefixHead
 
 OVERLAP = 1024
@@ -112,14 +112,7 @@ def _line(sample: Sample) -> _Line:
     choices = tuple(head + choice for head, choice in zip(heads, sample.choices, strict=True))
     if isinstance(sample.prompt, str):
         return _Line(sample.id, text=sample.prompt, choices=choices)
-    return _Line(sample.id, chat=_encode(list(map(_without_media, sample.prompt))).decode())
-
-
-def _without_media(turn: Message) -> Message:
-    if isinstance(turn.content, str):
-        return turn
-    parts = (part if isinstance(part, TextPart) else describe(part) for part in turn.content)
-    return replace(turn, content=tuple(parts))
+    return _Line(sample.id, chat=_encode(list(map(describe_turn, sample.prompt))).decode())
 
 
 def _choose(line: _Line, out: _PromptFile, mask: Callable[[str], str]) -> tuple[_Line, int]:

@@ -1,0 +1,70 @@
+"""Encode requests, with the bytes of their media files read at that time and not kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+
+from serve_eval.client.wire_format import wire
+from serve_eval.schema import MediaFile, MediaPart, Message, Prompt, Request, SendMedia, TextPart
+from serve_eval.schema.media import inline, link
+
+
+class RequestEncoder:
+    """Encodes the requests of a client to its model."""
+
+    def __init__(self, model: str, max_tokens_field: str, send_media: SendMedia) -> None:
+        self._model, self._max_tokens_field, self._send_media = model, max_tokens_field, send_media
+
+    async def encode(
+        self, request: Request, *, stream: bool = False, over: Mapping[str, object] | None = None
+    ) -> bytes:
+        """Return the JSON body of a request; fields of `over` replace any other.
+
+        Media files are read in a thread. Raises DatasetError if one is missing or has changed.
+        """
+        if not has_files(request.prompt):
+            return self._encode(request, stream, over)
+        return await asyncio.to_thread(self._encode, request, stream, over)
+
+    def _encode(self, request: Request, stream: bool, over: Mapping[str, object] | None) -> bytes:
+        return wire.encode(
+            put_media(request, self._send_media),
+            self._model,
+            stream=stream,
+            max_tokens_field=self._max_tokens_field,
+            over=over,
+        )
+
+
+def has_files(prompt: Prompt) -> bool:
+    """Return True if a medium of a prompt lies in a file."""
+    return not isinstance(prompt, str) and any(
+        isinstance(part, MediaFile) for turn in prompt for part in turn.media
+    )
+
+
+def put_media(request: Request, send_media: SendMedia) -> Request:
+    """Return a request with the bytes of its media files, or their paths, in place of the files.
+
+    Raises DatasetError if a file is missing or has changed.
+    """
+    if isinstance(request.prompt, str) or not has_files(request.prompt):
+        return request
+    prompt = tuple(_put(turn, send_media) for turn in request.prompt)
+    return msgspec.structs.replace(request, prompt=prompt)
+
+
+def _put(turn: Message, send_media: SendMedia) -> Message:
+    if isinstance(turn.content, str):
+        return turn
+    return replace(turn, content=tuple(_put_part(part, send_media) for part in turn.content))
+
+
+def _put_part(part: TextPart | MediaPart, send_media: SendMedia) -> TextPart | MediaPart:
+    if not isinstance(part, MediaFile):
+        return part
+    return inline(part) if send_media == "inline" else link(part)
