@@ -21,6 +21,7 @@ from serve_eval.errors import (
     SandboxError,
 )
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.plan.request_size import check_sizes
 from serve_eval.evaluation.plan.shard import ShardPart, list_places, shard_fingerprint
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import fingerprint, protocol_differences
@@ -146,6 +147,7 @@ def _prepare(
     if plan.no_reference and found is not None:
         found, why, protocol = None, "--no-reference was given", None
     dataset, hypothesis, notes = _subset(plan, task, full, hypothesis)
+    check_sizes(task.name, dataset.samples, plan)
     usual = usual_task(spec).hypothesis.num_samples
     if (
         usual not in (None, hypothesis.num_samples)

@@ -177,6 +177,7 @@ HARMLESS_FIELDS = (
         "seed",
         "no_reference",
         "no_prompts",
+        "no_media",
         "allow_missing_reference",
         "allow_mismatch",
         "integration_test",

@@ -28,6 +28,16 @@ VIDEOS: Mapping[str, str] = {
     "video/x-msvideo": "AVI",
     "video/ogg": "Ogg",
 }
+EXTENSIONS: Mapping[str, str] = {
+    **{name: name.partition("/")[2] for name in (*IMAGES, *SOUNDS, *VIDEOS)},
+    "audio/mpeg": "mp3",
+    "audio/mp4": "m4a",
+    "video/quicktime": "mov",
+    "video/x-matroska": "mkv",
+    "video/x-msvideo": "avi",
+    "video/ogg": "ogv",
+}
+"""The ending of a file of each type."""
 _STARTS = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),

@@ -127,7 +127,8 @@ class Plan:
     reference. `allow_code_execution`: code that the endpoint wrote may run on this machine.
     `include_path` are folders of the user's own tasks, scorers, launchers and verdict rules.
     `expect` says by the names of PathClaim which parts of the path must be proven; False takes back
-    what the launcher expects. `no_prompts`: the run folder keeps no prompts.
+    what the launcher expects. `no_prompts`: the run folder keeps no prompts; `no_media`: it keeps
+    their texts only.
     """
 
     model: str | None
@@ -153,6 +154,7 @@ class Plan:
     include_path: tuple[str, ...] = ()
     expect: Mapping[str, bool] = field(default_factory=dict)
     no_prompts: bool = False
+    no_media: bool = False
     connection: Connection = Connection()
     limits: Limits = Limits()
 

@@ -271,6 +271,9 @@ class FolderOptions:
     no_prompts: Annotated[
         bool | None, Setting("Keep no prompts in the run folder; serve-eval show then has none.")
     ] = None
+    no_media: Annotated[
+        bool | None, Setting("Keep no images, sounds and videos of prompts in the run folder.")
+    ] = None
 
 
 IN_A_PLAN = (

@@ -140,6 +140,7 @@ def resolve(
         include_path=include_path,
         expect=values.get("expect", {}),
         no_prompts=values.get("no_prompts", False),
+        no_media=values.get("no_media", False),
         connection=Connection(**sections["connection"]),
         limits=Limits(**sections["limits"]),
     )

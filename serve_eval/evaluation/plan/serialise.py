@@ -40,7 +40,7 @@ def to_file(plan: Plan) -> dict[str, Any]:
         **{name: getattr(plan, name) for name in ("allow_hub", "limit", "seed", "early_stop")},
         **{
             name: getattr(plan, name)
-            for name in ("no_reference", "allow_missing_reference", "no_prompts")
+            for name in ("no_reference", "allow_missing_reference", "no_prompts", "no_media")
         },
     }
     for name, kind in SECTIONS.items():

@@ -27,6 +27,7 @@ from serve_eval.evaluation.results.degradation_alarm import DegradationAlarm
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.steps.open_tasks import settle_scores
 from serve_eval.evaluation.storage import sessions
+from serve_eval.evaluation.storage.records.media import keep_media
 from serve_eval.evaluation.storage.records.prompts import has_prompts, write_prompts
 from serve_eval.evaluation.storage.records.reply_proofs import run_proofs
 from serve_eval.evaluation.storage.reports.report_file import drop_report
@@ -64,7 +65,7 @@ async def ask_tasks(
 def _keep_prompts(session: RunSession, able: Sequence[TaskRun]) -> None:
     """Write the prompts of the tasks into the folder, unless an earlier session did.
 
-    The samples of mutable tasks differ from session to session.
+    Their small media are kept too. The samples of mutable tasks differ from session to session.
     """
     mask = SecretMask(session.plan.connection, session.environ)
     for w in able:
@@ -72,6 +73,8 @@ def _keep_prompts(session: RunSession, able: Sequence[TaskRun]) -> None:
         if is_mutable(task) or not has_prompts(session.folder, task):
             samples, texts = w.prepared.dataset.samples, not session.plan.no_prompts
             write_prompts(session.folder, task, samples, mask, texts=texts)
+            if texts and not session.plan.no_media:
+                keep_media(session.folder, samples)
 
 
 def _hang_detector(

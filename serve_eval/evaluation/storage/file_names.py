@@ -10,6 +10,7 @@ The folder of a run:
     judgements/<task>.jsonl  the responses of judges, for a task that asks them
     judgements/<task>.steps  the proofs of the connections to those judges
     prompts/<task>.jsonl     the prompts, unless the plan has no_prompts
+    media/<sha256>.<type>    small media of the prompts, each once, unless the plan has no_media
     cases/<task>.jsonl       the expectation, scorer and versions of each user case
     archive/<time>/          records that no longer count
     report.json              the report
@@ -40,7 +41,7 @@ SESSIONS_FILE, ORDER_FILE, LOOKS_FILE, LOCK_FILE = (
 )
 PROOFS_FILE, TRACE_FILE, ATTRIBUTION_FILE = "steps.jsonl", "served.jsonl", "attribution.json"
 SAMPLES, SCORES, EXECUTIONS, JUDGEMENTS = "samples", "scores", "executions", "judgements"
-CASES, PROMPTS, ARCHIVE, LOGS = "cases", "prompts", "archive", "logs"
+CASES, PROMPTS, MEDIA, ARCHIVE, LOGS = "cases", "prompts", "media", "archive", "logs"
 LM_EVAL, CAPSULES = "lm-eval", "capsules"
 
 COMPARISON_PLAN, COMPARISON = "compare.json", "comparison.json"

@@ -106,7 +106,7 @@ def _list_sections(
         if task.attribution is not None:
             yield from _show_workers(task.attribution, task.result.task)
     opened = [_open_task(report, out_dir, one, known) for one in report.tasks]
-    samples = show_samples(SampleData(opened))
+    samples = show_samples(SampleData(opened, out_dir))
     if samples is not None:
         yield samples
     yield from _show_settings(report)

@@ -11,10 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from serve_eval.evaluation.results.examples import order_ids
 from serve_eval.report.page.answer_columns import AnswerColumns
 from serve_eval.report.page.columns import PromptColumn, TextColumn
+from serve_eval.report.page.page_media import PageMedia
 from serve_eval.report.samples.known import KnownTask
 from serve_eval.report.samples.samples import (
     FAILED,
@@ -74,10 +76,13 @@ class _Row:
 
 
 class SampleData:
-    """The samples of a page, read once, and turned into columns with or without long texts."""
+    """The samples of a page, read once, and turned into columns with or without long texts.
 
-    def __init__(self, tasks: Sequence[PageTask]) -> None:
-        self._tasks = tasks
+    The page is in `folder`, and links media below it (None: it links none).
+    """
+
+    def __init__(self, tasks: Sequence[PageTask], folder: Path | None = None) -> None:
+        self._tasks, self._folder = tasks, folder
         self._labels = list(dict.fromkeys(label for task in tasks for label in task.arms))
         self._rows = [row for i, task in enumerate(tasks) for row in _read_rows(i, task)]
         self._flips = [self._find_flip(row) for row in self._rows]
@@ -116,9 +121,12 @@ class SampleData:
         asked, expected, wanted = PromptColumn(prompts), TextColumn(answers), TextColumn(answers)
         columns = AnswerColumns(labels, answers)
         choices: dict[int, list[str]] = {}
+        media = PageMedia(self._folder)
         for place, row in enumerate(rows):
             one = row.any
             asked.add(one.prompt)
+            runs = [source.run for source in self._tasks[row.task].arms.values()]
+            media.add(place, one.prompt, runs)
             target = next((s.expected for s in _every(row) if s.expected is not None), None)
             expected.add(target)
             wanted.add(
@@ -137,6 +145,7 @@ class SampleData:
             "order": sorted(range(len(rows)), key=self._rank),
             "prompts": asked.to_json(),
             "choices": choices,
+            "media": media.to_json(),
             "hidden": [i for i, row in enumerate(rows) if row.any.prompt_hidden],
             "unkept": [i for i, row in enumerate(rows) if row.any.prompt_note == NOT_KEPT],
             "expected": expected.to_json(),

@@ -112,7 +112,8 @@ def _list_sections(
     folders = dict(locate_runs(out_dir))
     reports = {label: find_report(folder) for label, folder in folders.items()}
     known = {one.task: _know(one.task, reports["B"], include_path) for one in tasks}
-    data = SampleData([_open_task(one, folders, known[one.task], reports["B"]) for one in tasks])
+    opened = [_open_task(one, folders, known[one.task], reports["B"]) for one in tasks]
+    data = SampleData(opened, out_dir)
     if several:
         yield tabulate_tasks(summaries)
         for summary, task in zip(summaries, tasks, strict=True):

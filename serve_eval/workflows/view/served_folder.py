@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from serve_eval.schema.media_types import EXTENSIONS
+
 KINDS: Final[Mapping[str, str]] = {
     ".html": "text/html; charset=utf-8",
     ".json": "application/json",
     ".csv": "text/csv; charset=utf-8",
     ".xml": "text/plain; charset=utf-8",
+    **{f".{ending}": kind for kind, ending in EXTENSIONS.items()},
 }
 """The types of the files that are served, by their suffixes."""
 

@@ -4,6 +4,7 @@ __all__ = [
     "asked_cases",
     "executions",
     "judgements",
+    "media",
     "prompts",
     "reply_proofs",
     "scores",

@@ -18,6 +18,7 @@ from serve_eval.evaluation.storage.file_names import (
 )
 from serve_eval.evaluation.storage.journal import index_lines
 from serve_eval.evaluation.storage.private_files import private_file
+from serve_eval.evaluation.storage.records.media import merge_media
 from serve_eval.evaluation.storage.records.prompts import merge_prompts
 
 
@@ -56,12 +57,13 @@ def merge_journals(shards: Sequence[Path], run: Path, task: str, order: Mapping[
 def merge_other_records(shards: Sequence[Path], run: Path, tasks: Iterable[str]) -> None:
     """Join what else the shards recorded about their answers: one shard's lines after another's.
 
-    These are the prompts, the results of running and judging answers, the proofs of connections,
-    the servers of each request and how cases were asked. Raises OSError, and RunFolderError for a
-    damaged line.
+    These are the prompts with their media, the results of running and judging answers, the proofs
+    of connections, the servers of each request and how cases were asked. Raises OSError, and
+    RunFolderError for a damaged line.
     """
     _join([shard / PROOFS_FILE for shard in shards], run / PROOFS_FILE)
     _join([shard / TRACE_FILE for shard in shards], run / TRACE_FILE)
+    merge_media(shards, run)
     for task in tasks:
         for name in (executions_file, judgements_file, cases_file):
             _join([name(shard, task) for shard in shards], name(run, task))

@@ -167,7 +167,7 @@ class SampleView {
     const inner = turns.map(({ role, content }) =>
       make("div", { class: "turn" }, role === null ? null : make("h4", {}, reveal(role)), longText(content)));
     const choices = (samples.data.choices[row] ?? []).map((one, n) => [`choice ${n + 1}`, one]);
-    return part("Prompt", [...inner, choices.length ? listFacts(choices) : null]);
+    return part("Prompt", [...inner, ...showMedia(samples.data.media, row), choices.length ? listFacts(choices) : null]);
   }
 
   _rest(row) {
@@ -177,6 +177,14 @@ class SampleView {
     const inner = make("pre", { class: "code", tabindex: "0", "aria-label": "Command" }, line.length > 2000 ? `${line.slice(0, 2000)}…` : line);
     return [make("details", { class: "part" }, make("summary", {}, "Ask this again with curl"), button, inner)];
   }
+}
+
+/* Return the media of a prompt: images, and links to other files of the run folder. */
+function showMedia({ rows, images }, row) {
+  return (rows[row] ?? []).map(([what, key, link]) =>
+    make("figure", { class: "medium" },
+      key ? make("img", { src: images[key], alt: what }) : null,
+      make("figcaption", {}, link ? make("a", { href: link }, reveal(what)) : reveal(what))));
 }
 
 function part(title, ...inner) {
