@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval.schema import Outcome
+from serve_eval.scorers.word_errors import (
+    WordErrors,
+    count_word_errors,
+    normalize_transcript,
+    score_transcript,
+)
+
+pytest.importorskip("jiwer", reason="needs the optional extra media")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Mr. President, I AGREE!", "mr president i agree"),
+        ("<|startoftranscript|>yes<|end|>", "yes"),
+        ("<b>yes</b> [applause] no", "yes no"),
+        ("yes (he laughs) no ()", "yes no"),
+        ("Uh, um, hmm, mm, mhm, mmm: umbrella", "umbrella"),
+        ("Straße", "strasse"),
+        ("ﬁve ½", "five 1 2"),  # decomposed by compatibility; the stroke is a symbol
+        ("cafe\u0301", "cafe"),
+        ("naïve", "nai ve"),  # the suite replaces a mark by a space
+        ("it's 5% of €3", "it s 5 of 3"),
+        ("a\u00a0b\n\nc", "a b c"),
+        ("a < b and c > d", "a d"),  # read as markup, like in the suite
+        ("(never closed", "never closed"),
+        ("[...] -- !", ""),
+        ("", ""),
+    ],
+)
+def test_a_transcript_is_normalized_like_in_the_suite(text: str, words: str) -> None:
+    assert normalize_transcript(text) == words
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "counts"),
+    [
+        ("a x c d", "a b c", (3, 2, 1, 0, 1)),
+        ("A, b: c.", "a b c", (3, 3, 0, 0, 0)),
+        ("a c", "a b c", (3, 2, 0, 1, 0)),
+        ("", "a b", (2, 0, 0, 2, 0)),
+        ("[music]", "a b", (2, 0, 0, 2, 0)),
+        ("a b", "", (0, 0, 0, 0, 2)),
+        ("a b", "(laughs)", (0, 0, 0, 0, 2)),
+        ("...", "!", (0, 0, 0, 0, 0)),
+    ],
+)
+def test_edits_are_counted_by_kind(
+    answer: str, reference: str, counts: tuple[int, int, int, int, int]
+) -> None:
+    words, hits, substitutions, deletions, insertions = counts
+    assert count_word_errors(answer, reference) == WordErrors(
+        words=words,
+        hits=hits,
+        substitutions=substitutions,
+        deletions=deletions,
+        insertions=insertions,
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "value", "outcome"),
+    [
+        ("yes it is", "Yes, it is.", 0.0, Outcome.CORRECT),
+        ("yes it was", "Yes, it is.", 1 / 3, Outcome.PARTIAL),
+        ("no", "Yes, it is.", 1.0, Outcome.WRONG),
+        ("", "Yes, it is.", 1.0, Outcome.WRONG),
+        ("a b c d", "a", 3.0, Outcome.PARTIAL),
+        ("a b", "(laughs)", 2.0, Outcome.WRONG),
+        ("[music]", "(laughs)", 0.0, Outcome.CORRECT),
+    ],
+)
+def test_a_score_is_the_edits_per_reference_word(
+    answer: str, reference: str, value: float, outcome: Outcome
+) -> None:
+    score = score_transcript(answer, reference)
+    assert score.value == pytest.approx(value)
+    assert score.outcome is outcome
+    assert score.parts["edits"] == score.value * max(score.parts["words"], 1.0)
+
+
+words = st.lists(st.sampled_from("abc"), max_size=7)
+
+
+@given(words, words)
+def test_edits_are_the_levenshtein_distance(answer: list[str], reference: list[str]) -> None:
+    found = count_word_errors(" ".join(answer), " ".join(reference))
+    assert found.edits == _distance(reference, answer)
+    assert found.words == len(reference)
+    assert found.hits + found.substitutions + found.insertions == len(answer)
+
+
+def _distance(a: list[str], b: list[str]) -> int:
+    if not a or not b:
+        return len(a) + len(b)
+    return min(
+        _distance(a[1:], b) + 1,
+        _distance(a, b[1:]) + 1,
+        _distance(a[1:], b[1:]) + (a[0] != b[0]),
+    )
