@@ -137,6 +137,22 @@ KNOWN = {
         rows="900 validation, 30 subjects",
         hub=HubSource(repository="MMMU/MMMU", patterns=("*/validation-*.parquet",)),
     ),
+    "mmmu_pro": Source(
+        name="MMMU-Pro",
+        folders=("MMMU/MMMU_Pro", "MMMU_Pro", "mmmu_pro"),
+        homepage="https://huggingface.co/datasets/MMMU/MMMU_Pro",
+        licence="Apache-2.0",
+        rows="1730 test, with ten and with four options",
+        hub=HubSource(repository="MMMU/MMMU_Pro", patterns=("standard*/test-*.parquet",)),
+    ),
+    "videomme": Source(
+        name="Video-MME, short videos",
+        folders=("lmms-lab__Video-MME-short-v1", "Video-MME-short-v1", "videomme"),
+        homepage="https://huggingface.co/datasets/lmms-lab/Video-MME",
+        licence=_SEE_PAGE,
+        rows="300 or more, one line each in annotations.jsonl",
+        note="TensorRT-LLM's own selection of Video-MME; write annotations.jsonl for your copy",
+    ),
     "aime24": Source(
         name="AIME 2024",
         folders=("Maxwell-Jia/AIME_2024", "aime", "aime24"),

@@ -164,16 +164,22 @@ def find_split(
 
     Raises DatasetError if it is missing or in several pieces.
     """
+    found = find_pieces(source, folder, split, subfolders)
+    if len(found) > 1:
+        raise DatasetError(
+            f"{source.name}: the split {split!r} is in {len(found)} files; only one is supported"
+        )
+    return read_file(found[0])
+
+
+def find_pieces(
+    source: Source, folder: Path, split: str, subfolders: Iterable[str] = ("", "main/")
+) -> list[Path]:
+    """Return the files of one split in their order. Raises DatasetError if there is none."""
     markers = split_markers([split], subfolders)
     for marker in markers:
-        found = sorted(folder.glob(marker))
-        if len(found) > 1:
-            raise DatasetError(
-                f"{source.name}: the split {split!r} is in {len(found)} files; only one is"
-                " supported"
-            )
-        if found:
-            return read_file(found[0])
+        if found := sorted(folder.glob(marker)):
+            return found
     raise DatasetError(
         f"{source.name} is incomplete: {folder} has no file for the split {split!r} (searched for"
         f" {_few(markers)})",

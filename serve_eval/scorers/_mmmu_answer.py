@@ -1,4 +1,4 @@
-"""Shorten an answer of a thinking model to what MMMU's rules can read, as TensorRT-LLM's suite does.
+"""Shorten a thinking model's answer to what MMMU's rules read, as TensorRT-LLM's suite does.
 
 MMMU's own rules miss common forms, such as "**Answer: B**" and "D) Phytoplasma". The suite
 therefore has two post-processors, by option: `strip_thinking_mmmu`, and `kimi_k3_mmmu` for an
@@ -32,7 +32,7 @@ _CHANNEL = re.compile(
 _TOKEN = re.compile(r"<\|[^|]*\|>")
 
 
-def post_process(text: str, by: PostProcess, last: str = "E") -> str:
+def apply_post_process(text: str, by: PostProcess, last: str = "E") -> str:
     """Return the text that is scored. The letters of the options go up to `last`."""
     if by == "none":
         return text
@@ -111,5 +111,3 @@ def _trim_aside(text: str) -> str:
 def _unwrap_letter(text: str) -> str:
     letter = _LETTER.fullmatch(text)
     return letter[1].upper() if letter else text
-
-

@@ -10,12 +10,10 @@ on the real set.
 
 from __future__ import annotations
 
-import ast
 import math
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from functools import partial
 from string import ascii_uppercase
 from typing import Annotated, Any
 
@@ -23,7 +21,6 @@ import msgspec
 
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
-from serve_eval.datasets.media import image_part
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.plugins.setting import Setting
@@ -31,8 +28,6 @@ from serve_eval.schema import (
     DataRoots,
     Dataset,
     Hypothesis,
-    MediaPart,
-    Message,
     Metric,
     Need,
     Response,
@@ -40,9 +35,19 @@ from serve_eval.schema import (
     SamplingParams,
     Score,
     Task,
-    TextPart,
 )
 from serve_eval.scorers import mmmu
+from serve_eval.scorers._mmmu_answer import PostProcess, apply_post_process
+from serve_eval.tasks._mmmu_rows import (
+    ByPostProcess,
+    Interleaved,
+    SingleImage,
+    images_of,
+    name_post_process,
+    question_text,
+    read_texts,
+    turn,
+)
 from serve_eval.tasks._mmmu_subjects import SUBJECTS as SUBJECTS
 from serve_eval.tasks._options import RandomSeed
 from serve_eval.tasks._order import shuffle
@@ -51,9 +56,8 @@ SOURCE = KNOWN["mmmu"]
 ROWS = 30
 """Rows of each subject."""
 COLUMNS = ("id", "question", "question_type", "options", "answer")
+SHORT = "Answer the question using a single word or phrase."
 WRONG = "¤"
-
-_MARK = re.compile(r"<image ([1-7])>")
 
 
 def task(
@@ -63,12 +67,9 @@ def task(
         int | None,
         Setting("Number of questions, divided equally among the subjects. Not set: all."),
     ] = None,
-    interleaved: Annotated[
-        bool, Setting("Send each image in the place of its mark, not before the text.")
-    ] = False,
-    single_image: Annotated[
-        bool, Setting("Send only the first image, for models that accept one.")
-    ] = False,
+    interleaved: Interleaved = False,
+    single_image: SingleImage = False,
+    post_process: ByPostProcess = "none",
     random_seed: RandomSeed = 0,
 ) -> Task:
     """Return the task with its options.
@@ -76,7 +77,8 @@ def task(
     `subjects` names some of the 30 (null: all). With `num_samples` the same number of rows of each
     subject is asked, at least that number in all. `interleaved` sends the images in the places of
     their marks. `single_image` sends only the first image, for models that accept one; the suite
-    does so for some. Raises PlanError for options out of range.
+    does so for some. `post_process` shortens answers of thinking models before they are scored.
+    Raises PlanError for options out of range.
     """
     chosen = list(SUBJECTS) if subjects is None else subjects
     problems = [
@@ -130,52 +132,14 @@ def task(
             "interleaved": interleaved,
             "single_image": single_image,
             "random_seed": random_seed,
+            **name_post_process(post_process),
         },
         load=load,
-        score=_score,
+        score=partial(_score, by=post_process),
         answers=_answers,
         breakdown=_breakdown,
         scoring="inline",
     )
-
-
-def question_text(row: Mapping[str, Any], options: Sequence[str]) -> str:
-    """Return the prompt with its image marks. Without options it is an open question."""
-    if not options:
-        return f"{row['question']}\n\nAnswer the question using a single word or phrase."
-    choices = "\n".join(
-        f"({letter}) {text}" for letter, text in zip(ascii_uppercase, options, strict=False)
-    )
-    return (
-        f"{row['question']}\n\n{choices}\n\nAnswer with the option's letter from the given choices"
-        " directly."
-    )
-
-
-def turn(
-    text: str, images: Mapping[str, MediaPart], *, interleaved: bool, single_image: bool
-) -> Message:
-    """Return the text as one turn with its images, before the text or in their places.
-
-    `images` is keyed by the number of the mark. An image that is marked twice is sent twice, as in
-    the original.
-    """
-    pieces = _MARK.split(text)  # text, number, text, ..., number, text
-    numbers = pieces[1::2][:1] if single_image else pieces[1::2]
-    if not interleaved:
-        return Message(
-            role="user",
-            content=(*(images[n] for n in numbers), TextPart(text="".join(pieces[::2]))),
-        )
-    parts: list[TextPart | MediaPart] = []
-    for piece, number in zip(pieces[::2], [*pieces[1::2], None], strict=True):
-        if piece:
-            parts.append(TextPart(text=piece))
-        if number is not None and len([p for p in parts if not isinstance(p, TextPart)]) < len(
-            numbers
-        ):
-            parts.append(images[number])
-    return Message(role="user", content=tuple(parts))
 
 
 def _places(name: str) -> tuple[str, str]:
@@ -192,21 +156,19 @@ def _sample(
 ) -> Sample:
     where = f"{file.path}: {row['id']}"
     several = row["question_type"] == "multiple-choice"
-    options = _texts(row["options"], f"{where}: options") if several else []
+    options = read_texts(row["options"], f"{where}: options") if several else []
     accepted = (
         [row["answer"]]
         if several or row["answer"][:1] != "["
-        else _texts(row["answer"], f"{where}: answer")
+        else read_texts(row["answer"], f"{where}: answer")
     )
     if several and row["answer"] not in [*ascii_uppercase[: len(options)]]:
         raise DatasetError(
             f"{where}: the answer {row['answer']!r} is not one of the {len(options)} options"
         )
-    text = question_text(row, options)
-    images = {
-        number: _image(row.get(f"image_{number}"), f"{where}: image_{number}", file)
-        for number in _MARK.findall(text)
-    }
+    question = row["question"]
+    text = question_text(question, options) if several else f"{question}\n\n{SHORT}"
+    images = images_of(text, row, where, file)
     return Sample(
         id=row["id"],
         prompt=(turn(text, images, interleaved=interleaved, single_image=single_image),),
@@ -215,39 +177,16 @@ def _sample(
     )
 
 
-def _texts(written: str, where: str) -> list[str]:
-    """Return a list of texts that is written in Python's form."""
-    try:
-        value = ast.literal_eval(written)
-        if isinstance(value, list) and value:
-            return [str(item) for item in value]
-    except (ValueError, SyntaxError):
-        pass
-    raise DatasetError(f"{where}: {written[:60]!r} is not a list")
-
-
-def _image(value: object, where: str, file: local.DataFile) -> MediaPart:
-    """Return an image as a data URL.
-
-    The value is bytes, as in Parquet, or the name of a file next to the file of the rows.
-    """
-    content = value.get("bytes") if isinstance(value, Mapping) else None
-    if isinstance(value, str):
-        content = local.read_file(file.path.parent / Path(value)).content
-    if not isinstance(content, bytes):
-        raise DatasetError(f"{where}: the image is missing")
-    return image_part(content, where)
-
-
 def _decode(texts: str) -> list[str]:
     return msgspec.json.decode(texts, type=list[str])
 
 
-def _score(sample: Sample, response: Response) -> Score:
+def _score(sample: Sample, response: Response, *, by: PostProcess) -> Score:
     options, accepted = _decode(sample.metadata["options"]), _decode(sample.target)
+    text = apply_post_process(response.text, by)
     if options:
-        return mmmu.choice(response.text, accepted[0], options)
-    return mmmu.short_answer(response.text, accepted)
+        return mmmu.choice(text, accepted[0], options)
+    return mmmu.short_answer(text, accepted)
 
 
 def _answers(sample: Sample) -> tuple[str, str]:

@@ -94,6 +94,13 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
         {"single_image": True},
         {"random_seed": 1},
     ],
+    "mmmu_pro": [
+        {"subset": "standard_4"},
+        {"prompt": "cot"},
+        {"interleaved": True},
+        {"single_image": True},
+        {"random_seed": 1},
+    ],
     "passkey_lines": [{"lines": 30}, {"random_seed": 1}],
     "passkey_retrieval_128k": [{"depths": "all"}, {"random_seed": 1}],
     "passkey_retrieval_64k": [{"depths": "all"}, {"random_seed": 1}],
@@ -127,6 +134,7 @@ OF_EVERY_TASK: list[dict[str, object]] = [
 ASK_THE_SAME = {
     "num_samples": "how many",
     "filter": "how answers are read",
+    "post_process": "how answers are read",
     "timeout_s": "how long a program runs",
     "path": "where cases are",
     "name": "of a family's member",

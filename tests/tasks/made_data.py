@@ -50,6 +50,7 @@ def write_all(root: Path) -> None:
     write_zero_scrolls(root / "zero_scrolls", 80)
     write_aime(root)
     write_mmmu(root / "mmmu")
+    write_mmmu_pro(root / "mmmu_pro")
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
@@ -278,6 +279,35 @@ def write_mmmu(folder: Path) -> None:
         parquet.write_table(
             Table.from_pylist(rows), folder / subject / "validation-00000-of-00001.parquet"
         )
+
+
+def write_mmmu_pro(folder: Path) -> None:
+    """Write both subsets with 1730 rows each, the one with ten options in two pieces."""
+    from pyarrow import Table, parquet
+
+    for count, pieces in ((10, 2), (4, 1)):
+        place = folder / f"standard ({count} options)"
+        place.mkdir(parents=True)
+        rng, rows = random.Random(f"mmmu_pro {count}"), []
+        for i in range(1730):
+            image = {"bytes": png(rng.randrange(256)), "path": f"{i}.png"}
+            rows.append(
+                {
+                    "id": f"test_Art_{i + 1}",
+                    "question": f"<image 1> {sentence(rng, 4)} ({i})",
+                    "options": repr(["<image 2>", *rng.sample(WORDS, count - 1)]),
+                    "answer": rng.choice("ABCDEFGHIJ"[:count]),
+                    "image_1": image,
+                    "image_2": image,
+                    "image_3": None,
+                    "subject": rng.choice(SUBJECTS),
+                    "topic_difficulty": rng.choice(["Easy", "Medium", "Hard"]),
+                }
+            )
+        for piece in range(pieces):
+            part = rows[piece * len(rows) // pieces : (piece + 1) * len(rows) // pieces]
+            name = f"test-0000{piece}-of-0000{pieces}.parquet"
+            parquet.write_table(Table.from_pylist(part), place / name)
 
 
 def png(grey: int) -> bytes:
