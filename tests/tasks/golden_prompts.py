@@ -111,6 +111,7 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
         {"random_seed": 1},
     ],
     "tool_calls": [{"kinds": ["regex", "structural_tag"]}, {"random_seed": 1}],
+    "videomme": [{"num_frames": 2}, {"frame_format": "jpeg"}, {"send": "video"}],
     "word_problems": [
         {"num_fewshot": 3},
         {"apply_chat_template": True},

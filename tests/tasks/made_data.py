@@ -20,6 +20,7 @@ from serve_eval.plugins import registry
 from serve_eval.schema import Spec
 from serve_eval.tasks._longbench_sets import CHINESE, SETS
 from serve_eval.tasks.mmmu import ROWS, SUBJECTS
+from tests.datasets.videos import write_video
 
 _WORDS = """river stone quiet harbour lamp winter garden train letter morning silver bridge paper
 hill market"""
@@ -51,6 +52,7 @@ def write_all(root: Path) -> None:
     write_aime(root)
     write_mmmu(root / "mmmu")
     write_mmmu_pro(root / "mmmu_pro")
+    write_videomme(root / "videomme", 300)
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
@@ -308,6 +310,28 @@ def write_mmmu_pro(folder: Path) -> None:
             part = rows[piece * len(rows) // pieces : (piece + 1) * len(rows) // pieces]
             name = f"test-0000{piece}-of-0000{pieces}.parquet"
             parquet.write_table(Table.from_pylist(part), place / name)
+
+
+def write_videomme(folder: Path, count: int) -> None:
+    """Write annotations.jsonl, and three videos that the questions share."""
+    for number in range(3):
+        write_video(folder / f"videos/{number}.avi", 10 + number, first=40 * number)
+    rng, rows = random.Random("videomme"), []
+    for i in range(count):
+        options = [sentence(rng, 3) for _ in range(4)]
+        labelled = [f"{letter}. {text}" for letter, text in zip("ABCD", options, strict=True)]
+        rows.append(
+            {
+                "sample_id": f"{i:03}-1",
+                "video_path": f"videos/{i % 3}.avi",
+                "question": f"{sentence(rng, 5)} ({i})",
+                "options": labelled if i % 2 else options,
+                "answer": rng.choice("ABCD"),
+                "duration": "short",
+                "domain": rng.choice(["Knowledge", "Sports Competition"]),
+            }
+        )
+    write_jsonl(folder / "annotations.jsonl", rows)
 
 
 def png(grey: int) -> bytes:
