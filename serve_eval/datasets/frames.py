@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from serve_eval.errors import DatasetError, install_hint
 
 if TYPE_CHECKING:
+    from av.container import InputContainer
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
@@ -97,7 +98,7 @@ def _decode(video: Path, wanted: int, form: FrameFormat) -> Iterator[bytes]:
                 raise DatasetError(f"{video}: the file has no video stream")
             stream = container.streams.video[0]
             stream.thread_type = "AUTO"
-            total, rate = _measure(stream, video)
+            total, rate = _measure(container, stream, video)
             places = choose_frames(total, wanted, rate)
             yield from _encode(container.decode(stream), places, form, video)
     except av.FFmpegError as error:
@@ -107,10 +108,10 @@ def _decode(video: Path, wanted: int, form: FrameFormat) -> Iterator[bytes]:
         ) from error
 
 
-def _measure(stream: VideoStream, video: Path) -> tuple[int, float]:
+def _measure(container: InputContainer, stream: VideoStream, video: Path) -> tuple[int, float]:
     """Return the number of frames that the file announces, and the frames per second."""
     rate = float(stream.guessed_rate or stream.average_rate or 0)
-    length_s = (stream.container.duration or 0) / 1e6
+    length_s = (container.duration or 0) / 1e6
     total = stream.frames or int(length_s * rate + 0.5)
     if total < 1 or rate <= 0.0:
         raise DatasetError(f"{video}: the file has no frames, or no frame rate")
@@ -129,7 +130,9 @@ def _encode(
     for frame in islice(frames, places[-1] + 1):
         if decoded in chosen:
             picture = io.BytesIO()
-            frame.to_image().save(picture, form, quality=JPEG_QUALITY)
+            frame.to_image().save(  # type: ignore[no-untyped-call]
+                picture, form, quality=JPEG_QUALITY
+            )
             yield picture.getvalue()
         decoded += 1
     if decoded < LEAST_DECODED * (places[-1] + 1):

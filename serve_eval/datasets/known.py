@@ -153,6 +153,14 @@ KNOWN = {
         rows="300 or more, one line each in annotations.jsonl",
         note="TensorRT-LLM's own selection of Video-MME; write annotations.jsonl for your copy",
     ),
+    "voxpopuli": Source(
+        name="VoxPopuli",
+        folders=("facebook/voxpopuli", "voxpopuli"),
+        homepage="https://huggingface.co/datasets/facebook/voxpopuli",
+        licence="CC0-1.0",
+        rows="1842 test, English",
+        hub=HubSource(repository="facebook/voxpopuli", patterns=("en/test-*.parquet",)),
+    ),
     "aime24": Source(
         name="AIME 2024",
         folders=("Maxwell-Jia/AIME_2024", "aime", "aime24"),

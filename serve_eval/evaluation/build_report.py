@@ -11,6 +11,7 @@ from pathlib import Path
 
 import serve_eval
 from serve_eval.errors import NotComparableError
+from serve_eval.evaluation.controls import judge_controls
 from serve_eval.evaluation.endpoint import engine_counters
 from serve_eval.evaluation.path_proof import apply_path, prove_path
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
@@ -58,7 +59,7 @@ def report_on(session: RunSession, warnings: Iterable[str], *, strict: bool) -> 
         limits=[plan.limits, *(load.limits for load in loads)],
         looked_at=run_folder.read_looks(folder),
     )
-    tasks = tuple(report_task(w, run) for w in work)
+    tasks = judge_controls((report_task(w, run) for w in work), work)
     path = prove_path(plan, noted, work, tasks, engine, served)
     tasks = tuple(replace(t, verdict=apply_path(t.verdict, path.findings)) for t in tasks)
     return Report(

@@ -122,6 +122,7 @@ def _prepare(
     if refused:
         found, why = None, refused
     may_lack = plan.no_reference or plan.allow_missing_reference or plan.integration_test
+    may_lack = may_lack or task.control_of is not None
     if why is not None and not may_lack:
         raise NotComparableError(
             f"{task.name}: {why}",
@@ -185,6 +186,8 @@ def reference_directories(plan: Plan) -> list[Path]:
 
 def _reference(plan: Plan, task: Task) -> tuple[Reference | None, str | None]:
     """Return the reference, or the reason why it is missing."""
+    if task.control_of is not None:
+        return None, f"a control: it is judged if {task.control_of} is in the same run"
     model = plan.reference_model or plan.model
     if model is None:
         return None, "the model is not known yet"
@@ -304,7 +307,7 @@ def _subset(
     limit = 1 if plan.integration_test else plan.limit
     if limit is None or limit >= planned:
         return dataset, hypothesis, ()
-    rng = random.Random(f"{plan.seed}:{task.name}")
+    rng = random.Random(f"{plan.seed}:{task.control_of or task.name}")
     chosen = sorted(rng.sample(range(planned), limit))
     judged = "not judged" if plan.integration_test else f"judged with n = {limit}"
     note = f"a random subset of {limit} of {planned} samples (seed {plan.seed}), {judged}"

@@ -102,6 +102,7 @@ from serve_eval.schema.report import Report, TaskReport, WrongExample
 from serve_eval.schema.result import ScorerError, Stability, TaskResult
 from serve_eval.schema.sample import (
     HOLDOUT,
+    MEDIUM,
     CallMessage,
     DataRoots,
     Dataset,
@@ -185,6 +186,7 @@ from serve_eval.schema.verification import (
 __all__ = [
     "HOLDOUT",
     "MEAN",
+    "MEDIUM",
     "NOT_PROVEN",
     "Ability",
     "Acceptance",

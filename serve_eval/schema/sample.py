@@ -127,6 +127,8 @@ class Sample:
         )
 
 
+MEDIUM = "medium"
+"""Key of the metadata with the medium that a sample asks about, if it shows others too."""
 HOLDOUT = "holdout"
 """Key of the metadata of samples whose texts must not be shown."""
 

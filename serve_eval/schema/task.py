@@ -122,6 +122,10 @@ class Task:
     `acceptance_length` is the entry of acceptance_length.yaml by which speculative decoding is
     judged too (None: it is not).
 
+    `control_of` is the task whose control this is, if any: both ask the same questions, with the
+    same ids, and this one without what may disturb the model there. If both are in a run, the
+    verdict of the other one also compares the two.
+
     `datasets` are the names of its data sets for `serve-eval datasets fetch`.
 
     `judges_empty`: the scorer scores an answer without text, because it may be right. `unsafe`:
@@ -154,6 +158,7 @@ class Task:
     requires: frozenset[Need] = frozenset()
     context_tokens: int | None = None
     acceptance_length: str | None = None
+    control_of: str | None = None
     datasets: Sequence[str] = ()
     failure_mode: Callable[[Sample, Response, Score], str] | None = None
     judges_empty: bool = False

@@ -61,14 +61,14 @@ def shorten_answer(text: str, last: str) -> str:
     if stated:
         return stated[1].upper()
     text = _BOLD.sub(r"\1", text)
-    if (letter := _find_leading_letter(text, letters)) is not None:
+    if (letter := find_leading_letter(text, letters)) is not None:
         return letter
     if len(text) <= SHORT:
         return _unwrap_letter(text.strip())
     return next(_find_endings(text, last), text)
 
 
-def _find_leading_letter(text: str, letters: str) -> str | None:
+def find_leading_letter(text: str, letters: str) -> str | None:
     """Return the letter at the start, if a mark, a line end, a capital or nothing follows it."""
     found = re.match(rf"\(?([{letters}])\)?", text)
     if found is None:

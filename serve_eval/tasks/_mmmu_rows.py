@@ -64,7 +64,7 @@ def turn(
     for piece, number in zip(pieces[::2], [*pieces[1::2], None], strict=True):
         if piece:
             parts.append(TextPart(text=piece))
-        if number in images and left:
+        if number is not None and number in images and left:
             parts.append(images[number])
             left -= 1
     return Message(role="user", content=tuple(parts))
@@ -79,28 +79,29 @@ def images_of(
     """
     marked = {number: row.get(f"image_{number}") for number in _MARK.findall(text)}
     return {
-        number: _image(value, f"{where}: image_{number}", file)
+        number: image_of(row, f"image_{number}", where, file)
         for number, value in marked.items()
         if required or value is not None
     }
 
 
-def read_texts(written: str, where: str) -> list[str]:
-    """Return a list of texts that is written in Python's form."""
+def read_texts(written: str, where: str, *, empty: bool = False) -> list[str]:
+    """Return a list of texts that is written in Python's form. It may be `empty` by request."""
     try:
         value = ast.literal_eval(written)
-        if isinstance(value, list) and value:
+        if isinstance(value, list) and (value or empty):
             return [str(item) for item in value]
     except (ValueError, SyntaxError):
         pass
     raise DatasetError(f"{where}: {written[:60]!r} is not a list")
 
 
-def _image(value: object, where: str, file: local.DataFile) -> MediaPart:
-    """Return an image as a data URL.
+def image_of(row: Mapping[str, Any], column: str, where: str, file: local.DataFile) -> MediaPart:
+    """Return the image in a column of a row.
 
     The value is bytes, as in Parquet, or the name of a file next to the file of the rows.
     """
+    value, where = row.get(column), f"{where}: {column}"
     content = value.get("bytes") if isinstance(value, Mapping) else None
     if isinstance(value, str):
         content = local.read_file(file.path.parent / Path(value)).content

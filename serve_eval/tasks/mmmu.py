@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from string import ascii_uppercase
 from typing import Annotated, Any
@@ -140,6 +140,17 @@ def task(
         breakdown=_breakdown,
         scoring="inline",
     )
+
+
+def read_rows(roots: DataRoots) -> Iterator[tuple[Mapping[str, Any], local.DataFile]]:
+    """Yield the validation rows of all subjects in their order, each with its file."""
+    folder = local.find_folder(
+        SOURCE, roots, local.split_markers(["validation"], _places(SUBJECTS[0]))
+    )
+    for name in SUBJECTS:
+        file = local.find_split(SOURCE, folder, "validation", _places(name))
+        for row in local.rows(file, COLUMNS):
+            yield row, file
 
 
 def _places(name: str) -> tuple[str, str]:

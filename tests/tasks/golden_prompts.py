@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,7 @@ from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mm
 from serve_eval.errors import DatasetError
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import DataRoots, Spec
+from serve_eval.schema import DataRoots, MediaFile, MediaPart, Request, Spec, TextPart
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
 from tests.tasks.made_data import NAMES, spec_of, write_all
 
@@ -82,6 +82,16 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
     ],
     "longbench_v1": [{"sets": ["trec", "lcc"]}, {"suite_exact": True}, {"random_seed": 1}],
     "longbench_v2": [{"length": "short", "num_samples": 2}, {"max_input_chars": 600}],
+    **{
+        f"mixed_modality_{name}{alone}": [
+            {"num_frames": 2, "send": "frames"},
+            {"send": "frames" if "audio" in name else "video"},
+            {"frame_format": "jpeg", "send": "frames"},
+            {"random_seed": 1},
+        ]
+        for name in ("omni", "qwen_vl", "video_audio_omni")
+        for alone in ("", "_alone")
+    },
     "mmlu": [
         {"num_fewshot": 2},
         {"none_cells": "none"},
@@ -180,11 +190,40 @@ def asked(name: str, options: dict[str, object], root: Path) -> Asked:
     said, first = hashlib.sha256(), ""
     for sample in dataset.samples:
         line = msgspec.json.encode(
-            [request_of(task, sample), sample.target, sample.choices], order="sorted"
+            [_without_places(request_of(task, sample)), sample.target, sample.choices],
+            order="sorted",
         )
         first = first or line.decode()
         said.update(line + b"\n")
     return Asked(said.hexdigest(), len(dataset.samples), first[:SHOWN])
+
+
+def _without_places(request: Request) -> Request:
+    """Return a request whose files have the checksums of their contents in place of their paths.
+
+    A picture has that of its pixels: libraries of other versions write other bytes.
+    """
+    if isinstance(request.prompt, str):
+        return request
+    prompt = tuple(
+        turn
+        if isinstance(turn.content, str)
+        else replace(turn, content=tuple(map(_without_place, turn.content)))
+        for turn in request.prompt
+    )
+    return msgspec.structs.replace(request, prompt=prompt)
+
+
+def _without_place(part: TextPart | MediaPart) -> TextPart | MediaPart:
+    if not isinstance(part, MediaFile):
+        return part
+    if part.form != "image_url":
+        return msgspec.structs.replace(part, path="")
+    from PIL import Image
+
+    with Image.open(part.path) as image:
+        pixels = hashlib.sha256(image.convert("RGB").tobytes()).hexdigest()
+    return msgspec.structs.replace(part, path="", size=0, sha256=pixels)
 
 
 def write_made(root: Path) -> None:

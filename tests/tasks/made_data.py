@@ -10,6 +10,7 @@ import io
 import json
 import random
 import struct
+import wave
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -53,6 +54,7 @@ def write_all(root: Path) -> None:
     write_mmmu(root / "mmmu")
     write_mmmu_pro(root / "mmmu_pro")
     write_videomme(root / "videomme", 300)
+    write_voxpopuli(root / "voxpopuli", 120)
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
@@ -332,6 +334,35 @@ def write_videomme(folder: Path, count: int) -> None:
             }
         )
     write_jsonl(folder / "annotations.jsonl", rows)
+
+
+def write_voxpopuli(folder: Path, count: int) -> None:
+    """Write en/test-00000-of-00001.parquet with sounds of a tone."""
+    from pyarrow import Table, parquet
+
+    rng, rows = random.Random("voxpopuli"), []
+    for i in range(count):
+        said = sentence(rng, 8)
+        rows.append(
+            {
+                "audio_id": f"voice-{i:04}",
+                "audio": {"bytes": wav(200 + i), "path": f"voice-{i:04}.wav"},
+                "normalized_text": said.lower().rstrip("."),
+                "raw_text": said,
+                "speaker_id": str(i % 9),
+            }
+        )
+    (folder / "en").mkdir(parents=True)
+    parquet.write_table(Table.from_pylist(rows), folder / "en/test-00000-of-00001.parquet")
+
+
+def wav(samples: int) -> bytes:
+    """Return a sound of silence with this many samples."""
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setparams((1, 2, 8000, 0, "NONE", "not compressed"))
+        file.writeframes(bytes(2 * samples))
+    return content.getvalue()
 
 
 def png(grey: int) -> bytes:

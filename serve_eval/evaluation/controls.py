@@ -1,0 +1,76 @@
+"""Judge controls: tasks that ask the same questions as another task of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.task_run import TaskRun
+from serve_eval.schema import MEDIUM, TaskReport, Verdict, VerdictOutcome
+from serve_eval.stats.pairs import pair
+from serve_eval.verdicts.rules import _control
+from serve_eval.verdicts.validity import MAX_MISSING
+
+_OWN_FIELDS = ("task", "samples")
+"""Fields of the fingerprint in which a control differs from its task."""
+
+
+def judge_controls(
+    reports: Iterable[TaskReport], work: Sequence[TaskRun]
+) -> tuple[TaskReport, ...]:
+    """Return the reports, those of controls with the comparison with their task as verdict.
+
+    A control keeps its verdict if its task is not in the run, if it was not judged at all, or if
+    nothing was scored.
+    """
+    by_name = {one.prepared.task.name: one for one in work}
+    judged = []
+    for report, control in zip(reports, work, strict=True):
+        other = by_name.get(control.prepared.task.control_of or "")
+        if other is not None and report.verdict.outcome is VerdictOutcome.NO_REFERENCE:
+            report = replace(report, verdict=_judge(report, control, other))
+        judged.append(report)
+    return tuple(judged)
+
+
+def _judge(report: TaskReport, control: TaskRun, other: TaskRun) -> Verdict:
+    kept, name = report.verdict, other.prepared.task.name
+    samples = control.prepared.dataset.samples
+    if (why := _explain_difference(control, other)) is not None:
+        return replace(kept, outcome=VerdictOutcome.INCONCLUSIVE, reasons=(why,))
+    try:
+        pairs = pair(
+            control.accumulator.runs(),
+            other.accumulator.runs(),
+            lo=0.0,
+            hi=1.0,
+            higher_is_better=True,
+        )
+    except ServeEvalError as error:
+        why = f"not compared with {name}: {error}"
+        return replace(kept, outcome=VerdictOutcome.INCONCLUSIVE, reasons=(why,))
+    verdict = _control.judge(
+        report.result,
+        name,
+        pairs,
+        [sample.metadata.get(MEDIUM, "") for sample in samples],
+        alpha=control.prepared.hypothesis.alpha,
+        max_missing=MAX_MISSING,
+    )
+    return replace(verdict, warnings=(*kept.warnings, *verdict.warnings))
+
+
+def _explain_difference(control: TaskRun, other: TaskRun) -> str | None:
+    """Return why the questions of two tasks cannot be compared, or None."""
+    ids = [[sample.id for sample in one.prepared.dataset.samples] for one in (control, other)]
+    ours, theirs = control.prepared.fingerprint, other.prepared.fingerprint
+    name = other.prepared.task.name
+    differing = [
+        field
+        for field in sorted({*ours, *theirs} - {*_OWN_FIELDS})
+        if ours.get(field) != theirs.get(field)
+    ]
+    if differing:
+        return f"not compared with {name}: it has another {', '.join(differing)}"
+    return None if ids[0] == ids[1] else f"not compared with {name}: it asked other questions"

@@ -1,0 +1,176 @@
+"""Build the mixed-modality tasks: a request has several media, and asks about one of them.
+
+The others are distractors. Protocol: that of MixedModality in TensorRT-LLM's suite. The same
+questions with the asked medium alone are tasks of their own, the controls.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from serve_eval.errors import DatasetError, PlanError
+from serve_eval.schema import (
+    MEDIUM,
+    DataRoots,
+    Dataset,
+    Hypothesis,
+    Message,
+    Metric,
+    Response,
+    Sample,
+    SamplingParams,
+    Score,
+    SourceFile,
+    Task,
+    TextPart,
+)
+from serve_eval.scorers.mixed_media import LAST_LETTER, score_about
+from serve_eval.tasks._mixed_rows import Item, read_items
+from serve_eval.tasks._video_rows import VideoSettings
+
+NAMES = {"image": "one image", "audio": "one audio clip", "video": "one video"}
+DATA_SETS = {"image": "mmmu", "audio": "voxpopuli", "video": "videomme"}
+WRONG = "¤"
+
+
+@dataclass(frozen=True, slots=True)
+class MixedQuestion:
+    """One item of each medium, in the order of the parts, and the medium that is asked about."""
+
+    items: Mapping[str, Item]
+    medium: str
+
+    @property
+    def id(self) -> str:
+        """The ids of its items."""
+        return "+".join(item.id for item in self.items.values())
+
+
+def build_task(
+    name: str,
+    media: Sequence[str],
+    *,
+    num_samples: int,
+    settings: VideoSettings,
+    random_seed: int,
+    control_of: str | None = None,
+) -> Task:
+    """Return a task about these media; `control_of` is the name of the task whose control it is.
+
+    Raises PlanError if there are fewer questions than media.
+    """
+    if num_samples < len(media) or settings.num_frames < 1:
+        raise PlanError(
+            f"{name}: num_samples must be {len(media)} or more, num_frames must be 1 or more"
+        )
+
+    def load(roots: DataRoots, wanted: int) -> Dataset:
+        most, files = max(2 * wanted, wanted + 8), list[SourceFile]()
+        items = {}
+        for medium in media:
+            items[medium], found = read_items(medium, roots, most, settings)
+            files += found
+        questions = choose_questions(items, wanted, random_seed)
+        alone = control_of is not None
+        return Dataset(
+            samples=[_sample(one, alone=alone) for one in questions],
+            files=tuple(files),
+            total=min(map(len, items.values())),
+        )
+
+    return Task(
+        name=name,
+        version=1,
+        datasets=tuple(DATA_SETS[medium] for medium in media),
+        reference_file=name,
+        metric=Metric(),
+        hypothesis=Hypothesis(num_samples=num_samples),
+        sampling=SamplingParams(max_tokens=256),
+        chat=True,
+        protocol={**settings.protocol, "random_seed": random_seed},
+        load=load,
+        score=_score,
+        answers=_answers,
+        breakdown=_breakdown,
+        scoring="apart",
+        control_of=control_of,
+    )
+
+
+def choose_questions(
+    items: Mapping[str, Sequence[Item]], count: int, seed: int
+) -> list[MixedQuestion]:
+    """Return questions with one item of each medium, and media asked about equally often.
+
+    One generator shuffles the items of each medium and then the media that are asked about, as in
+    the suite. Raises DatasetError if a medium has too few items.
+    """
+    rng = random.Random(seed)
+    shuffled = {medium: list(found) for medium, found in items.items()}
+    for found in shuffled.values():
+        rng.shuffle(found)
+    if few := {medium: len(found) for medium, found in shuffled.items() if len(found) < count}:
+        told = ", ".join(f"{number} of {medium}" for medium, number in few.items())
+        raise DatasetError(
+            f"{count} questions of each medium are needed; found {told}",
+            hint="Complete the data set, or ask fewer with num_samples.",
+        )
+    asked = [list(shuffled)[place % len(shuffled)] for place in range(count)]
+    rng.shuffle(asked)
+    return [
+        MixedQuestion({medium: found[place] for medium, found in shuffled.items()}, medium)
+        for place, medium in enumerate(asked)
+    ]
+
+
+def _sample(one: MixedQuestion, *, alone: bool) -> Sample:
+    shown = [one.medium] if alone else list(one.items)
+    parts = [part for medium in shown for part in one.items[medium].show()]
+    text = TextPart(text=request_text(shown, one.medium, one.items[one.medium].question))
+    return Sample(
+        id=one.id,
+        prompt=(Message(role="user", content=(*parts, text)),),
+        target=one.items[one.medium].target,
+        metadata={MEDIUM: one.medium},
+    )
+
+
+def request_text(shown: Sequence[str], asked: str, question: str) -> str:
+    """Return the text of a request that shows these media and asks about one."""
+    *first, last = (NAMES[medium] for medium in shown)
+    listed = f"{', '.join(first)}{',' if len(first) > 1 else ''} and {last}" if first else last
+    others = (
+        "The non-target media are random distractors."
+        if first
+        else "No distractor media are included."
+    )
+    return (
+        f"You are given {listed} in this single request.\n{others}\n"
+        f"Answer only the {asked} question below.\n\n{question}\n"
+    )
+
+
+def _score(sample: Sample, response: Response) -> Score:
+    return score_about(sample.metadata[MEDIUM], response.text, sample.target)
+
+
+def _answers(sample: Sample) -> tuple[str, str]:
+    if (last := LAST_LETTER.get(sample.metadata[MEDIUM])) is None:
+        return sample.target, WRONG
+    return sample.target, "A" if sample.target == last else last
+
+
+def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
+    """Return the value in points and the scored questions by the medium asked about."""
+    table: dict[str, list[float]] = defaultdict(list)
+    for sample, value in scored:
+        table[sample.metadata[MEDIUM]].append(value)
+    return {
+        MEDIUM: {
+            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
+            for key, v in sorted(table.items())
+        }
+    }
