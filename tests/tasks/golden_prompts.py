@@ -84,10 +84,7 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
     "longbench_v2": [{"length": "short", "num_samples": 2}, {"max_input_chars": 600}],
     **{
         f"mixed_modality_{name}{alone}": [
-            {"num_frames": 2, "send": "frames"},
-            {"send": "frames" if "audio" in name else "video"},
-            {"frame_format": "jpeg", "send": "frames"},
-            {"random_seed": 1},
+            {"send": "frames", "num_frames": 2, "frame_format": "jpeg", "random_seed": 1}
         ]
         for name in ("omni", "qwen_vl", "video_audio_omni")
         for alone in ("", "_alone")
@@ -105,11 +102,11 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
         {"random_seed": 1},
     ],
     "mmmu_pro": [
-        {"subset": "standard_4"},
-        {"prompt": "cot"},
-        {"interleaved": True},
-        {"single_image": True},
-        {"random_seed": 1},
+        {"num_samples": 50, "subset": "standard_4"},
+        {"num_samples": 50, "prompt": "cot"},
+        {"num_samples": 50, "interleaved": True},
+        {"num_samples": 50, "single_image": True},
+        {"num_samples": 50, "random_seed": 1},
     ],
     "passkey_lines": [{"lines": 30}, {"random_seed": 1}],
     "passkey_retrieval_128k": [{"depths": "all"}, {"random_seed": 1}],
