@@ -27,6 +27,7 @@ from serve_eval.schema import (
     Task,
     TextPart,
 )
+from serve_eval.scorers import word_errors
 from serve_eval.scorers.mixed_media import LAST_LETTER, score_about
 from serve_eval.tasks._mixed_rows import Item, read_items
 from serve_eval.tasks._video_rows import VideoSettings
@@ -68,6 +69,8 @@ def build_task(
         )
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
+        if "audio" in media:
+            word_errors.package()  # raises if it is missing, before anything is asked
         most, files = max(2 * wanted, wanted + 8), list[SourceFile]()
         items = {}
         for medium in media:
@@ -95,7 +98,7 @@ def build_task(
         score=_score,
         answers=_answers,
         breakdown=_breakdown,
-        scoring="apart",
+        scoring="inline",
         control_of=control_of,
     )
 
