@@ -125,6 +125,7 @@ from serve_eval.schema.score import (
     Score,
     Scored,
     Secondary,
+    Sums,
     no_breakdown,
     no_secondary,
 )
@@ -329,6 +330,7 @@ __all__ = [
     "SuiteRow",
     "SuiteRun",
     "SuiteRunReport",
+    "Sums",
     "Task",
     "TaskAtLoad",
     "TaskReport",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -78,6 +78,23 @@ Scored = Iterable[tuple[Sample, Score]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """A value that depends on sums over the samples, such as edits divided by words.
+
+    `value` turns the sums of these `parts` of the scores into the value, before the metric's scale.
+    It is smooth, and the same for sums that are all twice as large. `limits` has, by part, the most
+    by which one answer can change it: 0 for a part that depends on the sample alone (None:
+    unknown). `group(sample)` names what samples share, such as a speaker, so that their answers may
+    fail together (empty: unknown, and the sample is on its own).
+    """
+
+    parts: tuple[str, ...]
+    value: Callable[[Sequence[float]], float]
+    limits: tuple[float, ...] | None = None
+    group: Callable[[Sample], str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregation:
     """The function that turns the scores of a task into its value.
 
@@ -85,15 +102,22 @@ class Aggregation:
     its result. `name` is its name in the report.
 
     `monotone`: it reads only the value of a score, and never falls when one rises. Only then do
-    missing answers bound the value (Manski). What needs a plain mean refuses any other aggregation
-    by name: an early stop, the paired comparison and its rules, `power --from`, the drift chart.
-    Repeats count as further samples; the variation of a run is then taken from the values of the
-    repeats.
+    missing answers bound the value (Manski). `sums`, if the value depends on sums over the samples,
+    is what the paired comparison and its rules need; they refuse any other aggregation but the mean
+    by name. What needs a plain mean refuses these as well: an early stop, `power --from`, the drift
+    chart. Repeats count as further samples; the variation of a run is then taken from the values of
+    the repeats.
     """
 
     name: str
     of: Callable[[Scored], float]
     monotone: bool = False
+    sums: Sums | None = None
+
+    @property
+    def paired(self) -> bool:
+        """True if two sides can be compared sample by sample."""
+        return self is MEAN or self.sums is not None
 
 
 def _mean(scored: Scored) -> float:

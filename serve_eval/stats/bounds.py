@@ -2,7 +2,8 @@
 
 Right/wrong pairs use Tango's score bounds. Other scores within a range use the same score for any
 values. Scores without a range use the t bounds, but only from 30 changed prompts on: with few
-changes the t interval is far too short, and with none it would prove anything.
+changes the t interval is far too short, and with none it would prove anything. Scores whose range
+ends far beyond them use the t bounds too, and the score bounds below 30 changed prompts.
 """
 
 from __future__ import annotations
@@ -116,11 +117,12 @@ def _method(pairs: Pairs) -> BoundsMethod:
         return BoundsMethod.NONE
     if pairs.binary:
         return BoundsMethod.TANGO
-    if math.isfinite(pairs.span):
+    ranged = math.isfinite(pairs.span)
+    if ranged and not pairs.far_ends:
         return BoundsMethod.SCORE
     if pairs.units >= 2 and numpy.count_nonzero(pairs.differences) >= ENOUGH_CHANGES:
         return BoundsMethod.T
-    return BoundsMethod.NONE
+    return BoundsMethod.SCORE if ranged else BoundsMethod.NONE
 
 
 def _ends(
@@ -169,14 +171,15 @@ def _unit_values(pairs: Pairs, differences: FloatArray) -> tuple[FloatArray, flo
     The factor turns the mean of the values into the weighted mean. A unit of small weight uses a
     small part of the range: x = (sum in the unit of w d) / (span * largest unit weight), and the
     weighted mean difference is mean(x) * number of units * largest unit weight * span. Values are
-    rounded, so that equal ones are equal.
+    rounded, so that equal ones are equal. With far ends, prompts are the units: the range of a
+    cluster would be so wide that 2000 unchanged answers exclude nothing.
     """
     import numpy
 
     used = pairs.weights > 0.0
     codes = (
         None
-        if pairs.clusters is None
+        if pairs.clusters is None or pairs.far_ends
         else numpy.unique(pairs.clusters[used], return_inverse=True)[1]
     )
     shares = pairs.weights[used] / pairs.weights[used].sum()

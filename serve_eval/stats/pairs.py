@@ -69,6 +69,7 @@ class Pairs:
     down: int | None
     up: int | None
     reference_effect: RunEffect | None = None
+    far_ends: bool = False
 
     @property
     def reference_runs(self) -> int:
@@ -146,6 +147,7 @@ def pair(
     higher_is_better: bool,
     weights: ArrayLike | None = None,
     clusters: Sequence[Hashable] | None = None,
+    far_ends: bool = False,
 ) -> Pairs:
     """Pair two arrays of scores, one row per run and one column per prompt in the same order.
 
@@ -183,7 +185,9 @@ def pair(
         )
     shares, weighted = _weights(weights, n)
     codes = _clusters(clusters, n)
-    zero_or_one = (lo, hi) == (0.0, 1.0) and _binary(reference) and _binary(candidate)
+    zero_or_one = (
+        not far_ends and (lo, hi) == (0.0, 1.0) and _binary(reference) and _binary(candidate)
+    )
     first = sign * (candidate[0] - reference[0])
     single = len(reference) == 1 and len(candidate) == 1
     return Pairs(
@@ -200,6 +204,7 @@ def pair(
         binary=zero_or_one and single and not weighted and codes is None,
         down=int(numpy.count_nonzero(first < 0.0)) if zero_or_one else None,
         up=int(numpy.count_nonzero(first > 0.0)) if zero_or_one else None,
+        far_ends=far_ends,
     )
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.schema import Aggregation, Sample, Scored
+from serve_eval.schema import Aggregation, Sample, Scored, Sums
 
 
 def mean_of_means(name: str, *levels: Callable[[Sample], str]) -> Aggregation:
@@ -35,27 +35,44 @@ def mean_of_means(name: str, *levels: Callable[[Sample], str]) -> Aggregation:
     return Aggregation(name=name, of=of, monotone=True)
 
 
-def ratio_of_sums(
-    name: str, over: str, under: str, *, then: Callable[[float], float] = float
-) -> Aggregation:
-    """Return `then` of the sum of part `over` divided by the sum of part `under`.
+def of_sums(name: str, sums: Sums) -> Aggregation:
+    """Return the function of sums over all samples as an aggregation.
 
-    Every score has both parts. The acceptance length is tokens divided by steps. Perplexity is
-    `math.exp` of negative log-likelihoods divided by tokens. A missing answer leaves both sums
-    unknown, so there are no bounds. Raises ServeEvalError if the lower sum is 0.
+    Every score has the parts. A missing answer leaves the sums unknown, so there are no bounds.
     """
 
     def of(scored: Scored) -> float:
-        pairs = [(score.parts[over], score.parts[under]) for _, score in scored]
-        total = math.fsum(below for _, below in pairs)
-        if total == 0.0:
+        rows = [[score.parts[part] for part in sums.parts] for _, score in scored]
+        return sums.value([math.fsum(column) for column in zip(*rows, strict=True)])
+
+    return Aggregation(name=name, of=of, sums=sums)
+
+
+def ratio_of_sums(
+    name: str,
+    over: str,
+    under: str,
+    *,
+    then: Callable[[float], float] = float,
+    limits: tuple[float, float] | None = None,
+    group: Callable[[Sample], str] | None = None,
+) -> Aggregation:
+    """Return `then` of the sum of part `over` divided by the sum of part `under`.
+
+    The word error rate is edits divided by words. Perplexity is `math.exp` of negative
+    log-likelihoods divided by tokens. Raises ServeEvalError if the lower sum is 0.
+    """
+
+    def value(sums: Sequence[float]) -> float:
+        above, below = sums
+        if below == 0.0:
             raise ServeEvalError(
                 f"{name}: the answers have no {under}",
                 hint="Check that the endpoint reports the values that are summed.",
             )
-        return then(math.fsum(above for above, _ in pairs) / total)
+        return then(above / below)
 
-    return Aggregation(name=name, of=of)
+    return of_sums(name, Sums(parts=(over, under), value=value, limits=limits, group=group))
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy
+import pytest
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.stats.bounds import BoundsMethod, bounds
+from serve_eval.stats.drop import drop_test
+from serve_eval.stats.judgement import judge
+from serve_eval.stats.sums import mean_gradient, pair_sums
+
+WORDS = [10.0, 20.0, 5.0, 15.0, 0.0]
+
+
+def _rate(sums: object) -> float:
+    edits, words = sums  # type: ignore[misc]
+    return float(edits / words)
+
+
+def test_the_mean_difference_is_that_of_the_ratios_and_negative_is_worse() -> None:
+    before, after = [1.0, 2.0, 0.0, 3.0, 0.0], [1.0, 4.0, 0.0, 2.0, 2.0]
+    pairs = pair_sums(
+        [[before, WORDS]], [[after, WORDS]], _rate, higher_is_better=False, limits=(128.0, 0.0)
+    )
+    assert drop_test(pairs).mean == pytest.approx(-(sum(after) - sum(before)) / sum(WORDS))
+    # An utterance without a reference word counts by its edits alone.
+    assert pairs.differences == pytest.approx(
+        [-5.0 * (b - a) / sum(WORDS) for a, b in zip(before, after, strict=True)]
+    )
+
+
+def test_p_is_that_of_exchanging_the_sides_of_every_choice_of_prompts() -> None:
+    random = numpy.random.default_rng(1)
+    words = random.integers(5, 40, 10).astype(float)
+    before, after = (random.binomial(words.astype(int), 0.1).astype(float) for _ in "ab")
+    pairs = pair_sums([[before, words]], [[after, words]], _rate, higher_is_better=False)
+    observed = (after - before).sum()
+    sums = [
+        float(numpy.dot(signs, after - before))
+        for signs in itertools.product((-1.0, 1.0), repeat=10)
+    ]
+    above = sum(one > observed + 1e-9 for one in sums)
+    ties = sum(abs(one - observed) <= 1e-9 for one in sums)
+    assert drop_test(pairs).p == pytest.approx((above + ties / 2.0) / len(sums))
+    assert drop_test(pairs).p_exact == pytest.approx((above + ties) / len(sums))
+
+
+def test_speakers_are_exchanged_as_a_whole() -> None:
+    words = [10.0] * 12
+    before, after = [1.0] * 12, [2.0] * 12
+    alone, grouped = (
+        pair_sums(
+            [[before, words]], [[after, words]], _rate, higher_is_better=False, clusters=clusters
+        )
+        for clusters in (None, [i // 3 for i in range(12)])
+    )
+    assert (alone.units, grouped.units) == (12, 4)
+    assert drop_test(alone).p_exact == pytest.approx(0.5**12)
+    assert drop_test(grouped).p_exact == pytest.approx(0.5**4)
+
+
+def _kinked(sums: object) -> float:
+    a, b = sums  # type: ignore[misc]
+    return float(min(1.0, a / b) + a * a / (a * a + b * b))
+
+
+@pytest.mark.parametrize("after", [[80.0, 100.0], [130.0, 100.0], [0.0, 100.0]])
+def test_the_gradient_explains_the_whole_difference_also_across_a_kink(after: list[float]) -> None:
+    ends = numpy.array([90.0, 100.0]), numpy.array(after)
+    gradient = mean_gradient(_kinked, *ends)
+    explained = float(gradient @ (ends[1] - ends[0]))
+    assert explained == pytest.approx(_kinked(ends[1]) - _kinked(ends[0]), rel=0.04)
+
+
+def test_unchanged_answers_exclude_a_drop_only_as_far_as_the_longest_answer_allows() -> None:
+    words = numpy.full(1842, 24.0)
+    edits = numpy.ones(1842)
+    speakers = [i % 100 for i in range(1842)]
+    known = pair_sums(
+        [[edits, words]],
+        [[edits, words]],
+        _rate,
+        higher_is_better=False,
+        limits=(128.0, 0.0),
+        clusters=speakers,
+    )
+    found = bounds(known, 0.05)
+    assert found.method is BoundsMethod.SCORE
+    # Tango's bound without a change, -z^2 / (n + z^2), times the range of 128 edits.
+    z = 1.6448536269514722
+    assert found.lower == pytest.approx(-(z**2) / (1842 + z**2) * 128.0 / 24.0, rel=1e-6)
+    unknown = pair_sums([[edits, words]], [[edits, words]], _rate, higher_is_better=False)
+    assert bounds(unknown, 0.05).method is BoundsMethod.NONE
+
+
+def test_a_longer_answer_than_the_limit_widens_the_range() -> None:
+    words, before = numpy.full(20, 10.0), numpy.zeros(20)
+    after = before.copy()
+    after[0] = 500.0
+    pairs = pair_sums(
+        [[before, words]], [[after, words]], _rate, higher_is_better=False, limits=(128.0, 0.0)
+    )
+    assert pairs.span == pytest.approx(20 * 500.0 / 200.0)
+
+
+def test_with_thirty_changes_the_bounds_are_those_of_t_over_speakers() -> None:
+    random = numpy.random.default_rng(2)
+    words = random.integers(5, 60, 400).astype(float)
+    before, after = (random.binomial(words.astype(int), 0.06).astype(float) for _ in "ab")
+    speakers = numpy.arange(400) % 40
+    pairs = pair_sums(
+        [[before, words]],
+        [[after, words]],
+        _rate,
+        higher_is_better=False,
+        limits=(128.0, 0.0),
+        clusters=speakers.tolist(),
+    )
+    changes = (before - after) / words.sum()
+    mean = float(changes.sum())
+    # The words of a speaker are no part of the difference, which is centred per prompt.
+    centred = changes - mean / 400
+    sums = numpy.bincount(speakers, centred)
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(39, 0.95)) * math.sqrt(40 / 39 * float((sums**2).sum()))
+    found = bounds(pairs, 0.05)
+    assert found.method is BoundsMethod.T
+    assert (found.lower, found.upper) == pytest.approx((mean - half, mean + half))
+
+
+def test_a_missing_answer_counts_as_free_of_errors_and_as_the_longest_one() -> None:
+    words = numpy.full(100, 10.0)
+    before, after = numpy.zeros(100), numpy.zeros(100)
+    before[:40] = 1.0
+    after[20:40] = 1.0
+    after[99] = math.nan
+    pairs = pair_sums(
+        [[before, words]], [[after, words]], _rate, higher_is_better=False, limits=(128.0, 0.0)
+    )
+    assert pairs.missing == 1
+    assert pairs.missing_share == pytest.approx(0.01)
+    assert pairs.best[99] == pytest.approx(0.0)
+    assert pairs.worst[99] == pytest.approx(-128.0 / 10.0)
+    assert judge(pairs, margin=0.05).test.p_range != (1.0, 1.0)
+
+
+def test_sides_that_do_not_fit_are_refused() -> None:
+    parts = [[1.0, 2.0], [5.0, 5.0]]
+    with pytest.raises(ServeEvalError, match="none of the 2 prompts"):
+        pair_sums([parts], [[[math.nan] * 2, [5.0] * 2]], _rate, higher_is_better=False)
+    with pytest.raises(ServeEvalError, match="the sides have parts"):
+        pair_sums([parts], [[[1.0], [5.0]]], _rate, higher_is_better=False)
+    with pytest.raises(ServeEvalError, match="there are no sums"):
+        pair_sums([], [parts], _rate, higher_is_better=False)
