@@ -26,7 +26,6 @@ from serve_eval.plugins.extensions import KINDS, list_loaded
 from serve_eval.plugins.values import LAUNCHERS, VERDICTS, load_verdict_rule
 from serve_eval.protocol.shared import TASKS
 from serve_eval.schema import (
-    MEAN,
     Endpoint,
     Plan,
     Report,
@@ -87,8 +86,8 @@ def verdict_rule(spec: Spec) -> Callable[..., Verdict]:
 def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
     """Raise NotComparableError if the rule compares samples but the reference does not allow it.
 
-    That is so if the reference has no scores per sample or too few runs, if the value is not a
-    mean of the scores, or if the rule compares texts.
+    That is so if the reference has no scores per sample or too few runs, if the value is neither a
+    mean of the scores nor a function of sums, or if the rule compares texts.
     """
     rule = load_verdict_rule(plan.verdict.name)
     if rule.needs_texts:
@@ -100,10 +99,10 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
     if not rule.needs_pairs:
         return
     for p in prepared:
-        if p.reference is not None and p.task.aggregation is not MEAN:
+        if p.reference is not None and not p.task.aggregation.paired:
             raise NotComparableError(
-                f"{p.task.name}: the verdict {plan.verdict.name!r} compares the means of scores,"
-                f" but the value is the {p.task.aggregation.name}",
+                f"{p.task.name}: the verdict {plan.verdict.name!r} compares means or sums of"
+                f" scores, but the value is the {p.task.aggregation.name}",
                 hint="Judge this task with --verdict classic, in a separate run.",
             )
         if p.reference is not None and p.reference.runs is None:

@@ -151,7 +151,9 @@ def _judge(
 ) -> Verdict:
     """Judge a task that was asked completely; `looked` is True if an early stop examined it."""
     p = task_run.prepared
-    pairs, note = pairing.with_reference(p.task, p.dataset, reference, task_run.accumulator.runs())
+    accumulator, sums = task_run.accumulator, p.task.aggregation.sums
+    parts = [] if sums is None else accumulator.part_runs(sums.parts)
+    pairs, note = pairing.with_reference(p.task, p.dataset, reference, accumulator.runs(), parts)
     asked = result, reference, p.hypothesis, pairs
     if run.rule.early_stop == "pairs" and (looked or p.task.name in run.looked_at):
         margin = run.plan.verdict.options.get("margin", run.rule.default("margin"))

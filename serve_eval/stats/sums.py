@@ -14,7 +14,7 @@ reference, nothing is approximated.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from serve_eval.errors import ServeEvalError
@@ -42,13 +42,14 @@ def pair_sums(
     *,
     higher_is_better: bool,
     limits: Sequence[float] | None = None,
-    clusters: Sequence[Hashable] | None = None,
+    groups: Sequence[str] = (),
 ) -> Pairs:
     """Pair two arrays of parts: run, part and prompt. NaN is a missing answer.
 
     The difference of the pairs is that of the values. `limits` has, by part, the most by which one
     answer can change it, 0 for a part that no answer changes (None: unknown); larger changes that
-    were observed replace them. Raises ServeEvalError as `pair` does.
+    were observed replace them. `groups` names what prompts share, such as a speaker, for each
+    prompt; those without a name are on their own. Raises ServeEvalError as `pair` does.
     """
     import numpy
 
@@ -77,7 +78,7 @@ def pair_sums(
         lo=lo,
         hi=hi,
         higher_is_better=higher_is_better,
-        clusters=clusters,
+        clusters=[name or i for i, name in enumerate(groups)] if any(groups) else None,
         far_ends=True,
     )
 

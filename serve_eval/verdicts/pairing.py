@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from serve_eval.errors import ReferenceFileError, ServeEvalError
 from serve_eval.protocol.fingerprint import sample_key
-from serve_eval.schema import MEAN, Dataset, Reference, Task
+from serve_eval.schema import Dataset, Reference, Sums, Task
 from serve_eval.verdicts import reference_samples
 from serve_eval.verdicts.reference_answers import StoredAnswers
 from serve_eval.verdicts.reference_samples import SampleScores
@@ -28,25 +28,42 @@ def on_these_prompts(
     A subset may be easier or harder than the whole. Compared with the value of the whole, its
     difficulty looks like a regression or hides one; on the same prompts it cancels. The reference
     is returned unchanged if its scores per sample are not known for all of these prompts, if its
-    value is not their mean, if it has no other prompts, or if its file sets an explicit threshold.
+    value is neither their mean nor depends on sums, if it has no other prompts, or if its file sets
+    an explicit threshold.
     """
     runs, asked = reference.runs, len(dataset.samples)
     if (
         runs is None
         or asked >= runs.n
-        or task.aggregation is not MEAN
+        or not task.aggregation.paired
         or reference.threshold is not None
     ):
         return reference, None
-    means, _ = reference_means(dataset, reference)
-    if means is None:
+    found = _value_on(task, dataset, reference)
+    if found is None:
         return reference, None
-    value = task.metric.scale * (math.fsum(means) / asked)
+    value = task.metric.scale * found
     note = (
         f"reference {value:.2f} is for these {asked} prompts ({reference.value:.2f} for all"
         f" {runs.n})"
     )
     return replace(reference, value=value), note
+
+
+def _value_on(task: Task, dataset: Dataset, reference: Reference) -> float | None:
+    """Return the value of the reference on the prompts of a data set, before the scale."""
+    if (sums := task.aggregation.sums) is None:
+        means, _ = reference_means(dataset, reference)
+        return None if means is None else math.fsum(means) / len(means)
+    stored, places, _ = _read_stored(dataset, reference)
+    if stored is None or not set(sums.parts) <= set(stored.parts):
+        return None
+    return sums.value(
+        [
+            math.fsum(run[place] for run in stored.parts[part] for place in places)
+            for part in sums.parts
+        ]
+    )
 
 
 def reference_means(
@@ -69,18 +86,23 @@ def reference_means(
 
 
 def with_reference(
-    task: Task, dataset: Dataset, reference: Reference, runs: Sequence[array[float]]
+    task: Task,
+    dataset: Dataset,
+    reference: Reference,
+    runs: Sequence[array[float]],
+    parts: Sequence[Sequence[array[float]]] = (),
 ) -> tuple[Pairs | None, str | None]:
     """Return the pairs, or None with the reason.
 
-    The reason is None if the reference has no scores per sample or the run has no scores.
+    The reason is None if the reference has no scores per sample or the run has no scores. `parts`
+    are those of each run that a value depends on that is no mean.
 
     A subset is paired with the same prompts of the reference. A single prompt that the reference
-    does not know prevents pairing: it shows that the run used other data. A value that is not the
-    mean of the scores prevents it as well: the mean of the differences would measure something
-    else.
+    does not know prevents pairing: it shows that the run used other data. A value that neither is
+    the mean of the scores nor depends on sums prevents it as well: the mean of the differences
+    would measure something else.
     """
-    if task.aggregation is not MEAN:
+    if not task.aggregation.paired:
         known = reference.runs is not None
         return (
             None,
@@ -104,6 +126,8 @@ def with_reference(
         if reference.higher_is_better is None
         else reference.higher_is_better
     )
+    if (sums := task.aggregation.sums) is not None:
+        return _pair_sums(sums, dataset, stored, places, parts, higher_is_better=higher)
     before = [[run[place] for place in places] for run in stored.runs]
     lo, hi = stored.lo, stored.hi
     now = [[reference_samples.as_stored(score, lo, hi) for score in run] for run in runs]
@@ -112,6 +136,38 @@ def with_reference(
     except ServeEvalError as error:
         return None, f"not paired with the reference: {error}"
     return replace(pairs, reference_effect=effect_of([list(run) for run in stored.runs])), None
+
+
+def _pair_sums(
+    sums: Sums,
+    dataset: Dataset,
+    stored: SampleScores,
+    places: Sequence[int],
+    parts: Sequence[Sequence[array[float]]],
+    *,
+    higher_is_better: bool,
+) -> tuple[Pairs | None, str | None]:
+    """Return the pairs of a value that depends on sums, or None with the reason."""
+    from serve_eval.stats.sums import pair_sums
+
+    if lacking := [part for part in sums.parts if part not in stored.parts]:
+        return None, f"not paired with the reference: it has no {', '.join(lacking)} per sample"
+    before = [
+        [[stored.parts[part][run][place] for place in places] for part in sums.parts]
+        for run in range(len(stored.runs))
+    ]
+    try:
+        pairs = pair_sums(
+            before,
+            parts,
+            sums.value,
+            higher_is_better=higher_is_better,
+            limits=sums.limits,
+            groups=[] if sums.group is None else [sums.group(one) for one in dataset.samples],
+        )
+    except ServeEvalError as error:
+        return None, f"not paired with the reference: {error}"
+    return pairs, None
 
 
 def runs_differ(dataset: Dataset, reference: Reference) -> bool:

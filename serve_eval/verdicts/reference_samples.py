@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import struct
 from array import array
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -33,7 +34,7 @@ class _File(msgspec.Struct, omit_defaults=True):
     """The content of the file.
 
     `encoding` is bitmap if every score is lo or hi, else uint16 over lo..hi. Files of older
-    versions have no `answers`.
+    versions have no `answers`. `parts` has 64-bit numbers per run.
     """
 
     schema_version: int
@@ -45,6 +46,7 @@ class _File(msgspec.Struct, omit_defaults=True):
     keys: str
     runs: list[str]
     answers: PackedAnswers | None = None
+    parts: dict[str, list[str]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,7 @@ class SampleScores:
     """Scores of `runs` over the same prompts, in the order of the protocol.
 
     `keys` has KEY_BYTES per prompt. `answers` describes those of the first run, if they are texts.
+    `parts` are those of the scores of each run, for a value that depends on their sums.
     """
 
     task: str
@@ -60,6 +63,7 @@ class SampleScores:
     keys: bytes
     runs: tuple[array[float], ...]
     answers: StoredAnswers | None = None
+    parts: Mapping[str, Sequence[array[float]]] = field(default_factory=dict)
 
 
 def write(path: Path, scores: SampleScores) -> str:
@@ -96,6 +100,10 @@ def write(path: Path, scores: SampleScores) -> str:
         keys=b64encode(scores.keys).decode(),
         runs=runs,
         answers=None if scores.answers is None else reference_answers.pack(scores.answers),
+        parts={
+            name: [b64encode(struct.pack(f"<{len(run)}d", *run)).decode() for run in part]
+            for name, part in scores.parts.items()
+        },
     )
     data = msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
     try:
@@ -128,14 +136,24 @@ def read(path: Path, sha256: str) -> SampleScores:
         runs = tuple(_unpack(content, b64decode(run)) for run in content.runs)
         packed = content.answers
         answers = None if packed is None else reference_answers.unpack(packed, content.n)
-    except (msgspec.MsgspecError, ValueError) as error:
+        parts = {
+            name: [array("d", struct.unpack(f"<{content.n}d", b64decode(run))) for run in part]
+            for name, part in content.parts.items()
+        }
+    except (msgspec.MsgspecError, ValueError, struct.error) as error:
         raise ReferenceFileError(f"{path}: {error}", hint="Register the runs again.") from error
     if len(keys) != KEY_BYTES * content.n:
         raise ReferenceFileError(
             f"{path}: {content.n} prompts, but the keys are for another number of prompts"
         )
     return SampleScores(
-        task=content.task, lo=content.lo, hi=content.hi, keys=keys, runs=runs, answers=answers
+        task=content.task,
+        lo=content.lo,
+        hi=content.hi,
+        keys=keys,
+        runs=runs,
+        answers=answers,
+        parts=parts,
     )
 
 

@@ -52,10 +52,8 @@ def test_speakers_are_exchanged_as_a_whole() -> None:
     words = [10.0] * 12
     before, after = [1.0] * 12, [2.0] * 12
     alone, grouped = (
-        pair_sums(
-            [[before, words]], [[after, words]], _rate, higher_is_better=False, clusters=clusters
-        )
-        for clusters in (None, [i // 3 for i in range(12)])
+        pair_sums([[before, words]], [[after, words]], _rate, higher_is_better=False, groups=groups)
+        for groups in ((), [f"s{i // 3}" for i in range(12)])
     )
     assert (alone.units, grouped.units) == (12, 4)
     assert drop_test(alone).p_exact == pytest.approx(0.5**12)
@@ -78,14 +76,14 @@ def test_the_gradient_explains_the_whole_difference_also_across_a_kink(after: li
 def test_unchanged_answers_exclude_a_drop_only_as_far_as_the_longest_answer_allows() -> None:
     words = numpy.full(1842, 24.0)
     edits = numpy.ones(1842)
-    speakers = [i % 100 for i in range(1842)]
+    speakers = [f"s{i % 100}" for i in range(1842)]
     known = pair_sums(
         [[edits, words]],
         [[edits, words]],
         _rate,
         higher_is_better=False,
         limits=(128.0, 0.0),
-        clusters=speakers,
+        groups=speakers,
     )
     found = bounds(known, 0.05)
     assert found.method is BoundsMethod.SCORE
@@ -117,7 +115,7 @@ def test_with_thirty_changes_the_bounds_are_those_of_t_over_speakers() -> None:
         _rate,
         higher_is_better=False,
         limits=(128.0, 0.0),
-        clusters=speakers.tolist(),
+        groups=[f"s{one}" for one in speakers],
     )
     changes = (before - after) / words.sum()
     mean = float(changes.sum())

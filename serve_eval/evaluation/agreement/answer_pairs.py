@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.results.answer_hash import hash_answer
@@ -26,9 +24,6 @@ from serve_eval.schema import (
     TaskReport,
 )
 from serve_eval.stats.common_prefix import common_prefix
-
-if TYPE_CHECKING:
-    from serve_eval.stats.pairs import Pairs
 
 _REPEAT = re.compile(r"(.*)#(\d+)", re.DOTALL)
 _BEFORE, _AFTER = 20, 60
@@ -119,29 +114,6 @@ def apart_s(a: TaskAnswers, b: TaskAnswers) -> float | None:
         if prompt in b.started_s
     ]
     return statistics.median(gaps) if gaps else None
-
-
-def score_pairs(a: TaskAnswers, b: TaskAnswers) -> Pairs:
-    """Return the scores of all planned prompts; a prompt without a score counts as missing.
-
-    Raises ServeEvalError if no prompt has a score on both sides.
-    """
-    from serve_eval.stats.pairs import pair
-
-    prompts = sorted({prompt for answers in (a, b) for lines in answers.lines for prompt in lines})
-    unknown = [math.nan] * max(0, max(a.planned, b.planned) - len(prompts))
-
-    def runs(answers: TaskAnswers) -> list[list[float]]:
-        nothing = math.nan
-        return [
-            [*(run[p].value if p in run else nothing for p in prompts), *unknown]
-            for run in answers.lines
-        ]
-
-    metric = a.task.result.metric
-    lo = -math.inf if metric.lo is None else metric.lo
-    hi = math.inf if metric.hi is None else metric.hi
-    return pair(runs(a), runs(b), lo=lo, hi=hi, higher_is_better=metric.higher_is_better)
 
 
 def find_changes(

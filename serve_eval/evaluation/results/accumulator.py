@@ -192,6 +192,8 @@ class ScoreAccumulator(SampleTable):
         if self.task.remember is not None:
             self.task.remember(sample, score)
         if self._scores is not None:
+            sums = self.task.aggregation.sums
+            group = "" if sums is None or sums.group is None else sums.group(sample)
             self._scores.write(
                 ScoreRecord(
                     id=sample.id,
@@ -202,6 +204,7 @@ class ScoreAccumulator(SampleTable):
                     truncated=response.truncated,
                     parts=score.parts,
                     mode=UNSET if mode is None else mode,
+                    group=group or UNSET,
                 )
             )
 

@@ -4,7 +4,8 @@
   Repeats of a prompt are no further prompts.
 * A mean of unbounded scores: Student's t.
 * Any other aggregation: the delete-a-group jackknife with Student's t (Kott 2001, "The
-  delete-a-group jackknife"). The groups are every 20th prompt.
+  delete-a-group jackknife"). The groups are every 20th prompt. Those of a value that depends on
+  sums are what its samples share, such as speakers, or else single prompts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from serve_eval.evaluation.results.sample_table import SampleTable
-from serve_eval.schema import MEAN, Sample, Score
+from serve_eval.schema import MEAN, Sample, Score, Sums
 from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson
 
 GROUPS = 20
@@ -39,6 +40,8 @@ def interval(table: SampleTable) -> tuple[float, float] | None:
     elif table.task.aggregation is MEAN:
         means = [math.fsum(scores) / table.repeats for scores in zip(*table.runs(), strict=True)]
         ends = _around(math.fsum(means) / len(means), _standard_error(means), len(means) - 1)
+    elif (sums := table.task.aggregation.sums) is not None:
+        ends = _jackknife_sums(table, sums)
     else:
         ends = _jackknife(table)
     return None if ends is None else (metric.scale * ends[0], metric.scale * ends[1])
@@ -64,8 +67,36 @@ def _jackknife(table: SampleTable) -> tuple[float, float] | None:
     without = [
         float(of(list(chain.from_iterable((*groups[:i], *groups[i + 1 :]))))) for i in range(g)
     ]
-    error = math.sqrt((g - 1) ** 2 / g * statistics.variance(without))
-    return _around(float(of(list(chain.from_iterable(groups)))), error, g - 1)
+    return _around(float(of(list(chain.from_iterable(groups)))), _jackknife_error(without), g - 1)
+
+
+def _jackknife_sums(table: SampleTable, sums: Sums) -> tuple[float, float] | None:
+    """Return the interval from the values without one group of samples each.
+
+    The sum of each part is taken once per group, and a value without a group is that of the rest.
+    """
+    prompts = len(table.samples) // table.repeats
+    groups: dict[object, list[float]] = {}
+    total = [0.0] * len(sums.parts)
+    for i in range(len(table.samples)):
+        sample, place = table.samples[i], i % prompts
+        name = "" if sums.group is None else sums.group(sample)
+        group = groups.setdefault(name or place, [0.0] * len(sums.parts))
+        for k, part in enumerate(sums.parts):
+            group[k] += table.parts[part][i]
+            total[k] += table.parts[part][i]
+    if len(groups) < 2:
+        return None
+    without = [
+        sums.value([whole - one for whole, one in zip(total, group, strict=True)])
+        for group in groups.values()
+    ]
+    return _around(sums.value(total), _jackknife_error(without), len(groups) - 1)
+
+
+def _jackknife_error(without: Sequence[float]) -> float:
+    g = len(without)
+    return math.sqrt((g - 1) ** 2 / g * statistics.variance(without))
 
 
 def _standard_error(values: Sequence[float]) -> float:

@@ -73,6 +73,17 @@ class SampleTable:
         n = len(scores) // self.repeats
         return [scores[start : start + n] for start in range(0, len(scores), n)]
 
+    def part_runs(self, names: Sequence[str]) -> list[list[array[float]]]:
+        """Return these parts of the scores of each repeat, as `runs` does. NaN means no score."""
+        n = len(self.samples) // self.repeats
+        whole = [
+            array("d", (v if o else math.nan for v, o in zip(part, self.outcomes, strict=True)))
+            for part in (self.parts.get(name, self.values) for name in names)
+        ]
+        return [
+            [part[start : start + n] for part in whole] for start in range(0, len(self.samples), n)
+        ]
+
     def votes(self) -> Iterator[list[tuple[int | None, float]]]:
         """Yield the hashes and scores of the answers to each prompt that was scored every time."""
         assert self.answers is not None

@@ -58,6 +58,7 @@ def task_result(
             secondary,
         )
     stable = None if spared else hooks.call("aggregation", lambda: stability(table), None)
+    summed = () if aggregation.sums is None else aggregation.sums.parts
     return TaskResult(
         task=table.task.name,
         metric=metric,
@@ -78,7 +79,7 @@ def task_result(
         parts={
             name: metric.scale * math.fsum(part[i] for i in table.list_scored_places()) / n
             for name, part in sorted(table.parts.items())
-            if n
+            if n and name not in summed
         },
         breakdown=breakdown,
         stability=stable,

@@ -12,6 +12,7 @@ import msgspec
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.agreement import answer_pairs
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
+from serve_eval.evaluation.agreement.score_pairs import score_pairs
 from serve_eval.evaluation.agreement.self_flips import self_flips
 from serve_eval.evaluation.agreement.text_places import find_text_places
 from serve_eval.evaluation.agreement.words import conclusion, evidence
@@ -23,7 +24,6 @@ from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
-    MEAN,
     Agreement,
     ComparedSide,
     ComparedTask,
@@ -263,9 +263,8 @@ def _verdict(
             evaluated=after.value,
             reasons=(f"nothing_scored: no answer of {side} could be scored",),
         )
-    hypothesis = replace(
-        build_task(a.task.spec, f"tasks.{after.task}").hypothesis, num_samples=a.planned
-    )
+    task = build_task(a.task.spec, f"tasks.{after.task}")
+    hypothesis = replace(task.hypothesis, num_samples=a.planned)
     reference = Reference(
         task=after.task,
         model=plan.model or "A",
@@ -277,11 +276,11 @@ def _verdict(
     pairs, why = None, ""
     if judging.needs_texts:
         pairs = None if exact is None else exact.pairs
-    elif before.aggregation != MEAN.name:
+    elif not task.aggregation.paired:
         why = f"the value is the {before.aggregation} of the scores, which has no paired comparison"
     else:
         try:
-            pairs = answer_pairs.score_pairs(a, b)
+            pairs = score_pairs(a, b, task.aggregation.sums)
         except ServeEvalError as error:
             why = str(error)
     options = judging.check_options(rule.options)

@@ -5,26 +5,19 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serve_eval.errors import DatasetError, RunFolderError
+from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.results.replay import take
 from serve_eval.evaluation.storage import journal, run_folder
 from serve_eval.evaluation.storage.differences import differences
-from serve_eval.evaluation.storage.file_names import executions_file, judgements_file, samples_file
-from serve_eval.evaluation.storage.journal import Journal
-from serve_eval.evaluation.storage.records.executions import Executions
-from serve_eval.evaluation.storage.records.judgements import Judgements
+from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.records.reply_proofs import keep_standing, run_proofs
 from serve_eval.evaluation.storage.sessions import read_sessions
-from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins.scope import with_scope
 from serve_eval.protocol.fingerprint import sample_key
@@ -34,6 +27,11 @@ from serve_eval.verdicts.reference_answers import StoredAnswers
 from serve_eval.verdicts.reference_samples import SampleScores
 from serve_eval.workflows.references.entries import write_entry
 from serve_eval.workflows.references.first_answers import describe_answers
+from serve_eval.workflows.references.scored_runs import (
+    ScoredRun,
+    find_range,
+    read_scores,
+)
 
 if TYPE_CHECKING:
     from serve_eval.stats.pairs import RunEffect
@@ -79,7 +77,7 @@ def register(
     prints = [run_folder.read_fingerprints(run) for run in chosen]
     _check_alike(chosen, plans, prints)
     prepared = prepare(replace(plans[0], allow_missing_reference=True))
-    taken = [_scores(run, plan, prepared) for run, plan in zip(chosen, plans, strict=True)]
+    taken = [read_scores(run, plan, prepared) for run, plan in zip(chosen, plans, strict=True)]
     answers = _read_answers(chosen[0], prepared)
     endpoint = _version(chosen[0])
     written = []
@@ -146,48 +144,6 @@ def _check_alike(
             )
 
 
-Run = tuple["array[float]", float]
-"""The scores of a run per sample, and its value in points."""
-
-
-def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[list[Run]]:
-    """Return the scores of every task of a run, for each of its repeats, from its journal.
-
-    Raises RunFolderError if a score is missing.
-    """
-    fingerprints = {p.task.name: p.fingerprint for p in prepared}
-    found = []
-    with ExitStack() as stack:
-        folder = stack.enter_context(run_folder.open_folder(run, plan, fingerprints))
-        scoring = stack.enter_context(open_scoring(plan, prepared))
-        for p in prepared:
-            records = stack.enter_context(Journal(samples_file(folder, p.task.name))).records()
-            executions = Executions(executions_file(folder, p.task.name), keep=False)
-            judgements = Judgements(judgements_file(folder, p.task.name))
-            accumulator = ScoreAccumulator(
-                p.task,
-                p.dataset.samples,
-                repeats=plan.times(p.task.name),
-                executions=executions,
-                judgements=judgements,
-                apart=scoring.of(p.task.name),
-            )
-            take(keep_standing(records, run_proofs(folder)), accumulator)
-            missing = len(accumulator.samples) - accumulator.scored
-            if missing:
-                total = len(accumulator.samples)
-                raise RunFolderError(
-                    f"{run}: {missing} of {total} samples of {p.task.name} have no answer or no"
-                    " score",
-                    hint=(
-                        "A reference needs every score: resume the run first, with"
-                        " --no-early-stop if it stopped early."
-                    ),
-                )
-            found.append(list(zip(accumulator.runs(), accumulator.run_values(), strict=True)))
-    return found
-
-
 def _read_answers(run: Path, prepared: Sequence[PreparedTask]) -> list[StoredAnswers | None]:
     """Return a description of a run's answers to every task; None for answers without texts."""
     return [
@@ -207,7 +163,7 @@ def _version(run: Path) -> str | None:
 def _register(
     prepared: PreparedTask,
     plan: Plan,
-    scored: Sequence[Run],
+    scored: Sequence[ScoredRun],
     answers: StoredAnswers | None,
     references_dir: Path,
     endpoint: str | None,
@@ -217,10 +173,9 @@ def _register(
 ) -> Registered:
     task, metric, model = prepared.task, prepared.task.metric, plan.reference_model or plan.model
     assert model is not None
-    if metric.lo is None or metric.hi is None:
-        raise DatasetError(f"{task.name}: scores without bounds cannot be stored per sample")
-    n, runs = len(prepared.dataset.samples), tuple(scores for scores, _ in scored)
-    values = [value for _, value in scored]
+    n, runs = len(prepared.dataset.samples), tuple(run.scores for run in scored)
+    lo, hi = find_range(task, runs)
+    values = [run.value for run in scored]
     value = math.fsum(values) / len(values)
     means = [metric.scale * (math.fsum(run) / n) for run in runs]
     variance = math.fsum(
@@ -234,7 +189,13 @@ def _register(
     )
     keys = b"".join(map(sample_key, prepared.dataset.samples))
     scores = SampleScores(
-        task=task.name, lo=metric.lo, hi=metric.hi, keys=keys, runs=runs, answers=answers
+        task=task.name,
+        lo=lo,
+        hi=hi,
+        keys=keys,
+        runs=runs,
+        answers=answers,
+        parts=join_parts(task, scored),
     )
     sha256 = reference_samples.write(references_dir / place, scores)
     spec = {

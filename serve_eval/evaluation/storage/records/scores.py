@@ -26,6 +26,7 @@ class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The score of one answer.
 
     `mode` names the way in which the answer failed, for a task that distinguishes such ways.
+    `group` names what samples share, such as a speaker, for a task that compares them in groups.
     """
 
     id: str
@@ -36,6 +37,7 @@ class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     truncated: bool = False
     parts: Mapping[str, float] = {}
     mode: str | UnsetType = UNSET
+    group: str | UnsetType = UNSET
 
     def score(self) -> Score:
         """Return the score as the scorer gave it."""

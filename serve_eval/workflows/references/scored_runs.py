@@ -1,0 +1,97 @@
+"""Score the answers of the run folders that a reference is made of."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from serve_eval.errors import DatasetError, RunFolderError
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.evaluation.results.replay import take
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.file_names import executions_file, judgements_file, samples_file
+from serve_eval.evaluation.storage.journal import Journal
+from serve_eval.evaluation.storage.records.executions import Executions
+from serve_eval.evaluation.storage.records.judgements import Judgements
+from serve_eval.evaluation.storage.records.reply_proofs import keep_standing, run_proofs
+from serve_eval.evaluation.task_run import open_scoring
+from serve_eval.schema import Plan, Task
+
+
+class ScoredRun(NamedTuple):
+    """The scores of a run per sample, its value in points, and the parts that its value sums up."""
+
+    scores: array[float]
+    value: float
+    parts: Sequence[array[float]]
+
+
+def read_scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[list[ScoredRun]]:
+    """Return the scores of every task of a run, for each of its repeats, from its journal.
+
+    Raises RunFolderError if a score is missing.
+    """
+    fingerprints = {p.task.name: p.fingerprint for p in prepared}
+    found = []
+    with ExitStack() as stack:
+        folder = stack.enter_context(run_folder.open_folder(run, plan, fingerprints))
+        scoring = stack.enter_context(open_scoring(plan, prepared))
+        for p in prepared:
+            records = stack.enter_context(Journal(samples_file(folder, p.task.name))).records()
+            executions = Executions(executions_file(folder, p.task.name), keep=False)
+            judgements = Judgements(judgements_file(folder, p.task.name))
+            accumulator = ScoreAccumulator(
+                p.task,
+                p.dataset.samples,
+                repeats=plan.times(p.task.name),
+                executions=executions,
+                judgements=judgements,
+                apart=scoring.of(p.task.name),
+            )
+            take(keep_standing(records, run_proofs(folder)), accumulator)
+            missing = len(accumulator.samples) - accumulator.scored
+            if missing:
+                total = len(accumulator.samples)
+                raise RunFolderError(
+                    f"{run}: {missing} of {total} samples of {p.task.name} have no answer or no"
+                    " score",
+                    hint=(
+                        "A reference needs every score: resume the run first, with"
+                        " --no-early-stop if it stopped early."
+                    ),
+                )
+            found.append(_list_runs(accumulator))
+    return found
+
+
+def _list_runs(accumulator: ScoreAccumulator) -> list[ScoredRun]:
+    sums = accumulator.task.aggregation.sums
+    parts = accumulator.part_runs(() if sums is None else sums.parts)
+    rows = zip(accumulator.runs(), accumulator.run_values(), parts, strict=True)
+    return [ScoredRun(*row) for row in rows]
+
+
+def join_parts(task: Task, scored: Sequence[ScoredRun]) -> Mapping[str, Sequence[array[float]]]:
+    """Return the parts of all runs by name, none for a value that does not depend on sums."""
+    sums = task.aggregation.sums
+    names = () if sums is None else sums.parts
+    return {name: [run.parts[i] for run in scored] for i, name in enumerate(names)}
+
+
+def find_range(task: Task, runs: Sequence[array[float]]) -> tuple[float, float]:
+    """Return the range of the stored scores.
+
+    The verdict on sums does not depend on it, so that it may end at the highest score. Raises
+    DatasetError for the scores of a mean without a range.
+    """
+    lo, hi = task.metric.lo, task.metric.hi
+    if lo is not None and hi is None and task.aggregation.sums is not None:
+        hi = math.ceil(max(lo + 1.0, *map(max, runs)))
+    if lo is None or hi is None:
+        raise DatasetError(f"{task.name}: scores without bounds cannot be stored per sample")
+    return lo, hi
