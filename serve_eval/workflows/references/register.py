@@ -30,6 +30,7 @@ from serve_eval.workflows.references.first_answers import describe_answers
 from serve_eval.workflows.references.scored_runs import (
     ScoredRun,
     find_range,
+    join_parts,
     read_scores,
 )
 
