@@ -43,7 +43,8 @@ class Known:
     `prompt_tokens` and `prompt_ids` the tokens of the first prompt, as counted by its answer, and
     as the server tokenizes it. `server` is the kind of server, if the owner of its models reveals
     it. `greedy_varies`: answers at temperature 0 differed. `sampled` holds answers of different
-    seeds to one prompt.
+    seeds to one prompt. `media` holds the prompt tokens of the question alone by the check whose
+    medium was taken (0: not counted).
     """
 
     listed: list[str] = field(default_factory=list)
@@ -60,6 +61,7 @@ class Known:
     streams: dict[bool, Stream] = field(default_factory=dict)
     prompt_tokens: dict[bool, int] = field(default_factory=dict)
     prompt_ids: dict[bool, list[int]] = field(default_factory=dict)
+    media: dict[str, int] = field(default_factory=dict)
     tokens_per_line: float | None = None
 
 

@@ -314,7 +314,9 @@ class _Worker:
         for message in request.messages:
             content = message.get("content") or ""
             if not isinstance(content, str):
-                content = "\n".join(part["text"] for part in content if part.get("type") == "text")
+                if any(part.get("type") != "text" for part in content):
+                    raise bad_request("this is not a multimodal model")
+                content = "\n".join(part["text"] for part in content)
             turns.append((message["role"], content))
         if request.tools and request.tool_choice != "none":
             tools = [tool.model_dump() for tool in request.tools]

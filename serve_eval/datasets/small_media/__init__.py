@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serve_eval.datasets.media import audio_part, image_part, video_part
-from serve_eval.schema import AudioForm, MediaPart
+from serve_eval.schema import AudioForm, SentPart
+from serve_eval.schema.media import make_part
 
 __all__ = ["dot", "number", "shape"]
 
 _FOLDER = Path(__file__).parent
 
 
-def number(form: AudioForm = "input_audio") -> MediaPart:
+def number(form: AudioForm = "input_audio") -> SentPart:
     """Return the sound in which a voice says that the number is seven."""
-    return audio_part((_FOLDER / "number.wav").read_bytes(), form=form)
+    return make_part(form, "audio/wav", (_FOLDER / "number.wav").read_bytes())
 
 
-def shape() -> MediaPart:
+def shape() -> SentPart:
     """Return the image of a red circle on a white ground."""
-    return image_part((_FOLDER / "shape.png").read_bytes())
+    return make_part("image_url", "image/png", (_FOLDER / "shape.png").read_bytes())
 
 
-def dot() -> MediaPart:
+def dot() -> SentPart:
     """Return the video in which a white dot moves from the left to the right on a black ground."""
-    return video_part((_FOLDER / "dot.mp4").read_bytes())
+    return make_part("video_url", "video/mp4", (_FOLDER / "dot.mp4").read_bytes())

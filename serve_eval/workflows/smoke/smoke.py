@@ -101,6 +101,6 @@ def summary(done: Smoke) -> Iterator[str]:
         yield f"stopped: {done.stopped}"
     if any(row.model and row.outcome is CheckOutcome.FAIL for row in done.rows):
         yield (
-            "questions and passkeys test the model: a model without instruction tuning fails them"
-            " on a sound server"
+            "questions, passkeys and media test the model: a model without instruction tuning"
+            " fails them on a sound server"
         )

@@ -27,6 +27,7 @@ from tests.scripted_server import (
     stream,
     version,
 )
+from tests.workflows.smoke import multimodal
 
 MODEL = "m"
 CONTEXT = 9000
@@ -186,7 +187,10 @@ class _Script:
     # content of answers
 
     def _answer(self, request: HttpRequest) -> Reply:
-        body, chat, most = request.body, request.chat, request.max_tokens
+        chat, most = request.chat, request.max_tokens
+        media, body = multimodal.split(request.body)
+        if (refused := multimodal.refuse(media, self.has, len(request.raw))) is not None:
+            return refused
         if self.has("ignores_max_tokens") or (
             self.has("ignores_max_completion_tokens") and "max_completion_tokens" in body
         ):
@@ -196,7 +200,8 @@ class _Script:
         if most <= 0:
             return fail(400, f"`max_tokens` ({most}) must be greater than 0")
         prompts = self._prompts(body, chat)
-        lengths = [self._length(body, prompt, chat) for prompt in prompts]
+        seen = multimodal.count_tokens(media, self.has)
+        lengths = [self._length(body, prompt, chat) + seen for prompt in prompts]
         context = self.quirks.context
         if max(lengths) + most > context and not self.has("no_context"):
             self.dead = self.has("dies_of_long_prompts")
@@ -210,6 +215,8 @@ class _Script:
             return fail(400, "no" if self.has("no_reason") else long)
         n = 1 if self.has("one_choice") else body.get("n", 1) + self.has("a_choice_too_many")
         said = [self._say(prompt, body, most, index) for prompt in prompts for index in range(n)]
+        if (shown := multimodal.answer(media, self.has)) is not None:
+            said = [Said(tokens=_TOKEN.findall(shown), thoughts="", finish="stop")]
         if self.has("one_of_batch"):
             said = said[:1]
         if self.has("other_first_alone") and most == 1:

@@ -91,7 +91,8 @@ def main(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     yield from _pair("main", tmp_path_factory.mktemp("main"))
 
 
-WORKER = dict.fromkeys(
+NO_MEDIA = dict.fromkeys(("image", "audio", "video", "bad_media", "large_media"), UNSUPPORTED)
+WORKER = NO_MEDIA | dict.fromkeys(
     ("prompt_logprobs", "json", "json_schema", "json_portable", "tools", "reasoning"), UNSUPPORTED
 )
 """trtllm-serve has no log-probabilities of prompts; the stand-in does not imitate the others."""
@@ -128,7 +129,7 @@ def test_an_orchestrator_of_main(main: Pair) -> None:
 # --------------------------------------------------------------------------------------------------
 # endpoints without a model, and others
 
-NO_MODEL = dict.fromkeys(("questions", "passkey_1k", "passkey_8k"), FAIL)
+NO_MODEL = dict.fromkeys(("questions", "passkey_1k", "passkey_8k", "image", "audio", "video"), FAIL)
 """Rows that test the model; this endpoint has none."""
 
 
@@ -141,7 +142,9 @@ def test_the_simulated_endpoint() -> None:
     assert {row.name for row in done.rows if row.model} == set(NO_MODEL)
 
 
-NOT_SERVED = dict.fromkeys(("json", "json_schema", "json_portable", "tools"), UNSUPPORTED)
+NOT_SERVED = NO_MEDIA | dict.fromkeys(
+    ("json", "json_schema", "json_portable", "tools"), UNSUPPORTED
+)
 TOO_LONG = dict.fromkeys(("passkey_1k", "passkey_8k"), UNSUPPORTED)
 """Rows whose requests do not fit into the model's 512 tokens."""
 
@@ -159,13 +162,16 @@ def test_the_embedded_model_which_is_no_instructed_one(tmp_path: Path) -> None:
         "questions": FAIL
     }
     refused = {row.name: row.told for row in done.rows if row.name in {*NOT_SERVED, *TOO_LONG}}
-    assert all("512 tokens" in refused[name] for name in TOO_LONG)
-    assert all("is not served by the embedded model" in refused[name] for name in NOT_SERVED)
+    for name in NO_MEDIA:
+        said = "is not a multimodal model" if name in ("image", "audio", "video") else "no media"
+        assert said in refused.pop(name)
+    assert all("512 tokens" in refused.pop(name) for name in TOO_LONG)
+    assert all("is not served by the embedded model" in told for told in refused.values())
 
 
 def test_a_server_that_takes_what_vllm_takes() -> None:
     # json_schema fails only with a model that writes white space, unless the server forbids it.
-    names, rows = {"no_thoughts", "no_special_setting"}, ["json_portable", "tools"]
+    names, rows = {"no_thoughts", "no_special_setting", "no_media"}, ["json_portable", "tools"]
     for blank in (False, True):
         quirks = Quirks(
             names=frozenset({*names, *(["blank_json"] if blank else [])}),
@@ -176,15 +182,15 @@ def test_a_server_that_takes_what_vllm_takes() -> None:
         )
         done = smoke_of(create(quirks), model="m", context_tokens=9000)
         lacking = [*rows, "reasoning", "special_tokens", *(["json", "json_schema"] * blank)]
-        assert no_pass(done) == dict.fromkeys(lacking, UNSUPPORTED)
+        assert no_pass(done) == NO_MEDIA | dict.fromkeys(lacking, UNSUPPORTED)
 
 
 def _like(*names: str) -> Quirks:
-    lacks = {"no_thoughts", "no_tools", "no_special_setting", "no_tokenize", "no_ids"}
+    lacks = {"no_media", "no_thoughts", "no_tools", "no_special_setting", "no_tokenize", "no_ids"}
     return Quirks(names=frozenset({*lacks, *names}))
 
 
-PLAIN = dict.fromkeys(
+PLAIN = NO_MEDIA | dict.fromkeys(
     ("reasoning", "tools", "special_tokens", "tokenize", "returned_ids"), UNSUPPORTED
 )
 LIKE: dict[str, tuple[Quirks, dict[str, str]]] = {
