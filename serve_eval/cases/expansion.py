@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FORMAT, QUERY, CAPTION = "format", "query", "caption"
-_OF_THE_API = ("messages", "images", "tools", "tool_choice")
+_OF_THE_API = ("messages", "images", "audio", "video", "tools", "tool_choice")
 """Inputs in the form of the API. Their mappings and lists are never axes."""
 
 

@@ -34,7 +34,7 @@ _MARKS = [key for key in form.keys(form.ModuleForm) if key != "description"]
 class RawCase:
     """A case as it is in a file.
 
-    `where(*keys)` returns "file:line" of one of its keys. `folder` contains its images (None: the
+    `where(*keys)` returns "file:line" of one of its keys. `folder` contains its media (None: the
     file is encrypted).
     """
 

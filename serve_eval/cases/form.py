@@ -31,6 +31,12 @@ class Turn(Struct, forbid_unknown_fields=True):
     images: Annotated[
         list[str] | UnsetType, Meta(description="Image files in the folder of this file.")
     ] = UNSET
+    audio: Annotated[
+        list[str] | UnsetType, Meta(description="Sound files in the folder of this file.")
+    ] = UNSET
+    video: Annotated[
+        list[str] | UnsetType, Meta(description="Video files in the folder of this file.")
+    ] = UNSET
 
 
 class Input(Struct):
@@ -59,6 +65,14 @@ class Input(Struct):
     images: Annotated[
         list[str] | UnsetType,
         Meta(description="Image files in the folder of this file; they precede the text."),
+    ] = UNSET
+    audio: Annotated[
+        list[str] | UnsetType,
+        Meta(description="Sound files in the folder of this file; they follow the images."),
+    ] = UNSET
+    video: Annotated[
+        list[str] | UnsetType,
+        Meta(description="Video files in the folder of this file; they follow the sounds."),
     ] = UNSET
     tools: Annotated[
         list[dict[str, Any]] | UnsetType,

@@ -1,14 +1,14 @@
-"""Build the turns of an expanded case: fill in ${names}, and encode images as data URLs."""
+"""Build the turns of an expanded case: fill in ${names}, and add the media that it names."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from serve_eval.datasets.media import image_part
+from serve_eval.datasets.media import audio_part, image_part, video_part
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import MediaPart, Message, TextPart
@@ -84,7 +84,7 @@ def turns(
 ) -> tuple[Message, ...]:
     """Return the turns of a case's input: system messages, turns of `messages`, the prompt.
 
-    `folder` contains the images (None: there are none). Raises PlanError for an invalid name, image
+    `folder` contains the media (None: there are none). Raises PlanError for an invalid name, medium
     or turn.
     """
     names = {**resources, **values}
@@ -95,20 +95,11 @@ def turns(
         for text in system
     ]
     for turn in values.get("messages") or []:
-        told.append(
-            _turn(turn["role"], fill(turn["content"], names), turn.get("images") or [], folder)
-        )
+        told.append(_turn(turn["role"], fill(turn["content"], names), turn, folder))
     if values.get("prompt") is not None:
-        told.append(
-            _turn(
-                "user",
-                fill(_text("prompt", values["prompt"]), names),
-                values.get("images") or [],
-                folder,
-            )
-        )
-    elif values.get("images"):
-        raise PlanError("images: need a prompt; a turn of `messages` has its own images")
+        told.append(_turn("user", fill(_text("prompt", values["prompt"]), names), values, folder))
+    elif key := next((key for key in _MAKERS if values.get(key)), None):
+        raise PlanError(f"{key}: need a prompt; a turn of `messages` has its own {key}")
     if not told or told[-1].role != "user":
         raise PlanError("no question: give a prompt, or messages that end with the user's turn")
     return tuple(told)
@@ -121,26 +112,37 @@ def _text(key: str, value: Any) -> str:
     raise PlanError(f"{key}: expected a text, got {json.dumps(value)[:60]}")
 
 
-def _turn(role: str, text: str, images: Sequence[str], folder: Path | None) -> Message:
-    if not images:
+def _turn(role: str, text: str, given: Mapping[str, Any], folder: Path | None) -> Message:
+    """Return a turn with the media that `given` names before its text."""
+    named = [(key, name) for key in _MAKERS for name in given.get(key) or ()]
+    if not named:
         return Message(role=role, content=text)
-    return Message(
-        role=role, content=(*(_image(name, folder) for name in images), TextPart(text=text))
-    )
+    parts = [_medium(key, name, folder) for key, name in named]
+    return Message(role=role, content=(*parts, TextPart(text=text)))
 
 
-def _image(name: str, folder: Path | None) -> MediaPart:
+def _medium(key: str, name: str, folder: Path | None) -> MediaPart:
     if folder is None:
-        raise PlanError(f"{name}: cases in an encrypted file cannot have images")
+        raise PlanError(f"{name}: cases in an encrypted file cannot have {key}")
     if "\0" in name:
         raise PlanError(f"{name!r} is not a file name")
     if not (folder / name).resolve().is_relative_to(folder.resolve()):
-        raise PlanError(f"{name}: images must be in {folder} or below")
+        raise PlanError(f"{name}: {key} must be in {folder} or below")
     try:
-        content = (folder / name).read_bytes()
+        return _MAKERS[key](folder / name)
     except OSError as error:
         raise PlanError(f"{folder / name}: cannot be read: {error.strerror or error}") from error
-    try:
-        return image_part(content, str(folder / name))
     except DatasetError as error:
         raise PlanError(str(error)) from error
+
+
+def _make_image(path: Path) -> MediaPart:
+    return image_part(path.read_bytes(), str(path))
+
+
+_MAKERS: Mapping[str, Callable[[Path], MediaPart]] = {
+    "images": _make_image,
+    "audio": audio_part,
+    "video": video_part,
+}
+"""What makes a part of a file, by the key that names it, in the order in which they are sent."""

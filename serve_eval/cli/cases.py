@@ -103,7 +103,7 @@ def encrypt(
 ) -> None:
     """Encrypt a hold-out set with the key in SERVE_EVAL_HOLDOUT_KEY.
 
-    The file must be valid, and must not refer to images.
+    The file must be valid, and must not refer to images, sounds or videos.
     """
     from serve_eval.cases import file as case_file
     from serve_eval.cases import holdout

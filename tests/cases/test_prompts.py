@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from serve_eval.cases.prompts import fill, turns
+from serve_eval.datasets import small_media
 from serve_eval.errors import PlanError
-from serve_eval.schema import ImagePart, Message, TextPart
+from serve_eval.schema import ImagePart, MediaFile, Message, TextPart
 from tests.tasks.made_data import png
 
 RESOURCES = {
@@ -88,9 +90,38 @@ def test_images_lie_beside_the_file_and_go_before_the_text(tmp_path: Path) -> No
     assert turns(values, {}, tmp_path) != (first, last)
 
 
+def test_sounds_and_videos_stay_in_their_files_and_follow_the_images(tmp_path: Path) -> None:
+    named = {"video": ["dot.mp4"], "audio": ["number.wav"], "images": ["shape.png"]}
+    for [name] in named.values():
+        shutil.copy(Path(small_media.__file__).with_name(name), tmp_path)
+    first, last = turns(
+        {"messages": [{"role": "user", "content": "a", **named}], "prompt": "b", **named},
+        {},
+        tmp_path,
+    )
+    image, sound, video, text = last.content
+    assert first.media == last.media == (image, sound, video)
+    assert text == TextPart(text="b")
+    assert isinstance(image, ImagePart)
+    assert isinstance(sound, MediaFile)
+    assert isinstance(video, MediaFile)
+    assert (sound.form, sound.path) == ("input_audio", str(tmp_path / "number.wav"))
+    assert (video.form, video.path) == ("video_url", str(tmp_path / "dot.mp4"))
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"prompt": "x", "video": ["none.mp4"]}, "none.mp4: No such file or directory"),
+        ({"prompt": "x", "audio": ["../a.wav"]}, "../a.wav: audio must be in "),
+        (
+            {"prompt": "x", "audio": ["text.png"]},
+            "text.png: not a WAV, MP3, FLAC",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "video": ["a.mp4"]},
+            "video: need a prompt",
+        ),
         ({"system_messages": ["x"]}, "no question: give a prompt"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "no question: give a prompt"),
         ({"prompt": "x", "images": ["a\0.png"]}, "'a\\x00.png' is not a file name"),

@@ -16,7 +16,7 @@ from launchers import embedded
 from launchers._simulated.simulator import SimulatorConfig, create_app, serve
 from serve_eval.checks.kinds.media import CHECKS
 from serve_eval.checks.row import CheckRow
-from serve_eval.plugins import registry
+from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import LaunchContext
 from tests.peers.peers import PEERS_OF_OURS, PYTHON, WEIGHTS, Peer
 from tests.workflows.smoke.trying import by_name, smoke_at
@@ -46,8 +46,8 @@ async def try_peer(peer: Peer, folder: Path) -> None:
         model = folder / "BF16.gguf"
         writer = Path(__file__).with_name("write_gguf.py")
         command = [str(PYTHON), str(writer), str(WEIGHTS), str(model), "--type", "BF16"]
-        subprocess.run(command, check=True)
-    launcher = registry.launcher(peer.launcher)
+        await asyncio.to_thread(subprocess.run, command, check=True)
+    launcher = load_launcher(peer.launcher)
     context = LaunchContext(model="embedded", log_dir=folder / peer.name.replace(" ", "_"))
     spec = peer.spec(model)
     async with launcher.launch(context, **spec.options) as endpoint:

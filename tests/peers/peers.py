@@ -82,6 +82,7 @@ NOT_OF_THIS_MODEL = {
     "questions": FAIL,
     "passkey_1k": LACKS,
     "passkey_8k": LACKS,
+    **dict.fromkeys(("image", "audio", "video", "bad_media", "large_media"), LACKS),
 }
 """The model is not instructed and has a window of 512 tokens; no server here has /version or
 returns token ids in vLLM's form."""
@@ -108,6 +109,7 @@ LLAMA_CPP_PYTHON = {
 }
 TRANSFORMERS = {
     **NOT_OF_THIS_MODEL,
+    **dict.fromkeys(("image", "audio", "video"), FAIL),
     "models": FAIL,
     "stream_chat": FAIL,
     "stream_completions": FAIL,

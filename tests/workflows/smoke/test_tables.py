@@ -254,6 +254,7 @@ LIKE: dict[str, tuple[Quirks, dict[str, str]]] = {
                 "no_logprobs",
                 "no_guided",
                 "no_context",
+                "ignores_media",
             ).names,
             refuses=lambda body: (
                 bool({"serve_eval_unknown_field", "add_special_tokens", "ignore_eos"} & set(body))
@@ -276,6 +277,7 @@ LIKE: dict[str, tuple[Quirks, dict[str, str]]] = {
                 ("json", "json_schema", "json_portable", "token_ids", "batch"), UNSUPPORTED
             ),
             "long_prompt": FAIL,
+            **dict.fromkeys(("image", "audio", "video"), FAIL),
         },
     ),
     "xinference": (
