@@ -14,21 +14,29 @@ if TYPE_CHECKING:
     from serve_eval.api import smoke as smoke
     from serve_eval.errors import ServeEvalError as ServeEvalError
     from serve_eval.schema import AccuracySpec as AccuracySpec
+    from serve_eval.schema import AlarmRaised as AlarmRaised
     from serve_eval.schema import Comparison as Comparison
     from serve_eval.schema import Connection as Connection
+    from serve_eval.schema import EndpointReady as EndpointReady
+    from serve_eval.schema import Event as Event
     from serve_eval.schema import Failure as Failure
     from serve_eval.schema import Limits as Limits
+    from serve_eval.schema import MessageSaid as MessageSaid
     from serve_eval.schema import Plan as Plan
     from serve_eval.schema import Progress as Progress
     from serve_eval.schema import Reference as Reference
     from serve_eval.schema import Report as Report
     from serve_eval.schema import Request as Request
     from serve_eval.schema import Response as Response
+    from serve_eval.schema import RunFinished as RunFinished
+    from serve_eval.schema import RunStarted as RunStarted
     from serve_eval.schema import Sample as Sample
     from serve_eval.schema import Score as Score
     from serve_eval.schema import Scorer as Scorer
     from serve_eval.schema import Spec as Spec
     from serve_eval.schema import Task as Task
+    from serve_eval.schema import TaskFinished as TaskFinished
+    from serve_eval.schema import TaskProgressed as TaskProgressed
     from serve_eval.schema import Verdict as Verdict
     from serve_eval.schema import VerdictOutcome as VerdictOutcome
     from serve_eval.workflows.smoke.smoke import Smoke as Smoke
@@ -37,16 +45,22 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AccuracySpec",
+    "AlarmRaised",
     "Comparison",
     "Connection",
+    "EndpointReady",
+    "Event",
     "Failure",
     "Limits",
+    "MessageSaid",
     "Plan",
     "Progress",
     "Reference",
     "Report",
     "Request",
     "Response",
+    "RunFinished",
+    "RunStarted",
     "Sample",
     "Score",
     "Scorer",
@@ -54,6 +68,8 @@ __all__ = [
     "Smoke",
     "Spec",
     "Task",
+    "TaskFinished",
+    "TaskProgressed",
     "Verdict",
     "VerdictOutcome",
     "__version__",

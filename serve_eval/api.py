@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +15,10 @@ from serve_eval.checks.run import choose_checks
 from serve_eval.evaluation.evaluate import evaluate as run_plan
 from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.evaluation.trust import to_read
-from serve_eval.schema import Comparison, Plan, Progress, Report, Spec
+from serve_eval.schema import Comparison, Event, Plan, Progress, Report, Spec
 from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules, CompareSide
 from serve_eval.workflows.compare.compare import compare as compare_sides
+from serve_eval.workflows.events import evaluate_with_events
 from serve_eval.workflows.smoke.endpoint import smoke_endpoint
 from serve_eval.workflows.smoke.smoke import Smoke, check_required
 
@@ -29,15 +31,17 @@ async def evaluate(
     progress: Progress | None = None,
     notify: Callable[[str], None] = lambda line: None,
     strict: bool = False,
+    on_event: Callable[[Event], None] | None = None,
 ) -> Report:
     """Run a plan in a run folder, or resume the run there, and return the report.
 
     The folder holds the same report as report.json. Keys are read from the variables of `environ`
-    that `plan.connection` names. `notify` occasionally receives a line about what the run waits
-    for. With `strict`, an undecided run fails. Raises ServeEvalError for anything that stops the
-    run; finished answers stay in the folder.
+    that `plan.connection` names. `on_event` receives everything that happens, the results of the
+    tasks too; `progress` and `notify` receive parts of it. With `strict`, an undecided run fails.
+    Raises ServeEvalError for anything that stops the run; finished answers stay in the folder.
     """
-    return await run_plan(
+    run = run_plan if on_event is None else partial(evaluate_with_events, on_event=on_event)
+    return await run(
         plan, Path(folder), environ=environ, progress=progress, notify=notify, strict=strict
     )
 

@@ -20,6 +20,7 @@ from serve_eval.cli._common_options import (
     Verbose,
     rerun_of,
 )
+from serve_eval.cli._events import check_events, choose_evaluate
 from serve_eval.cli._include import permissions
 from serve_eval.cli._options import command, list_given_flags
 from serve_eval.cli._run_folder import find_run
@@ -118,6 +119,10 @@ class EndingOptions:
     junit: JunitFile = None
     verbose: Verbose = False
     as_json: ReportAsJson = False
+    json_events: Annotated[
+        bool,
+        Setting("Print what happens as JSON lines instead of the result: docs/events.md."),
+    ] = False
 
 
 @command(usual=USUAL, examples=EXAMPLES, every_variable=True)
@@ -147,6 +152,7 @@ def run(
     5 nothing scored, 130 interrupted.
     """
     ending = replace(ending, resume=find_run(ending.resume))
+    check_events(ending.json_events, {"--json": ending.as_json, "--dry-run": ending.dry_run})
     sections = (address, asked, judged, connection, limits, folder)
     settings = read_settings(
         sections, protocol, flags=list_given_flags(ctx), resuming=ending.resume is not None
@@ -185,6 +191,7 @@ def _list_refused(held: HeldServerOptions, ending: EndingOptions) -> dict[str, b
     return {
         "--dry-run": ending.dry_run,
         "--dump-prompts": ending.dump_prompts is not None,
+        "--json-events": ending.json_events,
         "--junit": ending.junit is not None,
         "--keep-servers": held.keep_servers,
         "--reuse": held.reuse,
@@ -206,6 +213,7 @@ def _evaluate(
         plan,
         out_dir,
         as_json=ending.as_json,
+        json_events=ending.json_events,
         verbose=ending.verbose,
         strict=ending.strict,
         moved=moved,
@@ -236,6 +244,7 @@ def execute(
     out_dir: Path,
     *,
     as_json: bool = False,
+    json_events: bool = False,
     verbose: bool = False,
     strict: bool = False,
     moved: bool = False,
@@ -254,7 +263,6 @@ def execute(
     from serve_eval.cli._red_results import draw_report, find_slices
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError
-    from serve_eval.evaluation.evaluate import evaluate
     from serve_eval.evaluation.storage.reports.report_file import report_text
     from serve_eval.evaluation.storage.run_folder import holds_run, plan_and_owner
     from serve_eval.evaluation.trust import flag_of
@@ -276,7 +284,7 @@ def execute(
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
         report = run_async(
-            evaluate(
+            choose_evaluate(json_events)(
                 plan,
                 out_dir,
                 progress=shown,
@@ -301,7 +309,7 @@ def execute(
     save_run_page(report, out_dir, slices)
     if as_json:
         emit(report_text(out_dir))
-    else:
+    elif not json_events:
         draw_report(report, out_dir, slices, verbose=verbose)
     return save_ci_files(
         lambda: describe_report(report, out_dir), report.exit_code, folder=out_dir, junit=junit

@@ -8,7 +8,7 @@ import typer
 
 from serve_eval.cli._options import command
 
-KINDS = ("plan", "suite", "report", "journal")
+KINDS = ("plan", "suite", "report", "journal", "events")
 EXAMPLES = (
     ("Let an editor check plans:", "serve-eval schema plan > plan.schema.json"),
     ("See what a program finds in report.json:", "serve-eval schema report"),
@@ -19,7 +19,7 @@ EXAMPLES = (
 def schema(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(KINDS)}.")],
 ) -> None:
-    """Print the JSON Schema of plans, suites, report.json or the lines of a journal.
+    """Print the JSON Schema of plans, suites, report.json, journals or events.
 
     docs/schemas.md says what is stable, and what an editor needs.
     """
@@ -30,15 +30,17 @@ def schema(
     from serve_eval.evaluation.plan.plan_schema import describe_plan
     from serve_eval.evaluation.storage.json_schemas import describe_journal, describe_report_file
     from serve_eval.plugins.registry import nearest
+    from serve_eval.workflows.events import describe_events
     from serve_eval.workflows.suite.suite_schema import describe_suite
 
-    known = dict(
-        zip(
-            KINDS,
-            (describe_plan, describe_suite, describe_report_file, describe_journal),
-            strict=True,
-        )
+    functions = (
+        describe_plan,
+        describe_suite,
+        describe_report_file,
+        describe_journal,
+        describe_events,
     )
+    known = dict(zip(KINDS, functions, strict=True))
     if kind not in known:
         raise PlanError(f"no schema of {kind!r}.{nearest(kind, KINDS)}")
     emit(f"{json.dumps(known[kind](), indent=1, ensure_ascii=False)}\n")

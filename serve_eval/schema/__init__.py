@@ -53,6 +53,16 @@ from serve_eval.schema.content import (
 from serve_eval.schema.degradation import Degradation, RunningShare
 from serve_eval.schema.endpoint import AnswerFileWriter, Endpoint, LaunchContext
 from serve_eval.schema.engine_counts import EngineCounts, EngineReport, ServerCounts
+from serve_eval.schema.event import (
+    AlarmRaised,
+    EndpointReady,
+    Event,
+    MessageSaid,
+    RunFinished,
+    RunStarted,
+    TaskFinished,
+    TaskProgressed,
+)
 from serve_eval.schema.exchange import (
     Attempt,
     Failure,
@@ -195,6 +205,7 @@ __all__ = [
     "AccuracySpec",
     "Aggregation",
     "Agreement",
+    "AlarmRaised",
     "AnchorComparison",
     "AnswerFileWriter",
     "AnswerSpan",
@@ -231,8 +242,10 @@ __all__ = [
     "DivergencePlaces",
     "EarlyStop",
     "Endpoint",
+    "EndpointReady",
     "EngineCounts",
     "EngineReport",
+    "Event",
     "ExecutionResult",
     "ExitReason",
     "Failure",
@@ -271,6 +284,7 @@ __all__ = [
     "MediaForm",
     "MediaPart",
     "Message",
+    "MessageSaid",
     "Metric",
     "Need",
     "Order",
@@ -304,6 +318,8 @@ __all__ = [
     "Response",
     "ResultMessage",
     "RunError",
+    "RunFinished",
+    "RunStarted",
     "RunningShare",
     "Sample",
     "SamplingParams",
@@ -333,6 +349,8 @@ __all__ = [
     "Sums",
     "Task",
     "TaskAtLoad",
+    "TaskFinished",
+    "TaskProgressed",
     "TaskReport",
     "TaskResult",
     "TextPart",
