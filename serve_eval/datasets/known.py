@@ -137,6 +137,22 @@ KNOWN = {
         rows="900 validation, 30 subjects",
         hub=HubSource(repository="MMMU/MMMU", patterns=("*/validation-*.parquet",)),
     ),
+    "voxpopuli": Source(
+        name="VoxPopuli",
+        folders=("facebook/voxpopuli", "voxpopuli"),
+        homepage="https://huggingface.co/datasets/facebook/voxpopuli",
+        licence="CC0-1.0",
+        rows="1842 English test",
+        hub=HubSource(repository="facebook/voxpopuli", patterns=("en/test-*.parquet",)),
+    ),
+    "covost2": Source(
+        name="CoVoST 2",
+        folders=("fixie-ai/covost2", "covost2"),
+        homepage="https://huggingface.co/datasets/fixie-ai/covost2",
+        licence="CC0-1.0",
+        rows="15531 test from English to German",
+        hub=HubSource(repository="fixie-ai/covost2", patterns=("en_de/test-*.parquet",)),
+    ),
     "mmmu_pro": Source(
         name="MMMU-Pro",
         folders=("MMMU/MMMU_Pro", "MMMU_Pro", "mmmu_pro"),
@@ -152,14 +168,6 @@ KNOWN = {
         licence=_SEE_PAGE,
         rows="300 or more, one line each in annotations.jsonl",
         note="TensorRT-LLM's own selection of Video-MME; write annotations.jsonl for your copy",
-    ),
-    "voxpopuli": Source(
-        name="VoxPopuli",
-        folders=("facebook/voxpopuli", "voxpopuli"),
-        homepage="https://huggingface.co/datasets/facebook/voxpopuli",
-        licence="CC0-1.0",
-        rows="1842 test, English",
-        hub=HubSource(repository="facebook/voxpopuli", patterns=("en/test-*.parquet",)),
     ),
     "aime24": Source(
         name="AIME 2024",

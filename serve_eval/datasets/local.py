@@ -1,7 +1,8 @@
 """Find the folder of a data set below the roots, and read its files with checksums.
 
-A split is one file of rows: JSON lines (also compressed by gzip), a JSON list, CSV with a header,
-or Parquet (with the optional extra), under any of the names that upstream copies use.
+A split is one file of rows: JSON lines (also compressed by gzip), a JSON list, CSV or TSV with a
+header, or Parquet (with the optional extra), under any of the names that upstream copies use. A
+large split may be several files.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from serve_eval.errors import DatasetError, install_hint
 from serve_eval.schema import DataRoots, SourceFile
 
 _SPLIT_NAMES = (
-    *("{split}.jsonl", "{split}.jsonl.gz", "{split}.json", "{split}.csv"),
+    *("{split}.jsonl", "{split}.jsonl.gz", "{split}.json", "{split}.csv", "{split}.tsv"),
     *("{split}.parquet", "{split}-*.parquet"),
 )
 
@@ -175,7 +176,10 @@ def find_split(
 def find_pieces(
     source: Source, folder: Path, split: str, subfolders: Iterable[str] = ("", "main/")
 ) -> list[Path]:
-    """Return the files of one split in their order. Raises DatasetError if there is none."""
+    """Return the files of one split in a data set's folder, in their order.
+
+    Raises DatasetError if there is none.
+    """
     markers = split_markers([split], subfolders)
     for marker in markers:
         if found := sorted(folder.glob(marker)):
@@ -201,17 +205,17 @@ def read_file(path: Path) -> DataFile:
 
 
 def rows(file: DataFile, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows of a JSON-lines, JSON, CSV or Parquet file as dictionaries.
+    """Return the rows of a JSON-lines, JSON, CSV, TSV or Parquet file as dictionaries.
 
     Raises DatasetError with the file and the line.
     """
     if file.path.suffix == ".gz":
         file = DataFile(file.path.with_suffix(""), _unpack(file))
-    read = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}.get(
-        file.path.suffix
-    )
+    read = _READERS.get(file.path.suffix)
     if read is None:
-        raise DatasetError(f"{file.path}: unknown format; use .jsonl, .json, .csv or .parquet")
+        raise DatasetError(
+            f"{file.path}: unknown format; use .jsonl, .json, .csv, .tsv or .parquet"
+        )
     table = read(file)
     if not table:
         raise DatasetError(f"{file.path}: no rows")
@@ -266,6 +270,11 @@ def _csv(file: DataFile) -> list[dict[str, Any]]:
         raise DatasetError(f"{file.path}: {error}") from error
 
 
+def _tsv(file: DataFile) -> list[dict[str, Any]]:
+    lines = io.StringIO(text_of(file), newline="")
+    return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
 def _parquet(file: DataFile) -> list[dict[str, Any]]:
     try:
         from pyarrow import parquet
@@ -282,3 +291,6 @@ def _parquet(file: DataFile) -> list[dict[str, Any]]:
     except pyarrow.ArrowException as error:
         raise DatasetError(f"{file.path}: not a Parquet file: {error}") from error
     return table
+
+
+_READERS = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".tsv": _tsv, ".parquet": _parquet}

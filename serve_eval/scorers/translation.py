@@ -59,7 +59,7 @@ def score_translation(answer: str, reference: str, language: str, tokenizer: str
     """
     translation, in_form = extract_translation(answer, language)
     found = sentence_scorer(tokenizer).sentence_score(translation, [reference])
-    value = min(1.0, found.score / 100.0)
+    value = min(1.0, round(found.score / 100.0, 12))
     counts = (found.sys_len, found.ref_len, *found.counts, *found.totals)
     outcome = Outcome.PARTIAL if value > 0.0 else Outcome.WRONG
     return Score(

@@ -39,6 +39,7 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
         {"system_messages": ["You know capitals."]},
     ],
     "cnn_dailymail": [{"random_seed": 1}],
+    "covost2": [{"lang_pair": "de_en", "num_samples": 12}, {"random_seed": 1}],
     "gpqa": [
         {"subset": "main", "num_samples": 12},
         {"subset": "extended", "num_samples": 12},
@@ -119,6 +120,7 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
     ],
     "tool_calls": [{"kinds": ["regex", "structural_tag"]}, {"random_seed": 1}],
     "videomme": [{"num_frames": 2}, {"frame_format": "jpeg"}, {"send": "video"}],
+    "voxpopuli": [],
     "word_problems": [
         {"num_fewshot": 3},
         {"apply_chat_template": True},

@@ -52,9 +52,11 @@ def write_all(root: Path) -> None:
     write_zero_scrolls(root / "zero_scrolls", 80)
     write_aime(root)
     write_mmmu(root / "mmmu")
+    write_voxpopuli(root / "voxpopuli", 60)
+    write_covost2(root / "covost2/en_de", 1000)
+    write_covost2(root / "covost2/de_en", 12)
     write_mmmu_pro(root / "mmmu_pro")
     write_videomme(root / "videomme", 300)
-    write_voxpopuli(root / "voxpopuli", 120)
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
@@ -336,35 +338,6 @@ def write_videomme(folder: Path, count: int) -> None:
     write_jsonl(folder / "annotations.jsonl", rows)
 
 
-def write_voxpopuli(folder: Path, count: int) -> None:
-    """Write en/test-00000-of-00001.parquet with sounds of a tone."""
-    from pyarrow import Table, parquet
-
-    rng, rows = random.Random("voxpopuli"), []
-    for i in range(count):
-        said = sentence(rng, 8)
-        rows.append(
-            {
-                "audio_id": f"voice-{i:04}",
-                "audio": {"bytes": wav(200 + i), "path": f"voice-{i:04}.wav"},
-                "normalized_text": said.lower().rstrip("."),
-                "raw_text": said,
-                "speaker_id": str(i % 9),
-            }
-        )
-    (folder / "en").mkdir(parents=True)
-    parquet.write_table(Table.from_pylist(rows), folder / "en/test-00000-of-00001.parquet")
-
-
-def wav(samples: int) -> bytes:
-    """Return a sound of silence with this many samples."""
-    content = io.BytesIO()
-    with wave.open(content, "wb") as file:
-        file.setparams((1, 2, 8000, 0, "NONE", "not compressed"))
-        file.writeframes(bytes(2 * samples))
-    return content.getvalue()
-
-
 def png(grey: int) -> bytes:
     """Return an image of one pixel."""
 
@@ -376,6 +349,57 @@ def png(grey: int) -> bytes:
     head = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
     pixel = zlib.compress(bytes([0, grey]), 0)  # stored: every zlib gives the same bytes
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixel) + chunk(b"IEND", b"")
+
+
+def write_voxpopuli(folder: Path, count: int) -> None:
+    """Write en/test-00000-of-00002.parquet and its second half, with utterances of 12 speakers."""
+    from pyarrow import Table, parquet
+
+    rng = random.Random("voxpopuli")
+    rows = [
+        {
+            "audio_id": f"2017-PLENARY-{i}-en",
+            "audio": {"bytes": wav(300 + i), "path": f"{i}.wav"},
+            "raw_text": sentence(rng, 9),
+            "normalized_text": sentence(rng, 9).lower(),
+            "speaker_id": "None" if i % 13 == 12 else str(i % 13),
+        }
+        for i in range(count)
+    ]
+    (folder / "en").mkdir(parents=True)
+    for piece, half in enumerate((rows[: count // 2], rows[count // 2 :])):
+        parquet.write_table(
+            Table.from_pylist(half), folder / f"en/test-0000{piece}-of-00002.parquet"
+        )
+
+
+def write_covost2(folder: Path, count: int) -> None:
+    """Write test-00000-of-00001.parquet, with sentences of 37 speakers."""
+    from pyarrow import Table, parquet
+
+    rng = random.Random("covost2")
+    rows = [
+        {
+            "client_id": f"speaker{i % 37}",
+            "audio": {"bytes": wav(300 + i), "path": f"{i}.wav"},
+            "sentence": sentence(rng, 5),
+            "translation": sentence(rng, 6),
+        }
+        for i in range(count)
+    ]
+    folder.mkdir(parents=True)
+    parquet.write_table(Table.from_pylist(rows), folder / "test-00000-of-00001.parquet")
+
+
+def wav(hertz: int) -> bytes:
+    """Return a hundredth of a second of a saw tooth, at 16 kHz."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(2)
+        sound.setframerate(16000)
+        sound.writeframes(b"".join(struct.pack("<h", i * hertz % 16000 - 8000) for i in range(160)))
+    return file.getvalue()
 
 
 def encrypted_zip(files: Mapping[str, bytes], password: bytes) -> bytes:

@@ -39,6 +39,8 @@ def test_an_endpoint_that_is_always_right_has_full_marks_and_one_that_never_is_n
         assert (task.result.scored, task.result.failed) == (6, 0), task.result
         if task.result.metric.hi is not None:
             assert task.result.value == value, task.result
+        elif task.result.metric.name == "wer":
+            assert task.result.value == 100.0 - value, task.result
         else:  # perplexity of 0.5 and of 3 nats per token
             assert task.result.value == pytest.approx(math.exp(0.5 if accuracy else 3.0)), (
                 task.result

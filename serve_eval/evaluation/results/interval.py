@@ -44,7 +44,12 @@ def interval(table: SampleTable) -> tuple[float, float] | None:
         ends = _jackknife_sums(table, sums)
     else:
         ends = _jackknife(table)
-    return None if ends is None else (metric.scale * ends[0], metric.scale * ends[1])
+    if ends is None:
+        return None
+    low, high = ends
+    low = low if metric.lo is None else max(low, metric.lo)
+    high = high if metric.hi is None else min(high, metric.hi)
+    return metric.scale * low, metric.scale * high
 
 
 def _bound_mean(table: SampleTable, lo: float, hi: float) -> tuple[float, float] | None:

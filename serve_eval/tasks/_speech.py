@@ -1,0 +1,107 @@
+"""Read recorded speech with its texts: the rows of a split, with a part of a turn for each sound.
+
+A split may be several files. They are read twice, one after the other: once to count the rows, and
+once for the rows that are asked, because a file holds up to a gigabyte of sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from serve_eval.datasets import local
+from serve_eval.datasets.media import audio_part
+from serve_eval.datasets.source import Source
+from serve_eval.errors import DatasetError
+from serve_eval.schema import DataRoots, MediaPart, Sample, SourceFile
+
+AUDIO = "audio"
+"""Column of the sound: its bytes, or the name of a file next to the file of the rows."""
+SPEAKER = "speaker"
+"""Key of the metadata of a sample. Empty if the data does not name the speaker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A row with its sound. `number` counts the rows of the split from 0."""
+
+    number: int
+    row: Mapping[str, Any]
+    sound: MediaPart
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speech:
+    """The recordings that are asked, their files, and the number of rows of the split."""
+
+    recordings: Sequence[Recording]
+    files: tuple[SourceFile, ...]
+    total: int
+
+
+def read_speech(
+    source: Source,
+    roots: DataRoots,
+    split: str,
+    places: Sequence[str],
+    choose: Callable[[int], Sequence[int]],
+) -> Speech:
+    """Return the recordings whose numbers `choose` returns for the number of rows, in that order.
+
+    Raises DatasetError for data that is missing or malformed.
+    """
+    folder = local.find_folder(source, roots, local.split_markers([split], places))
+    pieces = local.find_pieces(source, folder, split, places)
+    counts, files = [], []
+    for path in pieces:
+        file = local.read_file(path)
+        counts.append(len(local.rows(file, ())))
+        files.append(file.source)
+    chosen = list(choose(sum(counts)))
+    wanted, found, start = set(chosen), dict[int, Recording](), 0
+    for path, count in zip(pieces, counts, strict=True):
+        here = sorted(wanted.intersection(range(start, start + count)))
+        if here:
+            rows = local.rows(local.read_file(path), ())
+            for number in here:
+                row = rows[number - start]
+                where = f"{path}: row {number - start + 1}"
+                found[number] = Recording(
+                    number=number, row=row, sound=_sound(row.get(AUDIO), where, path), where=where
+                )
+        start += count
+    return Speech(
+        recordings=[found[number] for number in chosen], files=tuple(files), total=sum(counts)
+    )
+
+
+def text_in(row: Mapping[str, Any], columns: Sequence[str], where: str) -> str:
+    """Return the text of the first of these columns that has one. Raises DatasetError if none."""
+    for column in columns:
+        text = row.get(column)
+        if isinstance(text, str) and text.strip():
+            return text
+    raise DatasetError(f"{where} has no text in column {' or '.join(columns)}")
+
+
+def speaker_in(row: Mapping[str, Any], column: str) -> str:
+    """Return the speaker of a row, empty if it is not known. Data sets write "None" for that."""
+    name = str(row.get(column) or "").strip()
+    return "" if name == "None" else name
+
+
+def speaker_of(sample: Sample) -> str:
+    """Return the speaker of a sample."""
+    return sample.metadata[SPEAKER]
+
+
+def _sound(value: object, where: str, path: Path) -> MediaPart:
+    content = value.get("bytes") if isinstance(value, Mapping) else None
+    if isinstance(value, str) and value:
+        return audio_part(path.parent / value, where)
+    if not isinstance(content, bytes):
+        raise DatasetError(f"{where}: the sound is missing")
+    return audio_part(content, where)
