@@ -8,9 +8,6 @@ import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
 
-NOT_BUILT = ("voxpopuli",)
-"""Tasks of the original suite."""
-
 
 def listing(
     kind: str = typer.Argument("all", help="tasks, scorers, launchers, verdicts or all."),
@@ -57,10 +54,6 @@ def listing(
                         f" {clean(str(file))}\n"
                     )
                 emit(f"  and for every task: {', '.join(sorted(OPTIONS))}\n")
-                emit(
-                    "  not implemented, although their references can be imported:"
-                    f" {', '.join(NOT_BUILT)}\n"
-                )
     if broken:
         raise typer.Exit(2)
 

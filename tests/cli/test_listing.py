@@ -16,7 +16,7 @@ def test_the_list_has_every_task_and_says_what_is_not_built(
     assert "\n  cases:NAME: " in told
     assert (
         "not implemented, although their references can be imported:"
-        " voxpopuli, videomme, mixed_modality_*" in told
+        " videomme, mixed_modality_*" in told
     )
 
 

@@ -37,20 +37,21 @@ _REPEAT = re.compile(r"#\d+$")
 def score_response(task: Task, sample: Sample, response: Response) -> Score:
     """Return the score of an answer.
 
-    Without text or tool call, most scorers have nothing to read, and the outcome says why.
+    Without text or tool call, most scorers have nothing to read, and the outcome says why. Where
+    lower is better, no score is known beforehand to be the worst, so that the scorer is asked.
     """
     said = (
         response.prompt_logprobs is not None
         or response.choice_logprobs is not None
         or response.tool_calls
     )
-    if response.text.strip() or said or not task.metric.higher_is_better:
+    if response.text.strip() or said:
         return task.score(sample, response)
     if response.refusal or response.finish_reason == "content_filter":
         outcome = Outcome.REFUSED
     else:
         outcome = Outcome.REASONING_ONLY if response.reasoning else Outcome.EMPTY
-    if task.judges_empty:
+    if task.judges_empty or not task.metric.higher_is_better:
         score = task.score(sample, response)
         nothing = score.outcome in (Outcome.WRONG, Outcome.UNPARSED)
         return msgspec.structs.replace(score, outcome=outcome) if nothing else score
