@@ -7,10 +7,10 @@ applies them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from string import ascii_uppercase
+from collections.abc import Iterable, Iterator, Sequence
 
 from serve_eval.schema import Outcome, Score
+from serve_eval.scorers._mmmu_letters import find_given_letter as find_given_letter
 
 STATED = "stated_letter"
 
@@ -43,27 +43,6 @@ def choice(text: str, target: str, options: Sequence[str]) -> Score:
         answer=letter,
         parts=parts,
     )
-
-
-def find_given_letter(text: str, options: Sequence[str]) -> str | None:
-    """Return the last letter as "(A)", else as a word of its own, else by an option's text.
-
-    The option whose text comes last is used only in answers of more than five words.
-    """
-    for mark in ",.!?;:'":
-        text = text.strip(mark)
-    text = f" {text} "
-    forms: list[tuple[str, Callable[[int], str]]] = [
-        (text, lambda i: f"({ascii_uppercase[i]})"),
-        (text, lambda i: f" {ascii_uppercase[i]} "),
-    ]
-    if len(text.split()) > 5:
-        forms.append((text.lower(), lambda i: options[i].lower()))
-    for searched, form in forms:
-        places = [searched.rfind(form(i)) for i in range(len(options))]
-        if places and max(places) >= 0:
-            return ascii_uppercase[places.index(max(places))]
-    return None
 
 
 def short_answer(text: str, accepted: Iterable[str]) -> Score:

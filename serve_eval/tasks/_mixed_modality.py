@@ -19,6 +19,8 @@ from serve_eval.schema import (
     Hypothesis,
     Message,
     Metric,
+    Need,
+    Outcome,
     Response,
     Sample,
     SamplingParams,
@@ -28,12 +30,15 @@ from serve_eval.schema import (
     TextPart,
 )
 from serve_eval.scorers import word_errors
-from serve_eval.scorers.mixed_media import LAST_LETTER, score_about
+from serve_eval.scorers._mixed_media import LAST_LETTER, find_letter, find_section
 from serve_eval.tasks._mixed_rows import Item, read_items
 from serve_eval.tasks._video_rows import VideoSettings
 
 NAMES = {"image": "one image", "audio": "one audio clip", "video": "one video"}
+NEEDS = {"image": Need.IMAGES, "audio": Need.AUDIO}
 DATA_SETS = {"image": "mmmu", "audio": "voxpopuli", "video": "videomme"}
+MOST_WORD_ERRORS = 50.0
+"""The word error rate of a right transcript is at most this, in percent."""
 WRONG = "¤"
 
 
@@ -88,6 +93,7 @@ def build_task(
         name=name,
         version=1,
         datasets=tuple(DATA_SETS[medium] for medium in media),
+        requires=frozenset(settings.need if m == "video" else NEEDS[m] for m in media),
         reference_file=name,
         metric=Metric(),
         hypothesis=Hypothesis(num_samples=num_samples),
@@ -153,6 +159,25 @@ def request_text(shown: Sequence[str], asked: str, question: str) -> str:
     return (
         f"You are given {listed} in this single request.\n{others}\n"
         f"Answer only the {asked} question below.\n\n{question}\n"
+    )
+
+
+def score_about(medium: str, text: str, target: str) -> Score:
+    """Score 1 if the answer to a question about a medium is right.
+
+    Raises PlanError for a transcript if the optional package for word errors is missing.
+    """
+    said = find_section(medium, text)
+    if medium == "audio":
+        right = 100.0 * word_errors.count_word_errors(said, target).rate <= MOST_WORD_ERRORS
+        answer: str | None = word_errors.normalize_transcript(said)
+    else:
+        answer = find_letter(said, LAST_LETTER[medium])
+        right = answer == target
+    if answer is None:
+        return Score(value=0.0, outcome=Outcome.UNPARSED)
+    return Score(
+        value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=answer
     )
 
 

@@ -10,12 +10,10 @@ from typing import Any
 
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
-from serve_eval.datasets.media import audio_part
-from serve_eval.errors import DatasetError
 from serve_eval.schema import DataRoots, MediaPart, SourceFile
-from serve_eval.scorers.mixed_media import LAST_LETTER, find_letter
-from serve_eval.tasks import mmmu
-from serve_eval.tasks._mmmu_rows import image_of, read_texts
+from serve_eval.scorers._mixed_media import LAST_LETTER, find_letter
+from serve_eval.tasks._mmmu_rows import image_of, read_rows, read_texts
+from serve_eval.tasks._speech import AUDIO, sound_part
 from serve_eval.tasks._video_rows import VideoSettings, read_annotations
 
 SPEECH = KNOWN["voxpopuli"]
@@ -51,7 +49,7 @@ def read_items(
 
 def _read_images(roots: DataRoots, files: list[SourceFile], _: VideoSettings) -> Iterator[Item]:
     """Yield MMMU's validation rows with an image and a letter as answer."""
-    for row, file in mmmu.read_rows(roots):
+    for row, file in read_rows(roots):
         if file.source not in files:
             files.append(file.source)
         name, target = _first_image(row), _read_letter(row["answer"], "image")
@@ -89,20 +87,9 @@ def _read_sounds(roots: DataRoots, files: list[SourceFile], _: VideoSettings) ->
                     TRANSCRIBE,
                     str(said),
                     lambda row=row, name=name, file=file: (  # type: ignore[misc]
-                        _sound(row.get("audio"), f"{file.path}: {name}", file),
+                        sound_part(row.get(AUDIO), f"{file.path}: {name}", file.path),
                     ),
                 )
-
-
-def _sound(value: object, where: str, file: local.DataFile) -> MediaPart:
-    """Return a sound: bytes, as in Parquet, or the name of a file next to the file of the rows."""
-    content = value.get("bytes") if isinstance(value, Mapping) else None
-    path = value.get("path") if isinstance(value, Mapping) else value
-    if isinstance(content, bytes):
-        return audio_part(content, where)
-    if isinstance(path, str):
-        return audio_part(file.path.parent / path, where)
-    raise DatasetError(f"{where}: the sound is missing")
 
 
 def _read_videos(

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Annotated, Any
 
 from serve_eval.datasets import local
+from serve_eval.datasets.known import KNOWN
 from serve_eval.datasets.media import image_part
 from serve_eval.errors import DatasetError
 from serve_eval.plugins.setting import Setting
-from serve_eval.schema import MediaPart, Message, TextPart
+from serve_eval.schema import DataRoots, MediaPart, Message, TextPart
 from serve_eval.scorers._mmmu_answer import PostProcess
+from serve_eval.tasks._mmmu_subjects import SUBJECTS
+
+SOURCE = KNOWN["mmmu"]
+COLUMNS = ("id", "question", "question_type", "options", "answer")
 
 Interleaved = Annotated[
     bool, Setting("Send each image in the place of its mark, not before the text.")
@@ -108,3 +113,19 @@ def image_of(row: Mapping[str, Any], column: str, where: str, file: local.DataFi
     if not isinstance(content, bytes):
         raise DatasetError(f"{where}: the image is missing")
     return image_part(content, where)
+
+
+def read_rows(roots: DataRoots) -> Iterator[tuple[Mapping[str, Any], local.DataFile]]:
+    """Yield the validation rows of all subjects in their order, each with its file."""
+    folder = local.find_folder(
+        SOURCE, roots, local.split_markers(["validation"], places_of(SUBJECTS[0]))
+    )
+    for name in SUBJECTS:
+        file = local.find_split(SOURCE, folder, "validation", places_of(name))
+        for row in local.rows(file, COLUMNS):
+            yield row, file
+
+
+def places_of(name: str) -> tuple[str, str]:
+    """Return the places of a subject's files in MMMU's folder."""
+    return f"{name}/", f"data/{name}/"

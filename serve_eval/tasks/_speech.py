@@ -69,9 +69,8 @@ def read_speech(
             for number in here:
                 row = rows[number - start]
                 where = f"{path}: row {number - start + 1}"
-                found[number] = Recording(
-                    number=number, row=row, sound=_sound(row.get(AUDIO), where, path), where=where
-                )
+                sound = sound_part(row.get(AUDIO), where, path)
+                found[number] = Recording(number=number, row=row, sound=sound, where=where)
         start += count
     return Speech(
         recordings=[found[number] for number in chosen], files=tuple(files), total=sum(counts)
@@ -98,7 +97,8 @@ def speaker_of(sample: Sample) -> str:
     return sample.metadata[SPEAKER]
 
 
-def _sound(value: object, where: str, path: Path) -> MediaPart:
+def sound_part(value: object, where: str, path: Path) -> MediaPart:
+    """Return the sound in a cell of a file of rows. Raises DatasetError if there is none."""
     content = value.get("bytes") if isinstance(value, Mapping) else None
     if isinstance(value, str) and value:
         return audio_part(path.parent / value, where)

@@ -13,7 +13,7 @@ from serve_eval.datasets.known import KNOWN
 from serve_eval.datasets.media import image_part, video_part
 from serve_eval.errors import DatasetError
 from serve_eval.plugins.setting import Setting
-from serve_eval.schema import DataRoots, MediaPart
+from serve_eval.schema import DataRoots, MediaPart, Need
 
 SOURCE = KNOWN["videomme"]
 FILE = "annotations.jsonl"
@@ -44,6 +44,11 @@ class VideoSettings:
             "num_frames": self.num_frames,
             "frame_format": self.frame_format,
         }
+
+    @property
+    def need(self) -> Need:
+        """What the endpoint must take."""
+        return Need.VIDEO if self.send == "video" else Need.IMAGES
 
     def show(self, video: Path) -> tuple[MediaPart, ...]:
         """Return the parts of a turn that show a video.

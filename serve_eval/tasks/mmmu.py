@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from string import ascii_uppercase
 from typing import Annotated, Any
@@ -20,7 +20,6 @@ from typing import Annotated, Any
 import msgspec
 
 from serve_eval.datasets import local
-from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.plugins.setting import Setting
@@ -39,11 +38,14 @@ from serve_eval.schema import (
 from serve_eval.scorers import mmmu
 from serve_eval.scorers._mmmu_answer import PostProcess, apply_post_process
 from serve_eval.tasks._mmmu_rows import (
+    COLUMNS,
+    SOURCE,
     ByPostProcess,
     Interleaved,
     SingleImage,
     images_of,
     name_post_process,
+    places_of,
     question_text,
     read_texts,
     turn,
@@ -52,10 +54,8 @@ from serve_eval.tasks._mmmu_subjects import SUBJECTS as SUBJECTS
 from serve_eval.tasks._options import RandomSeed
 from serve_eval.tasks._order import shuffle
 
-SOURCE = KNOWN["mmmu"]
 ROWS = 30
 """Rows of each subject."""
-COLUMNS = ("id", "question", "question_type", "options", "answer")
 SHORT = "Answer the question using a single word or phrase."
 WRONG = "¤"
 
@@ -95,11 +95,11 @@ def task(
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         folder = local.find_folder(
-            SOURCE, roots, local.split_markers(["validation"], _places(chosen[0]))
+            SOURCE, roots, local.split_markers(["validation"], places_of(chosen[0]))
         )
         files, samples, found = [], [], 0
         for name in chosen:
-            file = local.find_split(SOURCE, folder, "validation", _places(name))
+            file = local.find_split(SOURCE, folder, "validation", places_of(name))
             rows = local.rows(file, COLUMNS)
             here = len(rows) if wanted >= total else min(len(rows), math.ceil(wanted / len(chosen)))
             files.append(file.source)
@@ -140,21 +140,6 @@ def task(
         breakdown=_breakdown,
         scoring="inline",
     )
-
-
-def read_rows(roots: DataRoots) -> Iterator[tuple[Mapping[str, Any], local.DataFile]]:
-    """Yield the validation rows of all subjects in their order, each with its file."""
-    folder = local.find_folder(
-        SOURCE, roots, local.split_markers(["validation"], _places(SUBJECTS[0]))
-    )
-    for name in SUBJECTS:
-        file = local.find_split(SOURCE, folder, "validation", _places(name))
-        for row in local.rows(file, COLUMNS):
-            yield row, file
-
-
-def _places(name: str) -> tuple[str, str]:
-    return f"{name}/", f"data/{name}/"
 
 
 def _sample(

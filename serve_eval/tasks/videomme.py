@@ -87,6 +87,7 @@ def task(
         name="videomme",
         version=1,
         datasets=("videomme",),
+        requires=frozenset({settings.need}),
         reference_file="videomme",
         metric=Metric(),
         hypothesis=Hypothesis(num_samples=num_samples),

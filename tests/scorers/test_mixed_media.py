@@ -5,7 +5,8 @@ import time
 import pytest
 
 from serve_eval.schema import Outcome
-from serve_eval.scorers.mixed_media import find_letter, find_section, score_about
+from serve_eval.scorers._mixed_media import find_letter, find_section
+from serve_eval.tasks._mixed_modality import score_about
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def _write(folder: Path, count: int) -> None:
         {"audio_id": f"s{i}", "raw_text": f"So {i} it is", "audio": "1.wav"} for i in range(count)
     ]
     write_jsonl(folder / "voxpopuli/en/test.jsonl", sounds)
-    (folder / "voxpopuli/en/1.wav").write_bytes(wav(80))
+    (folder / "voxpopuli/en/1.wav").write_bytes(wav(440))
     videos = [
         {
             "sample_id": f"v{i}",
