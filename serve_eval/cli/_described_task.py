@@ -76,9 +76,17 @@ def _list_data(task: Task) -> list[str]:
         line
         for name in task.datasets
         for line in _format_fact(
-            "data", f"{KNOWN[name].name}: {KNOWN[name].rows}", f"serve-eval datasets fetch {name}"
+            "data", f"{KNOWN[name].name}: {KNOWN[name].rows}", _say_source(name)
         )
     ]
+
+
+def _say_source(name: str) -> str:
+    """Return the command that fetches a data set, or where to get it by hand."""
+    source = KNOWN[name]
+    if source.urls or source.hub:
+        return f"serve-eval datasets fetch {name}"
+    return f"by hand, from {source.homepage}"
 
 
 def _list_needs(task: Task) -> Iterable[str]:

@@ -149,7 +149,7 @@ def test_a_missing_answer_decides_nothing() -> None:
 def test_chance_and_the_limits_are_told_apart() -> None:
     by_chance = _judge(_scores(36, 50), _scores(33, 50))
     [warning] = by_chance.warnings
-    assert "the paired test does not show a drop (p 0.062)" in warning
+    assert "the paired test of all questions does not show a drop (p 0.062)" in warning
     assert not _judge(_scores(36, 50), _scores(28, 50)).warnings
     small = _judge(_scores(600, 1000), _scores(560, 1000))
     assert small.outcome is VerdictOutcome.PASS

@@ -2,7 +2,7 @@
 
 TensorRT-LLM's suite fails its mixed-modality tests if questions among other media lose more than
 MOST_DROP points against the same questions alone, or more than MOST_GROUP_DROP points in one group.
-These limits know nothing of chance: McNemar's test of the same pairs is reported beside them.
+These limits know nothing of chance: McNemar's test of the same pairs is reported too.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def judge(
         outcome = VerdictOutcome.FAIL
         if told.p is not None and told.p > alpha:
             warnings.append(
-                f"the limits fail {other}, but the paired test does not show a drop (p"
-                f" {told.p:.3f}): ask more questions"
+                f"the limits fail {other}, but the paired test of all questions does not show a"
+                f" drop (p {told.p:.3f}): ask more of them"
             )
     elif maybe or pairs.missing_share > max_missing:
         outcome = VerdictOutcome.INCONCLUSIVE
