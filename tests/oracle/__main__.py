@@ -17,6 +17,7 @@ PARTS: tuple[str, ...] = (
     "longbench",
     "json_schemas",
     "rouge",
+    "speech",
     "humaneval",
     "lm_eval_tasks",
     "gsm8k",

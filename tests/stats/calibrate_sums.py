@@ -25,7 +25,7 @@ from tests.stats.calibrate_paired import interval
 if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray
 
-REPLICATES = 2000
+REPLICATES = 1000
 ALPHA = 0.05
 MARGIN = 0.0271
 """Margin of the suite's test of 1842 utterances, as edits per word."""
