@@ -131,11 +131,10 @@ def _by_paired_tests() -> Compared:
     assert sums is not None
     for corpus in range(5):
         pairs = make_pairs(random.Random(corpus), 400)
-        worse = [
-            " ".join(w for w in one.split() if rng.random() > 0.004 * (corpus % 5))
-            for one, _ in pairs
+        sides = [
+            [" ".join(w for w in one.split() if rng.random() > lost) for one, _ in pairs]
+            for lost in (0.05, 0.05 + 0.002 * corpus)
         ]
-        sides = [[one for one, _ in pairs], worse]
         test = PairedTest(
             [("before", sides[0]), ("after", sides[1])],
             {"BLEU": BLEU(references=[[other for _, other in pairs]])},

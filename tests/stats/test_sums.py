@@ -7,9 +7,10 @@ import numpy
 import pytest
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.scorers.translation import corpus_bleu
 from serve_eval.stats.bounds import BoundsMethod, bounds
 from serve_eval.stats.drop import drop_test
-from serve_eval.stats.judgement import judge
+from serve_eval.stats.judgement import Reason, judge
 from serve_eval.stats.sums import mean_gradient, pair_sums
 
 WORDS = [10.0, 20.0, 5.0, 15.0, 0.0]
@@ -144,6 +145,49 @@ def test_a_missing_answer_counts_as_free_of_errors_and_as_the_longest_one() -> N
     assert pairs.best[99] == pytest.approx(0.0)
     assert pairs.worst[99] == pytest.approx(-128.0 / 10.0)
     assert judge(pairs, margin=0.05).test.p_range != (1.0, 1.0)
+
+
+def test_nine_speakers_are_too_few_for_a_conclusion() -> None:
+    words, before = numpy.full(90, 10.0), numpy.zeros(90)
+    after = numpy.ones(90)
+    for speakers, reasons in ((9, (Reason.FEW_CLUSTERS,)), (10, ())):
+        pairs = pair_sums(
+            [[before, words]],
+            [[after, words]],
+            _rate,
+            higher_is_better=False,
+            groups=[f"s{i % speakers}" for i in range(90)],
+        )
+        assert judge(pairs, margin=0.05).reasons == reasons
+
+
+def test_p_of_bleu_is_near_that_of_computing_bleu_for_every_exchange() -> None:
+    random = numpy.random.default_rng(3)
+    n, found = 12, []
+    for _ in range(3):
+        sides = []
+        for less in (0.0, 0.12):
+            lengths = random.integers(8, 20, n)
+            hits = [random.random(length) < 0.75 - less for length in lengths]
+            runs = [
+                [sum(hit[k : k + size].all() for k in range(len(hit) - size + 1)) for hit in hits]
+                for size in (1, 2, 3, 4)
+            ]
+            possible = [lengths - size for size in range(4)]
+            sides.append(numpy.array([lengths, numpy.full(n, 14), *runs, *possible], dtype=float))
+        before, after = sides
+        total = (before + after).sum(axis=1)
+        swapped = numpy.array(list(itertools.product((0.0, 1.0), repeat=n)))
+        ones = before.sum(axis=1) + swapped @ (after - before).T
+        drops = [corpus_bleu((total - one).tolist()) - corpus_bleu(one.tolist()) for one in ones]
+        below = sum(drop < drops[0] - 1e-12 for drop in drops)
+        ties = sum(abs(drop - drops[0]) <= 1e-12 for drop in drops)
+        pairs = pair_sums([before], [after], corpus_bleu, higher_is_better=True)
+        told = drop_test(pairs)
+        assert told.mean == pytest.approx(drops[0], rel=0.02)
+        assert told.p is not None
+        found.append(told.p - (below + ties / 2.0) / len(drops))
+    assert max(map(abs, found)) < 0.05
 
 
 def test_sides_that_do_not_fit_are_refused() -> None:

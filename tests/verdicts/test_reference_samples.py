@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,22 @@ def test_other_scores_come_back_to_sixteen_bits(
     path = tmp_path_factory.mktemp("s") / "f.json"
     found = read(path, write(path, _scores([*run, 0.5], lo=-3.0, hi=5.0)))
     assert list(found.runs[0]) == pytest.approx([*run, 0.5], abs=8.0 / LEVELS)
+
+
+def test_sums_come_back_exactly_and_scores_without_them_have_no_field(tmp_path: Path) -> None:
+    parts = {"nats": [array("d", [0.1, 1e300]), array("d", [3.0, -0.0])]}
+    scores = replace(_scores([0.5, 0.25], [1.0, 0.0]), parts=parts)
+    path = tmp_path / "f.json"
+    assert read(path, write(path, scores)).parts == parts
+    write(path, _scores([0.5, 0.25]))
+    assert "parts" not in json.loads(path.read_text())
+
+
+def test_sums_that_are_cut_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f.json"
+    write(path, replace(_scores([0.5, 0.25]), parts={"nats": [array("d", [0.1])]}))
+    with pytest.raises(ReferenceFileError, match="unpack requires"):
+        read(path, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def test_mmlu_with_three_runs_is_small(tmp_path: Path) -> None:
