@@ -13,6 +13,7 @@ from aiohttp import web
 
 from launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.client.client import Client
+from serve_eval.datasets import small_media
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities import (
     CONTEXT,
@@ -65,6 +66,9 @@ PICTURE = (
         role="user", content=(ImagePart(image_url=ImageUrl(url="data:image/png;base64,AA==")),)
     ),
 )
+SOUND = (Message(role="user", content=(small_media.number(),)),)
+SOUND_BY_URL = (Message(role="user", content=(small_media.number("audio_url"),)),)
+VIDEO = (Message(role="user", content=(small_media.dot(),)),)
 GUIDED = {"response_format": {"type": "json", "schema": {"type": "object"}}}
 OPENAI_GUIDED = {
     "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
@@ -138,6 +142,8 @@ def test_what_works_is_found_out_and_nothing_else_is_asked() -> None:
         ({"no_completions": True}, prepared(), "completions"),
         ({}, prepared(prompt_logprobs=True), "prompt log-probabilities"),
         ({"no_images": True}, prepared(prompt=PICTURE), "images"),
+        ({"no_audio": True}, prepared(prompt=SOUND), "sounds"),
+        ({"no_video": True}, prepared(prompt=VIDEO), "videos"),
         (
             {"no_guided": True},
             prepared(requires=frozenset({Need.GUIDED_DECODING}), extra=GUIDED),
@@ -174,6 +180,8 @@ def test_what_an_endpoint_lacks_is_named_with_what_would_help(
             "tokens per step",
         ),
         ({}, prepared(prompt=PICTURE), "images"),
+        ({}, prepared(prompt=SOUND), "sounds"),
+        ({}, prepared(prompt=VIDEO), "videos"),
         ({}, prepared(prompt=CHAT, requires=frozenset({Need.TOOLS})), "tool calls"),
         ({}, prepared(requires=frozenset({Need.GUIDED_DECODING}), extra=GUIDED), "guided decoding"),
         (
@@ -229,9 +237,29 @@ def _everywhere(responder: Responder) -> ScriptedServer:
     return ScriptedServer(responder, paths=EVERY_PATH)
 
 
-def test_a_server_that_drops_images_in_silence_is_caught_by_its_token_count() -> None:
-    _, lacking, _ = _probe(_everywhere(FOUR), prepared(prompt=PICTURE))
-    assert lacking["t"].seen == "the image was ignored: 9 tokens with it, 9 without"
+@pytest.mark.parametrize(
+    ("prompt", "kind"), [(PICTURE, "image"), (SOUND, "sound"), (VIDEO, "video")]
+)
+def test_a_server_that_drops_media_in_silence_is_caught_by_its_token_count(
+    prompt: Prompt, kind: str
+) -> None:
+    _, lacking, _ = _probe(_everywhere(FOUR), prepared(prompt=prompt))
+    assert lacking["t"].seen == f"the {kind} was ignored: 9 tokens with it, 9 without"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "form"), [(SOUND, "input_audio"), (SOUND_BY_URL, "audio_url"), (VIDEO, "video_url")]
+)
+def test_a_medium_is_tried_in_the_form_that_the_task_sends(prompt: Prompt, form: str) -> None:
+    server = _everywhere(FOUR)
+    _probe(server, prepared(prompt=prompt))
+    assert server.asked[-1].body["messages"][0]["content"][0]["type"] == form
+
+
+def test_a_sample_other_than_the_first_can_need_media() -> None:
+    p = prepared(prompt=CHAT)
+    samples = [Sample(id=str(n), prompt=one, target="") for n, one in enumerate((CHAT, VIDEO))]
+    assert replace(p, dataset=replace(p.dataset, samples=samples)).needs == {Need.CHAT, Need.VIDEO}
 
 
 def test_a_server_that_counts_no_tokens_is_asked_all_the_same() -> None:
