@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from serve_eval.errors import PlanError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.storage.records.prompts import read_prompts
 from serve_eval.schema import Connection, MediaFile, Plan, Report, Spec, VerdictOutcome
+from serve_eval.workflows.capsule.capsule import capsules
 
 FOLDER = Path(small_media.__file__).parent
 CASES = """heard:
@@ -90,3 +93,15 @@ def test_a_file_that_is_missing_is_named_before_anything_is_asked(
     with pytest.raises(PlanError, match=r"dot\.mp4: No such file"):
         _run(plan, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_capsule_holds_the_bytes_that_were_sent(plan: Plan, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    _run(plan, out)
+    [name] = [one.id for one in read_prompts(out, "cases:heard") if one.id.startswith("moves")]
+    [folder] = capsules(out, [name], tmp_path / "capsules", environ={})
+    body = json.loads((folder / "body.json").read_text())
+    sound, video, _ = body["messages"][0]["content"]
+    dot = base64.b64encode((FOLDER / "dot.mp4").read_bytes()).decode()
+    assert video == {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{dot}"}}
+    assert (sound["type"], sound["input_audio"]["format"]) == ("input_audio", "wav")
