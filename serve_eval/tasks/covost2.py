@@ -23,6 +23,7 @@ from serve_eval.schema import (
     Hypothesis,
     Message,
     Metric,
+    Need,
     Response,
     Sample,
     SamplingParams,
@@ -127,6 +128,7 @@ def task(
         hypothesis=Hypothesis(num_samples=num_samples),
         sampling=SamplingParams(max_tokens=MAX_TOKENS),
         chat=True,
+        requires=frozenset({Need.AUDIO}),
         protocol={
             "lang_pair": lang_pair,
             "prompt": prompt,
@@ -140,7 +142,7 @@ def task(
             f"{language}: {WRONG}",
         ),
         aggregation=of_sums(
-            "BLEU of all sentences",
+            "corpus BLEU",
             Sums(
                 parts=translation.COUNTS,
                 value=translation.corpus_bleu,

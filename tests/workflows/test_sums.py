@@ -119,7 +119,9 @@ def test_a_registered_reference_keeps_the_sums_of_each_utterance(
     assert task.verdict.paired is not None
     assert task.verdict.paired.difference == pytest.approx(_rate(runs / "a") - _rate(runs / "b"))
     assert task.verdict.outcome is VerdictOutcome.FAIL
-    assert any("no early stop: the value is the word errors" in w for w in task.verdict.warnings)
+    assert any(
+        "no early stop: the value is the word error rate" in w for w in task.verdict.warnings
+    )
     some = replace(judged, early_stop=None, limit=20)
     (part,) = _run(some, tmp_path / "part", 0.9).tasks
     assert part.verdict.reference == pytest.approx(_rate(tmp_path / "part"))
