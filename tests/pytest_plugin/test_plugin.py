@@ -80,6 +80,7 @@ def test_waived(n): assert n == 1
     ]
 
 
+@pytest.mark.slow
 def test_a_wrong_waiver_is_a_wrong_use_of_pytest(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text("def test_a(): pass")
     (tmp_path / "waives.txt").write_text("test_a.py::test_a SKIPPED\n")
@@ -145,13 +146,15 @@ class TestMany(AccuracyTests):
         assert self.evaluate("word_problems", concurrency=n).tasks[0].result.failed == 0
 """
     )
+    (tmp_path / "test_page.py").write_text(_find_block(PAGE, "import pytest\n"))
     done = run_pytest(tmp_path, "-n", "2", "--serve-eval-output", "runs", "-W", "error")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 passed" in done.stdout
-    told = [file.read_text() for file in (tmp_path / "runs").rglob("report.json")]
+    assert "7 passed, 1 skipped" in done.stdout
+    many = tmp_path / "runs/test_many.py"
+    told = [file.read_text() for file in many.rglob("report.json")]
     assert len(told) == 4
     urls = {re.findall(r'"base_url": ?"([^"]+)"', text)[0] for text in told}
-    assert len(urls) == len(set(_list_pids(tmp_path))) == 2
+    assert len(urls) == len(set(_list_pids(many))) in (1, 2)
     _check_gone([int(pid) for pid in _list_pids(tmp_path)])
 
 
