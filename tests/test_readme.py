@@ -58,7 +58,7 @@ def test_every_flag_that_is_named_exists() -> None:
             ["export"],
             ["drift"],
             *(["cases", name] for name in ("expand", "import-results")),
-            *(["references", name] for name in ("import", "register", "show")),
+            *(["references", name] for name in ("import", "register", "show", "take")),
             ["datasets", "fetch"],
         )
     )

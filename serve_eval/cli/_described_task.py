@@ -99,11 +99,8 @@ def _count_references(task: Task) -> list[str]:
     """Return the number of models with a registered accuracy, and the command that shows them."""
     file = find_shipped_dir() / f"{task.reference_file}.yaml"
     if not file.is_file():
-        return _format_fact(
-            "references",
-            "none registered",
-            "serve-eval references register RUN --references-dir DIR",
-        )
+        take = f"serve-eval references take host:8000 -t {task.name}"
+        return _format_fact("references", "none registered", take)
     count = len(load(file))
     models = f"{count} model{'s' if count > 1 else ''}"
     return _format_fact("references", models, f"serve-eval references show {task.reference_file}")

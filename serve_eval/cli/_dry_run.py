@@ -14,6 +14,7 @@ from serve_eval.cli._launch_preview import preview
 from serve_eval.cli._streams import emit, path_of, say
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.endpoint.launched_path import list_disagreements
+from serve_eval.evaluation.plan.command_line import write_take_command
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
@@ -87,10 +88,13 @@ def show(plan: Plan, *, as_json: bool) -> int:
     )
     if unjudged or all(p.reference is not None for p in prepared):
         return PASS
-    lacking = ", ".join(p.task.name for p in prepared if p.reference is None)
+    lacking = [p for p in prepared if p.reference is None]
+    names = ", ".join(p.task.name for p in lacking)
     say(
-        f"error: the run would be refused: no reference applies to {lacking} (the reason"
-        " is above; --allow-missing-reference runs it without)"
+        f"error: the run would be refused: no reference applies to {names} (the reason"
+        " is above; --allow-missing-reference runs it without)",
+        "To take a reference at an endpoint that you trust:",
+        f"  {write_take_command(plan, [p.spec.name for p in lacking])}",
     )
     return UNDECIDED
 

@@ -88,8 +88,22 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "references": (
         ("Show the models with a reference:", "serve-eval references show gsm8k"),
         (
+            "Take a reference at an endpoint that you trust:",
+            "serve-eval references take host:8000 --runs 3 -t gsm8k --dataset-root DIR",
+        ),
+        (
             "Make finished runs the reference:",
             "serve-eval references register RUN1 RUN2 RUN3 --references-dir DIR",
+        ),
+    ),
+    "references take": (
+        (
+            "Ask all samples of a task three times, and register the mean:",
+            "serve-eval references take host:8000 --runs 3 -t gsm8k --dataset-root DIR",
+        ),
+        (
+            "Take it for a plan, and say where it was measured:",
+            'serve-eval references take PLAN.yaml --hardware "8x H200"',
         ),
     ),
     "references list": (

@@ -135,13 +135,19 @@ def _columns_of_stderr() -> int:
 
 
 def _break(text: str, width: int) -> str:
-    """Return a text whose lines are broken between words, with the next lines indented."""
+    """Return a text whose lines are broken between words, with the next lines indented.
+
+    A line that is a command stays whole, so that it can be copied.
+    """
     if not width:
         return text
     import textwrap
 
     broken = []
     for line in text.split("\n"):
+        if line.lstrip().startswith("serve-eval "):
+            broken.append(line)
+            continue
         margin = " " * (len(line) - len(line.lstrip()))
         broken += textwrap.wrap(
             line,

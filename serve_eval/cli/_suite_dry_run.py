@@ -12,6 +12,7 @@ from serve_eval.cli._launch_preview import lines as launch_lines
 from serve_eval.cli._launch_preview import preview
 from serve_eval.cli._streams import emit, say
 from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.evaluation.plan.command_line import write_take_command
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.file_names import LOGS, SERVERS
 from serve_eval.evaluation.storage.private_files import pretty_json
@@ -109,7 +110,7 @@ def _run(run: SuiteRun, refused: PlanError | None) -> dict[str, Any]:
         }
         for p in prepared
     ]
-    lacking = [p.task.name for p in prepared if p.reference is None]
+    lacking = [p.spec.name for p in prepared if p.reference is None]
     if lacking and not (
         plan.model is None
         or plan.no_reference
@@ -118,7 +119,8 @@ def _run(run: SuiteRun, refused: PlanError | None) -> dict[str, Any]:
     ):
         return {
             **told,
-            "refused": f"no reference applies to {', '.join(lacking)}",
+            "refused": f"no reference applies to {', '.join(lacking)};"
+            f" take one: {write_take_command(plan, lacking)}",
             "exit_code": UNDECIDED,
         }
     return told

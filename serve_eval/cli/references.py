@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
-
-if TYPE_CHECKING:
-    from serve_eval.schema import Reference
-
-OLD_DAYS = 180
-"""Age in days from which a reference gets a warning."""
+from serve_eval.cli._references_take import take
 
 app = typer.Typer(
     help="Show, check, register and import the values that runs are compared with.",
@@ -52,6 +47,7 @@ def show(
     references_dir: _ReferencesDir = None,
 ) -> None:
     """Show the entries of a reference file, in the order in which they are tried."""
+    from serve_eval.cli._references_text import describe_entries, describe_lengths
     from serve_eval.errors import PlanError
     from serve_eval.plugins import registry
     from serve_eval.verdicts import references
@@ -61,7 +57,8 @@ def show(
     if not chosen:
         known = sorted({file.stem for file in files})
         raise PlanError(f"there is no reference file {task!r}.{registry.nearest(task, known)}")
-    lines = _lengths(chosen) if task == references.ACCEPTANCE_LENGTH else _entries(chosen)
+    acceptance = task == references.ACCEPTANCE_LENGTH
+    lines = describe_lengths(chosen) if acceptance else describe_entries(chosen)
     if model is not None and model not in lines:
         raise PlanError(f"{task} has no entry for {model!r}.{registry.nearest(model, lines)}")
     for name in lines if model is None else [model]:
@@ -114,6 +111,7 @@ def register(
 
     The score of every sample is stored with it.
     """
+    from serve_eval.cli._references_text import describe_registered, list_registered_warnings
     from serve_eval.cli._streams import say
     from serve_eval.workflows.references.register import register as register_runs
 
@@ -126,9 +124,11 @@ def register(
         include_path=folders_of(include_path),
     )
     for one in written:
-        number = f"{one.runs} run" + "s" * (one.runs > 1)
-        _say(f"{one.task}: {one.value:.3f}, the mean of {number}, in {one.file}")
-        say(*(f"warning: {one.task}: {warning}" for warning in one.warnings))
+        _say(describe_registered(one))
+        say(*list_registered_warnings(one))
+
+
+app.command("take")(take.function)
 
 
 @app.command("import")
@@ -175,98 +175,6 @@ def import_files(
     hidden = len(report.oddities) - len(shown)
     odd = f"; --verbose lists {hidden} oddities" if hidden else ""
     _say(f"imported {entries} entries ({old} of them old) from {source} into {to}: {files}{odd}")
-
-
-# ------------------------------------------------------------------------------------------------
-# printing
-
-
-def _entries(files: list[Path]) -> dict[str, list[str]]:
-    """Return a line per entry for each model: value, specification, overrides and provenance."""
-    from serve_eval.verdicts import references
-
-    shown = (
-        "num_samples",
-        "threshold",
-        "alpha",
-        "beta",
-        "sigma",
-        "higher_is_better",
-        "date",
-        "protocol",
-        "reference_note",
-    )
-    lines: dict[str, list[str]] = {}
-    for file in files:
-        for model, entries in references.load(file).items():
-            for r in entries:
-                more = [f"{key}={getattr(r, key)}" for key in shown if getattr(r, key) is not None]
-                more += [f"from {r.source}"] if r.source else []
-                more += ["old"] if r.old else []
-                text = f"{r.value:8.3f}  {references.spec_text(r.spec)}"
-                lines.setdefault(model, []).append(f"{text}  ({', '.join(more)})" if more else text)
-                lines[model] += [f"          {line}" for line in _noise(r)]
-    return lines
-
-
-def _noise(found: Reference) -> list[str]:
-    """Return lines on the quality of a reference from runs: values, instability and age."""
-    import datetime
-
-    from serve_eval.stats.instability import instability
-    from serve_eval.verdicts import reference_samples
-    from serve_eval.workflows.references.register import (
-        WANTED_RUNS,
-        differ_as_a_whole,
-        effect_of_runs,
-    )
-
-    if found.runs is None:
-        return []
-    stored = reference_samples.read(Path(found.file).parent / found.runs.samples, found.runs.sha256)
-    told = [
-        f"{len(stored.runs)} runs of {found.runs.n} samples:"
-        f" {', '.join(f'{v:.3f}' for v in found.runs.values)}"
-    ]
-    if len(stored.runs) > 1:
-        noise = instability([list(run) for run in stored.runs])
-        if noise.flip_rate is not None:
-            told[0] += f"; two runs disagree on {noise.flip_rate:.2%} of the prompts"
-        effect = effect_of_runs(stored.runs)
-        if effect is not None:
-            told[0] += f"; Cochran's Q {effect.q:.1f} ({effect.df} df, p {effect.p:.2g})"
-        if (line := differ_as_a_whole(effect)) is not None:
-            told.append(f"warning: {line}")
-    if found.runs.hardware or found.runs.endpoint:
-        where = [
-            found.runs.hardware,
-            found.runs.endpoint and f"endpoint version {found.runs.endpoint}",
-        ]
-        told.append("measured on " + ", ".join(part for part in where if part))
-    if len(stored.runs) < WANTED_RUNS:
-        told.append(
-            f"warning: {WANTED_RUNS} runs are wanted: this reference is as noisy as the"
-            " runs that it judges"
-        )
-    age = datetime.datetime.now(datetime.UTC).date() - datetime.date.fromisoformat(
-        found.date or "1970-01-01"
-    )
-    if age.days > OLD_DAYS:
-        told.append(
-            f"warning: {age.days} days old: register again if the software or the model has changed"
-        )
-    return told
-
-
-def _lengths(files: list[Path]) -> dict[str, list[str]]:
-    """Return the acceptance length of each test."""
-    from serve_eval.verdicts import references
-
-    return {
-        test: [f"reference {length.ref_al:.4f}  least {length.min_al:.4f}"]
-        for file in files
-        for test, length in references.load_acceptance_length(file).items()
-    }
 
 
 def _directories(own: Path | None) -> list[Path]:

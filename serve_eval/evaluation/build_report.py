@@ -14,6 +14,7 @@ from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.controls import judge_controls
 from serve_eval.evaluation.endpoint import engine_counters
 from serve_eval.evaluation.path_proof import apply_path, prove_path
+from serve_eval.evaluation.plan.command_line import write_take_command
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.rerun import describe_archived
 from serve_eval.evaluation.run_session import RunSession
@@ -111,8 +112,8 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
                 f" the reference ({Path(p.reference.file).name}:{p.reference.line}) has no scores"
                 " per sample",
                 hint=(
-                    "Register your own runs: serve-eval references register RUN..."
-                    " --references-dir DIR."
+                    "Take a reference at an endpoint that you trust:\n"
+                    f"  {write_take_command(plan, [p.spec.name])} --reason 'scores per sample'"
                 ),
             )
         needed = rule.min_reference_runs
@@ -126,8 +127,8 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
                 f" but the reference ({Path(p.reference.file).name}:{p.reference.line}) has"
                 f" {len(p.reference.runs.values)}",
                 hint=(
-                    "Register more: serve-eval references register RUN RUN RUN --references-dir DIR"
-                    " --reason '...'."
+                    "Take a reference with more runs:\n"
+                    f"  {write_take_command(plan, [p.spec.name], runs=needed)} --reason '...'"
                 ),
             )
 

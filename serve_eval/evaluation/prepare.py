@@ -19,25 +19,28 @@ from serve_eval.errors import (
     PlanError,
     ReferenceFileError,
     SandboxError,
+    ServeEvalError,
 )
+from serve_eval.evaluation.plan.applicable_reference import (
+    DATASET,
+    ApplicableReference,
+    explain_refusal,
+    find_applicable,
+    reference_directories,
+)
+from serve_eval.evaluation.plan.command_line import write_take_command
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.request_size import check_sizes
 from serve_eval.evaluation.plan.shard import ShardPart, list_places, shard_fingerprint
 from serve_eval.plugins import registry
-from serve_eval.protocol.fingerprint import fingerprint, protocol_differences
-from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task, usual_task
+from serve_eval.protocol.fingerprint import fingerprint
+from serve_eval.protocol.shared import build_task, usual_task
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Plan, Reference, Shard, Spec, Task
 from serve_eval.stats.classic import num_samples_for
 from serve_eval.verdicts import pairing
-from serve_eval.verdicts.references import (
-    explain_missing,
-    find,
-    find_acceptance_length,
-    find_shipped_dir,
-)
+from serve_eval.verdicts.exit_code import worst
+from serve_eval.verdicts.references import find_acceptance_length
 
-DATASET = "dataset"
-"""Name in `allow_mismatch` that accepts data other than the published set."""
 OTHER_DATA = "the data is not the published set"
 """Beginning of the note about such data."""
 _OTHER_DATA_HINT = (
@@ -48,37 +51,99 @@ _NO_ROW_HINT = (
     "Give the --model and the specification of a registered row, or pass your own rows with"
     " --references-dir."
 )
+_NO_VERDICT_HINT = (
+    " To print the value without a verdict: --allow-missing-reference, or for all tasks"
+    " --no-reference. To take a reference at an endpoint that you trust:"
+)
 
 
 def prepare(plan: Plan) -> list[PreparedTask]:
     """Return every task of the plan, ready to be asked.
 
     Raises PlanError, DatasetError, ReferenceFileError, SandboxError, and NotComparableError if a
-    reference is missing or was taken under another protocol, unless the plan allows it.
+    reference is missing or was taken under another protocol, unless the plan allows it. All
+    problems of all tasks are in one error, each with what to do.
     """
     built = _build(plan)
-    unsafe = [task.name for _, task in built if task.unsafe]
-    if unsafe and not plan.allow_code_execution:
-        raise SandboxError(
+    problems, lost = _find_unsafe(plan, [task for _, task in built]), []
+    applicable: list[ApplicableReference] = []
+    for spec, task in built:
+        try:
+            applicable.append(find_applicable(plan, spec, task))
+        except ReferenceFileError as error:
+            lost.append(error)
+            applicable.append(ApplicableReference())
+    problems += _find_unknown_fields(plan, [task for _, task in built], applicable)
+    problems += [*_find_lacking(plan, built, applicable), *lost]
+    prepared = []
+    for (spec, task), reference in zip(built, applicable, strict=True):
+        try:
+            whole = _prepare(plan, spec, task, reference)
+            prepared.append(whole if plan.shard is None else _take_part(plan.shard, whole))
+        except (DatasetError, PlanError) as error:
+            problems.append(error)
+    if problems:
+        raise _join(problems)
+    return prepared
+
+
+def _find_unsafe(plan: Plan, tasks: Sequence[Task]) -> list[ServeEvalError]:
+    """Return an error if tasks run code that the plan does not allow to run."""
+    unsafe = [task.name for task in tasks if task.unsafe]
+    if not unsafe or plan.allow_code_execution:
+        return []
+    return [
+        SandboxError(
             f"{', '.join(unsafe)}: scoring runs code written by the model on this machine, without"
             " any isolation",
             hint="On a machine that you can afford to lose, pass --allow-code-execution.",
         )
-    references = [_reference(plan, task) for _, task in built]
-    _check_mismatches(plan, [task for _, task in built], [found for found, _ in references])
-    prepared, lacking = [], []
-    for (spec, task), (found, why) in zip(built, references, strict=True):
-        try:
-            whole = _prepare(plan, spec, task, found, why)
-            prepared.append(whole if plan.shard is None else _take_part(plan.shard, whole))
-        except DatasetError as error:
-            lacking.append(error)
-    if len(lacking) > 1:
-        said = [f"{error}\n{error.hint}" for error in lacking]
-        raise DatasetError("\n".join(dict.fromkeys(said)))
-    if lacking:
-        raise lacking[0]
-    return prepared
+    ]
+
+
+def _may_lack(plan: Plan) -> bool:
+    """Return True if a task may be asked without a reference."""
+    return plan.no_reference or plan.allow_missing_reference or plan.integration_test
+
+
+def _find_lacking(
+    plan: Plan, built: Sequence[tuple[Spec, Task]], found: Sequence[ApplicableReference]
+) -> list[ServeEvalError]:
+    """Return an error for the tasks without a reference that applies, with what to do."""
+    pairs = zip(built, found, strict=True)
+    lacking = [
+        (spec, task, one)
+        for (spec, task), one in pairs
+        if one.why is not None and task.control_of is None
+    ]
+    if not lacking or _may_lack(plan):
+        return []
+    refused = {one.refused for _, _, one in lacking}
+    hints = [_NO_ROW_HINT] if False in refused else []
+    hints += ["To compare anyway: --allow-mismatch FIELD."] if True in refused else []
+    take = write_take_command(plan, [spec.name for spec, _, _ in lacking])
+    return [
+        NotComparableError(
+            "\n".join(f"{task.name}: {one.why}" for _, task, one in lacking),
+            hint=f"{' '.join(hints)}{_NO_VERDICT_HINT}\n  {take}",
+        )
+    ]
+
+
+def _join(problems: Sequence[ServeEvalError]) -> ServeEvalError:
+    """Return one error for several. Those with the same fix come before it, in one paragraph.
+
+    Its kind is that of the first error whose exit code takes precedence.
+    """
+    if len(problems) == 1:
+        return problems[0]
+    by_hint: dict[str, dict[str, None]] = {}
+    for one in problems:
+        by_hint.setdefault(one.hint, {})[str(one)] = None
+    told = ["\n".join((*texts, *([hint] if hint else []))) for hint, texts in by_hint.items()]
+    code = worst([one.exit_code for one in problems])
+    kind = next(type(one) for one in problems if one.exit_code == code)
+    return kind("\n\n".join(told))
 
 
 def _build(plan: Plan) -> list[tuple[Spec, Task]]:
@@ -98,38 +163,26 @@ def _build(plan: Plan) -> list[tuple[Spec, Task]]:
     return built
 
 
-def _check_mismatches(
-    plan: Plan, tasks: Sequence[Task], references: Sequence[Reference | None]
-) -> None:
-    """Raise PlanError for a field of `allow_mismatch` that is in no task and no reference."""
-    recorded = {name for found in references if found is not None for name in found.protocol or ()}
+def _find_unknown_fields(
+    plan: Plan, tasks: Sequence[Task], applicable: Sequence[ApplicableReference]
+) -> list[PlanError]:
+    """Return an error for fields of `allow_mismatch` that are in no task and no reference."""
+    references = [one.found for one in applicable if one.found is not None]
+    recorded = {name for found in references for name in found.protocol or ()}
     known = sorted({DATASET, *recorded, *(name for task in tasks for name in task.protocol)})
     problems = [
         f"allow_mismatch: unknown protocol field {name!r}.{registry.nearest(name, known)}"
         for name in plan.allow_mismatch
         if name not in known
     ]
-    if problems:
-        raise PlanError(problems)
+    return [PlanError(problems)] if problems else []
 
 
-def _prepare(
-    plan: Plan, spec: Spec, task: Task, found: Reference | None, why: str | None
-) -> PreparedTask:
-    protocol, refused = (
-        (None, None) if found is None else _compare_protocol(plan, spec, task, found)
-    )
-    if refused:
-        found, why = None, refused
-    may_lack = plan.no_reference or plan.allow_missing_reference or plan.integration_test
-    may_lack = may_lack or task.control_of is not None
-    if why is not None and not may_lack:
-        raise NotComparableError(
-            f"{task.name}: {why}",
-            hint=("To compare anyway: --allow-mismatch FIELD." if refused else _NO_ROW_HINT)
-            + " To print the value without a verdict: --allow-missing-reference, or for all tasks"
-            " --no-reference.",
-        )
+def _prepare(plan: Plan, spec: Spec, task: Task, reference: ApplicableReference) -> PreparedTask:
+    """Return a task with its data, and the reference if it applies to them."""
+    found, why, protocol = reference.found, reference.why, reference.protocol
+    if reference.refused:
+        found, protocol = None, None
     hypothesis = _hypothesis(task.hypothesis, found)
     assert hypothesis.num_samples is not None
     test = task.acceptance_length
@@ -141,8 +194,8 @@ def _prepare(
     registered = task.hypothesis.num_samples or (None if found is None else found.num_samples)
     if registered is None:
         hypothesis = replace(hypothesis, num_samples=len(full.samples))
-    if found is not None and (deviation := _explain_refusal(plan, task, full, found)):
-        if not may_lack:
+    if found is not None and (deviation := explain_refusal(plan, task, full, found)):
+        if not _may_lack(plan):
             raise DatasetError(deviation, hint=_OTHER_DATA_HINT)
         found, why, protocol = None, deviation, None
     if plan.no_reference and found is not None:
@@ -178,83 +231,6 @@ def _prepare(
     )
 
 
-def reference_directories(plan: Plan) -> list[Path]:
-    """Return the folders of references: the user's first, then the shipped ones."""
-    own = [Path(plan.references_dir)] if plan.references_dir else []
-    return [*own, find_shipped_dir()]
-
-
-def _reference(plan: Plan, task: Task) -> tuple[Reference | None, str | None]:
-    """Return the reference, or the reason why it is missing."""
-    if task.control_of is not None:
-        return None, f"a control: it is judged if {task.control_of} is in the same run"
-    model = plan.reference_model or plan.model
-    if model is None:
-        return None, "the model is not known yet"
-    directories = reference_directories(plan)
-    found = find(task.reference_file, model, plan.accuracy_spec, directories)
-    if found is not None:
-        if found.metric not in (task.metric.name, "accuracy"):
-            place = f"{found.file}:{found.line}: {model}"
-            raise ReferenceFileError(
-                f"{place}: the value is a {found.metric}; {task.name} gives {task.metric.name}"
-            )
-        return found, None
-    return None, explain_missing(task.reference_file, model, plan.accuracy_spec, directories)
-
-
-def _compare_protocol(
-    plan: Plan, spec: Spec, task: Task, found: Reference
-) -> tuple[str, str | None]:
-    """Return the report's text about the reference's protocol, and the reason for refusing it.
-
-    The reason is None if the reference may be used.
-    """
-    if found.protocol is not None:
-        other: Any = found.protocol
-        known = "recorded with the reference"
-    else:
-        other, known = _assume_protocol(spec, task, found)
-    unset = {name: None for name in (*ONLY_IF_SET, *OWN_ONLY_IF_SET) if name in task.protocol}
-    differing = protocol_differences(task.protocol, {**unset, **other})
-    refused = [name for name in differing if name not in plan.allow_mismatch]
-    if refused:
-        details = "; ".join(
-            f"{name} is {task.protocol.get(name)!r} here and {other.get(name)!r} with the reference"
-            for name in refused
-        )
-        return known, f"the protocol differs from the reference's, which is {known}: {details}"
-    return known + (f", mismatch allowed: {', '.join(differing)}" if differing else ""), None
-
-
-def _assume_protocol(spec: Spec, task: Task, found: Reference) -> tuple[Any, str]:
-    """Return the assumed protocol of a reference that records none, and the report's text about it.
-
-    It is the task's own protocol. For a shipped row with the suite followed exactly, it is the
-    suite's, which renders a chat itself. The first imports of BioChatter's results recorded none;
-    all are scored as BioChatter scores.
-    """
-    from serve_eval.cases import biochatter  # Rarely needed: most references record a protocol.
-
-    usual = usual_task(spec)
-    if (found.source or "").startswith(biochatter.RESULTS):
-        return {**usual.protocol, biochatter.AS_BIOCHATTER: True}, "assumed (as BioChatter scores)"
-    if not _is_shipped(found):
-        return usual.protocol, "assumed (task default)"
-    if not task.protocol.get("suite_exact"):
-        exact = usual_task(spec, suite_exact=True).protocol
-        others = sorted({*protocol_differences(usual.protocol, exact)} - {"suite_exact"})
-        hint = f"; suite_exact would change {', '.join(others)}" if others else ""
-        return usual.protocol, f"assumed (task default{hint})"
-    names = ("suite_exact", "tokenizer", "template_date") if usual.chat else ("suite_exact",)
-    options = {name: spec.options[name] for name in names if name in spec.options}
-    return usual_task(spec, **options).protocol, "assumed (as in the suite)"
-
-
-def _is_shipped(found: Reference) -> bool:
-    return Path(found.file).parent == find_shipped_dir()
-
-
 def _hypothesis(base: Hypothesis, found: Reference | None) -> Hypothesis:
     """Return the task's parameters with the reference's overrides.
 
@@ -286,17 +262,6 @@ def check_ids(task: Task, dataset: Dataset) -> None:
         dataset.samples
     ):
         raise DatasetError(f"{task.name}: two samples have the same id")
-
-
-def _explain_refusal(plan: Plan, task: Task, dataset: Dataset, found: Reference) -> str | None:
-    """Return why a shipped reference must not judge this data, or None if it may."""
-    if not _is_shipped(found) or dataset.deviation is None or DATASET in plan.allow_mismatch:
-        return None
-    files = ", ".join(file.path for file in dataset.files[:4])
-    return (
-        f"{task.name}: the data is incomplete or not the published set: {dataset.deviation}. It was"
-        f" read from {files}{', ...' if len(dataset.files) > 4 else ''}"
-    )
 
 
 def _subset(

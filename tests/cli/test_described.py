@@ -123,8 +123,7 @@ def test_the_facts_of_a_task_are_its_own(capfd: pytest.CaptureFixture[str]) -> N
         "; no answer, only log-probabilities\n",
         "  needs       an endpoint with prompt log-probabilities\n",
         "  value       perplexity: mean of the samples, lower is better\n",
-        "  references  none registered\n              serve-eval references register RUN"
-        " --references-dir DIR\n",
+        "  references  none registered\n              serve-eval references take host:8000",
     ):
         assert text in told
     listing("tasks", "lm_eval")

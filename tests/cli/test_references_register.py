@@ -99,7 +99,7 @@ def test_a_rule_that_needs_pairs_says_so_before_anything_is_sent(
     done = serve_eval(*flags, "--verdict", "paired")
     assert done.returncode == 3
     assert "no scores per sample" in done.stderr
-    assert "references register" in done.stderr
+    assert "references take" in done.stderr
     assert not (tmp_path / "out").exists()
     bad = serve_eval(*flags, "--verdict", "paired", "--margin", "-1")
     assert (bad.returncode, "margin: must be above 0" in bad.stderr) == (2, True), bad.stderr

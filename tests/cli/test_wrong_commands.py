@@ -64,5 +64,5 @@ def test_the_message_names_the_cause_and_the_fix(
     assert wrong.cause.format(**addresses) in told
     assert wrong.fix.format(**addresses) in told
     assert INTERNAL.search(done.stderr) is None
-    long = [line for line in done.stderr.splitlines() if len(line) > 80 and " " in line.strip()]
-    assert long == []
+    lines = [line for line in map(str.strip, done.stderr.splitlines()) if len(line) > 80]
+    assert [one for one in lines if " " in one and not one.startswith("serve-eval ")] == []

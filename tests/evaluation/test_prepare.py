@@ -55,6 +55,35 @@ def test_every_data_set_that_is_missing_is_named_with_what_to_do(
     assert said.count("serve-eval datasets fetch") == 3
 
 
+def test_all_problems_of_all_tasks_are_in_one_error_each_with_what_to_do(
+    plan: Plan, tmp_path: Path
+) -> None:
+    """No task has a reference, two have no data, and none has the field that may differ."""
+    wrong = replace(
+        plan,
+        model="m",
+        tasks=tuple(Spec(name=name) for name in ("gsm8k", "mmlu", "passkey_short")),
+        dataset_roots=(str(tmp_path),),
+        allow_mismatch=("temprature",),
+    )
+    with pytest.raises(PlanError) as caught:
+        prepare(wrong)
+    paragraphs = str(caught.value).split("\n\n")
+    for problem, fix in (
+        ("gsm8k: gsm8k.yaml has no model 'm'", "references take"),
+        ("passkey_short: there is no reference file", "-t gsm8k,mmlu,passkey_short"),
+        ("allow_mismatch: unknown protocol field 'temprature'", "Did you mean 'temperature'"),
+        ("the data set GSM8K was not found", "serve-eval datasets fetch gsm8k"),
+        ("the data set MMLU was not found", "serve-eval datasets fetch mmlu"),
+    ):
+        [found] = [one for one in paragraphs if problem in one]
+        assert fix in found
+    assert caught.value.exit_code == 2
+    with pytest.raises(NotComparableError) as alone:
+        prepare(replace(plan, model="m"))
+    assert alone.value.exit_code == 3
+
+
 def test_a_users_own_row_comes_before_the_shipped_one(plan: Plan, tmp_path: Path) -> None:
     (prepared,) = prepare(_own(tmp_path, plan, "accuracy: 11"))
     assert prepared.reference is not None

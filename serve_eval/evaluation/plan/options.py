@@ -145,8 +145,8 @@ class ProtocolOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgedOptions:
-    """Choose the reference and the verdict rule."""
+class ReferenceKeyOptions:
+    """Choose the reference."""
 
     title: ClassVar[str] = "Verdict"
     reference_model: ReferenceModel = None
@@ -191,6 +191,13 @@ class JudgedOptions:
         ),
     ] = None
     references_dir: ReferencesDir = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedOptions(ReferenceKeyOptions):
+    """Choose the reference and the verdict rule."""
+
+    title: ClassVar[str] = "Verdict"
     no_reference: NoReference = None
     allow_missing_reference: Annotated[
         bool | None, Setting("Print the value without a verdict if no reference applies.")

@@ -78,6 +78,9 @@ BISECTION_PLAN, BISECTION, BISECTION_RUNS = "bisect.json", "bisection.json", "ru
 BISECTION_REFERENCES = "good_scores"
 """The folder in a bisection with the scores of the good configuration."""
 
+TAKEN_PLAN = "references.json"
+"""The plan of the runs that `references take` registers."""
+
 SERVERS = "servers"
 """The folder in a comparison, check or suite for the logs of servers that several runs share."""
 

@@ -12,6 +12,7 @@ from serve_eval.evaluation.storage.file_names import (
     LOAD_PLAN,
     PLAN_FILE,
     SUITE_FILE,
+    TAKEN_PLAN,
 )
 
 ADVICE = "Name the folder that serve-eval run -o wrote, such as outputs/RUN."
@@ -21,6 +22,7 @@ STORIES = {
     INVARIANTS_PLAN: ("invariants", "one of its passes"),
     LOAD_PLAN: ("load", "one of its loads"),
     BISECTION_PLAN: ("a bisection", "runs/NAME"),
+    TAKEN_PLAN: ("a reference", "run_1"),
 }
 """The file that marks the folder of another command, what such a folder is, and where its runs
 are."""

@@ -6,9 +6,12 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from serve_eval.evaluation.plan.command_line import write_take_command
 from serve_eval.evaluation.storage.file_names import PAGE_FILE
 from serve_eval.report.terminal import RED, diagnose_command
 from serve_eval.schema import Report, TaskReport, VerdictOutcome
+
+_LACKING = VerdictOutcome.NO_REFERENCE
 
 
 def next_steps(report: Report, out_dir: Path) -> Iterator[str]:
@@ -24,14 +27,20 @@ def next_steps(report: Report, out_dir: Path) -> Iterator[str]:
         assert shown.example is not None
         several = f" --task {shlex.quote(shown.result.task)}" if len(report.tasks) > 1 else ""
         yield f"serve-eval show {folder} {shlex.quote(shown.example.id)}{several}"
-    if VerdictOutcome.NO_REFERENCE in outcomes:
-        yield f"serve-eval references register {folder} --references-dir refs"
+    if _LACKING in outcomes:
+        yield write_take_command(report.plan, list_unreferenced(report))
     if (out_dir / PAGE_FILE).exists():
         yield f"open {shlex.quote(str(out_dir / PAGE_FILE))}"
+
+
+def list_unreferenced(report: Report) -> list[str]:
+    """Return the tasks of a plan that had no reference."""
+    pairs = zip(report.plan.tasks, report.tasks, strict=True)
+    return [spec.name for spec, task in pairs if task.verdict.outcome is _LACKING]
 
 
 def _has_example(task: TaskReport) -> bool:
     return task.example is not None and task.verdict.outcome in (
         VerdictOutcome.FAIL,
-        VerdictOutcome.NO_REFERENCE,
+        _LACKING,
     )

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from serve_eval.evaluation.prepare import DATASET, OTHER_DATA
+from serve_eval.evaluation.plan.applicable_reference import DATASET
+from serve_eval.evaluation.prepare import OTHER_DATA
 from serve_eval.schema import VerdictOutcome
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding

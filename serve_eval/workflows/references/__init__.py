@@ -5,6 +5,7 @@ __all__ = [
     "import_biochatter",
     "import_trtllm",
     "register",
+    "take",
     "trtllm_oddities",
     "trtllm_rows",
     "yaml_edit",

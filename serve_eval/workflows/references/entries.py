@@ -20,16 +20,36 @@ def write_entry(
 
     Everything else in the file stays as it is, including comments and order.
     """
+    text = _edit(file, model, spec, entry, reason)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_name(file.name + ".partial")
+        partial.write_bytes(text.encode())
+        partial.replace(file)
+    except OSError as error:
+        raise ReferenceFileError(f"{file}: cannot be written: {error.strerror}") from error
+
+
+def check_entry(file: Path, model: str, spec: AccuracySpec, reason: str | None) -> None:
+    """Raise ReferenceFileError if `write_entry` would refuse an entry of this specification."""
+    given = {
+        key: value
+        for key in references.SPEC_KEYS
+        if (value := getattr(spec, key)) not in (None, "auto")
+    }
+    _edit(file, model, given, {**given, "accuracy": 0.0}, reason)
+
+
+def _edit(
+    file: Path, model: str, spec: Mapping[str, Any], entry: dict[str, Any], reason: str | None
+) -> str:
+    """Return the text of a file with an entry added or replaced."""
     text = "{}\n"
     if file.exists():
         text = yaml_source.read_text(file, ReferenceFileError)
         references.parse(text, str(file))  # A file with a mistake is not changed.
     entries = yaml_source.parse(text, str(file), ReferenceFileError).value.get(model, [])
-    same = [
-        i
-        for i, old in enumerate(entries)
-        if {k: old[k] for k in references.SPEC_KEYS if _set(old, k)} == spec
-    ]
+    same = [i for i, old in enumerate(entries) if _list_spec(old) == spec]
     if same and not reason:
         raise build_taken_error(file, model, AccuracySpec(**spec))
     if same:
@@ -40,13 +60,7 @@ def write_entry(
     else:
         text = yaml_edit.append_entry(text, str(file), model, entry, ReferenceFileError)
     references.parse(text, str(file))  # The new text must be readable.
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(file.name + ".partial")
-        partial.write_bytes(text.encode())
-        partial.replace(file)
-    except OSError as error:
-        raise ReferenceFileError(f"{file}: cannot be written: {error.strerror}") from error
+    return text
 
 
 def build_taken_error(file: Path, model: str, spec: AccuracySpec) -> ReferenceFileError:
@@ -57,5 +71,6 @@ def build_taken_error(file: Path, model: str, spec: AccuracySpec) -> ReferenceFi
     )
 
 
-def _set(entry: Mapping[str, Any], key: str) -> bool:
-    return key in entry and entry[key] not in (None, "auto")
+def _list_spec(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an entry's specification that are set."""
+    return {k: entry[k] for k in references.SPEC_KEYS if entry.get(k) not in (None, "auto")}

@@ -10,6 +10,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from serve_eval.evaluation.plan.command_line import write_take_command
+from serve_eval.evaluation.storage.file_names import SUITE_RUNS
+from serve_eval.evaluation.storage.run_folder import read_plan
 from serve_eval.report.layout import fit_tables
 from serve_eval.report.summary import Row, badge, print_commands, print_rows, style_of
 from serve_eval.report.summary.figures import count, write_figure
@@ -34,6 +37,17 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
     if (worst := next((row for row in rows if row.outcome in _SHOWN), None)) is not None:
         command = f"serve-eval show {folder}/runs/{shlex.quote(worst.run)} --wrong"
         print_commands(console, [command])
+    print_commands(console, _name_take_command(rows, out_dir))
+
+
+def _name_take_command(rows: Sequence[SuiteRow], out_dir: Path) -> list[str]:
+    """Return the command that takes the references that the first run with none lacks."""
+    lacking = [row for row in rows if row.outcome is VerdictOutcome.NO_REFERENCE]
+    if not lacking:
+        return []
+    run = lacking[0].run
+    plan = read_plan(out_dir / SUITE_RUNS / run)
+    return [write_take_command(plan, [row.task for row in lacking if row.run == run])]
 
 
 def make_title(report: SuiteReport) -> Text:

@@ -80,7 +80,7 @@ def test_a_value_always_has_an_interval() -> None:
     assert shown.startswith(" NO REFERENCE   word_problems  ● 0.0\n")
     assert " value    0.0 to 8.8 (95 %, 40 prompts)\n" in shown
     assert " why      no reference\n" in shown
-    assert "serve-eval references register out --references-dir refs" in shown
+    assert "serve-eval references take" in shown
 
 
 def test_missing_answers_make_the_value_a_range() -> None:

@@ -1,0 +1,164 @@
+"""Run `serve-eval references take`: ask an endpoint several times, and register the runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+
+from serve_eval.cli._options import command, settings_of
+from serve_eval.cli._sides import SendingOptions, find_endpoint_plan, new_folder, with_plan
+from serve_eval.evaluation.plan import shared_options as shared
+from serve_eval.evaluation.plan.options import ProtocolOptions, ReferenceKeyOptions
+from serve_eval.plugins.setting import Setting
+
+if TYPE_CHECKING:
+    from serve_eval.schema import Plan
+    from serve_eval.workflows.references.take import TakenReference
+
+OWN = "my-references"
+"""Default folder of the user's own references."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenPromptOptions:
+    """Choose the model and the tasks. A reference asks all samples."""
+
+    title: ClassVar[str] = "Tasks and samples"
+    tasks: shared.Tasks = None
+    cases: shared.Cases = None
+    dataset_root: shared.DatasetRoot = None
+    allow_hub: Annotated[bool | None, Setting("Download data sets that are missing locally.")] = (
+        None
+    )
+    model: shared.Model = None
+    launcher: Annotated[
+        str | None,
+        Setting(
+            "Start the endpoint with this launcher; see serve-eval list launchers.", metavar="NAME"
+        ),
+    ] = None
+    settings: shared.Set = None
+    allow_code_execution: shared.AllowCodeExecution = None
+    include_path: shared.IncludePath = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenConnectionOptions(SendingOptions):
+    """Choose how requests are sent."""
+
+    proxy: shared.Proxy = None
+    ca_bundle: shared.CaBundle = None
+    max_tokens_field: shared.MaxTokensField = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenOptions:
+    """Choose the number of runs, and what is kept of them."""
+
+    title: ClassVar[str] = "Runs and output"
+    runs: Annotated[int, Setting("Runs to ask and to register.", metavar="N")] = 3
+    hardware: Annotated[
+        str | None, Setting('Hardware of the endpoint, such as "8x H200".', metavar="TEXT")
+    ] = None
+    reason: Annotated[
+        str | None,
+        Setting("Reason for replacing an entry; stored with the old one.", metavar="TEXT"),
+    ] = None
+    output_dir: Annotated[
+        Path | None,
+        Setting(
+            "Folder of the runs (default outputs/<time>_references). An existing one is resumed.",
+            flags=("--output-dir", "-o"),
+            metavar="DIR",
+        ),
+    ] = None
+
+
+@command()
+def take(
+    prompts: TakenPromptOptions,
+    protocol: ProtocolOptions,
+    keys: ReferenceKeyOptions,
+    sending: TakenConnectionOptions,
+    taken: TakenOptions,
+    endpoint: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ENDPOINT",
+            help="A running endpoint (host:port or URL), or a plan file; without one, --launcher.",
+        ),
+    ] = None,
+) -> None:
+    """Ask an endpoint that you trust several times, and register the mean as its reference.
+
+    The entry goes into --references-dir (default my-references), with the score of every sample.
+    With the same -o, the command resumes.
+
+    Exit codes: 0 registered, 2 usage, 4 endpoint or infrastructure, 130 interrupted.
+    """
+    settings = settings_of(prompts, keys, sending)
+    if choices := settings_of(protocol):
+        settings["choices"] = choices
+    plan = _find_plan(endpoint, settings)
+    out_dir = taken.output_dir or new_folder("references")
+    raise typer.Exit(_execute(plan, out_dir, Path(plan.references_dir or OWN), taken))
+
+
+def _find_plan(endpoint: str | None, settings: dict[str, Any]) -> Plan:
+    """Return the plan of an endpoint or a plan file, or of a launcher."""
+    from serve_eval.errors import PlanError
+
+    if endpoint is not None:
+        return find_endpoint_plan(endpoint, settings)
+    if "launcher" not in settings:
+        raise PlanError(
+            "name the endpoint that answers",
+            hint="Such as serve-eval references take host:8000 -t gsm8k, or a --launcher.",
+        )
+    return with_plan({}, settings).plan
+
+
+def _execute(plan: Plan, out_dir: Path, references_dir: Path, taken: TakenOptions) -> int:
+    """Take the reference, with progress on stderr and what was registered on stdout."""
+    from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._kept import end_early
+    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._streams import say
+    from serve_eval.errors import ServeEvalError
+    from serve_eval.evaluation.storage.file_names import TAKEN_PLAN
+    from serve_eval.verdicts.exit_code import PASS
+    from serve_eval.workflows.references.take import take_reference
+
+    say(f"serve-eval references take: {taken.runs} runs, folder {out_dir}")
+    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
+    try:
+        found = run_async(
+            take_reference(
+                plan,
+                out_dir,
+                references_dir,
+                runs=taken.runs,
+                hardware=taken.hardware,
+                reason=taken.reason,
+                progress=shown,
+                notify=say,
+            )
+        )
+    except (Interrupted, ServeEvalError) as ending:
+        return end_early(ending, out_dir, TAKEN_PLAN)
+    _print(found, references_dir)
+    return PASS
+
+
+def _print(found: TakenReference, references_dir: Path) -> None:
+    """Print what was registered, and the command that uses it."""
+    from serve_eval.cli._references_text import describe_registered, list_registered_warnings
+    from serve_eval.cli._streams import emit, say
+    from serve_eval.evaluation.plan.command_line import write_run_command
+
+    emit("".join(f"{describe_registered(one)}\n" for one in found.registered))
+    say(*(line for one in found.registered for line in list_registered_warnings(one)))
+    emit(f"use it: {write_run_command(found.plan, str(references_dir))}\n")

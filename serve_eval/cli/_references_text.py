@@ -1,0 +1,110 @@
+"""Describe registered references, and the entries of reference files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from serve_eval.verdicts import references
+
+if TYPE_CHECKING:
+    from serve_eval.schema import Reference
+    from serve_eval.workflows.references.register import Registered
+
+OLD_DAYS = 180
+"""Age in days from which a reference gets a warning."""
+
+
+def describe_registered(one: Registered) -> str:
+    """Return a line about a reference that was written."""
+    number = f"{one.runs} run" + "s" * (one.runs > 1)
+    return f"{one.task}: {one.value:.3f}, the mean of {number}, in {one.file}"
+
+
+def list_registered_warnings(one: Registered) -> list[str]:
+    """Return the warnings about a reference that was written."""
+    return [f"warning: {one.task}: {warning}" for warning in one.warnings]
+
+
+def describe_entries(files: list[Path]) -> dict[str, list[str]]:
+    """Return a line per entry for each model: value, specification, overrides and provenance."""
+    shown = (
+        "num_samples",
+        "threshold",
+        "alpha",
+        "beta",
+        "sigma",
+        "higher_is_better",
+        "date",
+        "protocol",
+        "reference_note",
+    )
+    lines: dict[str, list[str]] = {}
+    for file in files:
+        for model, entries in references.load(file).items():
+            for r in entries:
+                more = [f"{key}={getattr(r, key)}" for key in shown if getattr(r, key) is not None]
+                more += [f"from {r.source}"] if r.source else []
+                more += ["old"] if r.old else []
+                text = f"{r.value:8.3f}  {references.spec_text(r.spec)}"
+                lines.setdefault(model, []).append(f"{text}  ({', '.join(more)})" if more else text)
+                lines[model] += [f"          {line}" for line in _noise(r)]
+    return lines
+
+
+def _noise(found: Reference) -> list[str]:
+    """Return lines on the quality of a reference from runs: values, instability and age."""
+    import datetime
+
+    from serve_eval.stats.instability import instability
+    from serve_eval.verdicts import reference_samples
+    from serve_eval.workflows.references.register import (
+        WANTED_RUNS,
+        differ_as_a_whole,
+        effect_of_runs,
+    )
+
+    if found.runs is None:
+        return []
+    stored = reference_samples.read(Path(found.file).parent / found.runs.samples, found.runs.sha256)
+    told = [
+        f"{len(stored.runs)} runs of {found.runs.n} samples:"
+        f" {', '.join(f'{v:.3f}' for v in found.runs.values)}"
+    ]
+    if len(stored.runs) > 1:
+        noise = instability([list(run) for run in stored.runs])
+        if noise.flip_rate is not None:
+            told[0] += f"; two runs disagree on {noise.flip_rate:.2%} of the prompts"
+        effect = effect_of_runs(stored.runs)
+        if effect is not None:
+            told[0] += f"; Cochran's Q {effect.q:.1f} ({effect.df} df, p {effect.p:.2g})"
+        if (line := differ_as_a_whole(effect)) is not None:
+            told.append(f"warning: {line}")
+    if found.runs.hardware or found.runs.endpoint:
+        where = [
+            found.runs.hardware,
+            found.runs.endpoint and f"endpoint version {found.runs.endpoint}",
+        ]
+        told.append("measured on " + ", ".join(part for part in where if part))
+    if len(stored.runs) < WANTED_RUNS:
+        told.append(
+            f"warning: {WANTED_RUNS} runs are wanted: this reference is as noisy as the"
+            " runs that it judges"
+        )
+    age = datetime.datetime.now(datetime.UTC).date() - datetime.date.fromisoformat(
+        found.date or "1970-01-01"
+    )
+    if age.days > OLD_DAYS:
+        told.append(
+            f"warning: {age.days} days old: register again if the software or the model has changed"
+        )
+    return told
+
+
+def describe_lengths(files: list[Path]) -> dict[str, list[str]]:
+    """Return the acceptance length of each test."""
+    return {
+        test: [f"reference {length.ref_al:.4f}  least {length.min_al:.4f}"]
+        for file in files
+        for test, length in references.load_acceptance_length(file).items()
+    }

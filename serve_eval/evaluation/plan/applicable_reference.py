@@ -1,0 +1,129 @@
+"""Find the reference of a task, and tell whether it may judge what a plan asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from serve_eval.errors import ReferenceFileError
+from serve_eval.protocol.fingerprint import protocol_differences
+from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, usual_task
+from serve_eval.schema import Dataset, Plan, Reference, Spec, Task
+from serve_eval.verdicts.references import explain_missing, find, find_shipped_dir
+
+DATASET = "dataset"
+"""Name in `allow_mismatch` that accepts data other than the published set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicableReference:
+    """The reference of a task, or the reason why none applies.
+
+    `refused` is True if the reason is another protocol. `protocol` is the report's text about the
+    protocol of the reference.
+    """
+
+    found: Reference | None = None
+    why: str | None = None
+    refused: bool = False
+    protocol: str | None = None
+
+
+def find_applicable(plan: Plan, spec: Spec, task: Task) -> ApplicableReference:
+    """Return the reference of a task. Raises ReferenceFileError for a file with a mistake."""
+    found, why = _find(plan, task)
+    if found is None:
+        return ApplicableReference(why=why)
+    protocol, refused = _compare_protocol(plan, spec, task, found)
+    return ApplicableReference(
+        found=found, why=refused, refused=refused is not None, protocol=protocol
+    )
+
+
+def reference_directories(plan: Plan) -> list[Path]:
+    """Return the folders of references: the user's first, then the shipped ones."""
+    own = [Path(plan.references_dir)] if plan.references_dir else []
+    return [*own, find_shipped_dir()]
+
+
+def _find(plan: Plan, task: Task) -> tuple[Reference | None, str | None]:
+    """Return the reference, or the reason why it is missing."""
+    if task.control_of is not None:
+        return None, f"a control: it is judged if {task.control_of} is in the same run"
+    model = plan.reference_model or plan.model
+    if model is None:
+        return None, "the model is not known yet"
+    directories = reference_directories(plan)
+    found = find(task.reference_file, model, plan.accuracy_spec, directories)
+    if found is not None:
+        if found.metric not in (task.metric.name, "accuracy"):
+            place = f"{found.file}:{found.line}: {model}"
+            raise ReferenceFileError(
+                f"{place}: the value is a {found.metric}; {task.name} gives {task.metric.name}"
+            )
+        return found, None
+    return None, explain_missing(task.reference_file, model, plan.accuracy_spec, directories)
+
+
+def _compare_protocol(
+    plan: Plan, spec: Spec, task: Task, found: Reference
+) -> tuple[str, str | None]:
+    """Return the report's text about the reference's protocol, and the reason for refusing it.
+
+    The reason is None if the reference may be used.
+    """
+    if found.protocol is not None:
+        other: Any = found.protocol
+        known = "recorded with the reference"
+    else:
+        other, known = _assume_protocol(spec, task, found)
+    unset = {name: None for name in (*ONLY_IF_SET, *OWN_ONLY_IF_SET) if name in task.protocol}
+    differing = protocol_differences(task.protocol, {**unset, **other})
+    refused = [name for name in differing if name not in plan.allow_mismatch]
+    if refused:
+        details = "; ".join(
+            f"{name} is {task.protocol.get(name)!r} here and {other.get(name)!r} with the reference"
+            for name in refused
+        )
+        return known, f"the protocol differs from the reference's, which is {known}: {details}"
+    return known + (f", mismatch allowed: {', '.join(differing)}" if differing else ""), None
+
+
+def _assume_protocol(spec: Spec, task: Task, found: Reference) -> tuple[Any, str]:
+    """Return the assumed protocol of a reference that records none, and the report's text about it.
+
+    It is the task's own protocol. For a shipped row with the suite followed exactly, it is the
+    suite's, which renders a chat itself. The first imports of BioChatter's results recorded none;
+    all are scored as BioChatter scores.
+    """
+    from serve_eval.cases import biochatter  # Rarely needed: most references record a protocol.
+
+    usual = usual_task(spec)
+    if (found.source or "").startswith(biochatter.RESULTS):
+        return {**usual.protocol, biochatter.AS_BIOCHATTER: True}, "assumed (as BioChatter scores)"
+    if not _is_shipped(found):
+        return usual.protocol, "assumed (task default)"
+    if not task.protocol.get("suite_exact"):
+        exact = usual_task(spec, suite_exact=True).protocol
+        others = sorted({*protocol_differences(usual.protocol, exact)} - {"suite_exact"})
+        hint = f"; suite_exact would change {', '.join(others)}" if others else ""
+        return usual.protocol, f"assumed (task default{hint})"
+    names = ("suite_exact", "tokenizer", "template_date") if usual.chat else ("suite_exact",)
+    options = {name: spec.options[name] for name in names if name in spec.options}
+    return usual_task(spec, **options).protocol, "assumed (as in the suite)"
+
+
+def _is_shipped(found: Reference) -> bool:
+    return Path(found.file).parent == find_shipped_dir()
+
+
+def explain_refusal(plan: Plan, task: Task, dataset: Dataset, found: Reference) -> str | None:
+    """Return why a shipped reference must not judge this data, or None if it may."""
+    if not _is_shipped(found) or dataset.deviation is None or DATASET in plan.allow_mismatch:
+        return None
+    files = ", ".join(file.path for file in dataset.files[:4])
+    return (
+        f"{task.name}: the data is incomplete or not the published set: {dataset.deviation}. It was"
+        f" read from {files}{', ...' if len(dataset.files) > 4 else ''}"
+    )

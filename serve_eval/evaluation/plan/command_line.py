@@ -1,0 +1,121 @@
+"""Write the commands that ask what a plan asks, ready to copy."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+from serve_eval.errors import PlanError
+from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, is_mutable
+from serve_eval.schema.base_url import normalise_base_url
+
+RUNS = 3
+"""The runs of a reference. One run is as noisy as the run that is compared with it."""
+
+
+def write_take_command(plan: Plan, tasks: Collection[str], *, runs: int = RUNS) -> str:
+    """Return the command that takes a reference for these tasks of a plan at its endpoint.
+
+    If the plan names none of them, it is that for all of its tasks.
+    """
+    named = tuple(spec for spec in plan.tasks if spec.name in tasks)
+    plan = replace(plan, tasks=named or plan.tasks)
+    words = ["serve-eval", "references", "take"]
+    if (url := plan.launcher.options.get("base_url")) is not None:
+        words.append(_shorten(str(url)))
+    words += ["--runs", str(runs), *_flags(plan)]
+    own = () if plan.references_dir is None else ("--references-dir", plan.references_dir)
+    return shlex.join([*words, *own])
+
+
+def write_run_command(plan: Plan, references_dir: str) -> str:
+    """Return the command that judges the tasks of a plan by the references in a folder."""
+    words = ["serve-eval", "run"]
+    if (url := plan.launcher.options.get("base_url")) is not None:
+        words += ["--base-url", _shorten(str(url))]
+    return shlex.join([*words, *_flags(plan), "--references-dir", references_dir])
+
+
+def _shorten(url: str) -> str:
+    """Return the shortest form of a base URL that is read as the same."""
+    short = url.removeprefix("http://").removesuffix("/v1")
+    try:
+        return short if normalise_base_url(short) == url else url
+    except PlanError:
+        return url
+
+
+def _flags(plan: Plan) -> Iterator[str]:
+    """Yield the flags of a plan: what is asked of which model, and how it is reached."""
+    own_model = plan.model in (None, plan.launcher.name)
+    named = {
+        "launcher": None if plan.launcher.name == "external" else plan.launcher.name,
+        "model": None if own_model else plan.model,
+        "reference_model": plan.reference_model,
+    }
+    for name, value in named.items():
+        yield from () if value is None else (_flag(name), value)
+    yield from ("-t", ",".join(task.name for task in plan.tasks))
+    files = dict.fromkeys(path for task in plan.tasks for path in _list_case_files(task))
+    repeated: dict[str, Iterable[str]] = {
+        "cases": files,
+        "dataset_root": plan.dataset_roots[:1],
+        "include_path": plan.include_path,
+    }
+    for name, values in repeated.items():
+        yield from (word for value in values for word in (_flag(name), value))
+    yield from (_flag(one) for one in ("allow_hub", "allow_code_execution") if getattr(plan, one))
+    yield from _list_changed(plan.accuracy_spec, AccuracySpec())
+    yield from _list_options(plan)
+    yield from _list_changed(plan.connection, Connection())
+    if plan.limits.concurrency not in (Limits().concurrency, "auto"):
+        yield from ("--concurrency", str(plan.limits.concurrency))
+
+
+def _list_options(plan: Plan) -> Iterator[str]:
+    """Yield the options of the tasks and of the launcher that no other flag holds."""
+    for spec, name in (*((task, task.name) for task in plan.tasks), (plan.launcher, "launcher")):
+        for option, value in spec.options.items():
+            if option != "base_url" and (option, is_mutable(spec.name)) != ("path", True):
+                yield from ("--set", f"{name}.{option}={_write_value(value)}")
+
+
+def _list_case_files(task: Spec) -> list[str]:
+    """Return the case files of a task."""
+    given: Any = task.options.get("path", ()) if is_mutable(task.name) else ()
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _list_changed(given: object, usual: object) -> Iterator[str]:
+    """Yield a flag for each field of a section that has another value than usual."""
+    for field in fields(given):  # type: ignore[arg-type]
+        value = getattr(given, field.name)
+        if field.name == "headers":
+            for name, text in value.items():
+                yield from ("--header", f"{name}: {text}")
+        elif value is not None and value != getattr(usual, field.name):
+            yield from (_flag(field.name), str(value))
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _write_value(value: object) -> str:
+    """Return a value as YAML on one line, which JSON is; a plain word needs no quotes."""
+    if isinstance(value, str) and _is_plain(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _is_plain(text: str) -> bool:
+    """Return True if YAML reads a text without quotes as itself."""
+    import yaml
+
+    try:
+        return bool(yaml.safe_load(text) == text)
+    except yaml.YAMLError:
+        return False

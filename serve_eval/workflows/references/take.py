@@ -1,0 +1,153 @@
+"""Take a reference: ask an endpoint a plan several times, and register the runs.
+
+OUT/run_<k> are ordinary run folders, each with a random order of its own, and OUT/references.json
+is the plan. Finished runs are not repeated, so that the same command resumes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from serve_eval.errors import DatasetError, PlanError
+from serve_eval.evaluation import first_token
+from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
+from serve_eval.evaluation.engine.progress import Labelled
+from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.passes import check_same_passes
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.run_session import ignore
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.file_names import SERVERS, TAKEN_PLAN
+from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
+from serve_eval.evaluation.storage.reports.taken_file import read_taken_plan, write_taken_plan
+from serve_eval.plugins import extensions
+from serve_eval.plugins.scope import with_scope
+from serve_eval.schema import Endpoint, Plan, Progress, Spec
+from serve_eval.workflows.references.entries import check_entry
+from serve_eval.workflows.references.register import WANTED_RUNS, Registered, register
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenReference:
+    """The plan that was asked, with its model, and what was registered."""
+
+    plan: Plan
+    registered: Sequence[Registered]
+
+
+@with_scope
+async def take_reference(
+    plan: Plan,
+    out_dir: Path,
+    references_dir: Path,
+    *,
+    runs: int = WANTED_RUNS,
+    hardware: str | None = None,
+    reason: str | None = None,
+    progress: Progress | None = None,
+    environ: Mapping[str, str] = os.environ,
+    notify: Callable[[str], None] = ignore,
+) -> TakenReference:
+    """Ask what is left to ask, and register the runs as the reference of every task.
+
+    An entry of the same model and specification is replaced only with a `reason`. What would be
+    refused at the end is refused before anything is sent. Raises ServeEvalError for what stops a
+    run, and as `register` does.
+    """
+    plan, prepared = await _prepare(plan, out_dir, environ, notify)
+    _check(plan, prepared, references_dir, runs, reason)
+    folders = [out_dir / f"run_{number + 1}" for number in range(runs)]
+    with run_folder.hold(out_dir, TAKEN_PLAN, "runs of a reference"):
+        check_same_passes(out_dir, read_taken_plan(out_dir), plan, ())
+        write_taken_plan(out_dir, plan)
+        logs = out_dir / SERVERS
+        logs.mkdir(mode=0o700, exist_ok=True)
+        if left := [one for one in folders if not _is_complete(one)]:
+            async with launch(plan, prepared, logs, notify=notify) as endpoint:
+                for folder in left:
+                    await _ask(folder, plan, prepared, endpoint, progress, environ, notify)
+        registered = await asyncio.to_thread(
+            register,
+            folders,
+            references_dir,
+            wanted=runs,
+            hardware=hardware,
+            reason=reason,
+            include_path=plan.include_path,
+        )
+    return TakenReference(plan=plan, registered=registered)
+
+
+async def _prepare(
+    plan: Plan, out_dir: Path, environ: Mapping[str, str], notify: Callable[[str], None]
+) -> tuple[Plan, Sequence[PreparedTask]]:
+    """Return the plan of every run, without a reference or an early stop, and its tasks."""
+    plan = replace(plan, no_reference=True, verdict=Spec(name="classic"), early_stop=None)
+    plan = replace(plan, repeats=1, repeats_of={})
+    extensions.include(plan.include_path)
+    plan = await with_model(plan, environ, notify=notify)
+    plan = await first_token.settle_prefixes(plan, out_dir / "run_1", environ)
+    if not out_dir.exists():
+        check_launcher(plan)
+    return plan, await asyncio.to_thread(prepare, plan)
+
+
+def _check(
+    plan: Plan,
+    prepared: Sequence[PreparedTask],
+    references_dir: Path,
+    runs: int,
+    reason: str | None,
+) -> None:
+    """Raise ServeEvalError for what could not be registered after the runs."""
+    if runs < 1:
+        raise PlanError("--runs must be 1 or more")
+    if plan.limit is not None or plan.shard is not None or plan.integration_test:
+        raise PlanError(
+            "a reference needs complete runs",
+            hint="Leave out limit and shard, and unset INTEGRATION_TEST.",
+        )
+    model = plan.reference_model or plan.model
+    assert model is not None
+    for one in prepared:
+        metric = one.task.metric
+        if metric.lo is None or metric.hi is None:
+            raise DatasetError(
+                f"{one.task.name}: scores without bounds cannot be stored per sample"
+            )
+        file = references_dir / f"{one.task.reference_file}.yaml"
+        check_entry(file, model, plan.accuracy_spec, reason)
+
+
+def _is_complete(folder: Path) -> bool:
+    """Return True if a run is finished and every sample was answered."""
+    if not has_report(folder):
+        return False
+    return not any(task.result.failed for task in read_report(folder).tasks)
+
+
+async def _ask(
+    folder: Path,
+    plan: Plan,
+    prepared: Sequence[PreparedTask],
+    endpoint: Endpoint,
+    progress: Progress | None,
+    environ: Mapping[str, str],
+    notify: Callable[[str], None],
+) -> None:
+    """Ask what is left of a run, in a random order of its own."""
+    await evaluate(
+        plan,
+        folder,
+        progress=None if progress is None else Labelled(progress, folder.name),
+        environ=environ,
+        launching=lambda *_: nullcontext(endpoint),
+        notify=lambda line: notify(f"{folder.name}: {line}"),
+        prepared=prepared,
+    )

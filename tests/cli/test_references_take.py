@@ -1,0 +1,167 @@
+"""Take a reference in one command, and copy the command from every message that lacks one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from serve_eval.cli.app import _make_command
+from serve_eval.evaluation.plan.command_line import write_run_command, write_take_command
+from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.evaluation.plan.serialise import to_file
+from tests.cli.command import serve_eval
+
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
+ASKED = "--launcher simulated --model my-org/m -t passkey_short --set launcher.accuracy=0.7"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_reference_is_registered_and_the_printed_command_uses_it(tmp_path: Path) -> None:
+    done = serve_eval("references", "take", "--runs", "2", *ASKED.split(), "-o", "out")
+    assert done.returncode == 0, done.stderr
+    said, use = done.stdout.splitlines()
+    assert re.fullmatch(
+        r"passkey_short: [\d.]+, the mean of 2 runs, in my-references/passkey_short.yaml", said
+    )
+    assert use == f"use it: serve-eval run {ASKED} --references-dir my-references"
+    assert "the runs were simulated" in done.stderr
+    judged = serve_eval(*shlex.split(use.removeprefix("use it: serve-eval ")), "-o", "judged")
+    assert (judged.returncode, "PASS" in judged.stdout) == (0, True), judged.stderr
+    # Each run has an order of its own, so that the runs do not share what depends on it.
+    seeds = {(tmp_path / f"out/run_{k}/order.json").read_text() for k in (1, 2)}
+    assert len(seeds) == 2
+    missing = serve_eval("rescore", "out")
+    assert "name out/run_1" in missing.stderr
+
+
+def test_finished_runs_are_kept_and_an_unfinished_one_is_resumed(tmp_path: Path) -> None:
+    words = ["references", "take", "--runs", "2", *ASKED.split(), "-o", "out"]
+    assert serve_eval(*words).returncode == 0
+    first = (tmp_path / "out/run_1/samples/passkey_short.jsonl").read_bytes()
+    journal = tmp_path / "out/run_2/samples/passkey_short.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:40]))
+    (tmp_path / "out/run_2/report.json").unlink()
+    again = serve_eval(*words, "--reason", "asked again")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "out/run_1/samples/passkey_short.jsonl").read_bytes() == first
+    assert journal.read_bytes().splitlines(keepends=True)[:40] == lines[:40]
+    other = serve_eval(*words, "--set", "passkey_short.sentences=5", "--reason", "another")
+    assert (other.returncode, "holds checks of something else" in other.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--runs 0", "--runs must be 1 or more"),
+        ("-t word_problems_perplexity", "scores without bounds cannot be stored"),
+        ("plan.yaml", "a reference needs complete runs"),
+    ],
+)
+def test_what_could_not_be_registered_is_refused_before_anything_is_sent(
+    more: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "plan.yaml").write_text(
+        "launcher: simulated\nmodel: m\ntasks: [passkey_short]\nlimit: 5\n"
+    )
+    words = more.split() if "yaml" in more else [*ASKED.split(), *more.split()]
+    done = serve_eval("references", "take", *words, "-o", "out")
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_entry_is_replaced_only_with_a_reason_which_is_asked_for_first(tmp_path: Path) -> None:
+    (tmp_path / "my-references").mkdir()
+    file = tmp_path / "my-references/passkey_short.yaml"
+    file.write_text("my-org/m:\n- accuracy: 80\n")
+    done = serve_eval("references", "take", "--runs", "1", *ASKED.split(), "-o", "out")
+    assert (done.returncode, "give --reason 'why'" in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "out").exists()
+    words = ["references", "take", "--runs", "1", *ASKED.split(), "--reason", "a new build"]
+    assert serve_eval(*words, "-o", "out").returncode == 0
+    assert "reason: a new build" in file.read_text()
+    file.write_text("my-org/m: [{accuracy: 80}]\n")  # a form in which nothing can be replaced
+    done = serve_eval(*words, "-o", "other")
+    assert (done.returncode, "on a separate line" in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_without_an_endpoint_or_a_launcher_the_command_says_what_to_name() -> None:
+    done = serve_eval("references", "take", "-t", "passkey_short")
+    assert (done.returncode, "name the endpoint" in done.stderr) == (2, True), done.stderr
+
+
+def _commands(text: str) -> list[str]:
+    return re.findall(r"serve-eval references take .*?(?= ·|$)", text, re.MULTILINE)
+
+
+def _suite(tmp_path: Path) -> Path:
+    file = tmp_path / "suite.yaml"
+    plan = "{launcher: {name: simulated, accuracy: 0.7}, model: my-org/m, tasks: [passkey_short]"
+    file.write_text(f"name: s\nplans:\n  - {plan}, allow_missing_reference: true, name: a}}\n")
+    return file
+
+
+def test_every_message_about_a_missing_reference_has_the_command_that_takes_it(
+    tmp_path: Path,
+) -> None:
+    expected = [
+        "serve-eval references take --runs 3 --launcher simulated --model my-org/m"
+        " -t passkey_short --set launcher.accuracy=0.7"
+    ]
+    refused = serve_eval("run", *ASKED.split(), "-o", "refused")
+    assert (refused.returncode, _commands(refused.stderr)) == (3, expected), refused.stderr
+    shown = serve_eval("run", *ASKED.split(), "--dry-run")
+    assert (shown.returncode, _commands(shown.stderr)) == (3, expected), shown.stderr
+    value = serve_eval("run", *ASKED.split(), "--allow-missing-reference", "-o", "value")
+    assert (value.returncode, _commands(value.stdout)) == (3, expected), value.stdout
+    again = serve_eval("verdict", "value")
+    assert (again.returncode, _commands(again.stdout)) == (3, expected), again.stdout
+    assert expected[0] in (tmp_path / "value/summary.md").read_text()
+    suite = serve_eval("suite", _suite(tmp_path), "-o", "suite")
+    assert (suite.returncode, _commands(suite.stdout)) == (3, expected), suite.stderr
+
+
+def test_a_command_is_not_broken_on_a_terminal() -> None:
+    done = serve_eval("run", *ASKED.split(), "-o", "r", terminal=True, COLUMNS="60")
+    [command] = _commands(done.stderr)
+    assert len(command) > 100
+    assert command.endswith("--set launcher.accuracy=0.7")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"base_url": "host:8000"},
+        {"base_url": "https://host/gateway/v2", "model": "my org/m"},
+        {"accuracy_spec": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}},
+        {"connection": {"headers": {"X-Team": "a b"}, "proxy": "http://p:1"}},
+        {"launcher": {"name": "trtllm", "model": "/m", "tp": 2, "extra_args": ["--a b", "1"]}},
+        {"tasks": [{"passkey_short": {"system_prompt": "Be brief: 'x'.", "sentences": 3}}]},
+        {"allow_hub": True, "limits": {"concurrency": 8}, "base_url": "http://[::1]:9/v1"},
+        {"reference_model": "r", "dataset_root": "/data sets", "base_url": "https://h/v1"},
+    ],
+)
+def test_the_command_asks_what_the_plan_asks(content: dict[str, object]) -> None:
+    plan = resolve({"model": "m", "tasks": ["passkey_short"], **content}, {}, {}).plan
+    Path("refs").mkdir()
+    words = shlex.split(write_run_command(plan, str(Path("refs").absolute())))[1:]
+    shown = serve_eval(*words, "--dry-run", "--json")
+    told = json.loads(shown.stdout)["plan"]
+    assert told.pop("references_dir") == str(Path("refs").absolute())
+    assert told == json.loads(msgspec.json.encode(to_file(plan)))
+    taken = shlex.split(write_take_command(plan, ["passkey_short"]))[1:]
+    position = 1 if plan.launcher.name == "external" else 0
+    assert taken[2 + position : 4 + position] == ["--runs", "3"]
+    assert taken[4 + position :] == words[1 + 2 * position : -2]
+    _make_command("references").commands["take"].make_context("take", taken[2:]).close()
