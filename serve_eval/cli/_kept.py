@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
+
+import typer
 
 from serve_eval.cli._async import Interrupted
 from serve_eval.errors import ServeEvalError
@@ -20,6 +24,29 @@ def explain_kept(folder: Path, again: str) -> str:
         if holds_answer(folder)
         else f"No answer was received yet. Try again with: {again}"
     )
+
+
+def find_continued(finding: Coroutine[Any, Any, tuple[Path, float] | None]) -> Path | None:
+    """Return the unfinished folder that `finding` finds, with a line that it is continued."""
+    from serve_eval.cli._async import run_async
+    from serve_eval.cli._streams import say
+    from serve_eval.verdicts.exit_code import INTERRUPTED
+
+    try:
+        found = run_async(finding)
+    except Interrupted:
+        say("Interrupted; nothing was saved")
+        raise typer.Exit(INTERRUPTED) from None
+    if found is None:
+        return None
+    folder, age_s = found
+    minutes = round(age_s / 60)
+    ago = f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
+    say(
+        f"serve-eval: continuing {folder}, which is unfinished (last answer {ago} ago); to begin a"
+        " new run: --new"
+    )
+    return folder
 
 
 def end_early(ending: Interrupted | ServeEvalError, folder: Path, plan_file: str) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from serve_eval.cli._options import command, settings_of
-from serve_eval.cli._sides import SendingOptions, find_endpoint_plan, new_folder, with_plan
+from serve_eval.cli._sides import SendingOptions, find_endpoint_plan, with_plan
 from serve_eval.evaluation.plan import shared_options as shared
 from serve_eval.evaluation.plan.options import ProtocolOptions, ReferenceKeyOptions
 from serve_eval.plugins.setting import Setting
@@ -67,6 +67,9 @@ class TakenOptions:
         str | None,
         Setting("Reason for replacing an entry; stored with the old one.", metavar="TEXT"),
     ] = None
+    new: Annotated[
+        bool, Setting("Begin new runs, even if some of the same plan are unfinished.")
+    ] = False
     output_dir: Annotated[
         Path | None,
         Setting(
@@ -95,15 +98,17 @@ def take(
     """Ask an endpoint that you trust several times, and register the mean as its reference.
 
     The entry goes into --references-dir (default my-references), with the score of every sample.
-    With the same -o, the command resumes.
+    The same command continues unfinished runs.
 
     Exit codes: 0 registered, 2 usage, 4 endpoint or infrastructure, 130 interrupted.
     """
+    from serve_eval.evaluation.storage.default_folder import name_default_folder
+
     settings = settings_of(prompts, keys, sending)
     if choices := settings_of(protocol):
         settings["choices"] = choices
     plan = _find_plan(endpoint, settings)
-    out_dir = taken.output_dir or new_folder("references")
+    out_dir = taken.output_dir or _continue(plan, taken) or name_default_folder("references")
     raise typer.Exit(_execute(plan, out_dir, Path(plan.references_dir or OWN), taken))
 
 
@@ -119,6 +124,14 @@ def _find_plan(endpoint: str | None, settings: dict[str, Any]) -> Plan:
             hint="Such as serve-eval references take host:8000 -t gsm8k, or a --launcher.",
         )
     return with_plan({}, settings).plan
+
+
+def _continue(plan: Plan, taken: TakenOptions) -> Path | None:
+    """Return the folder of an unfinished command of the same plan, and say so."""
+    from serve_eval.cli._kept import find_continued
+    from serve_eval.workflows.references.take import find_unfinished_take
+
+    return None if taken.new else find_continued(find_unfinished_take(plan, taken.runs))
 
 
 def _execute(plan: Plan, out_dir: Path, references_dir: Path, taken: TakenOptions) -> int:

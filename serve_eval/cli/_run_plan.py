@@ -105,12 +105,19 @@ def name_model(plan: Plan) -> Plan:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def new_folder(plan: Plan) -> Path:
-    from datetime import UTC, datetime
+def continue_unfinished(plan: Plan) -> Path | None:
+    """Return the folder of an unfinished run of the same plan, and say that it is continued."""
+    from serve_eval.cli._kept import find_continued
+    from serve_eval.evaluation.unfinished_run import find_unfinished_run
 
-    stamp = datetime.now(UTC).strftime("%Y%m%d_%H%M%S")
+    return find_continued(find_unfinished_run(plan, os.environ))
+
+
+def new_folder(plan: Plan) -> Path:
+    from serve_eval.evaluation.storage.default_folder import name_default_folder
+
     name = "".join(
         c if c.isalnum() or c in "-._" else "-"
         for c in (plan.model or "endpoint").rsplit("/", 1)[-1]
     )[:60]
-    return Path("outputs") / f"{stamp}_{name}"
+    return name_default_folder(name)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -79,7 +78,9 @@ def settings_with(protocol: SideProtocolOptions, *sections: object) -> dict[str,
 
 def new_folder(command: str) -> Path:
     """Return the default folder of a command, named by the time."""
-    return Path("outputs") / f"{datetime.now(UTC):%Y%m%d_%H%M%S}_{command}"
+    from serve_eval.evaluation.storage.default_folder import name_default_folder
+
+    return name_default_folder(command)
 
 
 def check_launched(texts: dict[str, str], settings: dict[str, Any]) -> None:

@@ -24,7 +24,13 @@ from serve_eval.cli._events import check_events, choose_evaluate
 from serve_eval.cli._include import permissions
 from serve_eval.cli._options import command, list_given_flags
 from serve_eval.cli._run_folder import find_run
-from serve_eval.cli._run_plan import name_model, new_folder, read_settings, resolve_plan
+from serve_eval.cli._run_plan import (
+    continue_unfinished,
+    name_model,
+    new_folder,
+    read_settings,
+    resolve_plan,
+)
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_run
 from serve_eval.evaluation.plan.limits_options import LimitsOptions
 from serve_eval.evaluation.plan.options import (
@@ -108,6 +114,9 @@ class EndingOptions:
     trust_plan: TrustPlan = False
     rerun: RerunWhat = "failed"
     run_all: RunAll = False
+    new: Annotated[
+        bool, Setting("Begin a new run, even if one of the same plan is unfinished.")
+    ] = False
     dry_run: Annotated[
         bool, Setting("Show plan, requests, thresholds and first prompts; send nothing.")
     ] = False
@@ -207,7 +216,8 @@ def _evaluate(
     plan, out_dir = resolved.plan, ending.resume or resolved.out_dir
     if out_dir is None:
         plan = name_model(plan)
-        out_dir = new_folder(plan)
+        fresh = ending.new or rerun != "failed"
+        out_dir = (None if fresh else continue_unfinished(plan)) or new_folder(plan)
     finish = partial(
         execute,
         plan,

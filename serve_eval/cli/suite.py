@@ -236,8 +236,7 @@ def execute(
 
 
 def _new_folder(name: str) -> Path:
-    from datetime import UTC, datetime
-
+    from serve_eval.evaluation.storage.default_folder import name_default_folder
     from serve_eval.workflows.suite.matrix import slug
 
-    return Path("outputs") / f"{datetime.now(UTC):%Y%m%d_%H%M%S}_{slug(name) or 'suite'}"
+    return name_default_folder(slug(name) or "suite")

@@ -234,25 +234,36 @@ def check_unused(path: Path) -> None:
         os.close(lock)
 
 
+def list_differences(
+    path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool = False
+) -> list[str]:
+    """Return a line for each difference that keeps a plan from continuing the run of a folder.
+
+    `moved` ignores the base URL. Raises RunFolderError if the folder holds no run.
+    """
+    old_plan, old_prints, _ = _read_stored(path)
+    found, wanted = (
+        msgspec.json.decode(msgspec.json.encode({"plan": p, "fingerprints": f}))
+        for p, f in ((old_plan, old_prints), (plan, fingerprints))
+    )
+    for content in (found, wanted):
+        for field in FREE_FIELDS:
+            del content["plan"][field]
+        if moved:
+            options = content["plan"]["launcher"]["options"]
+            options.pop("base_url", None)
+            options.pop("servers", None)
+    drop_mutable_parts(found, wanted)
+    return differences(found, wanted)
+
+
 def _bind(
     path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool, own: bool
 ) -> None:
     asked = has_answers(path)
     if asked or (path / PLAN_FILE).exists():
         old_plan, old_prints, was_own = _read_stored(path)
-        found, wanted = (
-            msgspec.json.decode(msgspec.json.encode({"plan": p, "fingerprints": f}))
-            for p, f in ((old_plan, old_prints), (plan, fingerprints))
-        )
-        for content in (found, wanted):
-            for field in FREE_FIELDS:
-                del content["plan"][field]
-            if moved:
-                options = content["plan"]["launcher"]["options"]
-                options.pop("base_url", None)
-                options.pop("servers", None)
-        drop_mutable_parts(found, wanted)
-        differing = differences(found, wanted)
+        differing = list_differences(path, plan, fingerprints, moved=moved)
         if asked and differing:
             raise RunFolderError(
                 f"{path} holds another run:\n" + "\n".join(f"  {line}" for line in differing),

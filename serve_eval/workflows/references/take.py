@@ -13,7 +13,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from serve_eval.errors import DatasetError, PlanError
+import msgspec
+
+from serve_eval.errors import DatasetError, PlanError, RunFolderError, ServeEvalError
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.engine.progress import Labelled
@@ -25,7 +27,8 @@ from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import SERVERS, TAKEN_PLAN
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
-from serve_eval.evaluation.storage.reports.taken_file import read_taken_plan, write_taken_plan
+from serve_eval.evaluation.storage.reports.taken_file import TakenRuns, read_taken, write_taken
+from serve_eval.evaluation.storage.unfinished import list_unfinished
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Endpoint, Plan, Progress, Spec
@@ -64,8 +67,10 @@ async def take_reference(
     _check(plan, prepared, references_dir, runs, reason)
     folders = [out_dir / f"run_{number + 1}" for number in range(runs)]
     with run_folder.hold(out_dir, TAKEN_PLAN, "runs of a reference"):
-        check_same_passes(out_dir, read_taken_plan(out_dir), plan, ())
-        write_taken_plan(out_dir, plan)
+        saved = read_taken(out_dir)
+        check_same_passes(out_dir, None if saved is None else saved.plan, plan, ())
+        taken = TakenRuns(plan=plan, runs=runs)
+        write_taken(out_dir, taken)
         logs = out_dir / SERVERS
         logs.mkdir(mode=0o700, exist_ok=True)
         if left := [one for one in folders if not _is_complete(one)]:
@@ -81,7 +86,34 @@ async def take_reference(
             reason=reason,
             include_path=plan.include_path,
         )
+        write_taken(out_dir, msgspec.structs.replace(taken, registered=True))
     return TakenReference(plan=plan, registered=registered)
+
+
+@with_scope
+async def find_unfinished_take(
+    plan: Plan, runs: int, environ: Mapping[str, str] = os.environ
+) -> tuple[Path, float] | None:
+    """Return the folder in outputs/ that this plan would resume, and the age of its last answer."""
+    for folder, age_s in list_unfinished(TAKEN_PLAN, _is_registered):
+        try:
+            saved = read_taken(folder)
+            asked, _ = await _prepare(plan, folder, environ, ignore)
+            if saved is None or saved.runs != runs or saved.plan.launcher != asked.launcher:
+                continue
+            check_same_passes(folder, saved.plan, asked, ())
+        except ServeEvalError:
+            continue
+        return folder, age_s
+    return None
+
+
+def _is_registered(folder: Path) -> bool:
+    try:
+        saved = read_taken(folder)
+    except RunFolderError:
+        return True
+    return saved is None or saved.registered
 
 
 async def _prepare(

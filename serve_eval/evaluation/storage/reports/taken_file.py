@@ -1,4 +1,4 @@
-"""Read and write the plan of the runs that become a reference."""
+"""Read and write what the runs ask that become a reference."""
 
 from __future__ import annotations
 
@@ -15,19 +15,25 @@ TAKEN_SCHEMA = 1
 """The version of the plan that this serve-eval writes, and the newest that it reads."""
 
 
-class _TakenPlan(msgspec.Struct, frozen=True):
+class TakenRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan and the number of the runs, and whether they were registered."""
+
     plan: Plan
+    runs: int
+    registered: bool = False
 
 
-def read_taken_plan(folder: Path) -> Plan | None:
-    """Return the plan of a folder, or None for a new folder.
+def read_taken(folder: Path) -> TakenRuns | None:
+    """Return what a folder asks, or None for a new folder.
 
     Raises RunFolderError for a file that is damaged, or that a newer serve-eval wrote.
     """
-    found = find_known(folder / TAKEN_PLAN, _TakenPlan, TAKEN_SCHEMA)
-    return None if found is None else found.plan
+    return find_known(folder / TAKEN_PLAN, TakenRuns, TAKEN_SCHEMA)
 
 
-def write_taken_plan(folder: Path, plan: Plan) -> None:
-    """Write the plan of a folder. Raises RunFolderError, and JournalError for a full disk."""
-    write_private(folder / TAKEN_PLAN, pretty_json({FORMAT_KEY: TAKEN_SCHEMA, "plan": plan}))
+def write_taken(folder: Path, taken: TakenRuns) -> None:
+    """Write what a folder asks. Raises RunFolderError, and JournalError for a full disk."""
+    write_private(
+        folder / TAKEN_PLAN,
+        pretty_json({FORMAT_KEY: TAKEN_SCHEMA, **msgspec.structs.asdict(taken)}),
+    )
