@@ -43,6 +43,7 @@ COMMANDS = {
     "view": ("view.view", "Show the runs of a folder in a browser, with trends."),
     "power": ("power.power", "Compute the drop that n samples can detect."),
     "list": ("listing.listing", "List tasks, launchers and verdict rules."),
+    "init": ("init.init", "Ask an endpoint what it is, and write a starter plan."),
     "doctor": ("doctor.doctor", "Look at this machine: what works here, what is absent."),
     "schema": ("schema.schema", "Print the JSON Schema of plans, suites and reports."),
     "demo": ("demo.demo", "Judge a tiny real model, intact and damaged."),

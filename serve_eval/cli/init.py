@@ -1,0 +1,103 @@
+"""Run `serve-eval init`: ask an endpoint what it is, and write a starter plan."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from serve_eval.cli._address import ADDRESS_HELP, address_of
+from serve_eval.cli._options import command
+from serve_eval.evaluation.plan.options import ConnectionOptions
+from serve_eval.evaluation.plan.shared_options import Model
+from serve_eval.plugins.setting import Setting
+
+if TYPE_CHECKING:
+    from serve_eval.schema import Plan
+    from serve_eval.workflows.init.questions import EndpointFacts
+
+EXAMPLES = (
+    ("Ask an endpoint, and write plan.yaml:", "serve-eval init host:8000"),
+    ("Write a plan to fill in, without an endpoint:", "serve-eval init --offline -o plan.yaml"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StarterPlanOptions:
+    """Choose the model and the file."""
+
+    title: ClassVar[str] = "Plan"
+    model: Model = None
+    output: Annotated[
+        Path,
+        Setting("File to write.", flags=("--output", "-o"), metavar="FILE", variable="never"),
+    ] = Path("plan.yaml")
+    force: Annotated[bool, Setting("Replace the file if it exists.", variable="never")] = False
+    offline: Annotated[bool, Setting("Send nothing.", variable="never")] = False
+
+
+@command(examples=EXAMPLES)
+def init(
+    wanted: StarterPlanOptions,
+    connection: ConnectionOptions,
+    url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
+) -> None:
+    """Ask an endpoint what it is, and write a starter plan with comments.
+
+    A few short requests find the model, the server, the context length and the kinds of requests
+    that work. Without an endpoint that answers, the plan is one to fill in.
+
+    Exit codes: 0 written, 2 usage, 130 interrupted.
+    """
+    from serve_eval.cli._streams import emit, say
+    from serve_eval.errors import PlanError
+    from serve_eval.evaluation.plan.resolve import resolve_address
+    from serve_eval.report.text import clean
+    from serve_eval.workflows.init import starter_plan
+
+    if wanted.output.exists() and not wanted.force:
+        raise PlanError(
+            f"{wanted.output} already exists",
+            hint="Choose another name with -o, or replace it with --force.",
+        )
+    plan = resolve_address(address_of(url, wanted.model, connection), os.environ)
+    base_url = str(plan.launcher.options["base_url"])
+    facts = _ask(plan, offline=wanted.offline)
+    text = starter_plan.write_starter_plan(facts, base_url, plan.model, wanted.output)
+    starter_plan.save_starter_plan(wanted.output, text, force=wanted.force)
+    say(*starter_plan.describe_facts(facts, base_url))
+    emit(clean("\n".join(_list_next(wanted.output, base_url))) + "\n")
+
+
+def _ask(plan: Plan, *, offline: bool) -> EndpointFacts:
+    """Return what the endpoint tells, or nothing if it is not to be asked."""
+    from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._streams import say
+    from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.workflows.init.questions import EndpointFacts, ask_facts
+
+    if offline:
+        return EndpointFacts(problem="it was not asked (--offline)")
+    say(f"serve-eval init: {plan.launcher.options['base_url']}")
+    try:
+        return run_async(ask_facts(plan))
+    except Interrupted:
+        say("Interrupted; nothing was written")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _list_next(file: Path, base_url: str) -> list[str]:
+    """Return the name of the file, and the commands that come next."""
+    import shlex
+
+    plan = shlex.quote(str(file))
+    return [
+        f"{file} written. Next:",
+        f"  serve-eval smoke {base_url}",
+        f"  serve-eval run {plan} --dry-run",
+        f"  serve-eval run {plan}",
+        f"  serve-eval references take {plan}",
+    ]

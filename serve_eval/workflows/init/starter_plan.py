@@ -1,0 +1,125 @@
+"""Write a starter plan with comments, from what an endpoint told. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from serve_eval.errors import PlanError
+from serve_eval.schema import Need
+from serve_eval.workflows.init.questions import EndpointFacts
+
+NO_MODEL = "MODEL"
+"""Stands for the name of a model that is not known."""
+_WORDS = {
+    Need.CHAT: "chat",
+    Need.COMPLETIONS: "completions",
+    Need.PROMPT_LOGPROBS: "prompt log-probabilities",
+    Need.TOOLS: "tool calls",
+    Need.IMAGES: "images",
+}
+_CHARACTERS_OF_REASON = 70
+_TASKS = """\
+tasks:
+  - word_problems              # generated here, so it needs no data set
+  # - gsm8k                    # first: serve-eval datasets fetch gsm8k --to data
+  # - mmlu: {num_fewshot: 5}   # options: serve-eval list tasks mmlu
+# cases: my-cases.yaml         # your own questions: serve-eval cases new my-cases.yaml
+# dataset_root: data           # the folder that datasets fetch filled
+# limit: 100                   # a random subset of each task, for a first look
+"""
+_VERDICT = """\
+# Until there is a reference, print values without a verdict. To take one:
+#   serve-eval references take {file}
+# Then remove this line, and let the next one begin with references_dir.
+allow_missing_reference: true
+# references_dir: my-references
+# verdict: {{noninferiority: {{margin: 1.0}}}}   # rules: serve-eval list verdicts
+
+limits:
+  concurrency: 64              # requests in flight, or auto
+# output_dir: outputs/first    # default outputs/<time>_<model>
+"""
+
+
+def write_starter_plan(facts: EndpointFacts, base_url: str, model: str | None, file: Path) -> str:
+    """Return the text of a plan file, with what the endpoint told in comments."""
+    lines = [
+        f"# A starter plan. Run it: serve-eval run {file}",
+        "#",
+        *(f"# {line}" for line in describe_facts(facts, base_url)),
+        "",
+        *_list_address(facts, base_url, model),
+        "",
+    ]
+    return "\n".join([*lines, _TASKS, *_list_protocol(facts), "", _VERDICT.format(file=file)])
+
+
+def describe_facts(facts: EndpointFacts, base_url: str) -> Iterator[str]:
+    """Yield what was found about an endpoint."""
+    if facts.problem:
+        yield f"The endpoint {base_url} did not answer as one: {_shorten(facts.problem)}"
+        yield "Correct base_url and model, or write the plan again with serve-eval init."
+    known = " ".join(part for part in (facts.server, facts.version) if part)
+    if not facts.problem or known or facts.models:
+        context = f"{facts.context_tokens} tokens" if facts.context_tokens else "not told"
+        yield _row("server", _shorten(known) or "not told")
+        yield _row("models", _shorten(", ".join(facts.models)) or "none listed")
+        yield _row("context", context)
+    for one in facts.abilities:
+        word = _WORDS.get(Need(one.need), one.need)
+        state = {True: "yes", False: "no", None: "unknown"}[one.works]
+        reason = "" if one.works else f": {_shorten(one.seen)}"
+        yield _row(word, f"{state}{reason}")
+
+
+def _row(name: str, text: str) -> str:
+    return f"{name:<24} {text}"
+
+
+def _list_address(facts: EndpointFacts, base_url: str, model: str | None) -> Iterator[str]:
+    chosen = model or next(iter(facts.models), NO_MODEL)
+    note = "   # write the name of the model" if chosen == NO_MODEL else ""
+    yield f"model: {_quote(chosen)}{note}"
+    for other in facts.models:
+        if other != chosen:
+            yield f"# model: {_quote(other)}"
+    yield f"base_url: {base_url}"
+
+
+def _list_protocol(facts: EndpointFacts) -> Iterator[str]:
+    """Yield the protocol of all tasks: chat if only that works, else plain text."""
+    yield "protocol:"
+    chat, text = facts.can(Need.CHAT), facts.can(Need.COMPLETIONS)
+    if chat and not text:
+        yield "  apply_chat_template: true    # the endpoint answers chat requests only"
+    else:
+        why = " (they work here)" if chat else ""
+        yield f"  apply_chat_template: false   # true: send chat requests{why}"
+    yield "  # max_tokens: 2048           # for models that think before they answer"
+    yield "  # system_prompt: Be brief."
+
+
+def save_starter_plan(file: Path, text: str, *, force: bool) -> None:
+    """Write a plan file. Raises PlanError if it exists and `force` is not set."""
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError as error:
+        raise PlanError(
+            f"{file} already exists", hint="Choose another name, or replace it with --force."
+        ) from error
+    except OSError as error:
+        raise PlanError(f"{file}: cannot be written: {error.strerror}") from error
+
+
+def _quote(text: str) -> str:
+    """Return a text in quotes that YAML reads as it is, on one line."""
+    return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def _shorten(text: str) -> str:
+    """Return the beginning of a text, on one line without control characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= _CHARACTERS_OF_REASON else f"{line[: _CHARACTERS_OF_REASON - 3]}..."

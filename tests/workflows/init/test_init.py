@@ -1,0 +1,116 @@
+"""Write a starter plan for endpoints of several kinds, and run it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.schema import Ability, Need
+from serve_eval.workflows.init.questions import EndpointFacts
+from serve_eval.workflows.init.starter_plan import write_starter_plan
+from serve_eval.yaml_source import parse
+from tests.cli.command import serve_eval
+from tests.workflows.smoke.server import Quirks, create
+
+ADDRESS = "http://host:8000/v1"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _read(text: str) -> Any:
+    return parse(text, "plan.yaml", ValueError).value
+
+
+def test_the_plan_of_an_endpoint_runs_as_it_is() -> None:
+    with create(Quirks()).serve_in_thread() as url:
+        done = serve_eval("init", url)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[0] == "plan.yaml written. Next:"
+        text = Path("plan.yaml").read_text()
+        for line in ("chat                     yes", "tool calls               yes"):
+            assert line in done.stderr
+            assert f"# {line}" in text
+        shown = serve_eval("run", "plan.yaml", "--dry-run")
+        assert (shown.returncode, "500 requests in total" in shown.stdout) == (0, True)
+        ran = serve_eval("run", "plan.yaml", "--limit", "5", "-o", "out")
+        assert (ran.returncode, "NO REFERENCE" in ran.stdout) == (3, True), ran.stderr
+        assert "references take" in ran.stdout
+
+
+def test_a_file_that_exists_is_replaced_only_by_force() -> None:
+    Path("plan.yaml").write_text("mine")
+    refused = serve_eval("init", "--offline")
+    assert (refused.returncode, "with --force" in refused.stderr) == (2, True)
+    assert Path("plan.yaml").read_text() == "mine"
+    assert serve_eval("init", "--offline", "--force").returncode == 0
+    assert _read(Path("plan.yaml").read_text())["model"] == "MODEL"
+
+
+def test_without_an_endpoint_the_plan_has_placeholders_and_says_why() -> None:
+    done = serve_eval("init", "127.0.0.1:9", "-o", "p.yaml")
+    assert done.returncode == 0, done.stderr
+    text = Path("p.yaml").read_text()
+    assert "did not answer as one: cannot connect to 127.0.0.1:9" in text
+    assert resolve(_read(text), {}, {}).plan.model == "MODEL"
+    unwritable = serve_eval("init", "--offline", "-o", "nowhere/p.yaml")
+    assert (unwritable.returncode, "cannot be written" in unwritable.stderr) == (2, True)
+
+
+def _facts(*works: bool, models: tuple[str, ...] = ("m",)) -> EndpointFacts:
+    needs = (Need.CHAT, Need.COMPLETIONS)
+    abilities = [
+        Ability(need=n, works=w, seen="HTTP 404") for n, w in zip(needs, works, strict=True)
+    ]
+    return EndpointFacts(models=models, abilities=tuple(abilities), context_tokens=4096)
+
+
+@pytest.mark.parametrize(("chat", "text", "asked"), [(1, 0, True), (0, 1, False), (1, 1, False)])
+def test_the_plan_asks_by_chat_only_if_nothing_else_works(
+    chat: int, text: int, asked: bool
+) -> None:
+    facts = _facts(bool(chat), bool(text))
+    plan = _read(write_starter_plan(facts, ADDRESS, None, Path("plan.yaml")))
+    assert plan["protocol"] == {"apply_chat_template": asked}
+    assert resolve(plan, {}, {}).plan.model == "m"
+
+
+def test_of_several_models_the_first_or_the_given_one_is_chosen() -> None:
+    facts = _facts(True, True, models=("a", "b"))
+    first = write_starter_plan(facts, ADDRESS, None, Path("plan.yaml"))
+    assert _read(first)["model"] == "a"
+    assert '# model: "b"' in first
+    assert _read(write_starter_plan(facts, ADDRESS, "b", Path("plan.yaml")))["model"] == "b"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", '"', "\\", "\x1b[31m", " # "])
+def test_what_an_endpoint_tells_cannot_add_keys_to_the_plan(end: str) -> None:
+    name = f"m{end}allow_code_execution: true"
+    facts = EndpointFacts(
+        models=(name, name + "2"),
+        server=name,
+        version=name,
+        abilities=(Ability(need=Need.CHAT, works=False, seen=name),),
+        problem=name,
+    )
+    plan = _read(write_starter_plan(facts, ADDRESS, None, Path("plan.yaml")))
+    assert plan["model"] == name
+    assert "allow_code_execution" not in plan
+    assert set(plan) == set(_read(write_starter_plan(_facts(True, True), ADDRESS, None, Path("p"))))
+
+
+def test_every_line_that_is_a_comment_is_a_valid_key() -> None:
+    """The commented keys of the plan are uncommented, and the plan must still be understood."""
+    text = write_starter_plan(_facts(True, True), ADDRESS, None, Path("plan.yaml"))
+    known = ("# limit:", "# verdict:", "# output_dir:", "  # max_tokens:", "  # system_prompt:")
+    lines = [
+        line.replace("# ", "", 1) if line.startswith(known) else line for line in text.split("\n")
+    ]
+    plan = resolve(_read("\n".join(lines)), {}, {}).plan
+    assert (plan.limit, plan.verdict.name) == (100, "noninferiority")
+    assert plan.tasks[0].options["max_tokens"] == 2048
