@@ -23,6 +23,7 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import ignore, open_session
+from serve_eval.evaluation.session_log import log_report, log_session
 from serve_eval.evaluation.steps.ask_again import ask_again
 from serve_eval.evaluation.steps.ask_tasks import ask_tasks
 from serve_eval.evaluation.steps.judge_answers import judge_answers
@@ -82,17 +83,20 @@ async def evaluate(
     """
     clock = Stopwatch()
     plan, prepared = await _prepare(plan, prepared, out_dir, launching, environ, notify)
-    with open_session(
-        plan,
-        prepared,
-        out_dir,
-        clock,
-        moved=moved,
-        own=True,
-        environ=environ,
-        progress=progress,
-        notify=notify,
-    ) as session:
+    with (
+        open_session(
+            plan,
+            prepared,
+            out_dir,
+            clock,
+            moved=moved,
+            own=True,
+            environ=environ,
+            progress=progress,
+            notify=notify,
+        ) as session,
+        log_session(session.log, plan, session.count_retries),
+    ):
         session.companions = companions or session.companions
         await open_tasks(session, rerun, seed)
         if needs_endpoint(session, rerun):
@@ -106,7 +110,9 @@ async def evaluate(
         await run_answers(session)
         await judge_answers(session)
         await session.scoring.wait_for(score_again, session)
-        return save_report(session, strict=strict)
+        report = save_report(session, strict=strict)
+        log_report(session.log, report, session.count_retries())
+        return report
 
 
 @with_scope

@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from serve_eval.client.connection import hide_in_errors
+from serve_eval.client.secret_mask import SecretMask
 from serve_eval.errors import JournalError
 from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.engine_counters import SessionMeter
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.scoring import ScoringProcesses
+from serve_eval.evaluation.session_log import LoggedTasks
 from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage import run_folder, sessions
 from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
+from serve_eval.evaluation.storage.run_log import RunLog
 from serve_eval.evaluation.task_run import TaskRun, open_scoring
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Endpoint, Isolation, Plan, Progress
@@ -27,11 +30,12 @@ class RunSession:
     """The data that all steps of a run share.
 
     `plan` judges; `asked_plan` is the plan under which answers are asked. They differ only if a
-    folder is judged again. `notify` receives lines about what the session waits for; `warnings` go
-    into the report. `open_files` closes the files of the tasks and runs callbacks at the end. The
-    first step sets `tasks`, `seeds` and `endpoint`, which holds what is known about the source of
-    the answers. `hidden_retries` are the counts of its orchestrator at the beginning, by role,
-    and `meter` has those of the servers' engines. `companions` are the clients of the same command.
+    folder is judged again. `notify` receives lines about what the session waits for, which the log
+    of the folder has too; `log` writes only there. `warnings` go into the report. `open_files`
+    closes the files of the tasks and runs callbacks at the end. The first step sets `tasks`,
+    `seeds` and `endpoint`, which holds what is known about the source of the answers.
+    `hidden_retries` are the counts of its orchestrator at the beginning, by role, and `meter` has
+    those of the servers' engines. `companions` are the clients of the same command.
     """
 
     plan: Plan
@@ -41,6 +45,7 @@ class RunSession:
     environ: Mapping[str, str]
     progress: Progress | None
     notify: Callable[[str], None]
+    log: Callable[[str], None]
     stopwatch: Stopwatch
     scoring: ScoringProcesses
     open_files: ExitStack
@@ -52,6 +57,10 @@ class RunSession:
     hidden_retries: Mapping[str, int] = field(default_factory=dict)
     meter: SessionMeter | None = None
     companions: Companions = field(default_factory=Companions)
+
+    def count_retries(self) -> int:
+        """Return the retries of this session and the earlier ones, as far as they are recorded."""
+        return sum(load.retries for load in sessions.loads(self.folder))
 
     def check_journals(self) -> None:
         """Raise JournalError if the folder was removed during the run."""
@@ -94,14 +103,21 @@ def open_session(
         open_scoring(plan, prepared) as scoring,
         ExitStack() as open_files,
     ):
+        log = RunLog(folder, SecretMask(plan.connection, environ)).note if own else ignore
+
+        def tell(line: str) -> None:
+            log(line)
+            notify(line)
+
         yield RunSession(
             plan=plan,
             asked_plan=asked_plan or plan,
             prepared=prepared,
             folder=folder,
             environ=environ,
-            progress=progress,
-            notify=notify,
+            progress=LoggedTasks(log, progress) if own else progress,
+            notify=tell,
+            log=log,
             stopwatch=stopwatch,
             scoring=scoring,
             open_files=open_files,

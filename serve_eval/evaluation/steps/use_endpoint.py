@@ -18,6 +18,7 @@ from serve_eval.evaluation.endpoint.server_quirks import quirks
 from serve_eval.evaluation.path_proof import foresee_path
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import RunSession
+from serve_eval.evaluation.session_log import log_endpoint
 from serve_eval.evaluation.steps.ask_again import wants_again
 from serve_eval.evaluation.steps.open_tasks import open_again
 from serve_eval.evaluation.storage import server_logs, sessions
@@ -92,6 +93,7 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
             "unsupported": lacking,
         },
     )
+    log_endpoint(session.log, endpoint, found)
     session.hidden_retries = (
         await client.count_hidden_retries() if endpoint.info.version is not None else {}
     )

@@ -15,6 +15,7 @@ The folder of a run:
     archive/<time>/          records that no longer count
     report.json              the report
     report.html              the report as a web page
+    run.log                  what happened, a line each with its time; run.log.1 has older lines
     logs/                    logs of launched servers
     served.jsonl             the server that answered each request, if the endpoint reports it
     steps.jsonl              the connections proven to return each response to its own request
@@ -31,6 +32,7 @@ from pathlib import Path
 from serve_eval.schema import file_stem
 
 PLAN_FILE, REPORT_FILE, PAGE_FILE = "plan.json", "report.json", "report.html"
+LOG_FILE = "run.log"
 JUNIT_FILE, SUMMARY_FILE = "junit.xml", "summary.md"
 """The result of a command for CI systems."""
 SESSIONS_FILE, ORDER_FILE, LOOKS_FILE, LOCK_FILE = (
