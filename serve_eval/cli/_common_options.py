@@ -26,6 +26,11 @@ Verbose = Annotated[
     bool,
     Setting("Add every figure of the test, the protocol and the times.", flags=("--verbose", "-v")),
 ]
+Quiet = Annotated[
+    bool,
+    Setting("Print only the conclusion and errors.", flags=("--quiet", "-q")),
+]
+"""Every structure with this field, as `quiet`, makes the output of its command quiet."""
 ReportAsJson = Annotated[bool, Setting("Print the report as one JSON object.", flags=("--json",))]
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from serve_eval.cli._streams import be_quiet
 from serve_eval.errors import PlanError
 from serve_eval.plugins.setting import Declared, list_declared
 
@@ -124,6 +125,8 @@ def _flatten(
                 one.name: _value(one, given.pop(one.name), every_variable) for one in options[name]
             }
             given[name] = structure(**values)
+            if values.get("quiet"):
+                be_quiet()
         function(**given)
 
     parameters = [*more]

@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from serve_eval.cli._progress_line import TaskState, format_drawn, format_logged
+from serve_eval.cli._streams import is_quiet
 from serve_eval.schema import FailureKind
 
 LOGGED_EVERY_S = 10.0
@@ -119,5 +120,6 @@ class LoggedProgress(_Progress):
 
 
 def progress(console: Console) -> DrawnProgress | LoggedProgress:
-    """Return the form of progress that fits the console."""
+    """Return the form of progress that fits the console; that of a quiet command is not shown."""
+    console.quiet = console.quiet or is_quiet()
     return DrawnProgress(console) if console.is_terminal else LoggedProgress(console)

@@ -52,6 +52,7 @@ def resolve_plan(
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import resolve
     from serve_eval.evaluation.plan.serialise import to_file
+    from serve_eval.evaluation.plan.user_defaults import read_defaults
     from serve_eval.evaluation.trust import to_follow, to_read
     from serve_eval.yaml_source import read
 
@@ -75,15 +76,30 @@ def resolve_plan(
             resolved, plan=replace(resolved.plan, integration_test=saved.integration_test)
         )
     if plan is None:
-        return resolve({}, settings, os.environ)
+        return resolve(read_defaults().put_below({}), settings, os.environ)
     document = read(plan, PlanError)
     if not isinstance(document.value, dict):
         raise PlanError(
             f"{plan}: expected a mapping of keys such as model and tasks", hint=FORM_OF_PLAN
         )
     return resolve(
-        document.value, settings, os.environ, lambda *path: f"{plan}:{document.line(*path)}: "
+        read_defaults().put_below(document.value),
+        settings,
+        os.environ,
+        lambda *path: f"{plan}:{document.line(*path)}: ",
     )
+
+
+def describe_origins(plan: Path | None, settings: dict[str, Any], flags: set[str]) -> list[str]:
+    """Return a line for each source of the settings of a run, with the keys that it decides."""
+    from serve_eval.errors import PlanError
+    from serve_eval.evaluation.plan.user_defaults import list_origins, read_defaults
+    from serve_eval.yaml_source import read
+
+    content = {} if plan is None else read(plan, PlanError).value
+    found = list_origins(flags, settings, content, read_defaults())
+    names = {"plan": str(plan)}
+    return [f"from {names.get(place, place)}: {', '.join(keys)}" for place, keys in found]
 
 
 def name_model(plan: Plan) -> Plan:

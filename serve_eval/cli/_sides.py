@@ -118,7 +118,7 @@ def find_endpoint_plan(text: str, settings: dict[str, Any]) -> Plan:
     if Path(text).is_dir():
         raise PlanError(f"{text} is a finished run; name a running endpoint or a plan file")
     if is_endpoint(text):
-        return with_plan({}, {**settings, "base_url": text}).plan
+        return with_plan(_read_defaults({}), {**settings, "base_url": text}).plan
     return resolve_side(text, settings)[0].plan
 
 
@@ -144,7 +144,16 @@ def resolve_side(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | 
     content = {
         key: value for key, value in document.value.items() if key not in ("verdict", "early_stop")
     }
-    return with_plan(content, settings, lambda *place: f"{path}:{document.line(*place)}: "), None
+    return with_plan(
+        _read_defaults(content), settings, lambda *place: f"{path}:{document.line(*place)}: "
+    ), None
+
+
+def _read_defaults(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a plan file with the user's defaults for what it leaves out."""
+    from serve_eval.evaluation.plan.user_defaults import read_defaults
+
+    return read_defaults().put_below(content)
 
 
 def with_plan(document: dict[str, Any], settings: dict[str, Any], line: Any = None) -> Resolved:

@@ -20,12 +20,20 @@ if TYPE_CHECKING:
 PLAIN_EVERY_S, DRAWN_EVERY_S = 5.0, 0.25
 """Seconds between two reports of a long step: as lines in a log, as one line on a terminal."""
 STDOUT = tuple(map(Path, ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")))
+ALWAYS_SAID = ("error:", "Interrupted", "Finished answers", "No answer was")
+"""Beginnings of what is written to standard error although the command is quiet."""
+_quiet: list[bool] = []
+"""Not empty if the command is quiet."""
 _reserved: list[TextIO] = []
 """The stream to standard output, once it is reserved for `emit`."""
 
 
 def prepare_streams() -> None:
-    """Open /dev/null for closed standard streams, and escape characters that cannot be encoded."""
+    """Open /dev/null for closed standard streams, and escape characters that cannot be encoded.
+
+    The command is not quiet.
+    """
+    _quiet.clear()
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)  # else a child would find it closed
     os.close(descriptor)
@@ -54,6 +62,16 @@ def reserve_stdout() -> None:
 
 def _stdout() -> TextIO:
     return _reserved[0] if _reserved else sys.stdout
+
+
+def be_quiet() -> None:
+    """Write only the conclusion and errors from now on."""
+    _quiet.append(True)
+
+
+def is_quiet() -> bool:
+    """Return True if only the conclusion and errors are to be written."""
+    return bool(_quiet)
 
 
 def is_terminal() -> bool:
@@ -92,9 +110,10 @@ class _Buffer(io.StringIO):
         return _stdout().encoding or "utf-8"
 
 
-def draw(render: Callable[[Console], None]) -> None:
+def draw(render: Callable[[Console], None], *, conclusion: int = 1) -> None:
     """Write to standard output what `render` prints on a console of its width.
 
+    Of a quiet command only the first lines are written, which are the conclusion.
     Emoji codes such as :sound: stay as they are, since names may contain them.
     """
     from rich.console import Console
@@ -107,14 +126,18 @@ def draw(render: Callable[[Console], None]) -> None:
             width = os.get_terminal_size(_stdout().fileno()).columns or width
     forced = terminal or None  # None: FORCE_COLOR decides
     render(Console(file=buffer, force_terminal=forced, width=width, highlight=False, emoji=False))
-    emit(buffer.getvalue())
+    text = buffer.getvalue()
+    emit("".join(text.splitlines(keepends=True)[:conclusion]) if _quiet else text)
 
 
 def say(*lines: str) -> None:
     """Write non-empty lines to standard error, without terminal control characters.
 
-    On a terminal, long lines are broken between words.
+    On a terminal, long lines are broken between words. A quiet command writes only errors, and how
+    to go on.
     """
+    if _quiet and not next(filter(None, lines), "").startswith(ALWAYS_SAID):
+        return
     from serve_eval.report.text import clean
 
     try:

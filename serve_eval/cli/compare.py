@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import Strict, TrustPlan
+from serve_eval.cli._common_options import Quiet, Strict, TrustPlan
 from serve_eval.cli._compared_loads import compare_loads
 from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command
@@ -154,6 +154,7 @@ class CompareResultOptions:
         ),
     ] = None
     strict: Strict = False
+    quiet: Quiet = False
     as_json: Annotated[bool, Setting("Print comparison.json.", flags=("--json",))] = False
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from serve_eval.cli._common_options import Quiet
 from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
@@ -93,6 +94,7 @@ class LoadResultOptions:
             metavar="DIR",
         ),
     ] = None
+    quiet: Quiet = False
     as_json: Annotated[bool, Setting("Print load.json.", flags=("--json",))] = False
 
 
@@ -139,7 +141,7 @@ def _execute(
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._page import save_story_page
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.cli._streams import draw, emit, is_quiet, say
     from serve_eval.evaluation.storage.file_names import LOAD_RESULT, PAGE_FILE
     from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.verdicts.exit_code import INTERRUPTED
@@ -160,5 +162,8 @@ def _execute(
     if as_json:
         emit(read_written_text(out_dir / LOAD_RESULT))
     else:
-        draw(lambda console: render(found, out_dir, console))
+        draw(
+            lambda console: render(found, out_dir, console, brief=is_quiet()),
+            conclusion=len(found.tasks),
+        )
     return found.exit_code

@@ -11,6 +11,7 @@ import typer
 
 from serve_eval.cli._common_options import (
     JunitFile,
+    Quiet,
     ReportAsJson,
     RerunWhat,
     Reuse,
@@ -26,6 +27,7 @@ from serve_eval.cli._options import command, list_given_flags
 from serve_eval.cli._run_folder import find_run
 from serve_eval.cli._run_plan import (
     continue_unfinished,
+    describe_origins,
     name_model,
     new_folder,
     read_settings,
@@ -127,6 +129,7 @@ class EndingOptions:
     strict: Strict = False
     junit: JunitFile = None
     verbose: Verbose = False
+    quiet: Quiet = False
     as_json: ReportAsJson = False
     json_events: Annotated[
         bool,
@@ -182,7 +185,10 @@ def run(
         return
     if only_shown:
         from serve_eval.cli._dry_run import show_only
+        from serve_eval.cli._streams import say
 
+        if ending.dry_run and ending.resume is None:
+            say(*describe_origins(plan, settings, list_given_flags(ctx)))
         raise typer.Exit(
             show_only(
                 resolved.plan,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from serve_eval.cli._address import ADDRESS_HELP, address_of
+from serve_eval.cli._common_options import Quiet
 from serve_eval.cli._options import command
 from serve_eval.evaluation.plan import shared_options as shared
 from serve_eval.evaluation.plan.flag_values import names_of
@@ -87,6 +88,7 @@ class SmokeResultOptions:
     )
     page: Annotated[Path | None, Setting("Write the table as a page.", metavar="FILE")] = None
     dry_run: Annotated[bool, Setting("Show the checks and their cost; send nothing.")] = False
+    quiet: Quiet = False
     as_json: Annotated[bool, Setting("Print the table as one JSON object.", flags=("--json",))] = (
         False
     )
@@ -201,7 +203,7 @@ def _run(
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._page import save_story_page
-    from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._streams import emit, is_quiet, say
     from serve_eval.client.connection import connect, openai_client
     from serve_eval.report.text import clean
     from serve_eval.schema import Endpoint
@@ -220,6 +222,8 @@ def _run(
     filled = {name for name, value in os.environ.items() if value.strip()}
     say(f"serve-eval smoke: {base_url}", smoke_test.cost(checks))
 
+    silent = as_json or is_quiet()
+
     async def main() -> Smoke:
         async with connect(
             plan, Endpoint(base_url=base_url, model=plan.model), os.environ
@@ -237,7 +241,7 @@ def _run(
                 checks,
                 needed=needed,
                 curl=partial(curl, connection=plan.connection, variables=filled),
-                notify=(lambda row: None) if as_json else (lambda row: emit(clean_row(row))),
+                notify=(lambda row: None) if silent else (lambda row: emit(clean_row(row))),
             )
 
     try:
@@ -250,7 +254,8 @@ def _run(
 
         emit(msgspec.json.encode({"base_url": base_url, **_as_json(done)}).decode() + "\n")
     else:
-        emit(clean("".join(f"{line}\n" for line in smoke_test.summary(done))))
+        lines = list(smoke_test.summary(done))
+        emit(clean("".join(f"{line}\n" for line in (lines[:1] if is_quiet() else lines))))
     if page is not None:
         save_story_page(lambda: make_smoke_page(done, base_url), page)
     return save_ci_files(lambda: describe_smoke(done, base_url), done.exit_code, junit=junit)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from serve_eval.cli._common_options import (
+    Quiet,
     ReportAsJson,
     RerunWhat,
     Reuse,
@@ -74,6 +75,7 @@ class SuiteResultOptions:
         bool, Setting("Show runs, servers, requests and references; send nothing.")
     ] = False
     strict: Strict = False
+    quiet: Quiet = False
     as_json: ReportAsJson = False
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from serve_eval.cli._ci_files import check_junit, save_ci_files
+from serve_eval.cli._common_options import Quiet
 from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._sides import find_endpoint_plan, new_folder
@@ -115,6 +116,7 @@ class ToolResultOptions:
     junit: Annotated[Path | None, Setting("Write the result as a JUnit file.", metavar="FILE")] = (
         None
     )
+    quiet: Quiet = False
     as_json: Annotated[bool, Setting("Print tools.json.", flags=("--json",))] = False
 
 

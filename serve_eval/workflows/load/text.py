@@ -48,15 +48,22 @@ OUTCOMES = {
 _UNPROVED = ("likely worse", "likely better", "holds")
 
 
-def render(found: LoadSurface, out_dir: Path, console: Console) -> None:
-    """Print the conclusion, the loads as a table, and the evidence, for each task."""
+def render(found: LoadSurface, out_dir: Path, console: Console, *, brief: bool = False) -> None:
+    """Print the conclusion, the loads as a table, and the evidence, for each task.
+
+    `brief`: only the conclusions.
+    """
     for task in found.tasks:
         bisected = found.bracket is not None and found.bracket.task == task.task
         console.print(_headline(found, task, bisected=bisected), soft_wrap=True)
+        if brief:
+            continue
         print_rows(console, [("asked", _describe_prompts(task))])
         cells = [list_cells(point, broken=point.load in task.broken) for point in task.points]
         console.print(*fit_tables(COLUMNS, cells, console.width), sep="\n\n")
         print_rows(console, describe_task(task))
+    if brief:
+        return
     if found.bracket is not None:
         _show_bracket(found.bracket, console)
     order = ", ".join(map(str, found.order))
