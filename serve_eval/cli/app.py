@@ -46,6 +46,7 @@ COMMANDS = {
     "init": ("init.init", "Ask an endpoint what it is, and write a starter plan."),
     "doctor": ("doctor.doctor", "Look at this machine: what works here, what is absent."),
     "schema": ("schema.schema", "Print the JSON Schema of plans, suites and reports."),
+    "completion": ("completion.completion", "Print the script that completes commands in a shell."),
     "demo": ("demo.demo", "Judge a tiny real model, intact and damaged."),
     "references": ("references.app", "Show, check, register and import references."),
     "datasets": ("datasets.app", "List, fetch and verify data sets."),
@@ -191,6 +192,11 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
     if sys.platform == "win32":
         sys.exit("serve-eval runs on Linux and macOS. On Windows, use it inside WSL.")
     prepare_streams()
+    if os.environ.get("_SERVE_EVAL_COMPLETE"):
+        from serve_eval.cli._completion import print_completions
+
+        print_completions()
+        return
     try:
         with pace.notify_to(LongSteps()):
             sys.exit(app(prog_name="serve-eval", standalone_mode=False))
