@@ -33,7 +33,7 @@ def test_the_plan_of_an_endpoint_runs_as_it_is() -> None:
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[0] == "plan.yaml written. Next:"
         text = Path("plan.yaml").read_text()
-        for line in ("chat                     yes", "tool calls               yes"):
+        for line in ("chat                     yes", "completions              yes"):
             assert line in done.stderr
             assert f"# {line}" in text
         shown = serve_eval("run", "plan.yaml", "--dry-run")
