@@ -39,6 +39,7 @@ COMMANDS = {
     "rescore": ("rescore.rescore", "Score the answers of a run again."),
     "merge": ("merge.merge", "Join the shards of a run and judge them as one."),
     "export": ("export.export", "Write runs in the file format of lm-eval or BioChatter."),
+    "collect": ("collect.collect", "Write the results of runs and test logs as CSV."),
     "drift": ("drift.drift", "Chart the runs of many days to find a slow decline."),
     "view": ("view.view", "Show the runs of a folder in a browser, with trends."),
     "power": ("power.power", "Compute the drop that n samples can detect."),

@@ -47,6 +47,8 @@ def export(
     from serve_eval.plugins.registry import nearest
     from serve_eval.report.text import clean
 
+    if to_format == "csv":
+        raise PlanError("--format csv has a command of its own", hint="serve-eval collect RUN...")
     if to_format not in FORMATS:
         raise PlanError(f"--format: unknown format {to_format!r}.{nearest(to_format, FORMATS)}")
     if add and to_format != "biochatter":

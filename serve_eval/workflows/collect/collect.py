@@ -1,0 +1,106 @@
+"""Collect the results of run folders and logs below some paths."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.file_names import REPORT_FILE
+from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.evaluation.storage.run_folder import holds_run
+from serve_eval.schema import Report, TaskReport
+from serve_eval.workflows.collect.rows import CollectedRow
+from serve_eval.workflows.collect.trtllm_log import read_trtllm_log
+
+LOGS = (".log", ".txt", ".out")
+"""Endings of files that are read as logs, below a folder. A file that is named is always read."""
+MOST_LOG_BYTES = 1 << 30
+
+
+def collect(paths: Sequence[Path], notify: Callable[[str], None]) -> Iterator[CollectedRow]:
+    """Yield a row for each task of the finished runs and for each result in the logs.
+
+    Folders are searched, in the order of their names; links to folders are not followed. `notify`
+    receives a line about each run or log that cannot be read. Raises RunFolderError for a path that
+    does not exist.
+    """
+    for path in paths:
+        if not path.exists():
+            raise RunFolderError(f"{path}: there is no such file or folder")
+        if path.is_dir():
+            yield from _collect_folder(path, notify)
+        else:
+            yield from _read_log(path, notify)
+
+
+def _collect_folder(folder: Path, notify: Callable[[str], None]) -> Iterator[CollectedRow]:
+    for place, below, files in os.walk(folder):
+        here = Path(place)
+        below.sort()
+        if holds_run(here):
+            below.clear()  # its logs are those of its servers
+            if REPORT_FILE in files:
+                yield from _read_run(here, notify)
+            else:
+                notify(f"warning: {here} is not finished, and is left out")
+            continue
+        for name in sorted(files):
+            if name.endswith(LOGS):
+                yield from _read_log(here / name, notify)
+
+
+def _read_run(run: Path, notify: Callable[[str], None]) -> Iterator[CollectedRow]:
+    try:
+        report = read_report(run)
+    except RunFolderError as error:
+        notify(f"warning: {error}")
+        return
+    yield from (describe_task(report, task, run) for task in report.tasks)
+
+
+def describe_task(report: Report, task: TaskReport, run: Path) -> CollectedRow:
+    """Return the row of a task of a run."""
+    result, verdict, spec = task.result, task.verdict, report.plan.accuracy_spec
+    low, high = result.interval or (None, None)
+    return CollectedRow(
+        source=str(run),
+        kind="run",
+        model=report.endpoint.model or report.plan.model,
+        task=result.task,
+        verdict=verdict.outcome.value,
+        metric=result.metric.name,
+        value=result.value,
+        low=low,
+        high=high,
+        reference=verdict.reference,
+        threshold=verdict.threshold,
+        theta=verdict.theta,
+        alpha=verdict.alpha,
+        beta=verdict.beta,
+        sigma=verdict.sigma,
+        num_samples=verdict.num_samples,
+        planned=result.planned,
+        scored=result.scored,
+        failed=result.failed,
+        truncated=result.truncated,
+        rule=verdict.rule,
+        quant_algo=spec.quant_algo,
+        kv_cache_quant_algo=spec.kv_cache_quant_algo,
+        base_url=report.endpoint.base_url,
+        server_version=report.endpoint.info.version,
+        started_at=report.started_at,
+        wall_s=report.wall_s,
+    )
+
+
+def _read_log(file: Path, notify: Callable[[str], None]) -> Iterator[CollectedRow]:
+    try:
+        if file.stat().st_size > MOST_LOG_BYTES:
+            notify(f"warning: {file} is larger than 1 GiB, and is left out")
+            return
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            yield from read_trtllm_log(lines, str(file))
+    except OSError as error:
+        notify(f"warning: {file}: cannot be read: {error.strerror}")

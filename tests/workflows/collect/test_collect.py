@@ -1,0 +1,142 @@
+"""Collect runs and logs of TensorRT-LLM's accuracy tests into one table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from serve_eval.workflows.collect.rows import COLUMNS, CollectedRow, write_csv
+from serve_eval.workflows.collect.trtllm_log import read_trtllm_log
+from tests.cli.command import serve_eval
+
+RULE = "=" * 59
+
+
+def _block(
+    value: float, *, metric: str = "accuracy", higher: bool = True, before: str = ""
+) -> list[str]:
+    """Return the report of a test, with `before` in front of each line."""
+    lines = [
+        RULE,
+        f"= {metric.upper()} HYPOTHESIS TESTING",
+        RULE,
+        "Alpha (Type I:  False Positive): 0.050",
+        "Beta  (Type II: False Negative): 0.200",
+        "Sigma (Standard deviation): 50.000",
+        "#Samples: 1319",
+        f"Higher is better: {higher}",
+        "Theta (Minimum detectable effect): 4.841",
+        f"Reference {metric}: 74.200",
+        "Threshold: 70.998",
+        RULE,
+        f"Evaluated {metric}: {value:.3f}",
+        RULE,
+    ]
+    return [f"{before}{line}" for line in lines]
+
+
+LOG = [
+    "accuracy/test_llm_api_pytorch.py::TestLlama3_1_8B::test_fp8[tp1] ",
+    "[11/27/2026-10:00:00] [TRT-LLM] [I] MMLU weighted average accuracy: 68.20 (4104)",
+    "[11/27/2026-10:00:01] [TRT-LLM] [I] Hypothesis testing report:",
+    *_block(68.204, before="10:00:01 | "),
+    "[11/27/2026-10:00:02] [TRT-LLM] [I] gsm8k average accuracy: 74.00",
+    *_block(74.0),
+    "FAILED",
+    "accuracy/test_llm_api_pytorch.py::TestQwen::test_bf16 ",
+    *_block(60.0, metric="WER", higher=False),
+    "PASSED",
+    "________________ TestLlama3_1_8B.test_fp8[tp1] ________________",
+    "E       AssertionError: Reference accuracy is 74.200, threshold is 70.998. Expected",
+    *_block(68.204, before="E         "),
+    *_block(61.0, before="E         ")[:-2],
+]
+
+
+def _read(lines: list[str]) -> list[CollectedRow]:
+    return list(read_trtllm_log(lines, "log"))
+
+
+def test_each_value_of_a_test_log_is_a_row_with_its_test_and_task() -> None:
+    rows = _read(LOG)
+    told = [(row.test, row.task, row.metric, row.value, row.verdict) for row in rows]
+    assert told == [
+        ("TestLlama3_1_8B::test_fp8[tp1]", "mmlu", "accuracy", 68.204, "FAIL"),
+        ("TestLlama3_1_8B::test_fp8[tp1]", "gsm8k", "accuracy", 74.0, "PASS"),
+        ("TestQwen::test_bf16", None, "wer", 60.0, "PASS"),
+    ]
+    first = rows[0]
+    assert (first.kind, first.num_samples, first.reference) == ("trtllm-test", 1319, 74.2)
+    assert (first.threshold, first.theta) == (70.998, 4.841)
+    assert (first.alpha, first.beta, first.sigma) == (0.05, 0.2, 50.0)
+
+
+def test_trtllm_eval_prints_only_an_average() -> None:
+    rows = _read(
+        [
+            "[TRT-LLM] [I] MMLU weighted average accuracy: 68.20 (4104)",
+            "[TRT-LLM] [I] gpqa_diamond average accuracy: 31.31",
+        ]
+    )
+    assert [(row.kind, row.task, row.value, row.num_samples, row.verdict) for row in rows] == [
+        ("trtllm-eval", "mmlu", 68.2, 4104, None),
+        ("trtllm-eval", "gpqa_diamond", 31.31, None, None),
+    ]
+
+
+@pytest.mark.parametrize("cut", range(14))
+def test_a_block_that_breaks_off_gives_no_row_that_is_wrong(cut: int) -> None:
+    rows = _read([*_block(70.0)[:cut], *_block(71.0)])
+    assert [row.value for row in rows] == ([70.0, 71.0] if cut == 13 else [71.0])
+
+
+def test_a_reference_of_infinity_is_left_empty() -> None:
+    lines = [line.replace("Reference accuracy: 74.200", "Reference accuracy: inf") for line in LOG]
+    assert _read(lines)[0].reference is None
+
+
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r"])
+def test_no_cell_is_a_formula_and_numbers_stay_numbers(begin: str) -> None:
+    row = CollectedRow(source=f"{begin}HYPERLINK(1)", kind="run", value=-12.5, low=-0.0, failed=3)
+    [header, cells] = csv.reader(io.StringIO(write_csv([row]), newline=""))
+    assert tuple(header) == COLUMNS
+    told = dict(zip(header, cells, strict=True))
+    assert told["source"] == f"'{begin}HYPERLINK(1)"
+    assert (float(told["value"]), int(told["failed"]), told["high"]) == (-12.5, 3, "")
+
+
+def test_the_columns_are_those_of_the_page() -> None:
+    page = (Path(__file__).parents[3] / "docs/collect.md").read_text()
+    assert [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")] == [
+        *COLUMNS
+    ]
+
+
+@pytest.mark.usefixtures("simulated_here")
+def test_runs_and_logs_of_a_folder_are_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = ("run", "--launcher", "simulated", "-m", "@m", "--no-reference", "--limit", "5")
+    serve_eval(*run, "-t", "passkey_short,word_problems", "-o", "all/a", "--quant-algo", "FP8")
+    serve_eval(*run, "-t", "passkey_short", "-o", "all/deep/b")
+    (tmp_path / "all/deep/b/report.json").unlink()
+    (tmp_path / "all/ci.log").write_text("\n".join(LOG))
+    (tmp_path / "all/a/logs/server.log").write_text("\n".join(LOG))
+    done = serve_eval("collect", "all", "all/a")
+    assert done.returncode == 0
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["source"] for row in rows] == ["all/ci.log"] * 3 + ["all/a"] * 4
+    assert {row["model"] for row in rows[3:]} == {"'@m"}
+    assert [row["task"] for row in rows[3:5]] == ["passkey_short", "word_problems"]
+    assert (rows[3]["verdict"], rows[3]["quant_algo"]) == ("NO REFERENCE", "FP8")
+    assert "all/deep/b is not finished, and is left out" in done.stderr
+    written = serve_eval("collect", "all", "all/a", "-o", "t.csv")
+    assert (written.stdout, Path("t.csv").read_text()) == ("", done.stdout)
+    (tmp_path / "empty").mkdir()
+    assert serve_eval("collect", "empty").returncode == 5
+    assert serve_eval("collect", "nowhere").returncode == 2
+    assert "serve-eval collect" in serve_eval("export", "all/a", "--format", "csv").stderr
