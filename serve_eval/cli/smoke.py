@@ -83,6 +83,14 @@ class SmokeResultOptions:
     """Choose the output."""
 
     title: ClassVar[str] = "Output"
+    output_dir: Annotated[
+        Path | None,
+        Setting(
+            "Folder for junit.xml, summary.md and report.html (default: none is written).",
+            flags=("--output-dir", "-o"),
+            metavar="DIR",
+        ),
+    ] = None
     junit: Annotated[Path | None, Setting("Write the table as a JUnit file.", metavar="FILE")] = (
         None
     )
@@ -135,12 +143,15 @@ def smoke(
         for flag, file in (("--junit", result.junit), ("--page", result.page)):
             if file is not None and not file.absolute().parent.is_dir():
                 raise PlanError(f"{flag}: {file.parent} is not a folder")
+        if result.output_dir is not None:
+            _make_folder(result.output_dir)
         code = _run(
             plan,
             checks,
             needed,
             timeout_s=asked.timeout,
             context_tokens=asked.context_tokens,
+            folder=result.output_dir,
             junit=result.junit,
             page=result.page,
             as_json=result.as_json,
@@ -162,6 +173,16 @@ def _check(asked: CheckOptions) -> None:
     for name, number in numbers:
         if number is not None and number <= 0:
             raise PlanError(f"--{name} must be above 0")
+
+
+def _make_folder(folder: Path) -> None:
+    """Create the folder of the results. Raises PlanError."""
+    from serve_eval.errors import PlanError
+
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlanError(f"-o: {folder} cannot be used: {error.strerror}") from error
 
 
 def _preview(checks: list[Check], *, as_json: bool) -> None:
@@ -191,6 +212,7 @@ def _run(
     *,
     timeout_s: float,
     context_tokens: int | None,
+    folder: Path | None,
     junit: Path | None,
     page: Path | None,
     as_json: bool,
@@ -205,6 +227,7 @@ def _run(
     from serve_eval.cli._page import save_story_page
     from serve_eval.cli._streams import emit, is_quiet, say
     from serve_eval.client.connection import connect, openai_client
+    from serve_eval.evaluation.storage.file_names import PAGE_FILE
     from serve_eval.report.text import clean
     from serve_eval.schema import Endpoint
     from serve_eval.verdicts.exit_code import INTERRUPTED
@@ -258,7 +281,11 @@ def _run(
         emit(clean("".join(f"{line}\n" for line in (lines[:1] if is_quiet() else lines))))
     if page is not None:
         save_story_page(lambda: make_smoke_page(done, base_url), page)
-    return save_ci_files(lambda: describe_smoke(done, base_url), done.exit_code, junit=junit)
+    if folder is not None:
+        save_story_page(lambda: make_smoke_page(done, base_url), folder / PAGE_FILE)
+    return save_ci_files(
+        lambda: describe_smoke(done, base_url), done.exit_code, folder=folder, junit=junit
+    )
 
 
 def _as_json(done: Smoke) -> dict[str, Any]:

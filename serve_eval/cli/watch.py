@@ -255,11 +255,13 @@ def _run(job: WatchJob, folder: Path, *, metrics_port: int | None, forget: bool)
     from contextlib import ExitStack
 
     from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._page import save_story_page
     from serve_eval.cli._streams import emit, say
     from serve_eval.evaluation.storage.file_names import PAGE_FILE
     from serve_eval.report.text import clean
     from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
+    from serve_eval.workflows.watch.ci import read_watch_ci
     from serve_eval.workflows.watch.page import read_watch_page
     from serve_eval.workflows.watch.story import watch as watch_it
 
@@ -296,3 +298,4 @@ def _run(job: WatchJob, folder: Path, *, metrics_port: int | None, forget: bool)
         finally:
             if began:
                 save_story_page(lambda: read_watch_page(job, folder), folder / PAGE_FILE)
+                save_ci_files(lambda: read_watch_ci(job, folder), PASS, folder=folder)

@@ -197,3 +197,15 @@ def test_pieces_of_a_stream_that_spell_a_key_are_masked() -> None:
     )
     stream = read_stream(answer)
     assert (stream.text, stream.thoughts) == ("***", "***")
+
+
+def test_a_folder_gets_the_files_for_ci_and_the_page(tmp_path: Path) -> None:
+    summary = tmp_path / "step.md"
+    done = _smoke(_quirks(), "-o", tmp_path / "new/smoke", GITHUB_STEP_SUMMARY=str(summary))
+    assert done.returncode == 0
+    names = {file.name for file in (tmp_path / "new/smoke").iterdir()}
+    assert names == {"junit.xml", "summary.md", "report.html"}
+    assert summary.read_text().strip() == (tmp_path / "new/smoke/summary.md").read_text().strip()
+    (tmp_path / "file").write_text("")
+    refused = _smoke(_quirks(), "-o", tmp_path / "file")
+    assert (refused.returncode, "cannot be used" in refused.stderr) == (2, True)

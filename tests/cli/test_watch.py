@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -60,6 +61,9 @@ def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
         assert "ALARM accuracy: accuracy is below " in done.stdout
         assert [alarm["kind"] for alarm in endpoint.alarms] == ["accuracy"]
         assert "ALARM" in (tmp_path / "o/report.html").read_text()
+        [tests] = ElementTree.parse(tmp_path / "o/junit.xml").getroot()
+        assert int(tests.attrib["failures"]) >= 1
+        assert "ALARM" in (tmp_path / "o/summary.md").read_text()
         done = serve_eval(*command, "--rounds", "1")
         assert done.returncode == 1
         assert "--forget-alarms" in done.stdout
