@@ -36,6 +36,15 @@ def test_a_file_below_is_opened_with_its_type(folder: Path) -> None:
     assert kind == "text/html; charset=utf-8"
 
 
+def test_media_that_a_run_keeps_are_served(folder: Path) -> None:
+    (folder / "run/media").mkdir()
+    for name, found in (("a.png", "image/png"), ("a.wav", "audio/wav"), ("a.mp4", "video/mp4")):
+        (folder / "run/media" / name).write_bytes(b"medium")
+        file, kind = open_below(folder, ["run", "media", name])
+        with file:
+            assert (file.read(), kind) == (b"medium", found)
+
+
 @pytest.mark.parametrize(
     "path",
     [
