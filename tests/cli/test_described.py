@@ -10,6 +10,7 @@ import pytest
 from serve_eval.cli._described import WIDTH, describe_plugin
 from serve_eval.cli._described_task import describe_task
 from serve_eval.cli.listing import listing
+from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.plugins.nested_options import options
@@ -97,7 +98,14 @@ def test_a_task_names_its_data_if_it_cannot_do_without(name: str, tmp_path: Path
         return
     with pytest.raises(DatasetError) as caught:
         task.load(DataRoots(roots=(tmp_path,)), 2)
-    assert f"serve-eval datasets fetch {task.datasets[0]}" in caught.value.hint
+    source, hint = KNOWN[task.datasets[0]], caught.value.hint
+    fetch = f"serve-eval datasets fetch {task.datasets[0]}"
+    assert (fetch if source.urls or source.hub else f"Put a copy from {source.homepage}") in hint
+
+
+def test_a_data_set_that_cannot_be_fetched_is_got_by_hand() -> None:
+    [line] = (one for one in describe_task("videomme") if "by hand" in one)
+    assert line.split() == ["by", "hand,", "from", KNOWN["videomme"].homepage]
 
 
 def test_the_facts_of_a_task_are_its_own(capfd: pytest.CaptureFixture[str]) -> None:

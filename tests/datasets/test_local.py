@@ -26,8 +26,8 @@ def test_a_data_set_that_is_nowhere_says_what_to_do_and_then_where_it_was_looked
     )
     assert "--allow-hub to download openai/gsm8k" in hub
     assert "into <root>/gsm8k and name the root with --dataset-root" in by_hand
-    assert len(markers) == 24
-    assert looked == "Searched for test.jsonl, test.jsonl.gz, test.json and 21 more in:"
+    assert len(markers) == 28
+    assert looked == "Searched for test.jsonl, test.jsonl.gz, test.json and 25 more in:"
     assert places == [f"  {tmp_path / 'openai/gsm8k'}", f"  {tmp_path / 'gsm8k'}", f"  {tmp_path}"]
 
 
