@@ -96,7 +96,12 @@ def _list_needs(task: Task) -> Iterable[str]:
 
 
 def _count_references(task: Task) -> list[str]:
-    """Return the number of models with a registered accuracy, and the command that shows them."""
+    """Return the number of models with a registered accuracy, and the command that shows them.
+
+    A control needs none.
+    """
+    if task.control_of is not None:
+        return _format_fact("references", f"none needed: compared with {task.control_of}")
     file = find_shipped_dir() / f"{task.reference_file}.yaml"
     if not file.is_file():
         take = f"serve-eval references take host:8000 -t {task.name}"

@@ -103,6 +103,11 @@ def test_a_task_names_its_data_if_it_cannot_do_without(name: str, tmp_path: Path
     assert (fetch if source.urls or source.hub else f"Put a copy from {source.homepage}") in hint
 
 
+def test_a_control_needs_no_reference() -> None:
+    name = "mixed_modality_video_audio_omni"
+    assert f"  references  none needed: compared with {name}" in describe_task(f"{name}_alone")
+
+
 def test_a_data_set_that_cannot_be_fetched_is_got_by_hand() -> None:
     [line] = (one for one in describe_task("videomme") if "by hand" in one)
     assert line.split() == ["by", "hand,", "from", KNOWN["videomme"].homepage]
