@@ -13,6 +13,7 @@ def main() -> None:
 
     It installs the signal handlers before it imports anything else.
     """
+    import os
     import sys
 
     from serve_eval.cli._interrupts import EXIT_CODE, LINE, Interrupts
@@ -23,6 +24,10 @@ def main() -> None:
         from serve_eval.cli import app
 
         interrupts.armed = True
+        if os.environ.get("_SERVE_EVAL_COMPLETE"):
+            from serve_eval.cli._completion import print_completions
+
+            return print_completions()
         app.main(interrupted=lambda: interrupts.came)
     except BaseException as ending:
         if not (interrupts.came or isinstance(ending, KeyboardInterrupt)):

@@ -37,13 +37,13 @@ def complete(before: Sequence[str], incomplete: str) -> list[str]:
 
 def _find_command(words: Sequence[str]) -> tuple[Any, Sequence[str]]:
     """Return the command that words lead to and its own words; a mapping stands for a group."""
-    from serve_eval.cli.app import COMMANDS, _make_command
+    from serve_eval.cli.app import COMMANDS, make_command
 
     if not words:
         return COMMANDS, ()
     if words[0] not in COMMANDS:
         return None, ()
-    made = _make_command(words[0])
+    made = make_command(words[0])
     if (below := getattr(made, "commands", None)) is None:
         return made, words[1:]
     return (below.get(words[1]), words[2:]) if len(words) > 1 else (below, ())

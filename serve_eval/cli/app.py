@@ -193,11 +193,6 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
     if sys.platform == "win32":
         sys.exit("serve-eval runs on Linux and macOS. On Windows, use it inside WSL.")
     prepare_streams()
-    if os.environ.get("_SERVE_EVAL_COMPLETE"):
-        from serve_eval.cli._completion import print_completions
-
-        print_completions()
-        return
     try:
         with pace.notify_to(LongSteps()):
             sys.exit(app(prog_name="serve-eval", standalone_mode=False))

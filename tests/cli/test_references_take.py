@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serve_eval.cli.app import _make_command
+from serve_eval.cli.app import make_command
 from serve_eval.evaluation.plan.command_line import write_run_command, write_take_command
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.evaluation.plan.serialise import to_file
@@ -164,4 +164,4 @@ def test_the_command_asks_what_the_plan_asks(content: dict[str, object]) -> None
     position = 1 if plan.launcher.name == "external" else 0
     assert taken[2 + position : 4 + position] == ["--runs", "3"]
     assert taken[4 + position :] == words[1 + 2 * position : -2]
-    _make_command("references").commands["take"].make_context("take", taken[2:]).close()
+    make_command("references").commands["take"].make_context("take", taken[2:]).close()
