@@ -67,8 +67,7 @@ def pair_sums(
             hint="check the failures of the run: no response of the endpoint could be scored",
         )
     known = every[:, :, complete]
-    changes = (known.max(axis=0) - known.min(axis=0)).max(axis=1)
-    most = numpy.full(len(changes), math.inf) if limits is None else numpy.maximum(limits, changes)
+    most = numpy.full(every.shape[1], math.inf) if limits is None else numpy.asarray(limits)
     sides = (runs[:, :, complete].mean(axis=0).sum(axis=1) for runs in (reference, candidate))
     weights = int(complete.sum()) * mean_gradient(value, *sides) * (most > 0.0)
     lo, hi = _range(weights, numpy.maximum(most, known.max(axis=(0, 2))))
