@@ -20,7 +20,7 @@ OF_REQUESTS: Mapping[str, str] = {
 ONE_OF_TWO: Mapping[str, str] = {
     "compare": r"generation server generation_1: ",
     "verify": r"found in .*another model",
-    "diagnose": r"generation generation_1: ",
+    "diagnose": r"generation (server )?generation_1\b",
     "attribute": r"generation server .* wrong, the others",
 }
 CAUSES: Mapping[str, Mapping[str, str]] = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,16 +54,13 @@ def compare(system: System, seed: int, folder: Path) -> Told:
         _write_plan(system, url, seed, folder / f"{side}.yaml", system.prompts)
         for side, url in (("a", system.a), ("b", system.b))
     ]
-    happening = None
-    if system.during is not None:
-        happening = threading.Thread(target=system.during, args=[folder / "compared/b"])
-        happening.start()
-    told = _run(
-        "compare", *plans, "--self", 20, "--concurrency", system.in_flight,
-        "-o", folder / "compared",
-    )  # fmt: skip
-    if happening is not None:
-        happening.join()
+    with ThreadPoolExecutor(1) as pool:
+        during = pool.submit(system.during or (lambda out: None), folder / "compared/b")
+        told = _run(
+            "compare", *plans, "--self", 20, "--concurrency", system.in_flight,
+            "-o", folder / "compared",
+        )  # fmt: skip
+        during.result()  # Raises what has gone wrong: nothing has happened to the servers then.
     return _accuses(*told)
 
 

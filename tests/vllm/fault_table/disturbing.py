@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from tests.vllm.deployments import PYTHON
@@ -26,15 +28,17 @@ def wait_for_answers(out: Path, number: int) -> None:
         time.sleep(0.1)
 
 
+def _list_processes() -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the number and the command line of each process; others may end at any time."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with suppress(OSError):
+                yield int(folder.name), (folder / "cmdline").read_bytes().split(b"\0")
+
+
 def kill_when_asked(url: str, out: Path) -> None:
     """Kill the server at an address after the first answers of a run."""
     port = url.rpartition(":")[2].encode()
-    [pid] = [
-        int(folder.name)
-        for folder in Path("/proc").iterdir()
-        if folder.name.isdecimal()
-        and (words := (folder / "cmdline").read_bytes().split(b"\0"))[:1] == [bytes(PYTHON)]
-        and port in words
-    ]
+    [pid] = [pid for pid, words in _list_processes() if words[0] == bytes(PYTHON) and port in words]
     wait_for_answers(out, ANSWERS)
     os.kill(pid, signal.SIGKILL)
