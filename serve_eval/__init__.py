@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from serve_eval.api import compare as compare
     from serve_eval.api import evaluate as evaluate
     from serve_eval.api import smoke as smoke
+    from serve_eval.api import verify as verify
     from serve_eval.errors import ServeEvalError as ServeEvalError
     from serve_eval.schema import AccuracySpec as AccuracySpec
     from serve_eval.schema import AlarmRaised as AlarmRaised
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from serve_eval.schema import TaskProgressed as TaskProgressed
     from serve_eval.schema import Verdict as Verdict
     from serve_eval.schema import VerdictOutcome as VerdictOutcome
+    from serve_eval.schema import Verification as Verification
+    from serve_eval.schema import VerificationOutcome as VerificationOutcome
     from serve_eval.workflows.smoke.smoke import Smoke as Smoke
 
 __version__ = "0.1.0"
@@ -72,14 +75,17 @@ __all__ = [
     "TaskProgressed",
     "Verdict",
     "VerdictOutcome",
+    "Verification",
+    "VerificationOutcome",
     "__version__",
     "compare",
     "evaluate",
     "smoke",
+    "verify",
 ]
 
 _PLACES = {
-    "serve_eval.api": ("compare", "evaluate", "smoke"),
+    "serve_eval.api": ("compare", "evaluate", "smoke", "verify"),
     "serve_eval.errors": ("ServeEvalError",),
     "serve_eval.workflows.smoke.smoke": ("Smoke",),
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -15,12 +16,14 @@ from serve_eval.checks.run import choose_checks
 from serve_eval.evaluation.evaluate import evaluate as run_plan
 from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.evaluation.trust import to_read
-from serve_eval.schema import Comparison, Event, Plan, Progress, Report, Spec
+from serve_eval.schema import Comparison, Event, Plan, Progress, Report, Spec, Verification
 from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules, CompareSide
 from serve_eval.workflows.compare.compare import compare as compare_sides
 from serve_eval.workflows.events import evaluate_with_events
 from serve_eval.workflows.smoke.endpoint import smoke_endpoint
 from serve_eval.workflows.smoke.smoke import Smoke, check_required
+from serve_eval.workflows.verify.servers import PROBES, NamedPlan, VerifyRules
+from serve_eval.workflows.verify.verify import verify as verify_servers
 
 
 async def evaluate(
@@ -103,6 +106,50 @@ async def smoke(
         timeout_s=timeout_s,
         environ=environ,
     )
+
+
+async def verify(
+    good: Plan | str,
+    server: Plan | str,
+    folder: str | Path,
+    *,
+    floor: float,
+    model: str | None = None,
+    probes: int = PROBES,
+    seed: int = 0,
+    environ: Mapping[str, str] = os.environ,
+    notify: Callable[[str], None] = lambda line: None,
+) -> Verification:
+    """Find out whether a server still serves the model that a good one serves.
+
+    A server is an address as the command line takes it, or a plan, which may launch it. Each is
+    asked for two tokens after at most `probes` texts that break off. `floor` is the largest
+    distance of healthy numerics in nats (docs/verify.md says how to measure it). The folder keeps
+    the logs of launched servers. Raises NotComparableError if the good server lists no
+    log-probabilities, and ServeEvalError for anything that stops the command.
+    """
+    sides = [
+        NamedPlan(name=name, plan=_asked(given, model, environ))
+        for name, given in ((_name(good, "good"), good), (_name(server, "server"), server))
+    ]
+    rules = VerifyRules(probes=probes, floor=floor, seed=seed)
+    found, _ = await verify_servers(
+        sides[0], sides[1:], None, rules, Path(folder), environ=environ, notify=notify
+    )
+    return found
+
+
+def _name(given: Plan | str, otherwise: str) -> str:
+    return given if isinstance(given, str) else otherwise
+
+
+def _asked(given: Plan | str, model: str | None, environ: Mapping[str, str]) -> Plan:
+    """Return the plan that reaches a server; without tasks, word problems give the texts."""
+    if isinstance(given, str):
+        settings = {"base_url": given} | ({} if model is None else {"model": model})
+        given = resolve_address(settings, environ)
+    tasks = given.tasks or (Spec(name="word_problems"),)
+    return replace(given, tasks=tasks, no_reference=True, references_dir=None)
 
 
 def _side(given: Plan | str | Path) -> CompareSide:
