@@ -129,8 +129,11 @@ async def verify(
     log-probabilities, and ServeEvalError for anything that stops the command.
     """
     sides = [
-        NamedPlan(name=name, plan=_asked(given, model, environ))
-        for name, given in ((_name(good, "good"), good), (_name(server, "server"), server))
+        NamedPlan(name=name, plan=_build_plan(given, model, environ))
+        for name, given in (
+            (_name_side(good, "good"), good),
+            (_name_side(server, "server"), server),
+        )
     ]
     rules = VerifyRules(probes=probes, floor=floor, seed=seed)
     found, _ = await verify_servers(
@@ -139,11 +142,11 @@ async def verify(
     return found
 
 
-def _name(given: Plan | str, otherwise: str) -> str:
+def _name_side(given: Plan | str, otherwise: str) -> str:
     return given if isinstance(given, str) else otherwise
 
 
-def _asked(given: Plan | str, model: str | None, environ: Mapping[str, str]) -> Plan:
+def _build_plan(given: Plan | str, model: str | None, environ: Mapping[str, str]) -> Plan:
     """Return the plan that reaches a server; without tasks, word problems give the texts."""
     if isinstance(given, str):
         settings = {"base_url": given} | ({} if model is None else {"model": model})

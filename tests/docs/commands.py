@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^(?:\s*(?:- )?(?:run: )?(?:\$ )?(?:\w+=\S+ )*)(serve-eval(?: .+)?)$")
-_SYNOPSIS = re.compile(r"^serve-eval \w+:| \[--")
+_SYNOPSIS = re.compile(r"^serve-eval [\w ]+:(?: |$)| \[--")
 """The heading of an output, or a line with options in brackets."""
 _ENDS = ("|", ">", "2>", "<", "&&", "||", "&", ";")
 ROOT_OPTIONS = {"--version", "--help", "-h", "--install-completion", "--show-completion"}
