@@ -121,7 +121,7 @@ def test_ci_fails_with_any_step_and_prints_all(tmp_path: Path, failing: str) -> 
     done = subprocess.run(["bash", script], env=environ, capture_output=True, text=True)
     assert (done.returncode == 0) == (failing == "none"), done.stderr
     if failing in ("none", "test-peer"):  # any other failure ends the rest
-        made = ["lint", "test", "test-sandbox", "test-page", "test-slow-part", "test-peer"]
+        made = ["lint", "docs", "test", "test-sandbox", "test-page", "test-slow-part", "test-peer"]
         assert sorted(done.stdout.split("\n")) == sorted(["", *(f"made {step}" for step in made)])
 
 

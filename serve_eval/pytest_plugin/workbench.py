@@ -32,7 +32,7 @@ class Workbench:
     def __init__(self, options: PluginOptions, scratch: Path) -> None:
         self.options = options
         self.folder = options.output or scratch
-        self.servers = KeptServers(self.folder / "servers", log.info)
+        self.servers = KeptServers(self.folder / "held", log.info)
         self._runner: asyncio.Runner | None = None
 
     def _run(self, main: Coroutine[Any, Any, T]) -> T:

@@ -33,6 +33,7 @@ PLAN: dict[str, Any] = {
     "allow_mismatch": ["dataset"],
     "early_stop": 0.02,
     "no_prompts": True,
+    "no_media": True,
     "expect": {"kv_transfer": True, "speculation": False},
     "accuracy_spec": {"quant_algo": "FP8"},
     "connection": {"proxy": "http://proxy:1"},
