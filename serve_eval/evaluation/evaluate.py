@@ -27,6 +27,7 @@ from serve_eval.evaluation.session_log import log_report, log_session
 from serve_eval.evaluation.steps.ask_again import ask_again
 from serve_eval.evaluation.steps.ask_tasks import ask_tasks
 from serve_eval.evaluation.steps.judge_answers import judge_answers
+from serve_eval.evaluation.steps.nothing_asked import warn_of_old_answers
 from serve_eval.evaluation.steps.open_tasks import open_tasks, replay_tasks, score_again, stop_early
 from serve_eval.evaluation.steps.report_run import report_run, save_report
 from serve_eval.evaluation.steps.run_answers import run_answers
@@ -106,6 +107,8 @@ async def evaluate(
                 await judge_answers(session, itself=client)
                 await note_endpoint(session, client)
                 await ask_again(session, client)
+        else:
+            warn_of_old_answers(session)
         session.check_journals()
         await run_answers(session)
         await judge_answers(session)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import journals_below
+from serve_eval.evaluation.storage.last_answer import read_last_answer
 from serve_eval.evaluation.storage.latest import OUTPUTS
 from serve_eval.evaluation.storage.run_folder import check_unused
 
@@ -28,10 +28,8 @@ def list_unfinished(
     for folder in OUTPUTS.iterdir() if OUTPUTS.is_dir() else ():
         if folder.is_symlink() or not (folder / sign).is_file() or is_finished(folder):
             continue
-        written = [
-            stat.st_mtime for file in journals_below(folder) if (stat := file.stat()).st_size
-        ]
-        if written and (age_s := now_s - max(written)) <= CONTINUED_DAYS * 86_400:
+        at = read_last_answer(folder)
+        if at is not None and (age_s := now_s - at) <= CONTINUED_DAYS * 86_400:
             found.append((folder, max(age_s, 0.0)))
     for folder, age_s in sorted(found, key=lambda one: one[1]):
         try:

@@ -36,7 +36,7 @@ _ADVICE = {
         "serve-eval invariants {url}",
     ),
     candidates.LENGTH: (
-        "serve-eval invariants {url}, row chunks",
+        "serve-eval invariants {url} --tasks word_problems, row chunks",
         "compare with a server without chunked prefill, and with the model's own rope scaling",
     ),
     candidates.LOAD: ("--concurrency 1, then a higher one", "--max_batch_size of the server"),

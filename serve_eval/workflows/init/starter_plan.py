@@ -59,7 +59,7 @@ def write_starter_plan(facts: EndpointFacts, base_url: str, model: str | None, f
 def describe_facts(facts: EndpointFacts, base_url: str) -> Iterator[str]:
     """Yield what was found about an endpoint."""
     if facts.problem:
-        yield f"The endpoint {base_url} did not answer as one: {_shorten(facts.problem)}"
+        yield f"The endpoint {base_url} could not be asked: {_shorten(facts.problem)}"
         yield "Correct base_url and model, or write the plan again with serve-eval init."
     known = " ".join(part for part in (facts.server, facts.version) if part)
     if not facts.problem or known or facts.models:

@@ -56,7 +56,7 @@ def test_without_an_endpoint_the_plan_has_placeholders_and_says_why() -> None:
     done = serve_eval("init", "127.0.0.1:9", "-o", "p.yaml")
     assert done.returncode == 0, done.stderr
     text = Path("p.yaml").read_text()
-    assert "did not answer as one: cannot connect to 127.0.0.1:9" in text
+    assert "could not be asked: cannot connect to 127.0.0.1:9" in text
     assert resolve(_read(text), {}, {}).plan.model == "MODEL"
     unwritable = serve_eval("init", "--offline", "-o", "nowhere/p.yaml")
     assert (unwritable.returncode, "cannot be written" in unwritable.stderr) == (2, True)

@@ -1,0 +1,28 @@
+"""Test that a run of old answers says that nothing was asked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import serve_eval
+
+RUN = ("run", "--launcher", "simulated", "--tasks", "word_problems", "--limit", "5")
+
+
+def test_a_finished_run_says_that_nothing_was_asked(tmp_path: Path) -> None:
+    how = (*RUN, "--no-reference", "-o", tmp_path / "out")
+    told = r"nothing was asked: .* since \d{4}-\d\d-\d\d \d\d:\d\d UTC; .*--run-all"
+    first, again = serve_eval(*how), serve_eval(*how)
+    assert not re.search("nothing was asked", first.stdout)
+    assert re.search(told, again.stdout)
+    assert re.search(told, (tmp_path / "out/summary.md").read_text().replace("\\", ""))
+
+
+@pytest.mark.slow
+def test_a_run_that_asks_again_does_not_say_so(tmp_path: Path) -> None:
+    how = (*RUN, "--no-reference", "-o", tmp_path / "out")
+    serve_eval(*how)
+    assert "nothing was asked" not in serve_eval(*how, "--run-all").stdout
