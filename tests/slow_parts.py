@@ -1,4 +1,4 @@
-"""Split the slow tests into parts of less than three minutes: `make test-slow-part`.
+"""Split the slow tests into parts of less than five minutes: `make test-slow-part`.
 
 CI runs one part per commit.
 
@@ -20,11 +20,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = Path(__file__).with_name("slow_seconds.json")
-BUDGET_S = 75.0
+BUDGET_S = 60.0
 """Limit of a part in seconds, by the table.
 
-The hard limit is 180 s. The rest is for starting, for another test next to it, and for a machine
-that is half as fast: at 120 s, a part took 176 s on one.
+The hard limit is 300 s. The rest is for starting, for another test next to it, and for a machine
+that is half as fast: parts of 120 s and 72 s took 176 s and 172 s.
 """
 LONGEST_S = 105.0
 """Limit of a test that has a part of its own, in seconds by the table."""

@@ -31,7 +31,7 @@ def test_every_test_is_in_one_part_and_no_part_is_too_long(
 
 
 def test_a_part_holds_as_much_as_fits() -> None:
-    assert parts(list("abcde"), {"a": 40.0, "b": 35.0, "c": 1.0, "d": 200.0}) == [
+    assert parts(list("abcde"), {"a": 40.0, "b": 20.0, "c": 1.0, "d": 200.0}) == [
         ["a", "b"],
         ["c"],
         ["d"],
