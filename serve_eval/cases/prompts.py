@@ -145,4 +145,4 @@ _MAKERS: Mapping[str, Callable[[Path], MediaPart]] = {
     "audio": audio_part,
     "video": video_part,
 }
-"""What makes a part of a file, by the key that names it, in the order in which they are sent."""
+"""Functions that make a part from a file, by the key of the file, in the order of sending."""

@@ -101,7 +101,7 @@ _NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "shell": lambda: ("bash", "zsh", "fish"),
     "order": lambda: ("random", "natural", "prefix", "longest"),
 }
-"""What a parameter takes, by its name."""
+"""The values to offer for each parameter, by its name."""
 
 
 def _begin(names: Iterable[str], incomplete: str) -> list[str]:

@@ -47,7 +47,7 @@ class VideoSettings:
 
     @property
     def need(self) -> Need:
-        """What the endpoint must take."""
+        """The kind of media that the endpoint must accept."""
         return Need.VIDEO if self.send == "video" else Need.IMAGES
 
     def show(self, video: Path) -> tuple[MediaPart, ...]:

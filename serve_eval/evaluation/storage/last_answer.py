@@ -1,4 +1,4 @@
-"""When the last answer of a run came."""
+"""Read the time of the last answer of a run."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _HEADER = re.compile(r"_{4,} (\w+)\.(test_\w+(?:\[[^\]]*\])?) _{4,}")
 
 @dataclass(slots=True)
 class _Reading:
-    """What was read so far. `average` is the last average that no block has taken."""
+    """The lines read so far. `average` is the last average that belongs to no result yet."""
 
     source: str
     test: str | None = None

@@ -20,7 +20,7 @@ TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointFacts:
-    """What an endpoint told, and what it can do.
+    """Hold the answers of an endpoint about itself, and its abilities.
 
     `problem` says why nothing is known ("": something is). `abilities` are in the order of asking.
     """
