@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
+.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -28,11 +28,15 @@ SLOW = "slow and not slurm and not mpi and not peers and not vllm and not gpu"
 test-slow: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m $(SLOW)
 
+# Debian's packages for tests of the sandbox and of pages. Root installs them; without them, those tests fail or are skipped.
+debian:
+	-@{ command -v bwrap && command -v chromium; } > /dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq \
+	  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap chromium; } > /dev/null
+
 # The isolation of generated code, by bubblewrap and by namespaces, as this user and, if that is root, also as an ordinary
 # user. Nothing is skipped here. Takes half a minute and prints what stopped each hostile program.
-test-sandbox: $(VENV)/.dev
-	@command -v bwrap > /dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq bubblewrap; } > /dev/null
-	SERVE_EVAL_ISOLATIONS_REQUIRED=1 PYTHONDONTWRITEBYTECODE= timeout --signal INT --kill-after 20 90 \
+test-sandbox: $(VENV)/.dev debian
+	SERVE_EVAL_ISOLATIONS_REQUIRED=1 PYTHONDONTWRITEBYTECODE= timeout --signal INT --kill-after 20 180 \
 	  $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/sandbox
 	@$(BIN)/python -m tests.sandbox.hostile
 	@[ "$$(id -u)" != 0 ] || sh tests/sandbox/as_ordinary_user.sh $(BIN)/python
@@ -62,9 +66,8 @@ test-mpi: $(VENV)/.dev
 test-podman: $(VENV)/.dev
 	sh tests/launchers/rootless_podman.sh $(BIN)/python
 
-# The pages of reports in a real browser. As root on Debian or Ubuntu, it is installed first; without one, all are skipped.
-test-page: $(VENV)/.dev
-	-@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium; } > /dev/null
+# The pages of reports in a real browser; without one, all are skipped.
+test-page: $(VENV)/.dev debian
 	PYTHONDONTWRITEBYTECODE= timeout --signal INT --kill-after 20 480 $(BIN)/python -m pytest -q -rs tests/page
 
 # Service discovery with a real etcd, from PyPI in a separate environment.

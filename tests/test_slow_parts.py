@@ -92,13 +92,13 @@ def test_the_parts_of_a_module_are_its_slow_tests(tmp_path: Path) -> None:
     (tmp_path / "test_made.py").write_text(MODULE)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
     by_part = [ran(tmp_path, str(number)) for number in range(5)]
-    assert [len(part) for part in by_part] == [7, 7, 7, 7, 2]
+    assert [len(part) for part in by_part] == [6, 6, 6, 6, 6]
     assert set.union(*by_part) == {f"test_slow[{n}]" for n in range(30)}
     assert ran(tmp_path, "auto") == by_part[commits() % 5]
 
 
 def test_the_command_of_ci_is_that_of_the_makefile() -> None:
-    assert "\nmake test-slow-part\n" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+    assert "    make test-slow-part\n" in (ROOT / ".ci/run").read_text(encoding="utf-8")
     rule = (
         (ROOT / "Makefile")
         .read_text(encoding="utf-8")
@@ -109,20 +109,56 @@ def test_the_command_of_ci_is_that_of_the_makefile() -> None:
     assert "--slow-part" in rule
 
 
-@pytest.mark.parametrize("failing", ["none", "lint", "test-slow-part", "test-peer"])
-def test_ci_fails_with_any_step_and_prints_all(tmp_path: Path, failing: str) -> None:
-    """A `make` of our own stands for the steps; the last two run at the same time."""
-    (tmp_path / "make").write_text(f'#!/bin/sh\necho "made $1"\n[ "$1" != {failing} ]\n')
-    (tmp_path / "make").chmod(0o755)
-    script = tmp_path / ".ci/run"
+STEPS = [
+    ".venv/.dev",
+    "debian",
+    "docs",
+    "lint",
+    "test",
+    "test-page",
+    "test-peer",
+    "test-sandbox",
+    "test-slow-part",
+]
+
+
+def ci_by_made_up_steps(folder: Path, *, failing: str) -> subprocess.CompletedProcess[str]:
+    """Run CI with a `make` and a `python3` of our own, which print what they should do."""
+    (folder / "make").write_text(
+        "#!/bin/sh\n"
+        'for step in "$@"; do\n'
+        '  case "$step" in *=*) continue;; esac\n'
+        '  echo "made $step"\n'
+        f'  [ "$step" != {failing} ] || exit 1\n'
+        "done\n"
+    )
+    (folder / "python3").write_text(
+        "#!/bin/sh\n"
+        "mkdir -p .venv/bin\n"
+        f"printf '#!/bin/sh\\n[ {failing} != uv ]\\n' > .venv/bin/python\n"
+        "chmod +x .venv/bin/python\n"
+    )
+    for name in ("make", "python3"):
+        (folder / name).chmod(0o755)
+    script = folder / ".ci/run"
     script.parent.mkdir()
     script.write_bytes((ROOT / ".ci/run").read_bytes())
-    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", script], env=environ, capture_output=True, text=True)
-    assert (done.returncode == 0) == (failing == "none"), done.stderr
-    if failing in ("none", "test-peer"):  # any other failure ends the rest
-        made = ["lint", "docs", "test", "test-sandbox", "test-page", "test-slow-part", "test-peer"]
-        assert sorted(done.stdout.split("\n")) == sorted(["", *(f"made {step}" for step in made)])
+    environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    return subprocess.run(["bash", script], env=environ, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("failing", ["none", "uv"])
+def test_ci_makes_every_step_once(tmp_path: Path, failing: str) -> None:
+    done = ci_by_made_up_steps(tmp_path, failing=failing)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == sorted(["made"] * len(STEPS) + STEPS)
+
+
+@pytest.mark.parametrize("failing", sorted({*STEPS} - {"debian"}))
+def test_ci_fails_with_any_step_and_prints_it(tmp_path: Path, failing: str) -> None:
+    done = ci_by_made_up_steps(tmp_path, failing=failing)
+    assert done.returncode != 0
+    assert f"made {failing}\n" in done.stdout
 
 
 @pytest.mark.parametrize("marker", ["slurm", "mpi", "peers", "gpu"])
