@@ -3,8 +3,9 @@
 `serve SOCKET` imports vLLM and then forks a server for each client; it ends at the end of its
 stdin. `start SOCKET ARGS` is the command of a launcher: it hands its arguments, environment and
 outputs over, passes signals on, and ends as the server does. If it is killed, so is the server.
-vLLM runs as it does otherwise, but for two things: its engine is forked too, where vLLM starts a
-new interpreter, and while its processes wait for each other they pause, where vLLM polls.
+vLLM runs as it does otherwise, but for three things: its engine is forked too, where vLLM starts a
+new interpreter; while its processes wait for each other they pause, where vLLM polls; and W8A8 does
+not use the kernels for AMX, which vLLM chooses for float32 too and which then refuse it.
 """
 
 from __future__ import annotations
@@ -137,11 +138,13 @@ def run_vllm(arguments: list[str]) -> None:
 
     from vllm.distributed.device_communicators import shm_broadcast
     from vllm.entrypoints.launchers.api_server.entry import main
+    from vllm.model_executor.kernels.linear.scaled_mm import cpu
     from vllm.v1.engine import utils
     from vllm.v1.executor import multiproc_executor
 
     for module in (utils, multiproc_executor):
         module.get_mp_context = lambda: multiprocessing.get_context("fork")
+    cpu.check_cpu_sgl_kernel = lambda *_: False
     shm_broadcast.sched_yield = lambda: time.sleep(PAUSE_S)
     sys.argv = ["api_server", *arguments]
     main()

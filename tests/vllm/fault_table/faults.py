@@ -75,9 +75,9 @@ def _other_decode(stage: Stage, spec: Spec) -> Iterator[System]:
 
 
 @contextmanager
-def _one_of_two(stage: Stage, kind: str) -> Iterator[System]:
+def _one_of_two(stage: Stage, **other: str) -> Iterator[System]:
     context, decode = stage.pair()
-    with stage.up(bad=decoding(SIDE_PORT, check=False, model=stage.weights(kind))):
+    with stage.up(bad=decoding(SIDE_PORT, check=False, **other)):
         generation = [decode, stage.root("bad")]
         with orchestrated(context, generation) as url:
             servers = _name(context, *generation)
@@ -160,8 +160,9 @@ FAULTS: Mapping[str, Fault] = {
     "last block dropped": Fault(_last_block),
     "block sizes 32 and 64": Fault(lambda s: _other_decode(s, decoding(SIDE_PORT, block_size=64))),
     "decode prefills again": Fault(lambda s: _other_decode(s, aggregated(prefix_caching=False))),
-    "one of two with int3": Fault(lambda s: _one_of_two(s, "int3")),
-    "one of two with W8A8": Fault(lambda s: _one_of_two(s, "w8a8")),
+    "one of two with int3": Fault(lambda s: _one_of_two(s, model=s.weights("int3"))),
+    "one of two with W8A8": Fault(lambda s: _one_of_two(s, model=s.weights("w8a8"))),
+    "one of two with KV fp8": Fault(lambda s: _one_of_two(s, kv_cache_dtype="fp8")),
     "decode restarted with int3": Fault(_restarted, one_trial_per_start=True),
     "prefill killed": Fault(_killed, one_trial_per_start=True),
     "prefill with another template": Fault(_other_template),
