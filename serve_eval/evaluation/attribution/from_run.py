@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from serve_eval.evaluation.attribution.latency import Timed, in_run
 from serve_eval.evaluation.attribution.matching import HEADERS, IDS, METRICS, TIMES, TRACES
+from serve_eval.evaluation.attribution.sample_attempts import find_servers, summarise_attempts
 from serve_eval.evaluation.storage.journal import Record
 from serve_eval.evaluation.storage.records.traces import Served
 from serve_eval.schema import Attribution, Metric, Response, WorkerFigures, WorkerShare
@@ -35,7 +36,8 @@ BLOCKS, LEAST_BLOCK = 20, 5
 each."""
 PLACE, DIFFICULTY = "place in the data set", "difficulty for the reference"
 WRONG, EMPTY, FAILURES = "wrong answers", "empty answers", "failures"
-MEASURES = (WRONG, EMPTY, FAILURES)
+AT_FIRST = "failed at first"
+"""Measure of first attempts, of which retries hide the failed ones from the other measures."""
 KEYS = (HEADERS, METRICS, TRACES, IDS, TIMES)
 """All ways in which a run finds out the servers of an answer, in the order of the report."""
 TOGETHER = " + "
@@ -94,18 +96,27 @@ def attribute_task(
     them (None: no repeats). `kinds` returns the properties that distinguish prompts at some places,
     and the kind of each prompt.
     """
-    results = _results(records)
-    known = list[AttributedAnswer]()
+    results = summarise_attempts(records)
+    known, firsts = list[AttributedAnswer](), list[AttributedAnswer]()
     planned = 0
     for place, (name, value, empty) in enumerate(fates):
         planned += 1
         if (found := results.get(name)) is not None:
-            started_s, response = found
+            started_s, response, first = found
             line = next((one for one in served.get(name, ()) if one.started_s == started_s), None)
             if line is not None:
                 known.append(AttributedAnswer(line, place, value, empty, response))
+            if (first_line := find_servers(name, first)) is not None:
+                fails = math.nan if first.failure else 0.0
+                firsts.append(AttributedAnswer(first_line, place, fails, False, None))
     how = Counter(one.line.how for one in known)
     measures, dealt_by = compare_workers(known, metric, expected, prompts or planned, kinds)
+    if any(found.response is not None and found.first.failure for found in results.values()):
+        of_firsts, also_dealt_by = compare_workers(
+            firsts, metric, expected, prompts or planned, kinds
+        )
+        measures[AT_FIRST] = of_firsts[FAILURES]
+        dealt_by = tuple(dict.fromkeys((*dealt_by, *also_dealt_by)))
     return Attribution(
         how=" and ".join(name for name in KEYS if how[name]) or TIMES,
         joined=len(known),
@@ -220,20 +231,6 @@ def shares(measures: Mapping[str, Sequence[Cell]], alpha: float) -> tuple[Worker
         )
         for row in rows(measures, alpha)
     )
-
-
-def _results(records: Iterable[Record]) -> dict[str, tuple[float, Response | None]]:
-    """Return the start of the attempt that gave each sample its result, with the response.
-
-    The result is the first response, or else the last failure.
-    """
-    found: dict[str, tuple[float, Response | None]] = {}
-    for one in records:
-        result = one.response or one.failure
-        if result is None or not result.attempts or found.get(one.id, (0.0, None))[1] is not None:
-            continue
-        found[one.id] = result.attempts[-1].start_s, one.response
-    return found
 
 
 def _cells(answers: Iterable[tuple[Served, bool, Hashable]]) -> list[Cell]:

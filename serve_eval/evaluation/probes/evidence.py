@@ -98,15 +98,15 @@ class ServerFamily:
 class ProbeEvidence:
     """The counts of one server's distances so far, and the evidence in them.
 
-    `tried` counts probes with and without an answer, `asked` those with one. `highest` is the
+    `asked` counts probes with an answer, `unanswered` those without one. `highest` is the
     natural logarithm of the most evidence so far. `numbers` counts distances between
     log-probabilities, not between texts alone. A server without a `family` is judged alone.
     """
 
     limits: DistanceLimits
     family: ServerFamily | None = field(default=None, repr=False)
-    tried: int = 0
     asked: int = 0
+    unanswered: int = 0
     beyond_noise: int = 0
     beyond_floor: int = 0
     beyond_floors: int = 0
@@ -115,6 +115,11 @@ class ProbeEvidence:
     numbers: int = 0
     highest: float = 0.0
     distances: list[ProbeDistance] = field(default_factory=list)
+
+    @property
+    def tried(self) -> int:
+        """The probes so far, with and without an answer."""
+        return self.asked + self.unanswered
 
     @property
     def p(self) -> float:
@@ -168,8 +173,11 @@ class ProbeEvidence:
         return VerificationOutcome.UNDECIDED
 
     def bound_share(self, hits: int) -> float:
-        """Return the smallest share of such probes that is excluded at level ALPHA."""
-        return share_upper_bound(hits, self.asked - hits, ALPHA)
+        """Return the smallest share of such probes that is excluded at level ALPHA.
+
+        Probes without an answer count as such ones, since a fault can be what kept it away.
+        """
+        return share_upper_bound(self.unanswered + hits, self.asked - hits, ALPHA)
 
     @property
     def highest_evidence(self) -> float:
@@ -183,6 +191,9 @@ class ProbeEvidence:
         if outcome is VerificationOutcome.OTHER_NUMERICS:
             return self.bound_share(self.beyond_floors)
         return None
+
+    def _name_unanswered(self) -> str:
+        return f", with {self.unanswered} unanswered," if self.unanswered else ""
 
     def explain(self) -> str:
         """Return the reason for the outcome in one sentence."""
@@ -218,7 +229,8 @@ class ProbeEvidence:
         if not self.beyond_floor:
             return (
                 f"none of {self.asked} probes differs by more than healthy numerics, but so few"
-                f" exclude only a share of {self.bound_share(0):.0%} or more"
+                f"{self._name_unanswered()} exclude only a share of {self.bound_share(0):.0%} or"
+                " more"
             )
         return (
             f"{self.beyond_floor} of {self.asked} probes differ by more than healthy numerics: too"

@@ -65,17 +65,19 @@ class JudgedServer:
         if not self.server.lists and not self.evidence.tried:
             await self._check_steady(probes, readings)
         for probe, reading in zip(probes, readings, strict=True):
-            self.evidence.tried += 1
             if reading is None:
+                self.evidence.unanswered += 1
                 continue
             if reading.cached_tokens is not None:
                 self._cached = (self._cached or 0) + reading.cached_tokens
             if reading.prompt_tokens and probe.reading.prompt_tokens:
                 self.prompt_gaps.append(reading.prompt_tokens - probe.reading.prompt_tokens)
-            if (distance := measure_distance(probe.id, probe.reading, reading)) is not None:
-                distance = await self._repeat(probe, distance)
-                length = probe.reading.prompt_tokens
-                self.evidence.add(msgspec.structs.replace(distance, prompt_tokens=length))
+            if (distance := measure_distance(probe.id, probe.reading, reading)) is None:
+                self.evidence.unanswered += 1
+                continue
+            distance = await self._repeat(probe, distance)
+            length = probe.reading.prompt_tokens
+            self.evidence.add(msgspec.structs.replace(distance, prompt_tokens=length))
         unanswered = self.server.unanswered
         if unanswered > max(LEAST_UNANSWERED, MOST_UNANSWERED * self.evidence.tried):
             raise EndpointError(
@@ -132,7 +134,7 @@ class JudgedServer:
             outcome=outcome,
             why=evidence.explain(),
             asked=evidence.asked,
-            unanswered=evidence.tried - evidence.asked,
+            unanswered=evidence.unanswered,
             beyond_noise=evidence.beyond_noise,
             beyond_floor=evidence.beyond_floor,
             far=evidence.far,

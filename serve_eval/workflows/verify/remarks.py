@@ -25,7 +25,8 @@ def warn(known: VerificationReference, sides: Sequence[VerifiedSide]) -> list[st
     if silent := [one for one in sides if one.unanswered]:
         found.append(
             f"{list_names([one.name for one in silent])}: {sum(one.unanswered for one in silent)}"
-            " probes without an answer do not count"
+            " probes got no answer: they count as different where a share is excluded, and as no"
+            " evidence that it is another model"
         )
     if sampling := [one.name for one in sides if one.samples]:
         found.append(

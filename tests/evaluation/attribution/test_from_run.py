@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace as replace_struct
 from rich.console import Console
 
 from serve_eval.evaluation.attribution.from_run import PLACE, attribute_task, wrong
@@ -16,6 +17,7 @@ from serve_eval.evaluation.storage.journal import Record
 from serve_eval.evaluation.storage.records.traces import Served
 from serve_eval.report.attribution import sentences, table
 from serve_eval.schema import (
+    AnsweringServers,
     Attempt,
     Attribution,
     Failure,
@@ -93,6 +95,76 @@ def test_wrong_empty_and_failed_answers_are_measures_of_their_own() -> None:
     assert shown["g1", "empty answers"] == (20, 20, True)
     assert shown["g1", "failures"] == (40, 20, True)
     assert shown["g0", "failures"] == (40, 0, False)
+
+
+def _retried(i: int, bad: str | None, *, named: bool = True) -> Record:
+    """Return the answer to a sample that was dealt in turn, and sent to g0 if `bad` failed."""
+    own = f"g{i % 2}"
+    tries = [(own, own == bad), *([("g0", False)] if own == bad else [])]
+    attempts = tuple(
+        replace_struct(
+            _attempt(i + 0.1 * n),
+            failure=FailureKind.HTTP_ERROR if fails else None,
+            status=500 if fails else 200,
+            servers=AnsweringServers(context="c0", generation=name) if named else None,
+        )
+        for n, (name, fails) in enumerate(tries)
+    )
+    response = Response(text="x", finish_reason="stop", usage=Usage(), attempts=attempts)
+    return Record(id=f"{i}", response=response)
+
+
+@pytest.mark.parametrize("bad", ["g1", None])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_server_is_accused_of_attempts_that_a_retry_replaced(
+    bad: str | None, named: bool
+) -> None:
+    """All answers are right, and all of them come from g0 where g1 is bad."""
+    records = [_retried(i, bad, named=named) for i in range(40)]
+    lines = {
+        one.id: [_line(one.id, one.response.attempts[-1].start_s, "g0" if bad else f"g{i % 2}")]
+        for i, one in enumerate(records)
+        if one.response is not None
+    }
+    told = attribute_task([(f"{i}", 1.0, False) for i in range(40)], records, lines, POINTS)
+    shown = {(row.worker, row.measure): (row.answers, row.bad, row.accused) for row in told.rows}
+    if bad and named:
+        assert shown == {
+            ("g0", "failed at first"): (20, 0, False),
+            ("g1", "failed at first"): (20, 20, True),
+        }
+        assert any(
+            one.startswith("generation server g1: 20 of 20 failed at first, the others 0 of 20 (p")
+            for one in sentences(told)
+        )
+    else:
+        assert not shown
+
+
+def test_the_first_attempt_of_a_sample_that_was_asked_once_more_counts() -> None:
+    """A failed sample has one record for each time that the run asked it."""
+    failed = [
+        Record(
+            id=f"{i}",
+            failure=Failure(
+                kind=FailureKind.HTTP_ERROR,
+                message="",
+                attempts=(
+                    replace_struct(
+                        _attempt(float(i)),
+                        failure=FailureKind.HTTP_ERROR,
+                        servers=AnsweringServers(context="c0", generation="g1"),
+                    ),
+                ),
+            ),
+        )
+        for i in range(1, 40, 2)
+    ]
+    records = [_retried(i, None) for i in range(0, 40, 2)] + failed
+    again = [_retried(i, None) for i in range(1, 40, 2)]
+    told = attribute_task([(f"{i}", 1.0, False) for i in range(40)], [*records, *again], {}, POINTS)
+    [row] = [row for row in told.rows if row.accused]
+    assert (row.worker, row.measure, row.bad) == ("g1", "failed at first", 20)
 
 
 def test_wrong_answers_are_counted_where_the_reference_was_right() -> None:

@@ -30,9 +30,15 @@ NEAR, BEYOND, VERY_FAR = 0.05, 0.2, 3.0
 
 
 def _judge(
-    nats: Iterable[float], *, floor: float | None = FLOOR, noise: float = 0.0, step: float = 0.0
+    nats: Iterable[float],
+    *,
+    floor: float | None = FLOOR,
+    noise: float = 0.0,
+    step: float = 0.0,
+    unanswered: int = 0,
 ) -> ProbeEvidence:
-    evidence = ProbeEvidence(limits=DistanceLimits(noise=noise, step=step, floor=floor))
+    limits = DistanceLimits(noise=noise, step=step, floor=floor)
+    evidence = ProbeEvidence(limits=limits, unanswered=unanswered)
     for number, value in enumerate(nats):
         evidence.add(ProbeDistance(probe=str(number), nats=value))
     return evidence
@@ -56,6 +62,19 @@ def _judge(
 )
 def test_the_outcome_follows_from_the_distances(nats: list[float], outcome: Outcome) -> None:
     assert _judge(nats).conclude() is outcome
+
+
+@pytest.mark.parametrize("near", [0.0, NEAR])
+def test_what_got_no_answer_may_have_differed_and_accuses_nobody(near: float) -> None:
+    sound = Outcome.OTHER_NUMERICS if near else Outcome.IDENTICAL
+    assert _judge([near] * 87, unanswered=1).conclude() is Outcome.UNDECIDED
+    assert _judge([near] * 88, unanswered=1).conclude() is sound
+    assert _judge([near] * 194, unanswered=6).conclude() is sound
+    lost = _judge([near] * 192, unanswered=8)
+    assert lost.conclude() is Outcome.UNDECIDED
+    assert lost.tried == 200
+    assert "so few, with 8 unanswered, exclude only a share of 11%" in lost.explain()
+    assert lost.highest == 0.0
 
 
 def test_the_outcome_another_stays() -> None:

@@ -1,11 +1,13 @@
 """Measure what each command finds of each fault: `python -m tests.vllm.fault_table FOLDER`.
 
-Results are kept in the folder: a second call continues, and prints the table of all at the end.
+Results are kept in the folder: a second call continues, and prints the table of all at the end. A
+new folder begins with the trials of measured.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -64,6 +66,8 @@ def main() -> None:
     given = parser.parse_args()
     top = given.folder.absolute()
     top.mkdir(parents=True, exist_ok=True)
+    if kept.MEASURED.exists() and not (top / kept.RESULTS).exists():
+        shutil.copy(kept.MEASURED, top / kept.RESULTS)
     chosen = {
         name: fault
         for name, fault in {**FAULTS, **SOUND}.items()
@@ -71,7 +75,7 @@ def main() -> None:
     }
     until = time.monotonic() + 60 * given.minutes
     measure(chosen, given.commands.split(","), given.trials, top, until)
-    table.print_table(kept.read(top / "found.jsonl"))
+    table.print_table(kept.read(top / kept.RESULTS))
 
 
 if __name__ == "__main__":

@@ -50,6 +50,13 @@ CAUSES: Mapping[str, Mapping[str, str]] = {
     },
     "one of two with int3": ONE_OF_TWO,
     "one of two with W8A8": {"verify": r"OTHER NUMERICS"},
+    "one of two with KV fp8": {
+        "compare": r"generation server generation_1: .* failed at first",
+        "verify": r"KV transfer of generation_\d .* failed",
+        "diagnose": r"generation (server )?generation_1\b",
+        "attribute": r"generation server .* failed, the others 0",
+        "path proof": r"KV transfer of generation_1 .* failed",
+    },
     "decode restarted with int3": {
         "compare": r"generation_0",
         "verify": r"found in .*another model",

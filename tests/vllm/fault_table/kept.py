@@ -1,4 +1,7 @@
-"""What every trial found, as lines of a file that is continued."""
+"""What every trial found, as lines of a file that is continued.
+
+measured.jsonl has the trials of docs/real-faults.md.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,26 @@ from pathlib import Path
 
 import msgspec
 
+RESULTS = "found.jsonl"
+MEASURED = Path(__file__).with_name("measured.jsonl")
+
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """Keep the result of one command in one trial."""
+    """Keep the result of one command in one trial.
+
+    `found`: the command accuses the deployment, or names the fault. `named`: it says where the
+    fault is (None: the command has no name for it).
+    """
 
     system: str
     trial: int
     command: str
     code: int
     found: bool
+    named: bool | None
     requests: float
     tokens: float
     seconds: float
-    text: str
 
 
 def read(file: Path) -> list[Found]:

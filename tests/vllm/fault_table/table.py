@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Sequence
 
-from tests.vllm.fault_table.causes import CAUSES
 from tests.vllm.fault_table.commands import COMMANDS, USAGE
 from tests.vllm.fault_table.kept import Found
 
@@ -36,8 +34,7 @@ def _describe(name: str, found: Sequence[Found]) -> str:
     found = [one for one in found if one.code != USAGE]
     if not found:
         return "-"
-    cause = CAUSES.get(name, {}).get(found[0].command)
-    named = [cause is not None and re.search(cause, one.text) is not None for one in found]
-    # A warning that names the fault has found it, whatever the exit code.
-    hits = sum(one.found or told for one, told in zip(found, named, strict=True))
-    return f"{hits} / {sum(named)} of {len(found)}" if cause else f"{hits} of {len(found)}"
+    hits, named = sum(one.found for one in found), [one.named for one in found]
+    if None in named:
+        return f"{hits} of {len(found)}"
+    return f"{hits} / {sum(map(bool, named))} of {len(found)}"

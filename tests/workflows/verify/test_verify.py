@@ -213,9 +213,12 @@ def test_answers_that_end_at_once_are_another_model(tmp_path: Path) -> None:
 
 
 def test_failures_are_no_evidence_and_too_many_are_an_error(tmp_path: Path) -> None:
-    b = ModelServer(name="b", failing=0.2)
+    b = ModelServer(name="b", failing=0.02)
     found = _verify(ModelServer(name="a"), b, tmp_path / "1", floor=0.08)
     assert _outcome(found) is IDENTICAL
+    [side] = found.sides
+    assert side.unanswered
+    assert side.asked > 80, "more questions make up for those without an answer"
     with pytest.raises(EndpointError, match="got no answer: HTTP 400: out of order"):
         _verify(
             ModelServer(name="a"), ModelServer(name="c", failing=0.9), tmp_path / "2", floor=0.08
