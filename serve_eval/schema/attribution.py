@@ -10,10 +10,10 @@ class WorkerShare:
     """The answers that one worker took part in, compared with those of all others of its role.
 
     `role` is context, generation, pair (of both) or server. `measure` is what counts as bad: wrong
-    answers, empty answers, failures. A pair is named `CONTEXT + GENERATION`. `p` is that of an
-    exact one-sided test that this worker is no worse than the others
-    (serve_eval.stats.contingency), `p_holm` the same, corrected over all rows of the task.
-    `accused`: the worker is worse, at the level given in the attribution.
+    answers, empty answers, failures, or first attempts of samples that failed. A pair is named
+    `CONTEXT + GENERATION`. `p` is that of an exact one-sided test that this worker is no worse than
+    the others (serve_eval.stats.contingency), `p_holm` the same, corrected over all rows of the
+    task. `accused`: the worker is worse, at the level given in the attribution.
     """
 
     worker: str
