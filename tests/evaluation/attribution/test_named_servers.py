@@ -53,7 +53,8 @@ class Router:
     """A router of one context and three generation servers, which take turns.
 
     The servers named `wrong` answer wrongly, and those named `broken` fail. The first attempt of
-    each prompt fails on the server `first_on`. `names` are the headers of a reply by its generation
+    each prompt fails on the server `first_on`. With `moves`, only the first attempts at `broken`
+    servers fail, since the second ones go to another. `names` are the headers of a reply by its generation
     server. `routes` are its other paths. From the prompt `stalls_at` on it does not answer, which
     sets `stalled`.
     """
@@ -62,6 +63,7 @@ class Router:
     wrong: str = ""
     broken: str = ""
     first_on: str = ""
+    moves: bool = False
     stalls_at: int = sys.maxsize
     routes: Mapping[str, Responder] = field(default_factory=dict)
     names: Callable[[str], Headers] = lambda server: {
@@ -93,6 +95,9 @@ class Router:
         if self.first_on and request.prompt not in self._seen:
             self._seen.add(request.prompt)
             return fail(503, "busy", {**self.names(self.first_on), "Retry-After": "0"})
+        if server == self.broken and self.moves and request.prompt in self._seen:
+            server = "decode-2:9"
+        self._seen.add(request.prompt)
         if server == self.broken:
             return fail(500, "out of memory", self.names(server))
         told = {"id": f"request-{request.number}"}
@@ -184,6 +189,19 @@ def test_a_generation_server_that_fails_is_named_by_its_failures(
     told = report.tasks[0].attribution
     assert told is not None
     assert told.joined == N
+
+
+def test_a_server_whose_failures_a_retry_repairs_is_named(plan: Plan, tmp_path: Path) -> None:
+    report = run(Router(plan, broken=BAD, moves=True), tmp_path)
+    assert report.tasks[0].result.failed == 0
+    assert accused(report) == [("generation", BAD, "failed at first", 20, 20)]
+    render(report, tmp_path, Console(file=(shown := io.StringIO()), width=200))
+    assert f"generation server {BAD}: 20 of 20 failed at first, the others 0 of 40" in (
+        shown.getvalue()
+    )
+    told = [one.told for one in diagnose(tmp_path).runs[0].findings if one.rule == "worker"]
+    assert len(told) == 1
+    assert told[0].startswith(f"generation {BAD}: 20 failed at first of 20, compared with 0 of 40")
 
 
 def test_a_run_that_is_given_up_notes_the_servers_of_its_failures(
