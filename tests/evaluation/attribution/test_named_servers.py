@@ -54,9 +54,9 @@ class Router:
 
     The servers named `wrong` answer wrongly, and those named `broken` fail. The first attempt of
     each prompt fails on the server `first_on`. With `moves`, only the first attempts at `broken`
-    servers fail, since the second ones go to another. `names` are the headers of a reply by its generation
-    server. `routes` are its other paths. From the prompt `stalls_at` on it does not answer, which
-    sets `stalled`.
+    servers fail, since the second ones go to another. `names` are the headers of a reply by its
+    generation server. `routes` are its other paths. From the prompt `stalls_at` on it does not
+    answer, which sets `stalled`.
     """
 
     plan: Plan
