@@ -141,14 +141,19 @@ def _disagreement(task: SummaryTask) -> str:
 
 
 def _describe_answers(result: TaskResult) -> str:
-    failed = f"{result.failed} failed"
+    known = sum(result.failures.values())
+    unasked = 0 if result.spared else max(0, result.failed - known)
+    failed = f"{result.failed - unasked} failed"
     if result.failures:
         kinds = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in result.failures.items())
         failed += f" ({kinds})"
     said = [failed, f"{result.truncated} cut off"]
     said += [f"{n} {word}" for kind, word in _WORDS.items() if (n := result.outcomes.get(kind, 0))]
     spared = f", {result.spared:,} not needed" if result.spared else ""
-    return f"{result.planned:,}: {', '.join(said)}{spared}"
+    asked = (
+        f"{result.planned - unasked:,} of {result.planned:,}" if unasked else f"{result.planned:,}"
+    )
+    return f"{asked}: {', '.join(said)}{spared}"
 
 
 def _describe_early(early: EarlyStop) -> str:

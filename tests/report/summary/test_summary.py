@@ -101,6 +101,14 @@ def test_missing_answers_make_the_value_a_range() -> None:
     assert "serve-eval show out --failed" in shown
 
 
+def test_samples_that_were_not_asked_are_no_failures() -> None:
+    """A run that was given up: of 500 samples, 30 were answered and 8 failed."""
+    given_up = replace(RESULT, failed=470, scored=30, failures={"timeout": 8}, bounds=(5.0, 99.0))
+    assert " asked    38 of 500: 8 failed (8 timeout), 1 cut off, 3 unreadable\n" in show(
+        task(given_up, VERDICT)
+    )
+
+
 def test_an_unsupported_task_has_a_reason_and_no_value() -> None:
     lacking = replace(RESULT, value=None, interval=None, scored=0, outcomes={}, breakdown={})
     cannot = replace(
