@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from serve_eval.evaluation.attribution.from_run import AT_FIRST
 from serve_eval.evaluation.attribution.latency import describe_slow as told_of_slow
 from serve_eval.evaluation.results.degradation import describe as told_of
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
@@ -50,7 +51,7 @@ def worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
                 ),
                 count=row.bad,
                 of=row.answers,
-                explains=min(row.bad, len(task.lost)),
+                explains=None if row.measure == AT_FIRST else min(row.bad, len(task.lost)),
                 lost=len(task.lost),
                 task=task.name,
                 p=row.p_holm,

@@ -23,6 +23,7 @@ from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
     LostServer,
     Probe,
+    ServerCounts,
     Verification,
     VerificationOutcome,
     VerificationReference,
@@ -33,7 +34,7 @@ from serve_eval.workflows.verify.fleet import MAJORITY, judge_fleet
 from serve_eval.workflows.verify.judged import JudgedServer, judge_together
 from serve_eval.workflows.verify.legs import GivenWorker, name_parts, verify_parts
 from serve_eval.workflows.verify.making import open_maker, to_reference
-from serve_eval.workflows.verify.path import PathMeter
+from serve_eval.workflows.verify.path import PathMeter, warn_of_path
 from serve_eval.workflows.verify.prompts import audit_prompts, compare_counts
 from serve_eval.workflows.verify.reference import (
     ReferenceMaker,
@@ -128,7 +129,8 @@ async def verify(
             await asyncio.gather(
                 *(_ask_or_lose(one, probes[begin : begin + ROUND], session) for one in pending)
             )
-        _check_any_left(judged, session)
+        engines = await asyncio.gather(*(meter.end() for meter in meters))
+        _check_any_left(judged, engines, session)
         others = [one for one in judged if one.evidence.found]
         if made is not None:
             if others:  # Enough for their parts to be found sound.
@@ -136,7 +138,6 @@ async def verify(
             known = msgspec.structs.replace(
                 to_reference(made, rules), floor=known.floor, noise=known.noise
             )
-        engines = await asyncio.gather(*(meter.end() for meter in meters))
         sides = []
         for one, counted in zip(judged, engines, strict=True):
             if one.lost:
@@ -158,10 +159,18 @@ async def _ask_or_lose(one: JudgedServer, probes: Sequence[Probe], session: Veri
         one.lost = True
 
 
-def _check_any_left(judged: Sequence[JudgedServer], session: VerifySession) -> None:
-    """Raise the first error if no server is left."""
+def _check_any_left(
+    judged: Sequence[JudgedServer],
+    engines: Sequence[Sequence[ServerCounts]],
+    session: VerifySession,
+) -> None:
+    """Raise the first error if no server is left, with what the servers behind it counted."""
     if session.errors and all(one.lost for one in judged):
-        raise session.errors[0]
+        error = session.errors[0]
+        counted = zip(judged, engines, strict=True)
+        told = [line for one, counts in counted for line in warn_of_path(one.server.name, counts)]
+        error.hint = "\n".join([*told, *filter(None, [error.hint])])
+        raise error
 
 
 @with_scope

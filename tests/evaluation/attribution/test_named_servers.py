@@ -199,9 +199,9 @@ def test_a_server_whose_failures_a_retry_repairs_is_named(plan: Plan, tmp_path: 
     assert f"generation server {BAD}: 20 of 20 failed at first, the others 0 of 40" in (
         shown.getvalue()
     )
-    told = [one.told for one in diagnose(tmp_path).runs[0].findings if one.rule == "worker"]
-    assert len(told) == 1
-    assert told[0].startswith(f"generation {BAD}: 20 failed at first of 20, compared with 0 of 40")
+    [found] = [one for one in diagnose(tmp_path).runs[0].findings if one.rule == "worker"]
+    assert found.told.startswith(f"generation {BAD}: 20 failed at first of 20, compared with 0 of")
+    assert found.explains is None, "retries answered them"
 
 
 def test_a_run_that_is_given_up_notes_the_servers_of_its_failures(

@@ -366,6 +366,31 @@ def test_counters_of_the_named_workers_are_read_before_and_after(
     assert any("no KV cache crossed the wire" in line for line in found.warnings) is warned
 
 
+def test_a_front_without_answers_says_whose_transfers_failed(tmp_path: Path) -> None:
+    readings = 0
+
+    def count(request: HttpRequest) -> Reply:
+        nonlocal readings
+        readings += 1
+        failed = f'vllm:nixl_num_failed_transfers_total{{model_name="m"}} {41 * readings}\n'
+        return raw(_metrics(5, 5) + failed.encode(), content_type="text/plain")
+
+    parts = {
+        "context": ModelServer(name="c", metrics=lambda request: raw(_metrics(5, 0))),
+        "generation": ModelServer(name="g", metrics=count),
+    }
+    with pytest.raises(EndpointError, match="got no answer") as raised:
+        _verify(
+            ModelServer(name="a"),
+            ModelServer(name="b", failing=0.9),
+            tmp_path,
+            parts=parts,
+            floor=0.08,
+        )
+    assert "the KV transfer of generation_1 (http://" in raised.value.hint
+    assert "failed in part: failed transfers 41" in raised.value.hint
+
+
 @pytest.mark.parametrize(
     ("context", "generation", "named"),
     [
