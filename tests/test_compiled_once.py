@@ -33,4 +33,4 @@ def test_make_test_uses_the_plugin_and_ci_leaves_the_sandbox_to_its_own_target()
     assert " -p tests.compiled_once " in (ROOT / "Makefile").read_text(encoding="utf-8")
     steps = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
     assert 'make test TESTS="tests --ignore=tests/sandbox"' in steps
-    assert "make test-sandbox" in steps
+    assert any(step.startswith("make test-sandbox ") for step in steps)
