@@ -21,7 +21,7 @@ from serve_eval.schema import Plan, Spec, VerdictOutcome
 from tests.cli.command import serve_eval
 from tests.peers.conftest import MODEL, WAYS, Ours, evaluated, smoke_rows
 from tests.peers.peers import LACKS, NOT_OF_THIS_MODEL, Peer
-from tests.vllm.conftest import TABLE, address, has_avx512
+from tests.vllm.conftest import TABLE, address, has_avx512, has_w4a16
 from tests.vllm.deployments import PYTHON, Deployments, read_counter
 from tests.vllm.faulty_transfer import foreign_blocks, orchestrated
 from tests.vllm.measured import attribute, compare, verify
@@ -83,8 +83,8 @@ def test_a_smoke_test_shows_what_it_lacks(single: Deployments) -> None:
 def test_quantisation_is_judged_by_what_it_costs(
     single: Deployments, name: str, outcome: str, tmp_path: Path
 ) -> None:
-    if name != "w8a8" and not has_avx512():
-        pytest.skip(f"vLLM has no {name} on a CPU without AVX-512")
+    if not {"w8a8": True, "w4a16": has_w4a16(), "kv_fp8": has_avx512()}[name]:
+        pytest.skip(f"vLLM has no {name} for float32 on this CPU")
     a, b = single["aggregated"].base_url, single[name].base_url
     task, _ = compare(f"eager against {name}", a, b, tmp_path / "out", limit=MANY)
     assert task["verdict"]["outcome"] == outcome
