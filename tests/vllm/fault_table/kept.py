@@ -1,4 +1,4 @@
-"""What every trial found, as lines of a file that is continued.
+"""Keep the results of all trials in a file, one per line, to which later calls append.
 
 measured.jsonl has the trials of docs/real-faults.md.
 """
