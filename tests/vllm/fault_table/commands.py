@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,14 +53,9 @@ def compare(system: System, seed: int, folder: Path) -> Told:
         _write_plan(system, url, seed, folder / f"{side}.yaml", system.prompts)
         for side, url in (("a", system.a), ("b", system.b))
     ]
-    with ThreadPoolExecutor(1) as pool:
-        during = pool.submit(system.during or (lambda out: None), folder / "compared/b")
-        told = _run(
-            "compare", *plans, "--self", 20, "--concurrency", system.in_flight,
-            "-o", folder / "compared",
-        )  # fmt: skip
-        during.result()  # Raises what has gone wrong: nothing has happened to the servers then.
-    return _accuses(*told)
+    how = ["--self", 20, "--concurrency", system.in_flight, "-o", folder / "compared"]
+    with system.disturbed(folder / "compared/b"):
+        return _accuses(*_run("compare", *plans, *how))
 
 
 def find_unequal(system: System, seed: int, folder: Path) -> Told:
@@ -87,9 +81,9 @@ def prove(system: System, seed: int, folder: Path) -> Told:
 
 def attribute(system: System, seed: int, folder: Path) -> Told:
     """Ask the servers of B's run separately."""
-    if not system.alone:
+    if not system.may_ask_servers:
         return Told(USAGE, "", found=False)
-    how = ["--samples", system.alone, "--concurrency", IN_FLIGHT, "--seed", seed]
+    how = ["--concurrency", IN_FLIGHT, "--seed", seed]
     return _accuses(*_run("attribute", folder / "compared/b", *how, *system.workers))
 
 
@@ -115,7 +109,8 @@ def verify(system: System, seed: int, folder: Path) -> Told:
 def load(system: System, seed: int, folder: Path) -> Told:
     """Ask B the same prompts at several loads."""
     plan = _write_plan(system, system.b, seed, folder / "load.yaml", PER_LOAD)
-    return _accuses(*_run("load", plan, "--concurrency", LOADS, "-o", folder / "loads"))
+    with system.disturbed(folder / "loads"):
+        return _accuses(*_run("load", plan, "--concurrency", LOADS, "-o", folder / "loads"))
 
 
 COMMANDS: Mapping[str, Command] = {

@@ -17,8 +17,8 @@ ANSWERS = 10
 
 
 def count_answers(out: Path) -> int:
-    """Return the number of answers in the folder of a run."""
-    return sum(len(file.read_bytes().splitlines()) for file in out.glob("samples/*"))
+    """Return the number of answers in the folder of a run, or of the runs of several loads."""
+    return sum(len(file.read_bytes().splitlines()) for file in out.glob("**/samples/*"))
 
 
 def wait_for_answers(out: Path, number: int) -> None:

@@ -81,7 +81,7 @@ def _one_of_two(stage: Stage, **other: str) -> Iterator[System]:
         generation = [decode, stage.root("bad")]
         with orchestrated(context, generation) as url:
             servers = _name(context, *generation)
-            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, alone=40)
+            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY)
 
 
 @contextmanager
@@ -97,7 +97,9 @@ def _files(stage: Stage, damage: Damage, chosen: Chosen) -> Iterator[System]:
         ):
             servers = _name(context, decode)
             # Asked on its own, a server with this connector can end: "shape mismatch".
-            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, shots=2, alone=0)
+            yield System(
+                a=stage.sound, b=url, servers=servers, prompts=MANY, shots=2, may_ask_servers=False
+            )
 
 
 @contextmanager
@@ -124,8 +126,8 @@ def _killed(stage: Stage) -> Iterator[System]:
         context, decode = (stage.server("killed", name) for name in PAIR_NAMES)
         with orchestrated(context, [decode]) as url:
             servers = _name(context, decode)
-            during = partial(disturbing.kill_when_asked, context)
-            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, during=during)
+            kill = partial(disturbing.kill_when_asked, context)
+            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, happening=kill)
 
 
 @contextmanager
@@ -143,7 +145,7 @@ def _restarted(stage: Stage) -> Iterator[System]:
             stage.running.start(decode=other)
 
         with orchestrated(context, [servers["generation_0"]]) as url:
-            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, during=restart)
+            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, happening=restart)
 
 
 def _name(context: str, *generation: str) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,19 +34,35 @@ class System:
     prompts: int = 200
     shots: int = 0
     chat: bool = False
-    alone: int = 15
-    """Prompts that `attribute` sends to each server. 0: no server may be asked on its own."""
+    may_ask_servers: bool = True
+    """Whether the servers may be asked on their own."""
     in_flight: int = IN_FLIGHT
-    during: Callable[[Path], None] | None = None
-    """What happens while B is compared; it gets the folder of B's run."""
+    happening: Callable[[Path], None] | None = None
+    """What happens once to the servers while B is asked; it gets the folder of B's answers."""
+    _happened: list[bool] = field(default_factory=list, init=False)
 
     @property
     def workers(self) -> list[str]:
         """The flags that name the servers behind B."""
-        if not self.alone:
+        if not self.may_ask_servers:
             return []
         flags = [f"{name.partition('_')[0]}={url}" for name, url in self.servers.items()]
         return [word for flag in flags for word in ("--worker", flag)]
+
+    @contextmanager
+    def disturbed(self, out: Path) -> Iterator[None]:
+        """Let happen what has to, unless it has already, while B is asked within.
+
+        It raises what has gone wrong: nothing has happened to the servers then.
+        """
+        if self.happening is None or self._happened:
+            yield
+            return
+        self._happened.append(True)
+        with ThreadPoolExecutor(1) as pool:
+            happening = pool.submit(self.happening, out)
+            yield
+            happening.result()
 
     def plan(self, url: str, seed: int, prompts: int) -> dict[str, Any]:
         """Return the plan of a side as a mapping for YAML."""
