@@ -21,7 +21,8 @@ from serve_eval.workflows.attribute.workers import SERVER
 class PhaseAnswers:
     """Results of one phase, each with the context and generation server that took part.
 
-    None stands for a role that took no part.
+    None stands for a role that took no part. `texts` holds what each prompt was answered with, the
+    thoughts included.
     """
 
     scores: dict[str, list[tuple[tuple[str | None, str | None], str, float]]] = field(
@@ -32,6 +33,7 @@ class PhaseAnswers:
     times: list[Timed] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
     unscored: list[str] = field(default_factory=list)
+    texts: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     async def take(
         self,
@@ -52,6 +54,7 @@ class PhaseAnswers:
         if isinstance(result, Failure):
             self.messages.append(result.message)
             return
+        self.texts[prompt].append(text_of(result))
         self.times.append(Timed(*who, prompt, result.latency_s, result.usage.completion_tokens))
         graded = await grade_answer(task, sample, result, apart)
         if isinstance(graded, Unfinished):
@@ -114,6 +117,11 @@ def add_times(
     ]
     joint_part = None if in_pairs is None else replace(in_pairs, times=pair_rows)
     return replace(alone, times=rows), joint_part, found
+
+
+def text_of(response: Response) -> str:
+    """Return everything that the model said."""
+    return (response.reasoning or "") + response.text
 
 
 def prompt_name(task: Task, sample: Sample) -> str:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from serve_eval.evaluation.agreement.answer_signs import SIGNS, is_loop
+from serve_eval.evaluation.agreement.at_start import find_at_start
 from serve_eval.schema import Response
 from serve_eval.stats.binomial import binomial_tail
 from serve_eval.stats.common_prefix import common_prefix
@@ -22,9 +23,6 @@ TOLERATED, EARLY = 0.1, 0.5
 AT_START, BY_CHANCE = 0.9, 0.05
 """Share of the different answers that differ from their first character on, and the probability
 below which the others are too many for that share: two answers can begin alike by chance."""
-SHORT, SOUND_AT_START = 8, 0.3
-"""Characters of an answer that has no place for a difference but its start, and the chance that a
-different answer of a sound side differs from its start on."""
 
 
 def find_differences(found: Iterable[ComparedAnswers]) -> Iterator[Finding]:
@@ -152,16 +150,14 @@ def find_first_difference(both: ComparedAnswers) -> Iterator[Finding]:
         samples = [both.pairs[i][1] for i in start]
         yield _find(both, "first_token", told, change, samples, None)
     elif len(differ) < MOST_SHARE * len(texts):
-        yield from _find_some_first_differences(both, texts, differ)
+        yield from _find_some_first_differences(both, texts)
 
 
 def _find_some_first_differences(
-    both: ComparedAnswers, texts: Sequence[tuple[str, str]], differ: Sequence[int]
+    both: ComparedAnswers, texts: Sequence[tuple[str, str]]
 ) -> Iterator[Finding]:
     """Yield a finding if some requests, and not most, seem to have had another prompt."""
-    long = [i for i in differ if min(map(len, texts[i])) > SHORT]
-    start = [i for i in long if common_prefix(*texts[i]) == 0]
-    p = binomial_tail(len(start), len(long), SOUND_AT_START)
+    long, start, p = find_at_start(texts)
     if p > ALPHA * both.share or not _is_most(start, long):
         return
     yield _find(

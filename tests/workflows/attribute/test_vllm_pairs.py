@@ -92,7 +92,11 @@ class Servers:
 
 
 def asked(
-    plan: Plan, out: Path, servers: Servers, decodes: int = 1, front: Reply | None = None
+    plan: Plan,
+    out: Path,
+    servers: Servers,
+    decodes: int = 1,
+    front: Reply | Callable[[HttpRequest], Reply] | None = None,
 ) -> Attributed:
     """Ask the servers about a run of the first one, or of a `front` with that reply."""
 
@@ -154,6 +158,50 @@ def test_a_fault_in_front_of_sound_servers_is_told(
     assert told.startswith(
         f"the run has {N} of these {N} prompts wrong, and no server or pair more than 2 (p = 6e-05)"
     )
+
+
+def _change_some(
+    right: dict[str, str], number: int, change: Callable[[str], str]
+) -> Callable[[HttpRequest], Reply]:
+    """Return a front that changes the answers to the first prompts, which stay right or wrong."""
+    changed = set(list(right)[:number])
+
+    def reply(request: HttpRequest) -> Reply:
+        prompt = prompt_sha256(request.body["prompt"])
+        text = right.get(prompt, "#### 0")
+        return answer(change(text) if prompt in changed else text)
+
+    return reply
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_answers_that_begin_otherwise_in_some_requests_are_told(
+    plan: Plan, right: dict[str, str], tmp_path: Path, number: int
+) -> None:
+    """Of four sources, the run is the odd one by chance in a quarter: 4**-5 is below .001."""
+    front = _change_some(right, number, lambda text: f"Of course: {text}")
+    done = asked(plan, tmp_path, Servers(right), front=front)
+    assert (_accused(done), done.exit_code) == ([], 0)
+    assert len(done.warnings) == (number == 5)
+    for told in done.warnings:
+        assert told.startswith(
+            "the run's answers to 5 of these 16 prompts differ from their first token on from those"
+            " of all servers and pairs, which agree there (p = 0.001): the fault is not in the"
+            " servers as they answer here"
+        )
+
+
+def test_answers_that_part_later_are_no_sign_of_a_fault(
+    plan: Plan, right: dict[str, str], tmp_path: Path
+) -> None:
+    """The numerics of another load part answers anywhere, and in the first token too."""
+
+    def part(text: str) -> str:
+        return f"Of course: {text}" if prompts.index(text) < 5 else f"{text[0]} {text}"
+
+    prompts = list(right.values())
+    done = asked(plan, tmp_path, Servers(right), front=_change_some(right, N, part))
+    assert (_accused(done), done.exit_code, done.warnings) == ([], 0, ())
 
 
 def test_a_bad_transfer_is_not_looked_for_in_front_of_the_servers(
