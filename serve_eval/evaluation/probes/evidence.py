@@ -216,6 +216,11 @@ class ProbeEvidence:
                 f"{self.beyond_noise} of {self.asked} probes have another clear first token; the"
                 " server lists no log-probabilities, so finer differences were not seen"
             )
+        if outcome is VerificationOutcome.OTHER_NUMERICS and self.far:
+            return (
+                f"{self.far} of {self.asked} probes differ by up to {self.largest:.3g} nat, which"
+                " no numerics explain: a fault of single requests, too few to call it another model"
+            )
         if outcome is VerificationOutcome.OTHER_NUMERICS:
             return (
                 f"{self.beyond_noise} of {self.asked} probes differ, by at most"

@@ -213,6 +213,11 @@ def test_every_outcome_has_a_reason_with_its_figures() -> None:
         ([NEAR] * 60, "60 of 60 probes differ, by at most 0.05 nat"),
         ([BEYOND] * 10, "10 of 10 probes differ by more than healthy numerics (0.08 nat)"),
         ([NEAR] * 10, "none of 10 probes differs by more than healthy numerics"),
+        (
+            [NEAR] * 60 + [VERY_FAR] + [0.0] * MORE,
+            f"1 of 161 probes differ by up to {VERY_FAR:.3g} nat, which no numerics explain: a"
+            " fault of single requests",
+        ),
         ([BEYOND] * 2, "2 of 2 probes differ by more than healthy numerics: too many"),
     ):
         assert words in _judge(nats).explain()

@@ -13,7 +13,7 @@ FRONT = r"not in the servers as they answer here"
 OF_REQUESTS: Mapping[str, str] = {
     "compare": AT_START,
     "equal tokens": r"texts part at (always word 0|word 0 in \d+ of)",
-    "verify": TRANSFER,
+    "verify": rf"{TRANSFER}|a fault of single requests",
     "diagnose": AT_START,
     "attribute": FRONT,
 }
