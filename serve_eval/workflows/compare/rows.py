@@ -55,8 +55,8 @@ def describe_sides(comparison: Comparison) -> Iterator[Row]:
 def list_warnings(comparison: Comparison) -> Iterator[str]:
     """Yield the warnings about both sides and about the comparison."""
     for name, side in (("A", comparison.a), ("B", comparison.b)):
-        yield from (f"warning: {name}: {warning}" for warning in side.warnings)
-    yield from (f"warning: {warning}" for warning in comparison.warnings)
+        yield from (f"{name}: {warning}" for warning in side.warnings)
+    yield from comparison.warnings
 
 
 def _side(side: ComparedSide) -> str:

@@ -64,6 +64,9 @@ CAUSES: Mapping[str, Mapping[str, str]] = {
     },
     "prefill killed": {"compare": r"context_0", "verify": r"context", "attribute": r"context"},
     "prefix cache off": {"path proof": r"prefix_cache refuted"},
-    "no draft accepted": {"compare": r"no draft", "path proof": r"speculation refuted"},
+    "no draft accepted": {
+        "compare": r"speculation accepted nothing",
+        "path proof": r"speculation refuted",
+    },
 }
 """For a fault, the commands that can name it, each with a pattern of its output."""

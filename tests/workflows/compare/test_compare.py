@@ -550,6 +550,18 @@ def test_what_differs_of_the_servers_and_their_hidden_retries_stands_side_by_sid
     )
 
 
+def test_a_warning_is_called_one_once(alike: tuple[Comparison, Path]) -> None:
+    found, out = alike
+    warned = replace(found, b=replace(found.b, warnings=("no KV moved",)), warnings=("it is cold",))
+    console = Console(file=io.StringIO(), record=True, width=300)
+    render(warned, out, console)
+    lines = console.export_text().splitlines()
+    assert [line for line in lines if "warning" in line][-2:] == [
+        " warning  B: no KV moved",
+        " warning  it is cold",
+    ]
+
+
 def test_of_a_case_what_was_expected_is_printed_and_not_how_it_is_scored(
     damaged: tuple[Comparison, Path],
 ) -> None:
