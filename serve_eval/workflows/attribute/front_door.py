@@ -22,7 +22,9 @@ from serve_eval.workflows.attribute.answers import PhaseAnswers, prompt_name, te
 from serve_eval.workflows.attribute.asking import Asking
 from serve_eval.workflows.attribute.transfer import find_bad
 
-LEVEL = 0.001
+LEVEL, LEVEL_AT_START = 0.001, 0.005
+"""Levels of the tests of scores, and of beginnings: there, four prompts of one context and one
+generation server suffice."""
 NUMERICS = 0.01
 """Level of the test that says that the run's answers differ at their start, as numerics do not."""
 _RUN = "run"
@@ -104,7 +106,7 @@ def _describe_beginnings(
         if (name := prompt_name(task, sample)) in of_run
     ]
     found = odd_one_out((own[:1], [other[:1] for other in others]) for own, others in both)
-    if found.p > LEVEL:
+    if found.p > LEVEL_AT_START:
         return None
     closest = [(own, _find_closest(own, others)) for own, others in both if others]
     if find_at_start(closest).p > NUMERICS:

@@ -174,19 +174,19 @@ def _change_some(
     return reply
 
 
-@pytest.mark.parametrize("number", [4, 5])
+@pytest.mark.parametrize("number", [3, 4])
 def test_answers_that_begin_otherwise_in_some_requests_are_told(
     plan: Plan, right: dict[str, str], tmp_path: Path, number: int
 ) -> None:
-    """Of four sources, the run is the odd one by chance in a quarter: 4**-5 is below .001."""
+    """Of four sources, the run is the odd one by chance in a quarter: 4**-4 is below .005."""
     front = _change_some(right, number, lambda text: f"Of course: {text}")
     done = asked(plan, tmp_path, Servers(right), front=front)
     assert (_accused(done), done.exit_code) == ([], 0)
-    assert len(done.warnings) == (number == 5)
+    assert len(done.warnings) == (number == 4)
     for told in done.warnings:
         assert told.startswith(
-            "the run's answers to 5 of these 16 prompts differ from their first token on from those"
-            " of all servers and pairs, which agree there (p = 0.001): the fault is not in the"
+            "the run's answers to 4 of these 16 prompts differ from their first token on from those"
+            " of all servers and pairs, which agree there (p = 0.004): the fault is not in the"
             " servers as they answer here"
         )
 
