@@ -32,12 +32,11 @@ def diagnose(
     """
     from contextlib import ExitStack
 
-    from serve_eval.cli._streams import emit
+    from serve_eval.cli._streams import draw, emit
     from serve_eval.evaluation.prompt_audit.local import open_local
     from serve_eval.evaluation.storage.private_files import pretty_json
-    from serve_eval.report.text import clean
     from serve_eval.workflows.diagnose.story import diagnose as diagnosed
-    from serve_eval.workflows.diagnose.text import lines
+    from serve_eval.workflows.diagnose.text import render
 
     with ExitStack() as stack:
         local = None if tokenizer is None else stack.enter_context(open_local(tokenizer))
@@ -45,4 +44,4 @@ def diagnose(
     if as_json:
         emit(pretty_json(diagnosis).decode())
     else:
-        emit("".join(f"{clean(line)}\n" for line in lines(diagnosis)))
+        draw(lambda console: render(diagnosis, console))

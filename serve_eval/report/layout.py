@@ -14,11 +14,26 @@ from serve_eval.report.text import clean
 
 LEFT = ("run", "task", "verdict")
 """Names of columns with words, which begin at the left."""
+COMMAND = "serve-eval "
+HANGING = 2
+"""Characters by which a broken line goes on further right."""
 
 
 def say(console: Console, text: str) -> None:
-    """Print a line, safe for a terminal."""
-    console.print(Text(clean(text)), soft_wrap=True)
+    """Print a line, safe for a terminal.
+
+    On a terminal, a long one is broken between words and goes on two characters further right. One
+    with a command stays whole, so that it can be copied.
+    """
+    line = Text(clean(text))
+    if not console.is_terminal or COMMAND in text:
+        console.print(line, soft_wrap=True)
+        return
+    margin = " " * (len(text) - len(text.lstrip()) + HANGING)
+    first, *more = wrap(line, max(20, console.width - len(margin)))
+    console.print(first, soft_wrap=True)
+    for part in more:
+        console.print(Text(margin) + part, soft_wrap=True)
 
 
 def wrap(text: Text, width: int) -> list[Text]:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich.console import Console
+
+from serve_eval.report.layout import say
 from serve_eval.workflows.diagnose.breakdown import describe_examples, describe_kinds
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask, Diagnosis
 
 _INDENT = "   "
+
+
+def render(diagnosis: Diagnosis, console: Console) -> None:
+    """Print the diagnosis."""
+    for line in lines(diagnosis):
+        say(console, line)
 
 
 def lines(diagnosis: Diagnosis) -> Iterator[str]:
