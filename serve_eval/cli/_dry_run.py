@@ -173,11 +173,12 @@ def _text(
     plan: Plan, commands: list[list[str]], files: dict[str, str], tasks: list[dict[str, Any]]
 ) -> str:
     from serve_eval import yaml_source
+    from serve_eval.report.summary.figures import count
 
     lines = ["plan:", *_indent(yaml_source.dump(msgspec.to_builtins(to_file(plan))))]
     lines += launch_lines(commands, files)
     for facts in tasks:
-        lines.append(f"task {facts['task']}: {facts['requests']} requests")
+        lines.append(f"task {facts['task']}: {count(facts['requests'], 'request')}")
         shown = {
             key: value
             for key, value in facts.items()
@@ -185,7 +186,7 @@ def _text(
         }
         for key, value in shown.items():
             if isinstance(value, dict):
-                value = ", ".join(f"at most {count} to {name}" for name, count in value.items())
+                value = ", ".join(f"at most {most} to {name}" for name, most in value.items())
             if value is not None:
                 lines.append(
                     f"  {key.replace('_', ' ')}:"
@@ -201,9 +202,9 @@ def _text(
         lines += ["  first prompt:", *_indent(_ends(text), "    | ")]
     total = sum(facts["requests"] for facts in tasks)
     most = "at most " if plan.early_stop is not None else ""
-    judged = sum(count for facts in tasks for count in facts.get("judge_requests", {}).values())
+    judged = sum(number for facts in tasks for number in facts.get("judge_requests", {}).values())
     to_judges = f", and at most {judged} to judges" if judged else ""
-    lines.append(f"{most}{total} requests in total{to_judges}; nothing was sent")
+    lines.append(f"{most}{count(total, 'request')} in total{to_judges}; nothing was sent")
     return clean("\n".join(lines) + "\n")
 
 

@@ -243,6 +243,24 @@ def test_prompts_are_kept_private_and_once(run: Path) -> None:
     assert [line["id"] for line in lines] == [sample.id for sample in SAMPLES]
 
 
+def test_of_a_case_the_expected_answer_is_shown_and_not_its_scorer(tmp_path: Path) -> None:
+    cases = tmp_path / "capitals.yaml"
+    cases.write_text(
+        "capitals:\n  cases:\n    - {case: france, input: {prompt: 'The capital of France?'},"
+        " expected: {answer: Paris}}\n"
+    )
+    with ScriptedServer(answer("Lyon"), routes={"/v1/models": models("m")}).serve_in_thread() as at:
+        asked = ["--cases", str(cases), "--base-url", at, "--model", "m", "--no-reference"]
+        done = serve_eval("run", *asked, "-o", tmp_path / "run")
+    assert done.returncode == 3, done.stderr
+    listed = _show(tmp_path / "run")
+    assert re.search(r'^france#\w+ +wrong +\{"answer":"Paris"\} +lyon$', listed, re.MULTILINE)
+    [command] = re.findall(r"^serve-eval show .*(?<=/run) '(france#\w+)'$", listed, re.MULTILINE)
+    shown = _show(tmp_path / "run", command)
+    assert re.search(r'^expected +\{"answer":"Paris"\}$', shown, re.MULTILINE)
+    assert "scorer" not in listed + shown
+
+
 def test_without_prompts_the_rest_is_shown(tmp_path: Path) -> None:
     _run(tmp_path / "out", Answers(), "--no-prompts")
     assert (tmp_path / f"out/prompts/{TASK}.jsonl").read_bytes() == b""

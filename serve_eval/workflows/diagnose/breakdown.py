@@ -172,7 +172,8 @@ def _next(run: Evidence, task: TaskEvidence, shown: list[AskedSample], good: str
 def describe_kinds(found: Breakdown) -> str:
     """Return the lost samples by kind. Pure."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in found.kinds.items())
-    cut = f"; {found.cut} of them were cut at max_tokens" if found.cut else ""
+    verb = "was" if found.cut == 1 else "were"
+    cut = f"; {found.cut} of them {verb} cut at max_tokens" if found.cut else ""
     return f"lost: {kinds}{cut}"
 
 

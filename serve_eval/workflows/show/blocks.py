@@ -41,12 +41,6 @@ def print_text(
         console.print(Text.assemble(head, line) if line else head[: len(label)], soft_wrap=True)
 
 
-def print_line(console: Console, text: str) -> None:
-    """Print a text of our own without a label, wrapped between words."""
-    for line in wrap(Text(text), min(console.width, MOST_WIDTH)):
-        console.print(line, soft_wrap=True)
-
-
 def shorten(lines: list[Text], most: int | None) -> list[Text]:
     """Return at most `most` lines and one about those left out: a third from the beginning."""
     if most is None or len(lines) <= most + 1:

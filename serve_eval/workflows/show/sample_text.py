@@ -16,9 +16,11 @@ from serve_eval.report.samples.details import (
 )
 from serve_eval.report.samples.place import find_place
 from serve_eval.report.samples.samples import FAILED, RIGHT, UNSCORED, ShownSample
+from serve_eval.report.summary import name_expected
 from serve_eval.report.text import reveal
 from serve_eval.schema import Response
 from serve_eval.schema.media import media_url
+from serve_eval.schema.task import is_mutable
 from serve_eval.workflows.show.blocks import print_field, print_text
 from serve_eval.workflows.show.flips import FlippedPair
 
@@ -47,7 +49,7 @@ class SamplePrinter:
         """Print a sample."""
         self._print_title(sample, (describe_outcome(sample), choose_style(sample.outcome)))
         self._print_prompt(sample)
-        self._print_text("expected", sample.expected, ANSWER_LINES)
+        self._print_expected(sample.task, sample.expected)
         self._print_answer(sample)
 
     def print_pair(self, pair: FlippedPair) -> None:
@@ -59,7 +61,7 @@ class SamplePrinter:
         ]
         self._print_title(b, *outcomes)
         self._print_prompt(b)
-        self._print_text("expected", a.expected if b.expected is None else b.expected, ANSWER_LINES)
+        self._print_expected(b.task, a.expected if b.expected is None else b.expected)
         for name, sample in (("A", a), ("B", b)):
             self._console.print(Text(name, style="bold"))
             self._print_answer(sample)
@@ -86,6 +88,12 @@ class SamplePrinter:
                 self._print_text(put_on_a_line(turn.role), "\n".join(said), PROMPT_LINES)
         for number, choice in enumerate(sample.choices, 1):
             self._print_text(f"choice {number}", choice, PROMPT_LINES)
+
+    def _print_expected(self, task: str, target: str | None) -> None:
+        """Print what was expected: of a case the answer, and otherwise a solution as a whole."""
+        if target is not None and is_mutable(task):
+            target = name_expected(task, target)
+        self._print_text("expected", target, ANSWER_LINES)
 
     def _print_answer(self, sample: ShownSample) -> None:
         response = sample.response

@@ -9,10 +9,10 @@ from functools import partial
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.evaluation.results.examples import name_target
+from serve_eval.report.layout import say
 from serve_eval.report.samples.details import describe_failure
 from serve_eval.report.samples.samples import SampleRow, ShownSample
-from serve_eval.workflows.show.blocks import print_line
+from serve_eval.report.summary import name_expected
 from serve_eval.workflows.show.flips import FlippedPair
 from serve_eval.workflows.show.sample_text import (
     SamplePrinter,
@@ -30,7 +30,7 @@ GAP = "  "
 def render(shown: ShownRun, console: Console, *, whole: bool) -> None:
     """Print the chosen samples, the number of the others, and how to see them."""
     for line in _head(shown):
-        print_line(console, line)
+        say(console, line)
     if shown.brief:
         _print_table([*map(_row, shown.rows), *map(_pair_row, shown.pairs)], console)
     else:
@@ -43,7 +43,7 @@ def render(shown: ShownRun, console: Console, *, whole: bool) -> None:
                 console.print()
             print_part()
     for line in _foot(shown):
-        print_line(console, line)
+        say(console, line)
 
 
 def _head(shown: ShownRun) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _row(row: SampleRow) -> Cells:
         (row.task, ""),
         (_cut(row.id, LONGEST_ID), ""),
         (f"{row.outcome}, cut off" if row.cut_off else row.outcome, choose_style(row.outcome)),
-        ("-" if row.expected is None else name_target(row.expected), ""),
+        ("-" if row.expected is None else name_expected(row.task, row.expected), ""),
         (answered if row.failure is None else describe_failure(row.failure), ""),
     ]
 
@@ -92,7 +92,7 @@ def _pair_row(pair: FlippedPair) -> Cells:
         (b.task, ""),
         (_cut(b.id, LONGEST_ID), ""),
         (f"{describe_outcome(a)} → {describe_outcome(b)}", choose_style(b.outcome)),
-        ("-" if expected is None else name_target(expected), ""),
+        ("-" if expected is None else name_expected(b.task, expected), ""),
         (f"{a.extracted or '-'} → {b.extracted or '-'}", ""),
     ]
 
