@@ -1,6 +1,6 @@
 """Measure what each command finds of each fault: `python -m tests.vllm.fault_table FOLDER`.
 
-Results are kept in the folder: a second call continues, and prints the table of all at the end. A
+Results are kept in the folder: a second call continues, and prints the tables of all at the end. A
 new folder begins with the trials of measured.jsonl.
 """
 
@@ -56,7 +56,7 @@ def measure(
 
 
 def main() -> None:
-    """Measure, and print the table."""
+    """Measure, and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m tests.vllm.fault_table", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("words", nargs="*", help="only systems whose name has one of these words")
@@ -75,7 +75,7 @@ def main() -> None:
     }
     until = time.monotonic() + 60 * given.minutes
     measure(chosen, given.commands.split(","), given.trials, top, until)
-    table.print_table(kept.read(top / kept.RESULTS))
+    table.print_tables(kept.read(top / kept.RESULTS))
 
 
 if __name__ == "__main__":

@@ -1,40 +1,50 @@
-"""The results as a table for the documentation."""
+"""The results as tables for the documentation."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tests.vllm.fault_table.commands import COMMANDS, USAGE
 from tests.vllm.fault_table.kept import Found
 
 
-def print_table(found: Sequence[Found]) -> None:
-    """Print what each command found of each system, and what a trial took."""
-    print(f"| system | {' | '.join(COMMANDS)} |")
-    print("|---" * (len(COMMANDS) + 1) + "|")
-    for name in dict.fromkeys(one.system for one in found):
-        own = [one for one in found if one.system == name]
-        cells = [_describe(name, [one for one in own if one.command == c]) for c in COMMANDS]
-        print(f"| {name} | {' | '.join(cells)} |")
+def print_tables(found: Sequence[Found]) -> None:
+    """Print what each command found of each system, then what a trial took, if it sent requests."""
+    _print_rows(found, list(COMMANDS), _describe)
     print()
-    print("| command | requests | tokens | seconds |")
-    print("|---|--:|--:|--:|")
-    for command in COMMANDS:
-        if own := [one for one in found if one.command == command]:
-            figures = (
-                statistics.median(getattr(one, what) for one in own)
-                for what in ("requests", "tokens", "seconds")
-            )
-            print(f"| {command} | {' | '.join(f'{one:,.0f}' for one in figures)} |")
+    asking = [c for c in COMMANDS if any(one.requests for one in found if one.command == c)]
+    _print_rows(found, asking, _describe_costs)
 
 
-def _describe(name: str, found: Sequence[Found]) -> str:
+def _print_rows(
+    found: Sequence[Found],
+    commands: Sequence[str],
+    describe: Callable[[Sequence[Found]], str],
+) -> None:
+    print(f"| system | {' | '.join(commands)} |")
+    print("|---" * (len(commands) + 1) + "|")
+    for name in dict.fromkeys(one.system for one in found):
+        own = [one for one in found if one.system == name and one.code != USAGE]
+        cells = [describe([one for one in own if one.command == c]) for c in commands]
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def _describe(found: Sequence[Found]) -> str:
     """Return "found / named of trials"."""
-    found = [one for one in found if one.code != USAGE]
     if not found:
         return "-"
     hits, named = sum(one.found for one in found), [one.named for one in found]
     if None in named:
         return f"{hits} of {len(found)}"
     return f"{hits} / {sum(map(bool, named))} of {len(found)}"
+
+
+def _describe_costs(found: Sequence[Found]) -> str:
+    """Return "requests / tokens / seconds", which are medians of the trials."""
+    if not found:
+        return "-"
+    return " / ".join(
+        f"{statistics.median(getattr(one, what) for one in found):,.0f}"
+        for what in ("requests", "tokens", "seconds")
+    )
