@@ -38,7 +38,7 @@ def sentences(told: Attribution) -> Iterator[str]:
             " are compared only among similar prompts; serve-eval attribute sends all servers the"
             " same prompts"
         )
-    yield from _accusations(told)
+    yield from _conclusions(told)
     if (transfer := _transfers(told.figures)) is not None:
         yield transfer
     cached = [
@@ -51,12 +51,17 @@ def sentences(told: Attribution) -> Iterator[str]:
         yield f"prompt tokens from the prefix cache: {shown}"
 
 
-def _accusations(told: Attribution) -> Iterator[str]:
-    """Yield a sentence for each accused worker, then the condition; else that none is accused."""
+def accusations(told: Attribution) -> Iterator[str]:
+    """Yield a sentence for each accused worker."""
     workers = {row.worker for row in told.rows if row.role not in ("pair", "transfer")}
     for row in told.rows:
         if row.accused:
             yield _sentence(row, workers)
+
+
+def _conclusions(told: Attribution) -> Iterator[str]:
+    """Yield a sentence for each accused worker, then the condition; else that none is accused."""
+    yield from accusations(told)
     accused = [row for row in told.rows if row.accused]
     if accused and told.how != "asked" and not told.dealt_by:
         yield (

@@ -16,6 +16,7 @@ from serve_eval.evaluation.storage.reports.comparison_files import (
     locate_runs,
 )
 from serve_eval.plugins.scope import with_scope
+from serve_eval.report.attribution import accusations
 from serve_eval.schema import Comparison
 from serve_eval.workflows.diagnose import (
     answer_counts,
@@ -80,7 +81,8 @@ RUN_RULES: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
 class DiagnosedTask:
     """The result of a task.
 
-    `outcome` is None if the run did not finish. `breakdown` is about a task that is not green.
+    `outcome` is None if the run did not finish. `breakdown` is about a task that is not green, and
+    `accused` has what the report says of servers, unless a finding of the rule `worker` has it.
     """
 
     task: str
@@ -91,6 +93,7 @@ class DiagnosedTask:
     wrong: int
     missing: int
     breakdown: Breakdown | None = None
+    accused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +241,10 @@ def _runs(folder: Path) -> list[tuple[str, Path]]:
 def _diagnose(
     label: str, evidence: Evidence, other: Evidence | None, more: Sequence[Finding]
 ) -> DiagnosedRun:
+    found = findings(evidence, alone=other is None)
+    for task in () if other is None else other.tasks:
+        found = tuple(between.drop_contradicted(found, task))
+    named = {one.task for one in found if one.rule == "worker"}
     tasks = tuple(
         DiagnosedTask(
             task=task.name,
@@ -248,15 +255,19 @@ def _diagnose(
             wrong=sum(one.bad for one in task.asked),
             missing=len(task.missing) + task.unscored,
             breakdown=break_down(evidence, task, other),
+            accused=() if task.name in named else _list_accused(task),
         )
         for task in evidence.tasks
     )
-    found = findings(evidence, alone=other is None)
-    for task in () if other is None else other.tasks:
-        found = tuple(between.drop_contradicted(found, task))
     return DiagnosedRun(
         label=label,
         folder=str(evidence.folder),
         tasks=tasks,
         findings=(*found, *more),
     )
+
+
+def _list_accused(task: TaskEvidence) -> tuple[str, ...]:
+    """Return what the report says of the servers that it accuses."""
+    told = None if task.report is None else task.report.attribution
+    return () if told is None else tuple(accusations(told))

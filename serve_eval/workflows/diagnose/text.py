@@ -36,6 +36,8 @@ def _run(run: DiagnosedRun) -> Iterator[str]:
         yield f"{label}{_task(task)}"
         if task.breakdown is not None:
             yield f"{_INDENT}{describe_kinds(task.breakdown)}"
+        for accusation in task.accused:
+            yield f"{_INDENT}the report names {accusation}"
     if not run.findings:
         red = any(task.breakdown is not None for task in run.tasks)
         yield (

@@ -496,23 +496,42 @@ def test_many_retries_are_told_of_a_run_that_is_not_green(tmp_path: Path) -> Non
     assert f"http_error 503 ({len(seen)})" in finding.told
 
 
-def test_the_workers_that_a_report_accuses_are_named(tmp_path: Path) -> None:
-    plan = plan_for(tmp_path)
+def _accuse(folder: Path, p_of_gen_0: float) -> None:
+    """Write a report of a run in which gen_0 has 40 of 50 answers wrong, and gen_1 ten."""
+    plan = plan_for(folder)
     server = Server(act=lambda asked: sound(asked, 0.5), answers=answers_to(plan.tasks[0]))
-    report = run(plan, server, tmp_path / "out")
+    report = run(plan, server, folder / "out")
     rows = [
         WorkerShare(
             worker=f"gen_{i}", role="generation", measure="wrong answers", answers=50, bad=bad,
             others=50, others_bad=50 - bad, p=p, p_holm=p, accused=p < 0.01,
         )
-        for i, (bad, p) in enumerate([(40, 1e-6), (10, 1.0)])
+        for i, (bad, p) in enumerate([(40, p_of_gen_0), (10, 1.0)])
     ]  # fmt: skip
     attribution = Attribution(how="ids", joined=100, planned=100, alpha=0.01, rows=tuple(rows))
     task = replace(report.tasks[0], attribution=attribution)
-    (tmp_path / "out/report.json").write_bytes(msgspec.json.encode(replace(report, tasks=(task,))))
-    [finding] = diagnose(tmp_path / "out").runs[0].findings
+    (folder / "out/report.json").write_bytes(msgspec.json.encode(replace(report, tasks=(task,))))
+
+
+def test_the_workers_that_a_report_accuses_are_named(tmp_path: Path) -> None:
+    _accuse(tmp_path, 1e-6)
+    diagnosis = diagnose(tmp_path / "out")
+    [finding] = diagnosis.runs[0].findings
     assert (finding.rule, finding.count, finding.explains) == ("worker", 40, 40)
     assert "gen_0" in finding.change[0]
+    assert not [line for line in lines(diagnosis) if "the report names" in line]
+
+
+def test_a_worker_that_a_report_accuses_less_clearly_is_repeated_and_no_finding(
+    tmp_path: Path,
+) -> None:
+    _accuse(tmp_path, 0.005)
+    diagnosis = diagnose(tmp_path / "out")
+    assert diagnosis.runs[0].findings == ()
+    assert (
+        "   the report names generation server gen_0: 40 of 50 wrong, the others 10 of 50 (p ="
+        " 0.005)"
+    ) in list(lines(diagnosis))
 
 
 def test_a_worker_that_a_report_calls_slow_is_named(tmp_path: Path) -> None:
