@@ -23,7 +23,7 @@ CHEAPEST: Mapping[str, tuple[str, ...]] = {
     "other requests' blocks for 10 %": ("verify",),
     "other requests' blocks for 1 %": ("compare", "equal tokens"),
     "last block dropped": ("verify",),
-    "block sizes 32 and 64": ("compare", "attribute"),
+    "block sizes 32 and 64": ("verify",),
     "decode prefills again": ("compare", "path proof"),
     "one of two with int3": ("verify",),
     "one of two with W8A8": ("verify",),
