@@ -61,6 +61,7 @@ CAUSES: Mapping[str, Mapping[str, str]] = {
         "compare": r"generation_0",
         "verify": r"found in .*another model",
         "diagnose": r"generation_0 can no longer be reached",
+        "attribute": r"alone: server .* wrong, the others",
     },
     "prefill killed": {"compare": r"context_0", "verify": r"context", "attribute": r"context"},
     "prefix cache off": {"path proof": r"prefix_cache refuted"},
