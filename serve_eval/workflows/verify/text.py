@@ -248,7 +248,17 @@ def describe_cost(found: Verification) -> Iterator[tuple[str, str]]:
     if any(one.outcome is VerificationOutcome.ANOTHER for one in found.sides):
         yield "note", "this says that the model is another one, not that it is worse: measure that"
     if any(one.outcome is VerificationOutcome.UNDECIDED for one in found.sides):
-        yield "note", "undecided: name a sibling or a floor, or raise the budget with --probes"
+        yield "note", _advise(found)
+
+
+def _advise(found: Verification) -> str:
+    """Return what decides an undecided verification."""
+    if found.floor is None:
+        return "undecided: name a sibling or a floor"
+    return (
+        "undecided: more probes may decide: raise --probes, and register a reference in a file"
+        " again with it"
+    )
 
 
 def render_reference(made: VerificationReference, file: Path, console: Console) -> None:

@@ -68,14 +68,15 @@ def main() -> None:
     top.mkdir(parents=True, exist_ok=True)
     if kept.MEASURED.exists() and not (top / kept.RESULTS).exists():
         shutil.copy(kept.MEASURED, top / kept.RESULTS)
+    systems = {**FAULTS, **SOUND}
     chosen = {
         name: fault
-        for name, fault in {**FAULTS, **SOUND}.items()
+        for name, fault in systems.items()
         if not given.words or any(word in name for word in given.words)
     }
     until = time.monotonic() + 60 * given.minutes
     measure(chosen, given.commands.split(","), given.trials, top, until)
-    table.print_tables(kept.read(top / kept.RESULTS))
+    table.print_tables(kept.read(top / kept.RESULTS), systems)
 
 
 if __name__ == "__main__":

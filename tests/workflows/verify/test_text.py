@@ -93,6 +93,16 @@ def test_many_servers_with_other_numerics_are_one_line() -> None:
     assert any(line.startswith("23 others: IDENTICAL") for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("floor", "advice"),
+    [(0.08, "more probes may decide: raise --probes"), (None, "name a sibling or a floor")],
+)
+def test_what_decides_an_undecided_verification_is_named(floor: float | None, advice: str) -> None:
+    found = replace(_found([Outcome.UNDECIDED]), floor=floor)
+    [note] = [line for line in _print(found) if line.startswith(" note")]
+    assert note.startswith(f" note     undecided: {advice}")
+
+
 @pytest.mark.parametrize("count", [2, 20])
 def test_every_server_that_is_another_one_or_undecided_has_a_row(count: int) -> None:
     lines = _print(_found([Outcome.ANOTHER] * count + [Outcome.UNDECIDED] * 20))
