@@ -120,8 +120,11 @@ def add_times(
 
 
 def text_of(response: Response) -> str:
-    """Return everything that the model said."""
-    return (response.reasoning or "") + response.text
+    """Return everything that the model said, without the space at its start.
+
+    Some servers strip it from streams only.
+    """
+    return f"{response.reasoning or ''}{response.text}".lstrip()
 
 
 def prompt_name(task: Task, sample: Sample) -> str:

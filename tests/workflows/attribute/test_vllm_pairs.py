@@ -197,10 +197,18 @@ def test_answers_that_part_later_are_no_sign_of_a_fault(
     """The numerics of another load part answers anywhere, and in the first token too."""
 
     def part(text: str) -> str:
-        return f"Of course: {text}" if prompts.index(text) < 5 else f"{text[0]} {text}"
+        return f"Of course: {text}" if prompts.index(text) < 5 else f"{text}."
 
     prompts = list(right.values())
     done = asked(plan, tmp_path, Servers(right), front=_change_some(right, N, part))
+    assert (_accused(done), done.exit_code, done.warnings) == ([], 0, ())
+
+
+def test_space_at_the_start_of_answers_is_no_sign_of_a_fault(
+    plan: Plan, right: dict[str, str], tmp_path: Path
+) -> None:
+    front = _change_some(right, N, lambda text: f"\n{text}")
+    done = asked(plan, tmp_path, Servers(right), front=front)
     assert (_accused(done), done.exit_code, done.warnings) == ([], 0, ())
 
 
