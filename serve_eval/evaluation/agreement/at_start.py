@@ -24,7 +24,7 @@ class AtStart(NamedTuple):
 def find_at_start(pairs: Sequence[tuple[str, str]]) -> AtStart:
     """Return the pairs of texts that differ, without those that are too short to tell.
 
-    p is the probability that so many of them differ from their start on, if each does so with
+    p is the probability that this many or more differ from their start on, if each does so with
     probability SOUND_AT_START.
     """
     differ = [i for i, (a, b) in enumerate(pairs) if a != b and min(len(a), len(b)) > SHORT]
