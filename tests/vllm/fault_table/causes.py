@@ -62,8 +62,14 @@ CAUSES: Mapping[str, Mapping[str, str]] = {
         "verify": r"found in .*another model",
         "diagnose": r"generation_0 can no longer be reached",
         "attribute": r"alone: server .* wrong, the others",
+        "load": r"changed over time|generation_0",
     },
-    "prefill killed": {"compare": r"context_0", "verify": r"context", "attribute": r"context"},
+    "prefill killed": {
+        "compare": r"context_0",
+        "verify": r"context",
+        "attribute": r"context",
+        "load": r"context_0",
+    },
     "prefix cache off": {"path proof": r"prefix_cache refuted"},
     "no draft accepted": {
         "compare": r"speculation accepted nothing",
