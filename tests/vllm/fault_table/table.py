@@ -46,10 +46,14 @@ def _describe(found: Sequence[Found]) -> str:
 
 
 def _describe_costs(found: Sequence[Found]) -> str:
-    """Return "requests / tokens / seconds", which are medians of the trials."""
+    """Return "requests / tokens / seconds", which are medians of the trials.
+
+    A server that was killed takes its counters with it: "?" if less than nothing is left.
+    """
     if not found:
         return "-"
-    return " / ".join(
-        f"{statistics.median(getattr(one, what) for one in found):,.0f}"
+    medians = (
+        statistics.median(getattr(one, what) for one in found)
         for what in ("requests", "tokens", "seconds")
     )
+    return " / ".join("?" if one < 0 else f"{one:,.0f}" for one in medians)
