@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +12,16 @@ from pathlib import Path
 import pytest
 
 from serve_eval.schema import Endpoint
-from tests.cli.command import serve_eval
 from tests.peers.conftest import SMOKE_TABLE, ours
 from tests.peers.conftest import TABLE as WAYS_TABLE
-from tests.vllm.deployments import MODEL, PYTHON, Deployments, aggregated, disaggregated
+from tests.vllm.deployments import (
+    MODEL,
+    PYTHON,
+    READY_S,
+    Deployments,
+    aggregated,
+    disaggregated,
+)
 from tests.vllm.quantise import write_model
 
 __all__ = ["ours"]
@@ -83,33 +91,46 @@ def single(deployments: Deployments, quantised: Weights) -> Deployments:
 
 
 @pytest.fixture(scope="session")
-def pairs(deployments: Deployments) -> Deployments:
-    """Return a disaggregated deployment and the aggregated one.
+def registering(
+    deployments: Deployments, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """Yield the file of a reference for `serve-eval verify`, and the command that makes it.
 
-    Those of `single` are ended first, because all together need more memory than some machines
-    have.
+    It asks an aggregated server, while others start. Those of `single` are ended first, because all
+    together need more memory than some machines have.
     """
     deployments.stop()
+    deployments.start(aggregated=aggregated())
+    file = tmp_path_factory.mktemp("verify") / "reference.json"
+    how = ["--model", MODEL, "--floor", FLOOR, "--probes", PROBES, "-o", file.parent / "out"]
+    asking = ["verify", deployments["aggregated"].base_url, "--register", file, *how]
+    command = [sys.executable, "-m", "serve_eval", *map(str, asking)]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield file, process
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="session")
+def pairs(deployments: Deployments, registering: tuple[Path, subprocess.Popen[str]]) -> Deployments:
+    """Return a disaggregated deployment and the aggregated one."""
     began = time.monotonic()
-    deployments.start(
-        aggregated=aggregated(),
-        disaggregated=disaggregated(),
-    )
+    deployments.start(disaggregated=disaggregated())
     TABLE.append(f"start of the servers of pairs: {time.monotonic() - began:.0f} s")
     return deployments
 
 
 @pytest.fixture(scope="session")
-def reference(pairs: Deployments, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reference(registering: tuple[Path, subprocess.Popen[str]]) -> Path:
     """Return a reference of the aggregated server for `serve-eval verify`."""
-    file = tmp_path_factory.mktemp("verify") / "reference.json"
+    file, process = registering
     began = time.monotonic()
-    ran = serve_eval(
-        "verify", pairs["aggregated"].base_url, "--model", MODEL, "--register", file,
-        "--floor", FLOOR, "--probes", PROBES, "-o", file.parent / "out",
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    TABLE.append(f"verify --register, {PROBES} probes: {time.monotonic() - began:.0f} s")
+    _, told = process.communicate(timeout=READY_S)
+    assert process.returncode == 0, told
+    TABLE.append(f"wait for the reference, {PROBES} probes: {time.monotonic() - began:.0f} s")
     return file
 
 

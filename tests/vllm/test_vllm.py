@@ -199,7 +199,7 @@ def test_the_length_above_which_prompts_are_hit_is_named(
         orchestrated(context, [decode]) as url,
     ):
         a = pairs["aggregated"].base_url
-        compare(f"above {LONG} tokens", a, url, tmp_path / "out", limit=120, sound=False)
+        compare(f"above {LONG} tokens", a, url, tmp_path / "out", limit=120)
     found = json.loads(serve_eval("diagnose", tmp_path / "out", "--json").stdout)["between"]
     TABLE.extend(f"diagnose above {LONG} tokens | {one['rule']} | {one['told']}" for one in found)
     [told] = [one["told"] for one in found if one["rule"] == "slice"]
