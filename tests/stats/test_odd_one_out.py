@@ -1,4 +1,4 @@
-"""The test of the odd one out has its level for every distribution of exchangeable sources."""
+"""Test that exchangeable sources pass the test of the odd one out at no more than its level."""
 
 from __future__ import annotations
 

@@ -7,14 +7,13 @@ the load of the run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from serve_eval.evaluation.agreement.at_start import find_at_start
 from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.records.scores import read_scores
-from serve_eval.schema import Task
 from serve_eval.stats.common_prefix import common_prefix
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.odd_one_out import odd_one_out
@@ -38,33 +37,27 @@ def describe_front_door(
     The prompts were chosen without a look at the run's answers, so those are exchangeable with a
     sound server's.
     """
-    tasks = {task.name: task for task, _ in asking.prompts}
-    told = _describe_scores(run, tasks, asking, alone, pairs)
-    told = told or _describe_beginnings(run, tasks, asking, alone, pairs)
+    told = _describe_scores(run, asking, [alone, pairs])
+    told = told or _describe_beginnings(run, asking, [alone, pairs])
     return told and (
         f"{told}: the fault is not in the servers as they answer here. Look at what is in front of"
         " them (orchestrator, router, hand-over), or at the load of the run"
     )
 
 
-def _describe_scores(
-    run: Path,
-    tasks: Mapping[str, Task],
-    asking: Asking,
-    alone: PhaseAnswers,
-    pairs: PhaseAnswers,
-) -> str | None:
+def _describe_scores(run: Path, asking: Asking, phases: Sequence[PhaseAnswers]) -> str | None:
     """Describe that the run was worse than each server and each pair.
 
     p is the largest of McNemar's exact tests, one-sided.
     """
+    tasks = {task.name: task for task, _ in asking.prompts}
     scores = {name: read_scores(run, name, unfinished=True) for name in tasks}
     of_run = PhaseAnswers()
     for task, sample in asking.prompts:
         if (score := scores[task.name].get(sample.id)) is not None:
             entry = ((_RUN, None), prompt_name(task, sample), score.value)
             of_run.scores[task.name].append(entry)
-    front, *behind = find_bad([of_run, alone, pairs], tasks)
+    front, *behind = find_bad([of_run, *phases], tasks)
     own = front.get((_RUN,), {})
     others = [bad for phase in behind for bad in phase.values()]
     if not own or not others:
@@ -86,22 +79,16 @@ def _test(own: Mapping[str, bool], other: Mapping[str, bool]) -> float:
     return mcnemar(down, up).p_exact
 
 
-def _describe_beginnings(
-    run: Path,
-    tasks: Mapping[str, Task],
-    asking: Asking,
-    alone: PhaseAnswers,
-    pairs: PhaseAnswers,
-) -> str | None:
+def _describe_beginnings(run: Path, asking: Asking, phases: Sequence[PhaseAnswers]) -> str | None:
     """Describe that some answers of the run begin otherwise, while the servers and pairs agree.
 
     This finds the few requests that had another prompt or KV cache, where scores are too few. p is
     that of the odd one out. Numerics, which can depend on the load of the run, are not described:
     they part answers anywhere.
     """
-    of_run = _read_texts(run, tasks)
+    of_run = _read_texts(run, {task.name for task, _ in asking.prompts})
     both = [
-        (of_run[name], [*alone.texts[name], *pairs.texts[name]])
+        (of_run[name], [text for phase in phases for text in phase.texts.get(name, ())])
         for task, sample in asking.prompts
         if (name := prompt_name(task, sample)) in of_run
     ]
@@ -113,11 +100,11 @@ def _describe_beginnings(
         return None
     return (
         f"the run's answers to {found.own} of these {len(both)} prompts differ from their first"
-        f" token on from those of all servers and pairs, which agree there (p = {found.p:.1g})"
+        f" character on from those of all servers and pairs, which agree there (p = {found.p:.1g})"
     )
 
 
-def _read_texts(run: Path, tasks: Mapping[str, Task]) -> dict[str, str]:
+def _read_texts(run: Path, tasks: Iterable[str]) -> dict[str, str]:
     """Return what the run's model said to each prompt, by the name of the prompt."""
     return {
         f"{name}/{record.id}": text_of(record.response)

@@ -127,7 +127,7 @@ def _killed(stage: Stage) -> Iterator[System]:
         with orchestrated(context, [decode]) as url:
             servers = _name(context, decode)
             kill = partial(disturbing.kill_when_asked, context)
-            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, happening=kill)
+            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, disturb=kill)
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def _restarted(stage: Stage) -> Iterator[System]:
             stage.running.start(decode=other)
 
         with orchestrated(context, [servers["generation_0"]]) as url:
-            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, happening=restart)
+            yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, disturb=restart)
 
 
 def _name(context: str, *generation: str) -> dict[str, str]:

@@ -35,11 +35,11 @@ class System:
     shots: int = 0
     chat: bool = False
     may_ask_servers: bool = True
-    """Whether the servers may be asked on their own."""
+    """True if each server behind B takes requests without the orchestrator."""
     in_flight: int = IN_FLIGHT
-    happening: Callable[[Path], None] | None = None
-    """What happens once to the servers while B is asked; it gets the folder of B's answers."""
-    _happened: list[bool] = field(default_factory=list, init=False)
+    disturb: Callable[[Path], None] | None = None
+    """Disturbs the servers once, while B is asked. Its argument is the folder of B's answers."""
+    _disturbed: list[bool] = field(default_factory=list, init=False)
 
     @property
     def workers(self) -> list[str]:
@@ -51,18 +51,18 @@ class System:
 
     @contextmanager
     def disturbed(self, out: Path) -> Iterator[None]:
-        """Let happen what has to, unless it has already, while B is asked within.
+        """Disturb the servers while the body asks B, unless that was done before.
 
-        It raises what has gone wrong: nothing has happened to the servers then.
+        Raises the error of the disturbance, which then left the servers as they were.
         """
-        if self.happening is None or self._happened:
+        if self.disturb is None or self._disturbed:
             yield
             return
-        self._happened.append(True)
+        self._disturbed.append(True)
         with ThreadPoolExecutor(1) as pool:
-            happening = pool.submit(self.happening, out)
+            disturbing = pool.submit(self.disturb, out)
             yield
-            happening.result()
+            disturbing.result()
 
     def plan(self, url: str, seed: int, prompts: int) -> dict[str, Any]:
         """Return the plan of a side as a mapping for YAML."""

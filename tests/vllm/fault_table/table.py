@@ -46,7 +46,7 @@ def _describe(found: Sequence[Found]) -> str:
 
 
 def _describe_costs(found: Sequence[Found]) -> str:
-    """Return "requests / tokens / seconds", which are medians of the trials.
+    """Return "requests / tokens / seconds", the medians of the trials.
 
     A server that was killed takes its counters with it: "?" if less than nothing is left.
     """

@@ -185,9 +185,9 @@ def test_answers_that_begin_otherwise_in_some_requests_are_told(
     assert len(done.warnings) == (number == 4)
     for told in done.warnings:
         assert told.startswith(
-            "the run's answers to 4 of these 16 prompts differ from their first token on from those"
-            " of all servers and pairs, which agree there (p = 0.004): the fault is not in the"
-            " servers as they answer here"
+            "the run's answers to 4 of these 16 prompts differ from their first character on from"
+            " those of all servers and pairs, which agree there (p = 0.004): the fault is not in"
+            " the servers as they answer here"
         )
 
 
