@@ -11,6 +11,7 @@ class Channel(Protocol):
     It delivered `turns` whole answers. The first `proven` of them certainly belong to their
     requests. `sent` counts the requests sent on it. `out`: the connection is out of step. `usable`:
     it may take another request. `last_id` and `last_text` describe its last answer (see `Echoes`).
+    `round_trip_s` is the time that opening it took, at least a round trip (0: not known).
     """
 
     number: int
@@ -21,3 +22,4 @@ class Channel(Protocol):
     usable: bool
     last_id: str | None
     last_text: int
+    round_trip_s: float

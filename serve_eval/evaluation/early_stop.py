@@ -23,6 +23,7 @@ from serve_eval.stats.drift_hold import DriftHold
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyPaired
 from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict
 from serve_eval.verdicts import pairing, reference_samples
+from serve_eval.verdicts.repaired import read_policy
 from serve_eval.verdicts.validity import MAX_MISSING
 
 
@@ -31,7 +32,9 @@ class EarlyStopping:
 
     A sample that has no answer after all attempts counts as the worst value for each bet. `before`
     holds the reference's mean scores by position, if known. While values look worse than earlier
-    ones, nothing is decided. `test` makes a new test for the verdict rule named `rule`.
+    ones, nothing is decided. `test` makes a new test for the verdict rule named `rule`. A sample
+    whose first answer is unknown counts as the worst value for each bet too, but not as missing,
+    unless `trusts_repaired`.
     """
 
     def __init__(
@@ -44,7 +47,9 @@ class EarlyStopping:
         higher_is_better: bool,
         before: Sequence[float] | None,
         rule: str = "classic",
+        trusts_repaired: bool = False,
     ) -> None:
+        self._trusts_repaired = trusts_repaired
         self._accumulator, self._new_test, self._seed, self._before, self._rule = (
             accumulator,
             test,
@@ -92,6 +97,9 @@ class EarlyStopping:
             if math.isnan(score):
                 self._hold.add(None, reference)
                 test.update_missing(self._low - offset, self._high - offset)
+            elif not self._trusts_repaired and accumulator.is_doubted(i):
+                self._hold.add(self._sign * score, reference)
+                test.update_unknown(self._low - offset, self._high - offset)
             else:
                 self._hold.add(self._sign * score, reference)
                 test.update((self._sign * score - offset,))
@@ -223,6 +231,7 @@ def watch(
         higher_is_better=higher,
         before=before,
         rule=verdict.name,
+        trusts_repaired=read_policy(verdict.options).repaired == "trust",
     )
     return prefix, note
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from serve_eval.evaluation.attribution import latency
 from serve_eval.evaluation.attribution.from_run import attribute_task
@@ -34,9 +36,12 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
-from serve_eval.verdicts import pairing
+from serve_eval.verdicts import pairing, repaired
 from serve_eval.verdicts.rules import _acceptance, _early
 from serve_eval.verdicts.validity import remarks
+
+if TYPE_CHECKING:
+    from serve_eval.stats.pairs import Pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,12 +159,34 @@ def _judge(
     accumulator, sums = task_run.accumulator, p.task.aggregation.sums
     parts = [] if sums is None else accumulator.part_runs(sums.parts)
     pairs, note = pairing.with_reference(p.task, p.dataset, reference, accumulator.runs(), parts)
-    asked = result, reference, p.hypothesis, pairs
-    if run.rule.early_stop == "pairs" and (looked or p.task.name in run.looked_at):
-        margin = run.plan.verdict.options.get("margin", run.rule.default("margin"))
-        verdict = _early.judge_after_looks(run.judge, *asked, margin=margin)
-    else:
-        verdict = run.judge(*asked)
+    options = run.plan.verdict.options
+
+    def judge(result: TaskResult, pairs: Pairs | None, **more: object) -> Verdict:
+        asked = result, reference, p.hypothesis, pairs
+        if run.rule.early_stop == "pairs" and (looked or p.task.name in run.looked_at):
+            margin = options.get("margin", run.rule.default("margin"))
+            by_rule = partial(run.judge, **more)
+            return _early.judge_after_looks(by_rule, *asked, margin=margin)
+        return run.judge(*asked, **more)
+
+    def judge_bounded() -> Verdict:
+        """Judge the task as if the samples whose first answers are unknown were missing."""
+        known = accumulator.without_doubted()
+        rest = [] if sums is None else known.part_runs(sums.parts)
+        fewer, _ = pairing.with_reference(p.task, p.dataset, reference, known.runs(), rest)
+        return judge(
+            repaired.as_bounded(result), fewer, **repaired.allow_more(run.rule, result, options)
+        )
+
+    verdict = judge(result, pairs)
+    if result.doubted:
+        means, _ = pairing.reference_means(p.dataset, reference)
+        doubt = repaired.doubt_of(
+            result, repaired.measure_dependence(accumulator.list_doubted(), means)
+        )
+        verdict = repaired.settle(
+            verdict, judge_bounded, doubt, repaired.read_policy(options), result
+        )
     return replace(verdict, warnings=(*verdict.warnings, note)) if note else verdict
 
 

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 LAUNCHERS = "launchers"
 VERDICTS = "serve_eval.verdicts.rules"
+OF_EVERY_RULE: Mapping[str, Any] = {
+    "repaired": Literal["bound", "trust"],
+    "max_repaired": float | None,
+}
+"""The options that every verdict rule has, with their types: those of schema.RepairedPolicy."""
 EarlyStopBy = Literal["mean", "pairs"]
 """The test with which a rule may stop early: on the mean of the scores, or on pairs of scores."""
 
@@ -89,13 +94,24 @@ class VerdictRule:
     def check_options(
         self, options: Mapping[str, object], where: str | None = None
     ) -> dict[str, object]:
-        """Return options converted to their types.
+        """Return the rule's own options, converted to their types.
 
         Raises PlanError with all problems, each starting with `where`, which defaults to the name.
+        OF_EVERY_RULE are checked too, and left out.
         """
-        return registry.check_options(
-            self.judge, options, f"verdict.{self.name}" if where is None else where
-        )
+        place = f"verdict.{self.name}" if where is None else where
+        checked = registry.check_options(self.judge, options, place, also=OF_EVERY_RULE)
+        return {name: value for name, value in checked.items() if name not in OF_EVERY_RULE}
+
+    def allows_missing(self, options: Mapping[str, object]) -> float | None:
+        """Return the largest share of missing answers that these options allow.
+
+        None if the rule has no such limit.
+        """
+        known = registry.options_of(self.judge)
+        if "max_missing" not in known:
+            return None
+        return float(options.get("max_missing", known["max_missing"].default))  # type: ignore[arg-type]
 
     def default(self, option: str) -> Any:
         """Return the default of an option."""

@@ -68,11 +68,13 @@ from serve_eval.schema.exchange import (
     Failure,
     FailureKind,
     LogprobsForm,
+    LostAnswer,
     PromptLogprobs,
     Request,
     Response,
     ServerTiming,
     Usage,
+    find_lost,
 )
 from serve_eval.schema.execution import ExecutionResult, ExitReason, Isolation, Program
 from serve_eval.schema.invariants import CacheUse, Invariant, Invariants, PressureUse
@@ -177,6 +179,7 @@ from serve_eval.schema.verdict import (
     AnchorComparison,
     EarlyStop,
     PairedComparison,
+    RepairedPolicy,
     Verdict,
     VerdictOutcome,
 )
@@ -279,6 +282,7 @@ __all__ = [
     "LoadTask",
     "LoadTime",
     "LogprobsForm",
+    "LostAnswer",
     "LostServer",
     "MediaFile",
     "MediaForm",
@@ -311,6 +315,7 @@ __all__ = [
     "Question",
     "Reference",
     "ReferenceRuns",
+    "RepairedPolicy",
     "RepeatedAnswers",
     "RepeatedReading",
     "Report",
@@ -382,6 +387,7 @@ __all__ = [
     "WorkerTimes",
     "WrongExample",
     "file_stem",
+    "find_lost",
     "is_mutable",
     "no_breakdown",
     "no_secondary",

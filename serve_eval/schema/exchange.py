@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Literal
 
@@ -76,6 +76,18 @@ class ServerTiming(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     kv_transfer_s: float | None = None
 
 
+class LostAnswer(StrEnum):
+    """Whether a failed attempt may have lost an answer.
+
+    NOTHING: it failed before generation could begin. ANSWER: generation may have begun, so an
+    answer may exist that nobody saw. RESTART: the same, and the server ended meanwhile.
+    """
+
+    NOTHING = "nothing"
+    ANSWER = "answer"
+    RESTART = "restart"
+
+
 class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One attempt of a request: its times, its failure (None: none), and our X-Request-ID.
 
@@ -83,7 +95,8 @@ class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     clock that never jumps. `streamed`: the request asked for an event stream. An answer that may
     belong to another request has the number of its `connection` and its `turn` on that connection;
     0: it surely is the right one. `timing` is what the server reported if it was requested.
-    `servers` are those that the reply named, be it an answer or an error.
+    `servers` are those that the reply named, be it an answer or an error. `lost` is set for a
+    failed attempt; journals of before 2026-12 lack it.
     """
 
     start_s: float
@@ -96,6 +109,30 @@ class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     turn: int = 0
     timing: ServerTiming | None = None
     servers: AnsweringServers | None = None
+    lost: LostAnswer | UnsetType = UNSET
+
+    @property
+    def lost_answer(self) -> LostAnswer:
+        """What the attempt lost, estimated from its failure if the journal does not say it."""
+        if self.failure is None:
+            return LostAnswer.NOTHING
+        if self.lost is not UNSET:
+            return self.lost
+        error = self.status is not None and (self.status >= 500 or self.status == 408)
+        cut = self.failure in (FailureKind.TIMEOUT, FailureKind.INVALID_RESPONSE)
+        return LostAnswer.ANSWER if error or cut else LostAnswer.NOTHING
+
+
+def find_lost(attempts: Sequence[Attempt]) -> LostAnswer:
+    """Return what the attempts of a sample lost; an answer counts more than a restart."""
+    found = LostAnswer.NOTHING
+    for attempt in attempts:
+        lost = attempt.lost_answer
+        if lost is LostAnswer.ANSWER:
+            return lost
+        if lost is LostAnswer.RESTART:
+            found = lost
+    return found
 
 
 class Usage(Struct, frozen=True, kw_only=True, gc=False):

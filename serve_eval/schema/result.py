@@ -62,6 +62,10 @@ class TaskResult:
     answers at their best and worst (None: after an early stop, or if it cannot be computed).
     `scorer_errors` caused the failures of that kind, the most frequent first. `hook_errors` are
     errors of the task's other functions, whose figures are left out.
+
+    `repaired` of the scored samples lost an earlier answer in a failed attempt, and `restarted`
+    others lost it when the server ended. Their first answers are unknown: `doubted_bounds` are the
+    `bounds` that these allow too (None: as for `bounds`).
     """
 
     task: str
@@ -85,6 +89,14 @@ class TaskResult:
     scorer_errors: tuple[ScorerError, ...] = ()
     hook_errors: tuple[str, ...] = ()
     interval: tuple[float, float] | None = None
+    repaired: int = 0
+    restarted: int = 0
+    doubted_bounds: tuple[float, float] | None = None
+
+    @property
+    def doubted(self) -> int:
+        """The number of scored samples whose first answers are unknown."""
+        return self.repaired + self.restarted
 
     @property
     def unparsed(self) -> int:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
+
+from serve_eval.errors import PlanError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +148,25 @@ class AcceptanceCheck:
     least: float
     length: float | None
     passed: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairedPolicy:
+    """The part of a plan's verdict about samples whose first answers are unknown.
+
+    With "bound" these answers can be anything; with "trust" the answers that came stand for them.
+    Up to `max_repaired`, a share of the planned samples, they are trusted in any case (None: a
+    share that can move the value by at most a quarter of the rule's margin). Raises PlanError for a
+    share outside 0..1.
+    """
+
+    repaired: Literal["bound", "trust"] = "bound"
+    max_repaired: float | None = None
+
+    def __post_init__(self) -> None:
+        share = self.max_repaired
+        if share is not None and not 0.0 <= share <= 1.0:
+            raise PlanError(f".max_repaired: must be a share from 0 to 1, not {share:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,13 +148,21 @@ class EarlyVerdict:
 
         Each bet uses the end of its range that makes it poorer.
         """
+        if self.decision is None:
+            self.missing += 1
+        return self.update_unknown(worst, best)
+
+    def update_unknown(self, worst: float, best: float) -> Decision | None:
+        """Add a prompt whose value is only known to be in a range, and return the decision.
+
+        As `update_missing`, but the prompt does not count as missing.
+        """
         if not self._lo <= worst <= best <= self._hi:
             raise ServeEvalError(
                 f"{worst}..{best} is not a range for a missing value",
                 hint=f"give the worst and the best value within {self._lo:g}..{self._hi:g}",
             )
         if self.decision is None:
-            self.missing += 1
             self._take(worst, best)
         return self.decision
 

@@ -26,7 +26,7 @@ class AiohttpChannel:
     `turns` and `sent` are therefore those at the time of sending.
     """
 
-    __slots__ = ("_protocol", "_shared", "_task", "number", "sent", "turns")
+    __slots__ = ("_protocol", "_shared", "_task", "number", "round_trip_s", "sent", "turns")
 
     def __init__(
         self, shared: SharedConnection, protocol: ResponseHandler, task: asyncio.Task[None]
@@ -34,7 +34,7 @@ class AiohttpChannel:
         self._shared, self._protocol, self._task = shared, protocol, task
         self.number, self.turns = shared.number, shared.sent
         shared.sent += 1
-        self.sent = shared.sent
+        self.sent, self.round_trip_s = shared.sent, 0.0
 
     def end(self) -> None:
         """End the connection, unless another request already uses it."""

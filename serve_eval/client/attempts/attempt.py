@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from msgspec import UNSET, UnsetType
+
 from serve_eval.client.attempts.liveness import LivenessGuard
 from serve_eval.client.attempts.outcome import Missed, OutcomeReader
 from serve_eval.client.attempts.patience import STALL, Patience, Wait
@@ -24,17 +26,24 @@ from serve_eval.client.wire_format.echoes import Echoes
 from serve_eval.client.wire_format.reply import Reply
 from serve_eval.client.wire_format.wire import Said
 from serve_eval.masking import Masking
-from serve_eval.schema import Attempt, FailureKind, Limits, Request, Response
+from serve_eval.schema import Attempt, FailureKind, Limits, LostAnswer, Request, Response
 
+LEAST_ROUND_TRIP_S = 0.02
+"""Shortest time that counts as a round trip: our event loop may be late by as much."""
 NOT_SENT = (CannotConnect, ProxyRefused, BadHttp, Disconnected)
 """Errors by which a transport reports that a request was never sent."""
 
 
 class AttemptUnderWay:
-    """The state of one attempt. `channel` is None until the request is sent."""
+    """The state of one attempt.
+
+    `channel` is None until the request is sent. `early`: it ended before anything can have been
+    generated for it, or its answer is asked for again because the connection was out of step.
+    """
 
     __slots__ = (
         "channel",
+        "early",
         "end",
         "failure",
         "named",
@@ -55,7 +64,7 @@ class AttemptUnderWay:
         )  # the outcome if the sample's time limit ends the attempt
         self.status: int | None = None
         self.end = 0.0
-        self.used = self.named = self.unwanted = False
+        self.used = self.named = self.unwanted = self.early = False
 
 
 class AttemptSender:
@@ -194,14 +203,18 @@ class AttemptSender:
     def _note(self, this: AttemptUnderWay, missed: Missed) -> None:
         """Record why an attempt has no answer.
 
-        Blames the connection if it was used before and ended without any data.
+        Blames the connection if it was used before and ended without any data. If that took no
+        longer than a round trip, the server closed it before it could read the request.
         """
         this.failure = missed.kind
         this.status = missed.status = missed.status or this.reply.status or None
+        this.early = missed.refused_early or missed.stale
         silent = this.channel is not None and this.used and not this.reply.received
         if silent and this.channel is not None and missed.kind is FailureKind.DISCONNECTED:
+            now, channel = time.monotonic(), this.channel
             missed.stale = True
-            self._transport.note_end(this.channel, time.monotonic())
+            this.early = now - this.start <= max(channel.round_trip_s, LEAST_ROUND_TRIP_S)
+            self._transport.note_end(channel, now)
 
     def _end(self, this: AttemptUnderWay, wait: Wait, attempts: list[Attempt]) -> None:
         """Give the connection back and write the record."""
@@ -227,6 +240,7 @@ class AttemptSender:
                 turn=channel.turns + 1 if doubtful and channel is not None else 0,
                 timing=self._masking.value(reply.timing) if self._masking else reply.timing,
                 servers=servers,
+                lost=_judge_loss(this),
             )
         )
         if channel is None:
@@ -238,6 +252,14 @@ class AttemptSender:
             # The answer may still arrive on the connection after an error.
             reply.settle()
         self._transport.give_up(channel, reply, unwanted=this.unwanted)
+
+
+def _judge_loss(this: AttemptUnderWay) -> LostAnswer | UnsetType:
+    """Return whether an attempt that gave no answer may have lost one; UNSET for an answer."""
+    if this.failure is None:
+        return UNSET
+    nothing = this.channel is None or this.early
+    return LostAnswer.NOTHING if nothing else LostAnswer.ANSWER
 
 
 def _miss_own_answer(reply: Reply, why: str, *, stale: bool = False) -> Missed:

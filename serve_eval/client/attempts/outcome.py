@@ -16,7 +16,8 @@ class Missed(Exception):
 
     `lost_stream`: the stream was empty, and the answer may come without streaming. `refused`:
     possibly no server listens. `stale`: a reused connection is to blame. `starting`: the endpoint
-    reported that it is still starting.
+    reported that it is still starting. `refused_early`: the server refused the request before it
+    generated anything.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Missed(Exception):
         refused: bool = False,
         stale: bool = False,
         starting: bool = False,
+        refused_early: bool = False,
     ) -> None:
         super().__init__(message)
         self.kind, self.status, self.retryable, self.retry_after = (
@@ -45,6 +47,7 @@ class Missed(Exception):
             refused,
             starting,
         )
+        self.refused_early = refused_early
 
     def append_note(self, note: str) -> Missed:
         """Return the same outcome with a note after its message."""
@@ -83,6 +86,7 @@ class OutcomeReader:
                 f"HTTP {status}: a redirect, which is not followed",
                 status=status,
                 retryable=False,
+                refused_early=True,
             )
         message = self.describe_body(reply.content)
         return Missed(
@@ -91,6 +95,7 @@ class OutcomeReader:
             retryable=retry.worth_retrying(status, message),
             retry_after=reply.retry_after,
             starting=reply.starting,
+            refused_early=retry.is_refused_early(status, reply.retry_after),
         )
 
     def of_error(self, error: Exception) -> Missed:

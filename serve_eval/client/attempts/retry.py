@@ -12,6 +12,7 @@ CAP_S = 30.0
 RETRY_AFTER_CAP_S = 120.0
 
 _STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+_REFUSALS = frozenset({401, 402, 403, 404, 405, 411, 413, 414, 415, 421, 422, 426, 429, 431})
 _WRAPPED_REFUSAL = re.compile(r"\b(400|401|403|404|422), message=|message='Bad Request'")
 
 
@@ -27,6 +28,15 @@ def worth_retrying(status: int, message: str) -> bool:
 def is_refused_behind(message: str) -> bool:
     """Return True if the message of a 500 quotes the refusal of a worker."""
     return _WRAPPED_REFUSAL.search(message) is not None
+
+
+def is_refused_early(status: int, retry_after: str | None) -> bool:
+    """Return True if a status refuses a request before anything is generated for it.
+
+    429, a 503 with a Retry-After, and what concerns the form of a request, the key or the route. A
+    400 does not: trtllm-serve also answers it if its engine fails while it generates.
+    """
+    return status in _REFUSALS or (status == 503 and retry_after is not None)
 
 
 def pause_s(

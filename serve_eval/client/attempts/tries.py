@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from serve_eval.client.attempts.outcome import Missed
-from serve_eval.schema import Attempt, Failure, FailureKind
+from serve_eval.schema import Attempt, Failure, FailureKind, LostAnswer
 
 
 class Tries:
@@ -41,6 +43,8 @@ class Tries:
 
     def excuse(self, missed: Missed) -> None:
         """Leave the last attempt uncounted: no server listened."""
+        if (last := self.attempts[-1]).lost is LostAnswer.ANSWER:
+            self.attempts[-1] = msgspec.structs.replace(last, lost=LostAnswer.RESTART)
         self.uncounted += 1
         self.lost += not missed.refused
 

@@ -32,7 +32,8 @@ class Http1Connection(asyncio.Protocol):
     `usable`: another request may be sent. `last_id` and `last_text` describe its last answer (see
     `Echoes`). It delivered `turns` answers, of which the first `proven` certainly belong to their
     requests. `sent` counts the requests sent. `out`: it is out of step, which was reported to
-    `stray`. `closing`: the server announced its end. `number` identifies it.
+    `stray`. `closing`: the server announced its end. `number` identifies it. `round_trip_s` is the
+    time that opening it took.
     """
 
     __slots__ = (
@@ -51,6 +52,7 @@ class Http1Connection(asyncio.Protocol):
         "number",
         "out",
         "proven",
+        "round_trip_s",
         "sent",
         "turns",
         "usable",
@@ -71,7 +73,7 @@ class Http1Connection(asyncio.Protocol):
         self._head: dict[bytes, str] = {}
         self._head_size = 0
         self._informational = False
-        self.usable, self.used_at = True, 0.0
+        self.usable, self.used_at, self.round_trip_s = True, 0.0, 0.0
         self.last_id: str | None = None
         self.last_text = self.turns = self.proven = self.sent = 0
         self.out = self.closing = False

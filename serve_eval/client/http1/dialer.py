@@ -72,14 +72,17 @@ class Dialer:
     async def _connect(self, first: ServerAddress) -> Http1Connection:
         loop = asyncio.get_running_loop()
         addresses = await self._resolve(first)
+        began = time.monotonic()
         sock = await aiohappyeyeballs.start_connection(
             addresses, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=loop
         )
+        round_trip_s = time.monotonic() - began
         tls, name, patience_s = (
             (self._ssl, first.host, self._timeout_s) if first.tls else (None, None, None)
         )
         if self._proxy is None or not self._target.tls:
             connection = self._new_connection()
+            connection.round_trip_s = round_trip_s
             try:
                 await loop.create_connection(
                     lambda: connection,

@@ -14,6 +14,7 @@ from serve_eval.plugins import registry
 from serve_eval.plugins.values import load_launcher, load_verdict_rule, rules_with_early_stop
 from serve_eval.protocol import shared
 from serve_eval.schema import Spec, is_mutable
+from serve_eval.verdicts.repaired import read_policy
 
 
 def check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: Problems) -> None:
@@ -31,9 +32,10 @@ def check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: Prob
                 load_launcher(spec.name).check_options(spec.options, "launcher")
                 continue
             rule = load_verdict_rule(spec.name)
-            rule.check_options(spec.options, "")
+            own = rule.check_options(spec.options, "")
+            read_policy(spec.options)
             if rule.check is not None:
-                rule.check(**spec.options)
+                rule.check(**own)
         except PlanError as error:
             for problem in error.problems:
                 option = re.match(r"(?:launcher)?\.([\w.-]+): (.*)", problem, re.DOTALL)

@@ -14,7 +14,9 @@ from msgspec import UNSET
 from serve_eval.client.traffic import TrafficCounter
 from serve_eval.evaluation.results._scorer_errors import ScorerErrors
 from serve_eval.evaluation.results.sample_table import (
+    DOUBTED,
     FAILURE_CODES,
+    LOST,
     OUTCOME_CODES,
     REPETITIVE,
     STOPPED_IN_REASONING,
@@ -39,6 +41,7 @@ from serve_eval.schema import (
     Task,
     TaskResult,
     Traffic,
+    find_lost,
 )
 
 _COUNTED = Score(value=0.0, outcome=Outcome.UNPARSED)
@@ -123,6 +126,8 @@ class ScoreAccumulator(SampleTable):
         self._traffic.see(result)
         if self.outcomes[i] or self.failures[i] == _UNSCORED:
             return
+        if isinstance(result, Failure) or len(result.attempts) > 1:
+            self.flags[i] |= LOST[find_lost(result.attempts)]
         sample = self.samples[i]
         if isinstance(result, Response) and not self._counts_only:
             result = self._look_up(sample, result)
@@ -160,7 +165,7 @@ class ScoreAccumulator(SampleTable):
         """Count a scored answer in every column and keep its score."""
         self.set_failure(i, 0)
         self.outcomes[i] = OUTCOME_CODES[score.outcome]
-        self.flags[i] = (
+        self.flags[i] |= (
             response.truncated * TRUNCATED
             | response.stopped_in_reasoning * STOPPED_IN_REASONING
             | _repetitive(response.text) * REPETITIVE
@@ -227,7 +232,8 @@ class ScoreAccumulator(SampleTable):
         if self._mode_of and (mode := self._mode_of[i]):
             self._modes[self._mode_names[mode - 1]] -= 1
             self._mode_of[i] = 0
-        self.outcomes[i] = self.flags[i] = self.lengths[i] = 0
+        self.outcomes[i] = self.lengths[i] = 0
+        self.flags[i] &= DOUBTED
         self.values[i] = self.started[i] = self.ended[i] = 0.0
         if self.answers is not None:
             self.answers[i] = 0
@@ -264,9 +270,10 @@ class ScoreAccumulator(SampleTable):
             else self._judgements.apply(self.task, sample, response)
         )
 
-    def count(self, earlier: Failure) -> None:
-        """Count the traffic of a failure from an earlier session, whose sample is asked again."""
+    def count(self, i: int, earlier: Failure) -> None:
+        """Count the traffic of a failure of an earlier session: sample `i` is asked again."""
         self._traffic.see(earlier)
+        self.flags[i] |= LOST[find_lost(earlier.attempts)]
 
     @property
     def running_value(self) -> float | None:

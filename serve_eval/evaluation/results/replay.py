@@ -44,7 +44,7 @@ def take(
         elif record.failure is not None and failures_stand:
             accumulator.add(i, record.failure)
         elif record.failure is not None:
-            accumulator.count(record.failure)
+            accumulator.count(i, record.failure)
     return responses
 
 

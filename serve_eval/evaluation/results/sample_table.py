@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from typing import Final
 
 from serve_eval.evaluation.results.degradation import Course
 from serve_eval.evaluation.results.repeats import Repeated
-from serve_eval.schema import FailureKind, Outcome, Sample, Score, Task
+from serve_eval.schema import FailureKind, LostAnswer, Outcome, Sample, Score, Task
 
 TRUNCATED, STOPPED_IN_REASONING, REPETITIVE = 1, 2, 4
 """Flags of an answer."""
+REPAIRED, RESTARTED = 8, 16
+"""Flags of a sample: an earlier answer to it may have been lost, or was lost with its server."""
+LOST: Final = {LostAnswer.NOTHING: 0, LostAnswer.ANSWER: REPAIRED, LostAnswer.RESTART: RESTARTED}
+DOUBTED = REPAIRED | RESTARTED
+"""Flags of a sample whose first answer is unknown."""
 OUTCOME_CODES: Final = {outcome: code for code, outcome in enumerate(Outcome, 1)}
 FAILURE_CODES: Final = {kind: code for code, kind in enumerate(FailureKind, 1)}
 _BLOCK = 4096
@@ -60,6 +66,23 @@ class SampleTable:
             return {}
         counts = self._failed_by_code
         return {kind: counts[code] for kind, code in FAILURE_CODES.items() if counts[code]}
+
+    def is_doubted(self, i: int) -> bool:
+        """Return True if sample `i` has a score, but its first answer is unknown."""
+        return bool(self.flags[i] & DOUBTED and self.outcomes[i])
+
+    def list_doubted(self) -> list[int]:
+        """Return the positions of the scored samples whose first answers are unknown."""
+        return [i for i, flag in enumerate(self.flags) if flag & DOUBTED and self.outcomes[i]]
+
+    def without_doubted(self) -> SampleTable:
+        """Return a copy in which the samples whose first answers are unknown have no score."""
+        table = copy(self)
+        table.outcomes = bytearray(self.outcomes)
+        for i in self.list_doubted():
+            table.outcomes[i] = 0
+            table.scored -= 1
+        return table
 
     def scores(self) -> array[float]:
         """Return the score of each sample in the order of the protocol. NaN means no score."""

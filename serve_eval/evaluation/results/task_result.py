@@ -13,6 +13,7 @@ from serve_eval.evaluation.results.interval import interval
 from serve_eval.evaluation.results.sample_table import (
     FAILURE_CODES,
     OUTCOME_CODES,
+    REPAIRED,
     STOPPED_IN_REASONING,
     TRUNCATED,
     SampleTable,
@@ -47,6 +48,10 @@ def task_result(
     unknown = spared or (n and value is None)
     bounds = (
         None if unknown else hooks.call("aggregation", lambda: _bounds(table, total, value), None)
+    )
+    doubted = table.list_doubted()
+    wider = (
+        None if unknown or not doubted else hooks.call("aggregation", lambda: _widen(table), None)
     )
     breakdown: Mapping[str, object] = {}
     secondary: Mapping[str, float] = {}
@@ -91,6 +96,9 @@ def task_result(
         scorer_errors=errors,
         interval=None if unknown else hooks.call("aggregation", lambda: interval(table), None),
         hook_errors=tuple(hooks.errors),
+        repaired=sum(bool(table.flags[i] & REPAIRED) for i in doubted),
+        restarted=sum(not table.flags[i] & REPAIRED for i in doubted),
+        doubted_bounds=wider,
     )
 
 
@@ -124,6 +132,12 @@ def _bounds(table: SampleTable, total: float, value: float | None) -> tuple[floa
     else:
         low, high = bound_missing(total, table.scored, planned, lo or 0.0, hi or 0.0)
     return metric.scale * low, metric.scale * high
+
+
+def _widen(table: SampleTable) -> tuple[float, float] | None:
+    """Return the bounds with the samples whose first answers are unknown as missing ones."""
+    known = table.without_doubted()
+    return _bounds(known, math.fsum(known.values[i] for i in known.list_scored_places()), None)
 
 
 def _complete(table: SampleTable, value: float) -> Iterator[tuple[Sample, Score]]:
