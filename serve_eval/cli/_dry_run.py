@@ -74,7 +74,10 @@ def show(plan: Plan, *, as_json: bool) -> int:
     commands, files = preview(plan, Path(LOGS))
     for line in list_disagreements(plan):
         say(f"warning: {line}")
-    tasks = [facts(p, plan.times(p.task.name)) | _early_stop(plan, p) for p in prepared]
+    tasks = [
+        facts(p, plan.times(p.task.name)) | _judged_by(plan, p) | _early_stop(plan, p)
+        for p in prepared
+    ]
     if as_json:
         content = {"plan": to_file(plan), "commands": commands, "files": files, "tasks": tasks}
         emit(pretty_json(content).decode())
@@ -149,6 +152,20 @@ def facts(prepared: PreparedTask, repeats: int) -> dict[str, Any]:
         "(not shown: it is part of a hold-out set)" if HOLDOUT in first.metadata else first.prompt
     )
     return facts
+
+
+def _judged_by(plan: Plan, prepared: PreparedTask) -> dict[str, str]:
+    """Return which rule will judge and why, and which other one is shown beside it."""
+    found, rule = prepared.reference, plan.verdict.name
+    if found is None:
+        return {}
+    why = "the default" if rule == "classic" else "as chosen"
+    beside = ""
+    if rule == "classic" and found.runs is not None:
+        beside = "; paired, on the reference's scores per sample, is shown beside it"
+    elif rule != "classic":
+        beside = "; classic is shown beside it"
+    return {"judged_by": f"{rule}, {why}{beside}"}
 
 
 def _early_stop(plan: Plan, prepared: PreparedTask) -> dict[str, str]:

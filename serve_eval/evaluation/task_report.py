@@ -36,7 +36,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
-from serve_eval.verdicts import pairing, repaired
+from serve_eval.verdicts import pairing, repaired, two_rules
 from serve_eval.verdicts.rules import _acceptance, _early
 from serve_eval.verdicts.validity import remarks
 
@@ -160,33 +160,33 @@ def _judge(
     parts = [] if sums is None else accumulator.part_runs(sums.parts)
     pairs, note = pairing.with_reference(p.task, p.dataset, reference, accumulator.runs(), parts)
     options = run.plan.verdict.options
+    higher = pairing.is_higher_better(p.task.metric, reference)
 
     def judge(result: TaskResult, pairs: Pairs | None, **more: object) -> Verdict:
         asked = result, reference, p.hypothesis, pairs
         if run.rule.early_stop == "pairs" and (looked or p.task.name in run.looked_at):
             margin = options.get("margin", run.rule.default("margin"))
             by_rule = partial(run.judge, **more)
-            return _early.judge_after_looks(by_rule, *asked, margin=margin)
-        return run.judge(*asked, **more)
+            verdict = _early.judge_after_looks(by_rule, *asked, margin=margin)
+        else:
+            verdict = run.judge(*asked, **more)
+        return two_rules.add_other(verdict, result, higher_is_better=higher)
 
     def judge_bounded() -> Verdict:
         """Judge the task as if the samples whose first answers are unknown were missing."""
         known = accumulator.without_doubted()
         rest = [] if sums is None else known.part_runs(sums.parts)
         fewer, _ = pairing.with_reference(p.task, p.dataset, reference, known.runs(), rest)
-        return judge(
-            repaired.as_bounded(result), fewer, **repaired.allow_more(run.rule, result, options)
-        )
+        more = repaired.allow_more(run.rule, result.doubted / result.planned, options)
+        return judge(repaired.as_bounded(result), fewer, **more)
 
     verdict = judge(result, pairs)
     if result.doubted:
         means, _ = pairing.reference_means(p.dataset, reference)
-        doubt = repaired.doubt_of(
-            result, repaired.measure_dependence(accumulator.list_doubted(), means)
-        )
-        verdict = repaired.settle(
-            verdict, judge_bounded, doubt, repaired.read_policy(options), result
-        )
+        chance = repaired.measure_dependence(accumulator.list_doubted(), means)
+        doubt, policy = repaired.doubt_of(result, chance), repaired.read_policy(options)
+        verdict = repaired.settle(verdict, judge_bounded, doubt, policy, result)
+    verdict = two_rules.warn(verdict)
     return replace(verdict, warnings=(*verdict.warnings, note)) if note else verdict
 
 

@@ -16,6 +16,7 @@ from serve_eval.schema import (
     PathFinding,
     Stability,
     TaskReport,
+    TaskResult,
 )
 
 LATE_S = 0.1
@@ -210,3 +211,9 @@ def session_load(load: Load) -> str:
             f"the client was delayed by up to {load.loop_lag_s:.2f} s, which the times include"
         )
     return f"last session: {'; '.join(said)}"
+
+
+def count_lost(result: TaskResult) -> list[str]:
+    """Return how many answers were repaired, and how many were lost with their server, if any."""
+    with_server = [f"{result.restarted} lost with their server"] if result.restarted else []
+    return [f"{result.repaired} repaired", *with_server]

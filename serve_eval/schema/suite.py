@@ -71,7 +71,7 @@ class SuiteRow:
     is the outcome of the run alone, `outcome` the one after the correction for many tests. `p` is
     that of the paired comparison; `p_holm` exists if the paired rule judged, `q_bh` if there is a
     p. `finding` is the paired one after the correction. `waiver` is the one that keeps this row
-    from failing the suite.
+    from failing the suite. `repaired` samples have an unknown first answer.
     """
 
     run: str
@@ -82,6 +82,7 @@ class SuiteRow:
     own: VerdictOutcome
     outcome: VerdictOutcome
     failed: int = 0
+    repaired: int = 0
     evaluated: float | None = None
     estimate: float | None = None
     interval: tuple[float, float] | None = None

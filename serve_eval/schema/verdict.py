@@ -170,6 +170,17 @@ class RepairedPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherRule:
+    """What the rule that did not judge would have said: classic beside paired, or paired beside it.
+
+    It uses the same alpha and, unless the plan sets another, the same margin.
+    """
+
+    rule: str
+    outcome: VerdictOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The verdict of one task.
 
@@ -178,7 +189,8 @@ class Verdict:
     says under which protocol the reference is known to have been measured. `paired` exists if the
     reference has scores per sample, under any rule, and `early` if the run may stop early.
     `evaluated` is None if it did. `acceptance` exists if the acceptance length is judged too: the
-    outcome is that of both, and if the acceptance length fails, `rule` names it.
+    outcome is that of both, and if the acceptance length fails, `rule` names it. `other` is what
+    the rule that did not judge says (None: it could not be applied).
     """
 
     task: str
@@ -197,5 +209,6 @@ class Verdict:
     paired: PairedComparison | None = None
     early: EarlyStop | None = None
     acceptance: AcceptanceCheck | None = None
+    other: OtherRule | None = None
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

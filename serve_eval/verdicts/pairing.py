@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from serve_eval.errors import ReferenceFileError, ServeEvalError
 from serve_eval.protocol.fingerprint import sample_key
-from serve_eval.schema import Dataset, Reference, Sums, Task
+from serve_eval.schema import Dataset, Metric, Reference, Sums, Task
 from serve_eval.verdicts import reference_samples
 from serve_eval.verdicts.reference_answers import StoredAnswers
 from serve_eval.verdicts.reference_samples import SampleScores
@@ -121,11 +121,7 @@ def with_reference(
     from serve_eval.stats.pairs import pair
     from serve_eval.stats.run_effects import effect_of
 
-    higher = (
-        task.metric.higher_is_better
-        if reference.higher_is_better is None
-        else reference.higher_is_better
-    )
+    higher = is_higher_better(task.metric, reference)
     if (sums := task.aggregation.sums) is not None:
         return _pair_sums(sums, dataset, stored, places, parts, higher_is_better=higher)
     before = [[run[place] for place in places] for run in stored.runs]
@@ -136,6 +132,12 @@ def with_reference(
     except ServeEvalError as error:
         return None, f"not paired with the reference: {error}"
     return replace(pairs, reference_effect=effect_of([list(run) for run in stored.runs])), None
+
+
+def is_higher_better(metric: Metric, reference: Reference) -> bool:
+    """Return True if a higher value is better, as the reference says or else the metric."""
+    told = reference.higher_is_better
+    return metric.higher_is_better if told is None else told
 
 
 def _pair_sums(

@@ -19,6 +19,9 @@ TRUSTED_SHARE_OF_MARGIN = 0.25
 otherwise."""
 DEPENDS = 0.01
 """Level of the test of whether the repaired samples depend on the reference's scores."""
+TRUSTED, DEPENDENT = "repaired_trusted", "repaired_depend"
+WARNINGS = TRUSTED, DEPENDENT
+"""The names with which warnings about unknown first answers begin."""
 TRUST_HINT = "--set verdict.repaired=trust judges the answers that came"
 _DECIDED = VerdictOutcome.PASS, VerdictOutcome.FAIL
 
@@ -79,17 +82,15 @@ def as_bounded(result: TaskResult) -> TaskResult:
     return replace(result, bounds=result.doubted_bounds)
 
 
-def allow_more(
-    rule: VerdictRule, result: TaskResult, options: Mapping[str, object]
-) -> dict[str, float]:
-    """Return the limit of missing answers for a rule that gets doubted samples as missing ones.
+def allow_more(rule: VerdictRule, share: float, options: Mapping[str, object]) -> dict[str, float]:
+    """Return the limit of missing answers for a rule that gets a `share` of doubted ones as such.
 
     These are no failures, so they do not use up the limit. Empty for a rule without a limit.
     """
     most = rule.allows_missing(options)
     if most is None:
         return {}
-    return {"max_missing": min(1.0, most + result.doubted / result.planned)}
+    return {"max_missing": min(1.0, most + share)}
 
 
 def settle(
@@ -112,16 +113,28 @@ def settle(
         return verdict
     if policy.repaired == "bound" and _are_few(verdict, doubt, policy, result, exact=exact):
         return verdict
-    other = bounded().outcome
-    if exact and other is VerdictOutcome.PASS:
-        other = VerdictOutcome.INCONCLUSIVE
-    if other is verdict.outcome:
+    worst = bounded()
+    verdict = _settle_other(verdict, worst)
+    outcome = worst.outcome
+    if exact and outcome is VerdictOutcome.PASS:
+        outcome = VerdictOutcome.INCONCLUSIVE
+    if outcome is verdict.outcome:
         return verdict
     told = _describe(verdict, doubt, result)
     if policy.repaired == "trust":
-        return replace(verdict, warnings=(f"{told}; the plan trusts them", *verdict.warnings))
+        return replace(
+            verdict, warnings=(f"{TRUSTED}: {told}; the plan trusts what came", *verdict.warnings)
+        )
     reasons = (f"repaired_answers: {told}. {TRUST_HINT}", *verdict.reasons)
     return replace(verdict, outcome=VerdictOutcome.INCONCLUSIVE, reasons=reasons)
+
+
+def _settle_other(verdict: Verdict, worst: Verdict) -> Verdict:
+    """Return the verdict with the other rule undecided if it says something else at its worst."""
+    if verdict.other is None or worst.other is None or worst.other == verdict.other:
+        return verdict
+    undecided = replace(verdict.other, outcome=VerdictOutcome.INCONCLUSIVE)
+    return replace(verdict, other=undecided)
 
 
 def compute_trusted_share(verdict: Verdict, result: TaskResult, *, exact: bool = False) -> float:
@@ -208,7 +221,7 @@ def describe_doubt(doubt: Doubt) -> str:
 
 def _describe_dependence(doubt: Doubt) -> str:
     return (
-        f"repaired_depend: the {doubt.count} samples whose first answers were lost are not a random"
+        f"{DEPENDENT}: the {doubt.count} samples whose first answers were lost are not a random"
         f" part of the prompts, by the reference's scores (p {doubt.p:.2g}): the endpoint loses"
         " some answers more often than others"
     )

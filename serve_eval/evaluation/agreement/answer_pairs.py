@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
@@ -16,12 +16,13 @@ from serve_eval.evaluation.storage.records.scores import ScoreRecord, score_reco
 from serve_eval.schema import (
     Agreement,
     Failure,
-    FailureKind,
     FirstDifference,
     Flip,
+    LostAnswer,
     Report,
     Response,
     TaskReport,
+    find_lost,
 )
 from serve_eval.stats.common_prefix import common_prefix
 
@@ -37,7 +38,7 @@ class TaskAnswers:
     `lines` has, by repeat, the score record of each prompt; `said` has a hash of each answer. The
     others are about the first answer to each prompt: `started_s` is the time of its request in
     seconds since 1970, `latency_s` its duration in seconds, and `failed` how the first failed
-    request for it failed.
+    request for it failed. `doubted` has, by repeat, the prompts whose first answers are unknown.
     """
 
     task: TaskReport
@@ -47,11 +48,27 @@ class TaskAnswers:
     started_s: Mapping[str, float]
     latency_s: Mapping[str, float] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
+    doubted: tuple[frozenset[str], ...] = ()
 
     @property
     def planned(self) -> int:
         """Number of prompts, not counting repeats."""
         return self.task.result.planned // len(self.lines)
+
+    def without_doubted(self) -> TaskAnswers:
+        """Return the answers but for those to prompts whose first answers are unknown."""
+        kept = zip(self.lines, self.said, self.doubted, strict=True)
+        known = [
+            ({p: line for p, line in lines.items() if p not in gone}, said, gone)
+            for lines, said, gone in kept
+        ]
+        return replace(
+            self,
+            lines=tuple(lines for lines, _, _ in known),
+            said=tuple(
+                {p: one for p, one in said.items() if p not in gone} for _, said, gone in known
+            ),
+        )
 
 
 def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
@@ -66,6 +83,7 @@ def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
     started_s: dict[str, float] = {}
     latency_s: dict[str, float] = {}
     failed: dict[str, str] = {}
+    doubted: tuple[set[str], ...] = tuple(set() for _ in range(repeats))
     try:
         for line in score_records(folder, name):
             repeat, prompt = _place(line.id, repeats)
@@ -73,10 +91,10 @@ def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
         for record in journal.read(samples_file(folder, name)):
             repeat, prompt = _place(record.id, repeats)
             result = record.response or record.failure
-            if repeat == 0 and result is not None:
-                for attempt in result.attempts:
-                    if attempt.failure is not None:
-                        failed.setdefault(prompt, _how(attempt.failure, attempt.status))
+            if result is not None and find_lost(result.attempts) is not LostAnswer.NOTHING:
+                doubted[repeat].add(prompt)
+            if repeat == 0 and result is not None and (how := _how_first_failed(result)):
+                failed.setdefault(prompt, how)
             if record.response is not None:
                 if prompt in lines[repeat]:
                     said[repeat].setdefault(prompt, hash_answer(record.response))
@@ -88,12 +106,19 @@ def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
             f"{folder}: the answers to {name} cannot be read: {error}",
             hint=f"Ask again what is missing: serve-eval run --resume {folder}",
         ) from error
-    return TaskAnswers(task, folder, lines, said, started_s, latency_s, failed)
+    unknown = tuple(
+        frozenset(prompts & line.keys()) for prompts, line in zip(doubted, lines, strict=True)
+    )
+    return TaskAnswers(task, folder, lines, said, started_s, latency_s, failed, unknown)
 
 
-def _how(failure: FailureKind, status: int | None) -> str:
-    """Return the kind of failure of a request, with the HTTP status if it is an error."""
-    return f"{failure.value} {status}" if status is not None and status >= 400 else failure.value
+def _how_first_failed(result: Response | Failure) -> str | None:
+    """Return the kind of the first failed attempt, with the HTTP status if it is an error."""
+    for one in result.attempts:
+        if one.failure is not None:
+            at_fault = one.status is not None and one.status >= 400
+            return f"{one.failure.value} {one.status}" if at_fault else one.failure.value
+    return None
 
 
 def _place(sample: str, repeats: int) -> tuple[int, str]:

@@ -13,14 +13,21 @@ _LEVELS = {CiState.FAILURE: "error", CiState.ERROR: "error", CiState.SKIPPED: "w
 
 
 def list_annotations(result: CiResult) -> Iterator[str]:
-    """Yield a line for each test that did not pass, the failures first."""
+    """Yield a line for each test that did not pass, the failures first, then for each remark."""
     bad = sorted(
         (case for case in result.cases if case.state is not CiState.PASSED),
         key=lambda case: [*_LEVELS].index(case.state),
     )
     for case in bad[:MOST]:
-        title = _escape(f"serve-eval: {case.name}").replace(":", "%3A").replace(",", "%2C")
-        yield f"::{_LEVELS[case.state]} title={title}::{_escape(case.message)}"
+        yield f"::{_LEVELS[case.state]} title={_escape_title(case.name)}::{_escape(case.message)}"
+    told = [(case.name, one) for case in result.cases for one in case.remarks]
+    for name, one in told[: MOST - len(bad[:MOST])]:
+        yield f"::warning title={_escape_title(name)}::{_escape(one)}"
+
+
+def _escape_title(name: str) -> str:
+    """Return the title of an annotation about a test."""
+    return _escape(f"serve-eval: {name}").replace(":", "%3A").replace(",", "%2C")
 
 
 def _escape(text: str) -> str:

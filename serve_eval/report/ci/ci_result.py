@@ -25,7 +25,7 @@ class CiCase:
     """One test: a task, a check, a part of the path or a server.
 
     `group` is its class in JUnit. `message` says in one line why it did not pass; `details` have
-    more. `properties` are figures by name.
+    more. `properties` are figures by name. `remarks` must be seen even if it passed.
     """
 
     group: str
@@ -35,6 +35,7 @@ class CiCase:
     details: Sequence[str] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     seconds: float | None = None
+    remarks: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,9 @@ def _lines(result: CiResult) -> Iterator[str]:
     yield from map(_explain, bad[:MOST_CASES])
     if len(bad) > MOST_CASES:
         yield f"* and {len(bad) - MOST_CASES} more in junit.xml"
+    for case in result.cases:
+        name = escape_text(case.name)
+        yield from (f"* **{name}**: warning: {escape_text(one)}" for one in case.remarks)
     yield from (f"* {escape_text(note)}" for note in result.notes)
     if result.commands:
         yield from ("", "```", *map(_write_command, result.commands), "```")

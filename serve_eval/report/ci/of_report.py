@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
+from serve_eval.report.lines import count_lost
 from serve_eval.report.summary.figures import count
 from serve_eval.report.summary.next_steps import next_steps
 from serve_eval.report.summary.summary_task import summarise_task
@@ -21,10 +22,12 @@ from serve_eval.schema import (
     ProofState,
     Report,
     TaskReport,
+    TaskResult,
     Verdict,
     VerdictOutcome,
 )
 from serve_eval.stats.judgement import Reason
+from serve_eval.verdicts import repaired, two_rules
 
 _STATES = {
     VerdictOutcome.PASS: CiState.PASSED,
@@ -76,15 +79,28 @@ def choose_state(outcome: VerdictOutcome, reasons: Sequence[str]) -> CiState:
 def _describe_task(task: TaskReport) -> CiCase:
     verdict = task.verdict
     state = choose_state(verdict.outcome, verdict.reasons)
-    said = _say_figures(verdict)
+    said = [_say_figures(verdict), *remark_on_losses(task.result)]
     return CiCase(
         group="task",
         name=task.result.task,
         state=state,
-        message="; ".join([verdict.outcome.value, *verdict.reasons] + ([said] if said else [])),
+        message="; ".join([verdict.outcome.value, *verdict.reasons, *filter(None, said)]),
         details=[*verdict.reasons, *(f"warning: {line}" for line in verdict.warnings)],
         properties=dict(_list_properties(task)),
+        remarks=[*pick_remarks(verdict.warnings), *remark_on_losses(task.result)],
     )
+
+
+def pick_remarks(warnings: Sequence[str]) -> list[str]:
+    """Return the warnings that must be seen even if a task passed."""
+    return [line for line in warnings if line.startswith((two_rules.DISAGREE, *repaired.WARNINGS))]
+
+
+def remark_on_losses(result: TaskResult) -> list[str]:
+    """Return how many of the samples were repaired, if any."""
+    if not result.doubted:
+        return []
+    return [f"{', '.join(count_lost(result))}, of {count(result.planned, 'sample')}"]
 
 
 def _say_figures(verdict: Verdict) -> str:
@@ -111,6 +127,8 @@ def _list_properties(task: TaskReport) -> Iterator[tuple[str, str]]:
         yield "interval_95", f"{result.interval[0]:.6g} {result.interval[1]:.6g}"
     yield "samples", str(result.planned)
     yield "failed", str(result.failed)
+    yield "repaired", str(result.repaired)
+    yield "lost_with_server", str(result.restarted)
     yield "truncated", str(result.truncated)
     yield "retries", str(sum(task.traffic.retries.values()))
 
@@ -131,7 +149,9 @@ def _list_notes(report: Report) -> Iterator[str]:
     retries = sum(n for task in report.tasks for n in task.traffic.retries.values())
     failed = sum(task.result.failed for task in report.tasks)
     repeated = f"{count(retries, 'request')} repeated after a failure"
+    again = sum(task.result.doubted for task in report.tasks)
     flaky = [repeated, f"{count(failed, 'sample')} without an answer"]
+    flaky.append(f"{count(again, 'sample')} repaired")
     for task in report.tasks:
         if (stability := task.result.stability) is not None and stability.mixed is not None:
             mixed = round(stability.mixed * stability.prompts)

@@ -19,7 +19,7 @@ STATES: dict[str, State] = {
     VerdictOutcome.ERROR: "fail",
 }
 """The colours of outcomes; the others are amber."""
-ROW_STATES: dict[str, State] = {"error": "fail", "warning": "warn", "but": "warn"}
+ROW_STATES: dict[str, State] = {"error": "fail", "warning": "warn"}
 _CHANGES = ("drop", "rise", "change")
 _NUMBERS = ("value", "reference", "change")
 

@@ -11,7 +11,13 @@ from serve_eval.report.summary.print_summary import (
     print_table_of_runs,
     print_tasks,
 )
-from serve_eval.report.summary.rows import Row, brief, name_expected, rows_of
+from serve_eval.report.summary.rows import (
+    Row,
+    brief,
+    describe_answers,
+    name_expected,
+    rows_of,
+)
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
 
 __all__ = [
@@ -19,6 +25,7 @@ __all__ = [
     "SummaryTask",
     "badge",
     "brief",
+    "describe_answers",
     "describe_run",
     "describe_slices",
     "describe_workers",

@@ -67,7 +67,7 @@ def criterion(task: SummaryTask) -> str:
         return ""
     if _threshold_on_line(verdict) is not None and verdict.threshold is not None:
         side = "below" if metric.higher_is_better else "above"
-        return f"fails {side} {figures.figure(verdict.threshold, metric)}"
+        return f"fails {side} {figures.figure(verdict.threshold, metric)} ({verdict.rule})"
     if verdict.rule == "noninferiority" and verdict.paired is not None:
         return f"margin {figures.figure(verdict.paired.margin, metric)}"
     return f"rule {verdict.rule}"

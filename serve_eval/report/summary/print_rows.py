@@ -12,7 +12,7 @@ from serve_eval.report.text import clean
 
 LABEL = 9
 """Width of the column of labels."""
-STYLES = {"warning": "yellow", "error": "red", "why": "bold", "but": "yellow"}
+STYLES = {"warning": "yellow", "error": "red", "why": "bold"}
 
 
 def print_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:

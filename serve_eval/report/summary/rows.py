@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from serve_eval.evaluation.results.examples import name_target
 from serve_eval.report import lines
@@ -20,6 +21,7 @@ from serve_eval.schema import (
     WrongExample,
     is_mutable,
 )
+from serve_eval.verdicts import two_rules
 
 Row = tuple[str, str]
 LONGEST = 60
@@ -40,10 +42,10 @@ def rows_of(task: SummaryTask) -> Iterator[Row]:
     if verdict.early is not None:
         yield "stopped", _describe_early(verdict.early)
     yield from _uncertainty(task)
-    if sentence := _disagreement(task):
-        yield "but", sentence
+    if verdict.other is not None:
+        yield "rule", describe_rules(task)
     if verdict.outcome is not VerdictOutcome.UNSUPPORTED:
-        yield "asked", _describe_answers(result)
+        yield "asked", describe_answers(result)
     yield from describe_breakdown(task)
     if task.example is not None and verdict.outcome in _EXAMPLES:
         yield "e.g.", describe_example(task.example, result.task)
@@ -114,40 +116,28 @@ def describe_change(paired: PairedComparison, metric: Metric) -> Row:
     return label, "; ".join(said)
 
 
-def _disagreement(task: SummaryTask) -> str:
-    """Return one sentence if the classic test and the paired one come to different verdicts."""
-    verdict, metric = task.verdict, task.result.metric
-    paired, threshold = verdict.paired, verdict.threshold
-    if paired is None or threshold is None or verdict.evaluated is None:
-        return ""
-    side = "down" if metric.higher_is_better else "up"
-    limit = f"{side} to {figures.figure(threshold, metric)}"
-    better = 1.0 if metric.higher_is_better else -1.0
-    classic_passes = better * (verdict.evaluated - threshold) >= 0.0
-    if verdict.rule == "classic":
-        if verdict.outcome is VerdictOutcome.PASS and paired.finding == "FAIL":
-            return (
-                f"prompt by prompt the drop is proven; the classic test allows values"
-                f" {limit}: --verdict paired fails"
-            )
-        if verdict.outcome is VerdictOutcome.FAIL and paired.finding in ("PASS", "SMALL_DROP"):
-            allowed = figures.figure(paired.margin, metric)
-            return (
-                f"prompt by prompt a drop of {allowed} or more is excluded: --verdict paired passes"
-            )
-    if verdict.rule == "paired" and verdict.outcome is VerdictOutcome.FAIL and classic_passes:
-        return f"the classic test passes this value: it allows values {limit}"
-    return ""
+def describe_rules(task: SummaryTask) -> str:
+    """Return which rule judged and why, and what the other rule says."""
+    verdict = task.verdict
+    assert verdict.other is not None
+    why = "the default" if verdict.rule == task.default_rule else "as chosen"
+    figure = partial(figures.figure, metric=task.result.metric)
+    found = two_rules.describe(verdict, figure)
+    return (
+        f"judged by {verdict.rule}, {why}; {verdict.other.rule} says {verdict.other.outcome.value}:"
+        f" {found}"
+    )
 
 
-def _describe_answers(result: TaskResult) -> str:
+def describe_answers(result: TaskResult) -> str:
+    """Return how many samples were asked, and how many failed, were repaired or cut off."""
     known = sum(result.failures.values())
     unasked = 0 if result.spared else max(0, result.failed - known)
     failed = f"{result.failed - unasked} failed"
     if result.failures:
         kinds = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in result.failures.items())
         failed += f" ({kinds})"
-    said = [failed, f"{result.truncated} cut off"]
+    said = [failed, *lines.count_lost(result), f"{result.truncated} cut off"]
     said += [f"{n} {word}" for kind, word in _WORDS.items() if (n := result.outcomes.get(kind, 0))]
     spared = f", {result.spared:,} not needed" if result.spared else ""
     asked = (

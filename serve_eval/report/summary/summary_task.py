@@ -19,7 +19,7 @@ class SummaryTask:
     """A result with its verdict.
 
     `before` is the breakdown of the same prompts by the reference, empty if not known. `names` are
-    those of the value and of the reference.
+    those of the value and of the reference. `default_rule` judges if nothing else is chosen.
     """
 
     result: TaskResult
@@ -28,6 +28,7 @@ class SummaryTask:
     acceptance: Acceptance | None = None
     example: WrongExample | None = None
     names: tuple[str, str] = ("", "reference")
+    default_rule: str = "classic"
 
 
 def summarise_task(task: TaskReport) -> SummaryTask:

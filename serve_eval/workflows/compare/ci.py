@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiSuite, CiTable
-from serve_eval.report.ci.of_report import choose_state
+from serve_eval.report.ci.of_report import choose_state, pick_remarks, remark_on_losses
 from serve_eval.report.summary.table import cells, name_worst
 from serve_eval.report.terminal import RED, diagnose_command
 from serve_eval.schema import ComparedTask, Comparison
@@ -47,16 +47,24 @@ def describe_comparison(comparison: Comparison, out_dir: Path) -> CiResult:
 def _describe_task(task: ComparedTask) -> CiCase:
     verdict = task.verdict
     figures = {"A": verdict.reference, "B": verdict.evaluated}
+    sides = {"A": task.a, "B": task.b}
+    lost = [f"{name}: {one}" for name, side in sides.items() for one in remark_on_losses(side)]
     return CiCase(
         group="compare",
         name=task.task,
         state=choose_state(verdict.outcome, verdict.reasons),
-        message="; ".join([verdict.outcome.value, *verdict.reasons]),
-        details=[*verdict.reasons, *(f"warning: {line}" for line in task.warnings)],
+        message="; ".join([verdict.outcome.value, *verdict.reasons, *lost]),
+        details=[
+            *verdict.reasons,
+            *(f"warning: {line}" for line in (*verdict.warnings, *task.warnings)),
+        ],
+        remarks=[*pick_remarks(verdict.warnings), *lost],
         properties={
             "outcome": verdict.outcome.value,
             "rule": verdict.rule,
             **{name: f"{value:.6g}" for name, value in figures.items() if value is not None},
+            "repaired_a": str(task.a.doubted),
+            "repaired_b": str(task.b.doubted),
             "fell": str(task.worse),
             "rose": str(task.better),
         },

@@ -32,10 +32,14 @@ Spoken = Mapping[str, SpokenAnswer]
 
 
 class ExactAnswers(NamedTuple):
-    """The equality of the answers of two sides, and the pairs that the verdict rule judges."""
+    """The equality of the answers of two sides, and the pairs that the verdict rule judges.
+
+    `known` are the pairs of the prompts whose first answers are known on both sides.
+    """
 
     equality: TokenEquality
     pairs: Pairs | None
+    known: Pairs | None
 
 
 def compare_tokens(
@@ -56,6 +60,16 @@ def compare_tokens(
     if not any(one.text or one.tokens > 1 for run in runs for side in run for one in side.values()):
         return None
     planned = max(a.planned, b.planned) * len(runs)
+    doubted = [
+        {prompt for side in (a, b) for prompt in (side.doubted[run] if side.doubted else ())}
+        for run in range(len(runs))
+    ]
+    sure = [
+        prompt not in doubted[number]
+        for number, (first, second) in enumerate(runs)
+        for prompt in first
+        if prompt in second
+    ]
     both = [
         (f"{prompt}#{number + 1}" if number else prompt, one, second[prompt])
         for number, (first, second) in enumerate(runs)
@@ -69,7 +83,7 @@ def compare_tokens(
         for _, one, other in both
     ]
     partings = _part(changed, placed)
-    known = [one for one in partings.values() if one.token is not None]
+    placed_ones = [one for one in partings.values() if one.token is not None]
     equality = TokenEquality(
         answers=len(both),
         missing=max(0, planned - len(both)),
@@ -78,13 +92,16 @@ def compare_tokens(
         counts=counts,
         own=(_own(a, runs[0][0], twice.get("A")), _own(b, runs[0][1], twice.get("B"))),
         partings=dict([(n, one) for n, one in partings.items() if n not in hidden][:show]),
-        places=find_first_divergences(known or [*partings.values()]),
+        places=find_first_divergences(placed_ones or [*partings.values()]),
     )
     equal = [
         one.text == other.text and not again
         for (_, one, other), again in zip(both, recounted, strict=True)
     ]
-    return ExactAnswers(equality, _pair(equal, equality.missing))
+    known = [same for same, certain in zip(equal, sure, strict=True) if certain]
+    return ExactAnswers(
+        equality, _pair(equal, equality.missing), _pair(known, planned - len(known))
+    )
 
 
 def _read(answers: TaskAnswers, run: int) -> Spoken:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from serve_eval.evaluation.agreement.words import conclusion
 from serve_eval.report.lines import anchors_text, seconds
-from serve_eval.report.summary import Row, SummaryTask, brief, name_expected
+from serve_eval.report.summary import Row, SummaryTask, brief, describe_answers, name_expected
 from serve_eval.schema import (
     Agreement,
     ComparedSide,
@@ -22,12 +22,18 @@ from serve_eval.workflows.compare.exact_text import describe_equality
 def summarise_compared(task: ComparedTask) -> SummaryTask:
     """Return what a summary needs of a task: B is judged, and A is the reference."""
     return SummaryTask(
-        result=task.b, verdict=task.verdict, before=task.a.breakdown, names=("B", "A")
+        result=task.b,
+        verdict=task.verdict,
+        before=task.a.breakdown,
+        names=("B", "A"),
+        default_rule="paired",
     )
 
 
 def describe_task(task: ComparedTask) -> Iterator[Row]:
     """Yield what only a comparison knows of a task."""
+    if task.a.doubted:
+        yield "asked", f"A: {describe_answers(task.a)}"
     yield from _drop(task)
     yield from _answers(task)
     yield from _first_differences(task)

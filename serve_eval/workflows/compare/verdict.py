@@ -9,10 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.errors import PlanError
 from serve_eval.evaluation.agreement import answer_pairs
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
-from serve_eval.evaluation.agreement.score_pairs import score_pairs
 from serve_eval.evaluation.agreement.self_flips import self_flips
 from serve_eval.evaluation.agreement.text_places import find_text_places
 from serve_eval.evaluation.agreement.words import conclusion, evidence
@@ -31,15 +30,14 @@ from serve_eval.schema import (
     Divergence,
     PathFinding,
     Plan,
-    Reference,
     Report,
     SelfFlips,
     Spec,
-    Verdict,
-    VerdictOutcome,
 )
 from serve_eval.verdicts.exit_code import exit_code
-from serve_eval.workflows.compare.exact import ExactAnswers, add_own, compare_tokens
+from serve_eval.verdicts.repaired import read_policy
+from serve_eval.workflows.compare.exact import compare_tokens
+from serve_eval.workflows.compare.judging import judge_sides
 from serve_eval.workflows.compare.latency import more_failures, slower, uneven
 from serve_eval.workflows.compare.places import find_places
 from serve_eval.workflows.compare.steadiness import Second, describe_unsteady, read_twice
@@ -68,6 +66,7 @@ def check_rule(rule: Spec) -> None:
         )
     options = judging.check_options(rule.options)
     try:
+        read_policy(rule.options)
         if judging.check is not None:
             judging.check(**options)
     except PlanError as error:
@@ -210,7 +209,7 @@ def _task(
         a=a.task.result,
         b=b.task.result,
         traffic=(a.task.traffic, b.task.traffic),
-        verdict=_verdict(plan, a, b, rule, exact),
+        verdict=judge_sides(plan, a, b, rule, exact),
         worse=len(worse),
         better=len(better),
         agreement=answer_pairs.agreement(a, b),
@@ -242,56 +241,3 @@ def _own(once: TaskAnswers, second: Second | None) -> Agreement | None:
     if second is None:
         return None
     return answer_pairs.agreement(once, second.answers, b_run=second.run)
-
-
-def _verdict(
-    plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec, exact: ExactAnswers | None
-) -> Verdict:
-    """Return the rule's verdict of B, with A's value and its scores per prompt as the reference."""
-    before, after = a.task.result, b.task.result
-    lacking = [
-        had.task.verdict for had in (a, b) if had.task.verdict.outcome is VerdictOutcome.UNSUPPORTED
-    ]
-    if lacking:
-        return replace(lacking[0], rule=rule.name)
-    if before.value is None or after.value is None:
-        side = "A" if before.value is None else "B"
-        return Verdict(
-            task=after.task,
-            outcome=VerdictOutcome.ERROR,
-            rule=rule.name,
-            evaluated=after.value,
-            reasons=(f"nothing_scored: no answer of {side} could be scored",),
-        )
-    task = build_task(a.task.spec, f"tasks.{after.task}")
-    hypothesis = replace(task.hypothesis, num_samples=a.planned)
-    reference = Reference(
-        task=after.task,
-        model=plan.model or "A",
-        spec=plan.accuracy_spec,
-        value=before.value,
-        num_samples=a.planned,
-    )
-    judging = load_verdict_rule(rule.name)
-    pairs, why = None, ""
-    if judging.needs_texts:
-        pairs = None if exact is None else exact.pairs
-    elif not task.aggregation.paired:
-        why = f"the value is the {before.aggregation} of the scores, which has no paired comparison"
-    else:
-        try:
-            pairs = score_pairs(a, b, task.aggregation.sums)
-        except ServeEvalError as error:
-            why = str(error)
-    options = judging.check_options(rule.options)
-    verdict = judging.judge(after, reference, hypothesis, pairs, **options)
-    # The other warnings belong to the classic test, which does not judge here.
-    verdict = replace(
-        verdict,
-        warnings=tuple(
-            line for line in verdict.warnings if line.startswith(("small_drop", "run_effect"))
-        ),
-    )
-    if exact is not None:
-        return add_own(verdict, exact.equality)
-    return replace(verdict, reasons=(*verdict.reasons, why)) if why else verdict

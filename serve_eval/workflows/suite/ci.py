@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
-from serve_eval.report.ci.of_report import choose_state
+from serve_eval.report.ci.of_report import choose_state, pick_remarks
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import SuiteReport, SuiteRow
 from serve_eval.workflows.suite.table import describe_waiver, list_cells, rank
@@ -57,11 +57,16 @@ def _describe_row(row: SuiteRow) -> CiCase:
         name=row.task,
         state=_choose(row),
         message="; ".join([verdict, *waived, *row.reasons, f"value {value}"]),
+        remarks=[
+            *pick_remarks(row.warnings),
+            *([f"{count(row.repaired, 'sample')} repaired"] if row.repaired else ()),
+        ],
         details=[*row.reasons, *(f"warning: {line}" for line in row.warnings)],
         properties={
             "value": value,
             "reference": reference,
             "fails": limit,
+            "repaired": str(row.repaired),
             **{name: str(value) for name, value in row.attributes.items()},
         },
     )

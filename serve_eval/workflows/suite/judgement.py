@@ -126,6 +126,7 @@ def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
         own=verdict.outcome,
         outcome=verdict.outcome,
         failed=task.result.failed,
+        repaired=task.result.doubted,
         evaluated=verdict.evaluated,
         estimate=(
             verdict.early.estimate if verdict.early is not None and verdict.early.stopped else None

@@ -13,6 +13,7 @@ from rich.text import Text
 from serve_eval.evaluation.plan.command_line import write_take_command
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.evaluation.storage.run_folder import read_plan
+from serve_eval.report.ci.of_report import pick_remarks
 from serve_eval.report.layout import fit_tables
 from serve_eval.report.summary import Row, badge, print_commands, print_rows, style_of
 from serve_eval.report.summary.figures import count, write_figure
@@ -179,6 +180,9 @@ def list_explanations(report: SuiteReport) -> Iterator[Row]:
 def _remarks(row: SuiteRow) -> Iterator[Row]:
     """Yield the reasons of a row's verdict, and the warning that its sample is small."""
     yield from (("why", reason) for reason in row.reasons)
+    yield from (("warning", line) for line in pick_remarks(row.warnings))
+    if row.repaired:
+        yield "asked", f"{count(row.repaired, 'sample')} repaired"
     yield from (("warning", line) for line in row.warnings if line.startswith("small"))
 
 

@@ -1,0 +1,68 @@
+"""Say what the classic rule and the paired rule each make of one task.
+
+The same two servers can fail by one rule and pass by the other: one looks at the value, the other
+prompt by prompt. A verdict therefore carries the outcome of the rule that did not judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from serve_eval.schema import OtherRule, TaskResult, Verdict, VerdictOutcome
+from serve_eval.stats.classic import Decision, decide
+
+DISAGREE = "rules_disagree"
+"""The name with which the warning about two rules begins."""
+_PAIRED_RULES = ("paired", "noninferiority", "anchors")
+_OUTCOMES = {
+    "PASS": VerdictOutcome.PASS,
+    "SMALL_DROP": VerdictOutcome.PASS,
+    "FAIL": VerdictOutcome.FAIL,
+    "INCONCLUSIVE": VerdictOutcome.INCONCLUSIVE,
+}
+_DECIDED = {VerdictOutcome.PASS, VerdictOutcome.FAIL}
+
+
+def add_other(verdict: Verdict, result: TaskResult, *, higher_is_better: bool) -> Verdict:
+    """Return the verdict with the outcome of the other rule, if the other can be applied."""
+    if verdict.rule == "classic" and verdict.paired is not None:
+        other = OtherRule(rule="paired", outcome=_OUTCOMES[verdict.paired.finding])
+    elif verdict.rule in _PAIRED_RULES and verdict.threshold is not None:
+        decision = Decision.UNDECIDED
+        if verdict.bounds is not None and result.scored:
+            decision = decide(verdict.bounds, verdict.threshold, higher_is_better)
+        undecided = decision is Decision.UNDECIDED
+        outcome = VerdictOutcome.INCONCLUSIVE if undecided else VerdictOutcome(decision.value)
+        other = OtherRule(rule="classic", outcome=outcome)
+    else:
+        return verdict
+    return replace(verdict, other=other)
+
+
+def warn(verdict: Verdict, figure: Callable[[float], str] = "{:.2f}".format) -> Verdict:
+    """Return the verdict with a first warning if one rule passes what the other fails."""
+    other = verdict.other
+    if other is None or {verdict.outcome, other.outcome} != _DECIDED:
+        return verdict
+    told = (
+        f"{DISAGREE}: {verdict.rule} says {verdict.outcome}, {other.rule} says {other.outcome}"
+        f" ({describe(verdict, figure)}); --verdict {other.rule} lets it decide"
+    )
+    return replace(verdict, warnings=(told, *verdict.warnings))
+
+
+def describe(verdict: Verdict, figure: Callable[[float], str] = "{:.2f}".format) -> str:
+    """Return the figures behind the outcome of the other rule."""
+    other = verdict.other
+    assert other is not None
+    if other.rule == "classic":
+        assert verdict.threshold is not None
+        value = "-" if verdict.evaluated is None else figure(verdict.evaluated)
+        return f"the value {value} against the threshold {figure(verdict.threshold)}"
+    paired = verdict.paired
+    assert paired is not None
+    p = "" if paired.p is None else f", p {paired.p:.2g}"
+    drop = -paired.difference
+    moved = f"a drop of {figure(drop)}" if drop > 0.0 else f"a rise of {figure(-drop)}"
+    return f"prompt by prompt {moved} points{p}"

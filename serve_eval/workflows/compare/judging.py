@@ -1,0 +1,123 @@
+"""Judge B of a comparison with A as the reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
+from serve_eval.evaluation.agreement.score_pairs import score_pairs
+from serve_eval.plugins.values import VerdictRule, load_verdict_rule
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import (
+    Plan,
+    Reference,
+    Spec,
+    Task,
+    TaskResult,
+    Verdict,
+    VerdictOutcome,
+)
+from serve_eval.verdicts import repaired, two_rules
+from serve_eval.workflows.compare.exact import ExactAnswers, add_own
+
+if TYPE_CHECKING:
+    from serve_eval.stats.pairs import Pairs
+
+
+def judge_sides(
+    plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec, exact: ExactAnswers | None
+) -> Verdict:
+    """Return the rule's verdict of B, with A's value and its scores per prompt as the reference."""
+    before, after = a.task.result, b.task.result
+    lacking = [
+        had.task.verdict for had in (a, b) if had.task.verdict.outcome is VerdictOutcome.UNSUPPORTED
+    ]
+    if lacking:
+        return replace(lacking[0], rule=rule.name)
+    if before.value is None or after.value is None:
+        side = "A" if before.value is None else "B"
+        return Verdict(
+            task=after.task,
+            outcome=VerdictOutcome.ERROR,
+            rule=rule.name,
+            evaluated=after.value,
+            reasons=(f"nothing_scored: no answer of {side} could be scored",),
+        )
+    task = build_task(a.task.spec, f"tasks.{after.task}")
+    hypothesis = replace(task.hypothesis, num_samples=a.planned)
+    reference = Reference(
+        task=after.task,
+        model=plan.model or "A",
+        spec=plan.accuracy_spec,
+        value=before.value,
+        num_samples=a.planned,
+    )
+    judging = load_verdict_rule(rule.name)
+    options = judging.check_options(rule.options)
+    pairs, why = _pair(task, a, b, judging, None if exact is None else exact.pairs)
+    higher = after.metric.higher_is_better
+
+    def judge(result: TaskResult, pairs: Pairs | None, **more: object) -> Verdict:
+        found = judging.judge(result, reference, hypothesis, pairs, **{**options, **more})
+        return two_rules.add_other(found, result, higher_is_better=higher)
+
+    verdict = judge(after, pairs)
+    if (doubt := _doubt(a, b)) is not None:
+        # The samples whose first answers are unknown are missing on both sides.
+        sides = a.without_doubted(), b.without_doubted()
+        fewer, _ = _pair(task, *sides, judging, None if exact is None else exact.known)
+        more = repaired.allow_more(judging, doubt.share, options)
+        bounded = partial(judge, repaired.as_bounded(after), fewer, **more)
+        policy = repaired.read_policy(rule.options)
+        verdict = repaired.settle(verdict, bounded, doubt, policy, after, exact=judging.needs_texts)
+    verdict = two_rules.warn(verdict)
+    # The other warnings belong to the classic test, which does not judge here.
+    kept = ("small_drop", "run_effect", two_rules.DISAGREE, *repaired.WARNINGS)
+    verdict = replace(
+        verdict, warnings=tuple(line for line in verdict.warnings if line.startswith(kept))
+    )
+    if exact is not None:
+        return add_own(verdict, exact.equality)
+    return replace(verdict, reasons=(*verdict.reasons, why)) if why else verdict
+
+
+def _pair(
+    task: Task, a: TaskAnswers, b: TaskAnswers, judging: VerdictRule, exact: Pairs | None
+) -> tuple[Pairs | None, str]:
+    """Return the pairs that the rule judges, or None with the reason."""
+    if judging.needs_texts:
+        return exact, ""
+    if not task.aggregation.paired:
+        return None, (
+            f"the value is the {task.aggregation.name} of the scores, which has no paired"
+            " comparison"
+        )
+    try:
+        return score_pairs(a, b, task.aggregation.sums), ""
+    except ServeEvalError as error:
+        return None, str(error)
+
+
+def _doubt(a: TaskAnswers, b: TaskAnswers) -> repaired.Doubt | None:
+    """Return the doubt about the first answers of both sides; None if all are known."""
+    gone = [(repeat, prompt) for repeat, one in enumerate(b.doubted) for prompt in one]
+    other = {(repeat, prompt) for repeat, one in enumerate(a.doubted) for prompt in one}
+    if not gone and not other:
+        return None
+    result = b.task.result
+    low, high = (result.doubted_bounds if gone else result.bounds) or (None, None)
+    scores = {prompt: line.value for lines in a.lines[:1] for prompt, line in lines.items()}
+    places = {prompt: place for place, prompt in enumerate(scores)}
+    return repaired.Doubt(
+        count=len({*gone, *other}),
+        planned=result.planned,
+        restarted=min(result.restarted + a.task.result.restarted, len({*gone, *other})),
+        low=low,
+        high=high,
+        p=repaired.measure_dependence(
+            [places[prompt] for _, prompt in gone if prompt in places], [*scores.values()]
+        ),
+    )
