@@ -75,7 +75,7 @@ def show(plan: Plan, *, as_json: bool) -> int:
     for line in list_disagreements(plan):
         say(f"warning: {line}")
     tasks = [
-        facts(p, plan.times(p.task.name)) | _judged_by(plan, p) | _early_stop(plan, p)
+        facts(p, plan.times(p.task.name)) | _name_rules(plan, p) | _early_stop(plan, p)
         for p in prepared
     ]
     if as_json:
@@ -154,18 +154,18 @@ def facts(prepared: PreparedTask, repeats: int) -> dict[str, Any]:
     return facts
 
 
-def _judged_by(plan: Plan, prepared: PreparedTask) -> dict[str, str]:
-    """Return which rule will judge and why, and which other one is shown beside it."""
+def _name_rules(plan: Plan, prepared: PreparedTask) -> dict[str, str]:
+    """Return which rule will judge and why, and which other one is shown too."""
     found, rule = prepared.reference, plan.verdict.name
     if found is None:
         return {}
     why = "the default" if rule == "classic" else "as chosen"
-    beside = ""
+    other = ""
     if rule == "classic" and found.runs is not None:
-        beside = "; paired, on the reference's scores per sample, is shown beside it"
+        other = "; the report also has what paired says of the reference's scores per sample"
     elif rule != "classic":
-        beside = "; classic is shown beside it"
-    return {"judged_by": f"{rule}, {why}{beside}"}
+        other = "; the report also has what classic says"
+    return {"judged_by": f"{rule}, {why}{other}"}
 
 
 def _early_stop(plan: Plan, prepared: PreparedTask) -> dict[str, str]:

@@ -11,7 +11,8 @@ class Channel(Protocol):
     It delivered `turns` whole answers. The first `proven` of them certainly belong to their
     requests. `sent` counts the requests sent on it. `out`: the connection is out of step. `usable`:
     it may take another request. `last_id` and `last_text` describe its last answer (see `Echoes`).
-    `round_trip_s` is the time that opening it took, at least a round trip (0: not known).
+    `round_trip_s` is the time that opening it took, at least a round trip (0: not known), and
+    `used_at` the time of its last answer (monotonic clock; infinity: not known).
     """
 
     number: int
@@ -23,3 +24,4 @@ class Channel(Protocol):
     last_id: str | None
     last_text: int
     round_trip_s: float
+    used_at: float

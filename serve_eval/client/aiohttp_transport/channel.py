@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from aiohttp.client_proto import ResponseHandler
 
@@ -26,7 +27,16 @@ class AiohttpChannel:
     `turns` and `sent` are therefore those at the time of sending.
     """
 
-    __slots__ = ("_protocol", "_shared", "_task", "number", "round_trip_s", "sent", "turns")
+    __slots__ = (
+        "_protocol",
+        "_shared",
+        "_task",
+        "number",
+        "round_trip_s",
+        "sent",
+        "turns",
+        "used_at",
+    )
 
     def __init__(
         self, shared: SharedConnection, protocol: ResponseHandler, task: asyncio.Task[None]
@@ -34,7 +44,7 @@ class AiohttpChannel:
         self._shared, self._protocol, self._task = shared, protocol, task
         self.number, self.turns = shared.number, shared.sent
         shared.sent += 1
-        self.sent, self.round_trip_s = shared.sent, 0.0
+        self.sent, self.round_trip_s, self.used_at = shared.sent, 0.0, math.inf
 
     def end(self) -> None:
         """End the connection, unless another request already uses it."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from serve_eval.evaluation.attribution.from_run import AT_FIRST
 from serve_eval.evaluation.attribution.latency import describe_slow as told_of_slow
 from serve_eval.evaluation.results.degradation import describe as told_of
+from serve_eval.schema import LostAnswer, find_lost
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, larger_share, matters
 from serve_eval.workflows.diagnose.unanswered import find_failure_start
@@ -182,7 +183,11 @@ def find_retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         change = ("--no-stream", "update trtllm-serve")
         yield about(task, "lost_streams", told, change, lost_streams, of=len(task.asked))
     streams = {one.id for one in lost_streams}
-    others = [one for one in again if one.id not in streams]
+    others = [
+        one
+        for one in again
+        if one.id not in streams and find_lost(one.attempts) is LostAnswer.NOTHING
+    ]
     if not task.passes and len(others) >= max(5, RETRIED_SHARE * len(task.asked)):
         why = Counter(
             f"{attempt.failure}{f' {attempt.status}' if (attempt.status or 0) >= 400 else ''}"

@@ -61,6 +61,7 @@ def too_few(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         task.report is None
         or task.outcome is not VerdictOutcome.INCONCLUSIVE
         or task.report.result.failed
+        or task.report.result.doubted
     ):
         return
     verdict, planned = task.report.verdict, task.report.result.planned

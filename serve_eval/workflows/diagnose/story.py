@@ -27,6 +27,7 @@ from serve_eval.workflows.diagnose import (
     foreign,
     paired_answers,
     prompt_counts,
+    repaired,
     setting,
     sides,
     slicing,
@@ -43,6 +44,7 @@ SCHEMA_VERSION = 1
 
 TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = (
     unanswered.failures,
+    repaired.find_repaired,
     cut.find_truncated,
     cut.find_unclosed_reasoning,
     cut.find_stopped_in_reasoning,

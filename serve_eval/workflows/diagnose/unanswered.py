@@ -61,7 +61,7 @@ def failures(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         )
         told += f": {message}" if one.shown else ""  # Servers quote the prompts they reject.
         starts = [one.started_s for one in shown if one.attempts]
-        log = () if onset or not starts else _log(run, min(starts))
+        log = () if onset or not starts else read_logs(run, min(starts))
         if rule == "worker_gone":
             log = _end_of_log(run, _find_gone(run, message) or "")
         yield about(
@@ -190,7 +190,7 @@ def server_errors(run: Evidence) -> Iterator[Finding]:
         if one.attempts and one.attempts[-1].end_s >= at_s
     ]
     moment = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    log = _log(run, at_s)
+    log = read_logs(run, at_s)
     told = (
         f"the server fails from request {number} of {of} on (started at {moment} UTC): {before:.1%}"
         " of the first attempts "
@@ -266,7 +266,8 @@ def _server_failed(attempt: Attempt) -> bool:
     return attempt.failure is not None
 
 
-def _log(run: Evidence, at_s: float) -> tuple[str, ...]:
+def read_logs(run: Evidence, at_s: float) -> tuple[str, ...]:
+    """Return the errors in the servers' logs around a time, in seconds since 1970."""
     lines = []
     for path in run.logs:
         near = errors_near(path, at_s, before_s=LOG_BEFORE_S, after_s=LOG_AFTER_S, most=LOG_LINES)
