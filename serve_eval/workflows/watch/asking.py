@@ -13,7 +13,7 @@ from serve_eval.client.connection import connect, openai_client
 from serve_eval.evaluation.results.scoring import ScoredApart
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.processes.bounded_call import Unfinished
-from serve_eval.schema import HOLDOUT, Endpoint, Failure, Response
+from serve_eval.schema import HOLDOUT, Endpoint, Failure, LostAnswer, Response
 from serve_eval.workflows.watch import judging, pool
 from serve_eval.workflows.watch.budget import LEAST, Budget, budget, smoke_tokens
 from serve_eval.workflows.watch.job import WatchSession
@@ -51,7 +51,9 @@ async def ask_round(session: WatchSession) -> Seen:
     ) as client:
         if due:
             await _smoke(session, client, seen)
-        results = await pool.ask(client, session.pool, positions)
+        results = [
+            take_first(one) for one in await pool.ask(client, session.pool, positions)
+        ]
         await _note_all(session, seen, results)
         await ask_probes(session, client, seen)
     seen.seconds = clock.wall_s
@@ -122,6 +124,20 @@ async def note(
     seen.latencies_s.append(round(result.latency_s, 3))
     read = result.usage.prompt_tokens or state.prompt_tokens[position]
     seen.tokens += read + (result.usage.completion_tokens or asked.answer_tokens)
+
+
+def take_first(result: Response | Failure) -> Response | Failure:
+    """Return the result, or a failure if an earlier answer to the question was lost.
+
+    The answer that came is another one, and its score would hide the first.
+    """
+    if isinstance(result, Failure):
+        return result
+    for attempt in result.attempts:
+        if attempt.failure is not None and attempt.lost_answer is not LostAnswer.NOTHING:
+            told = "its first answer was lost; a later attempt was answered"
+            return Failure(kind=attempt.failure, message=told, attempts=result.attempts)
+    return result
 
 
 def _explain_unscored(asked: QuestionPool, position: int, why: Unfinished) -> str:

@@ -1,0 +1,234 @@
+"""Attack verdicts with a server that loses its wrong answers, through the commands that users type.
+
+The server answers half of the questions right. Its wrong answers meet an error at first; a retry
+gets a right answer. Without the losses it fails, with them it would pass.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.evaluation.storage.file_names import PAGE_FILE
+from tests.cli.command import serve_eval
+from tests.scripted_server import (
+    HttpRequest,
+    Reply,
+    ScriptedServer,
+    answer,
+    fail,
+    json_reply,
+    models,
+    raw,
+)
+
+QUESTIONS, RIGHT = 100, 50
+LOST: dict[str, Reply] = {
+    "500": fail(500),
+    "503": fail(503),
+    "504": fail(504),
+    "HTML": raw(b"<html>oh</html>", content_type="text/html"),
+    "no choices": json_reply({"choices": []}),
+    "cancelled": answer("7", finish="cancelled"),
+    "error in a 200": json_reply({"error": {"message": "engine"}}),
+}
+CASES = "double:\n  scorer: numeric\n  cases:\n" + "".join(
+    f"    - {{case: q{i}, input: {{prompt: 'Double item {i}.'}}, expected: {2 * i}}}\n"
+    for i in range(1, QUESTIONS + 1)
+)
+
+
+class LossyServer:
+    """Answers item I right if I is at most `right`; `lossy` items get `fault` the first time.
+
+    Later attempts at a lossy item are right.
+    """
+
+    def __init__(self, right: int, lossy: range, fault: Reply, times: int = 1) -> None:
+        self._right, self._lossy, self._fault, self._times = right, lossy, fault, times
+        self._asked: Counter[int] = Counter()
+        self._lock = threading.Lock()
+
+    def __call__(self, request: HttpRequest) -> Reply:
+        text = json.dumps(request.body)
+        if "Double item " not in text:
+            return answer("1", usage=(5, 1))
+        item = int(text.partition("Double item ")[2].partition(".")[0])
+        with self._lock:
+            self._asked[item] += 1
+            number = self._asked[item]
+        if item in self._lossy and number <= self._times:
+            return self._fault
+        right = item <= self._right or item in self._lossy
+        return answer(str(2 * item if right else 2 * item + 1), usage=(5, 1))
+
+
+@contextmanager
+def serve(
+    right: int = RIGHT,
+    lossy: range = range(RIGHT + 1, RIGHT + 21),
+    fault: Reply | None = None,
+    times: int = 1,
+) -> Iterator[str]:
+    script = LossyServer(right, lossy, fault or fail(500), times)
+    server = ScriptedServer(script, routes={"/v1/models": lambda request: models("m")})
+    with server.serve_in_thread() as url:
+        yield url
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with the cases and a reference of 60, whose threshold is 48.4."""
+    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    (tmp_path / "cases.yaml").write_text(CASES)
+    (tmp_path / "refs").mkdir()
+    (tmp_path / "refs/cases-double.yaml").write_text("m:\n- accuracy: 68.0\n")
+    return tmp_path
+
+
+def flags(folder: Path, url: str, *more: str) -> list[str]:
+    cases = ["--cases", str(folder / "cases.yaml"), "--model", "m", "--base-url", url]
+    return [*cases, "--references-dir", str(folder / "refs"), "--concurrency", "8", *more]
+
+
+def report_of(out: Path) -> dict[str, Any]:
+    task: dict[str, Any] = json.loads((out / "report.json").read_text())["tasks"][0]
+    return task
+
+
+def test_without_losses_the_server_fails(folder: Path) -> None:
+    with serve(lossy=range(0)) as url:
+        done = serve_eval("run", *flags(folder, url), "-o", folder / "out")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "100: 0 failed, 0 repaired, " in done.stdout
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_errors_hide_makes_a_pass_undecided_and_every_face_says_so(
+    folder: Path, name: str
+) -> None:
+    out = folder / "out"
+    summary = folder / "github.md"
+    with serve(fault=LOST[name]) as url:
+        done = serve_eval(
+            "run",
+            *flags(folder, url),
+            "-o",
+            out,
+            GITHUB_ACTIONS="true",
+            GITHUB_STEP_SUMMARY=str(summary),
+        )
+    assert done.returncode == 3, done.stdout + done.stderr
+    task = report_of(out)
+    assert task["verdict"]["outcome"] == "INCONCLUSIVE"
+    assert (task["result"]["repaired"], task["result"]["failed"]) == (20, 0)
+    assert task["result"]["doubted_bounds"] == [50.0, 70.0]
+    assert "100: 0 failed, 20 repaired, " in done.stdout
+    told = "the first answers to 20 of 100 samples are unknown"
+    why = [line for line in done.stdout.splitlines() if line.startswith(" why")]
+    assert told in why[0]
+    assert "if the lost answers were wrong, the value is 50.00" in why[0]
+    assert "--set verdict.repaired=trust" in why[0]
+    for face in ("summary.md", "junit.xml", PAGE_FILE):
+        assert "20 repaired" in (out / face).read_text().replace("\\", ""), face
+    assert "20 repaired" in summary.read_text()
+    annotations = [line for line in (done.stdout + done.stderr).splitlines() if "::" in line]
+    assert any("20 repaired" in line for line in annotations)
+    diagnosis = serve_eval("diagnose", out)
+    assert "20 of 100 samples lost an answer before the one that counts" in diagnosis.stdout
+
+
+@pytest.mark.parametrize(
+    ("fault", "more"),
+    [
+        (fail(429), []),
+        (fail(503, headers={"Retry-After": "0"}), []),
+        (fail(500), ["--set", "verdict.repaired=trust"]),
+        (fail(500), ["--set", "verdict.max_repaired=0.2"]),
+    ],
+)
+def test_refusals_and_trust_leave_the_pass(folder: Path, fault: Reply, more: list[str]) -> None:
+    with serve(fault=fault) as url:
+        done = serve_eval("run", *flags(folder, url, *more), "-o", folder / "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    trusted = "repaired=trust" in " ".join(more)
+    assert ("repaired_trusted: the first answers to 20 of 100" in done.stdout) == trusted
+
+
+def test_a_few_transient_errors_stay_a_pass_unless_the_plan_trusts_none(folder: Path) -> None:
+    """Two of 100 samples move the value by less than a quarter of the margin of 11.6 points."""
+    few = {"right": 58, "lossy": range(59, 61)}
+    for more, code in (([], 0), (["--set", "verdict.max_repaired=0"], 3)):
+        (folder / "refs/cases-double.yaml").write_text("m:\n- accuracy: 70.9\n")
+        with serve(**few) as url:  # type: ignore[arg-type]
+            out = folder / f"out{code}"
+            done = serve_eval("run", *flags(folder, url, *more), "-o", out)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "2 repaired" in done.stdout
+
+
+def test_a_fail_that_the_best_case_passes_is_undecided_and_one_that_it_fails_stays(
+    folder: Path,
+) -> None:
+    """The lossy items stay wrong here: their first answers may have been right."""
+
+    def wrong(request: HttpRequest) -> Reply:
+        return answer("0", usage=(5, 1))
+
+    for right, code in ((50, 3), (20, 1)):
+        lossy = LossyServer(right, range(71, 91), fail(500))
+
+        def script(request: HttpRequest, lossy: LossyServer = lossy) -> Reply:
+            reply = lossy(request)
+            item = json.dumps(request.body).partition("Double item ")[2].partition(".")[0]
+            late = item and int(item) in range(71, 91) and reply is not lossy._fault
+            return wrong(request) if late else reply
+
+        server = ScriptedServer(script, routes={"/v1/models": lambda request: models("m")})
+        with server.serve_in_thread() as url:
+            out = folder / f"out{code}"
+            done = serve_eval("run", *flags(folder, url), "-o", out)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert ("if the lost answers were right, the value is 70.00" in done.stdout) == (code == 3)
+
+
+def test_a_sample_stays_repaired_when_a_later_session_gets_its_answer(folder: Path) -> None:
+    out = folder / "out"
+    once = ["--max-attempts", "1", "--max-error-rate", "1"]
+    with serve(times=2) as url:
+        first = serve_eval("run", *flags(folder, url, *once), "-o", out)
+        assert first.returncode == 3, first.stdout + first.stderr
+        assert report_of(out)["result"]["failed"] == 20
+        again = serve_eval("run", *flags(folder, url, *once), "-o", out)
+    assert again.returncode == 3, again.stdout + again.stderr
+    assert report_of(out)["result"]["repaired"] == 20
+    judged = serve_eval("verdict", out)
+    assert judged.returncode == 3
+    assert "20 repaired" in judged.stdout
+
+
+def test_an_early_stop_decides_nothing_that_the_lost_answers_could_change(folder: Path) -> None:
+    (folder / "refs/cases-double.yaml").write_text("m:\n- accuracy: 60.0\n")
+    with serve(right=40, lossy=range(41, 96)) as url:
+        done = serve_eval("run", *flags(folder, url, "--early-stop"), "-o", folder / "out")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert report_of(folder / "out")["verdict"]["early"]["decision"] is None
+
+
+def test_a_suite_is_undecided_too_and_names_the_repaired_samples(folder: Path) -> None:
+    with serve() as url:
+        (folder / "suite.yaml").write_text(
+            f"plans:\n- name: one\n  model: m\n  base_url: {url}\n  cases: [{folder}/cases.yaml]\n"
+            f"  references_dir: {folder}/refs\n"
+        )
+        done = serve_eval("suite", folder / "suite.yaml", "-o", folder / "out")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "20 samples repaired" in done.stdout
+    assert 'name="repaired" value="20"' in (folder / "out/junit.xml").read_text()
