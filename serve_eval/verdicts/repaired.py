@@ -79,7 +79,7 @@ def read_policy(options: Mapping[str, object]) -> RepairedPolicy:
 
 def as_bounded(result: TaskResult) -> TaskResult:
     """Return the result with bounds that the unknown first answers allow too."""
-    return replace(result, bounds=result.doubted_bounds)
+    return replace(result, bounds=result.doubted_bounds) if result.doubted else result
 
 
 def allow_more(rule: VerdictRule, share: float, options: Mapping[str, object]) -> dict[str, float]:

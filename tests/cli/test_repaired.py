@@ -232,3 +232,49 @@ def test_a_suite_is_undecided_too_and_names_the_repaired_samples(folder: Path) -
     assert done.returncode == 3, done.stdout + done.stderr
     assert "20 samples repaired" in done.stdout
     assert 'name="repaired" value="20"' in (folder / "out/junit.xml").read_text()
+
+
+def test_a_reference_from_repaired_answers_carries_a_warning(folder: Path) -> None:
+    with serve() as url:
+        serve_eval("run", *flags(folder, url, "--no-reference"), "-o", folder / "r")
+        done = serve_eval(
+            "references", "register", folder / "r", "--references-dir", folder / "own"
+        )
+    assert done.returncode == 0, done.stderr
+    assert "the first answers to 20 of 100 samples are unknown" in done.stderr
+
+
+def test_the_paired_rule_is_undecided_and_warns_that_the_lost_answers_are_no_random_part(
+    folder: Path,
+) -> None:
+    """The reference has the first 80 items right; half of what the server loses is beyond them."""
+    own = folder / "own"
+    with serve(right=80, lossy=range(0)) as url:
+        serve_eval("run", *flags(folder, url, "--no-reference"), "-o", folder / "r")
+    assert (
+        serve_eval("references", "register", folder / "r", "--references-dir", own).returncode == 0
+    )
+    with serve(right=60, lossy=range(66, 96)) as url:
+        given = flags(folder, url, "--references-dir", str(own), "--verdict", "paired")
+        done = serve_eval("run", *given, "-o", folder / "out")
+    assert done.returncode == 3, done.stdout + done.stderr
+    verdict = report_of(folder / "out")["verdict"]
+    assert verdict["other"] == {"rule": "classic", "outcome": "INCONCLUSIVE"}
+    assert verdict["warnings"][0].startswith("repaired_depend: ")
+
+
+@pytest.mark.parametrize("rule", ["paired", "noninferiority", "tokens"])
+def test_a_comparison_is_undecided_when_either_side_lost_answers(folder: Path, rule: str) -> None:
+    cases = ["--cases", str(folder / "cases.yaml"), "--model", "m", "--self", "0"]
+    more = ["--verdict", rule, *(["--margin", "10"] if rule == "noninferiority" else [])]
+    lossy = range(61, 101)
+    for a, b in ((range(0), lossy), (lossy, range(0))):
+        out = folder / f"out{a.start}"
+        with (
+            serve(right=60 if a else 100, lossy=a) as one,
+            serve(right=60, lossy=b) as other,
+        ):
+            done = serve_eval("compare", one, other, *cases, *more, "-o", out)
+        assert done.returncode == 3, done.stdout + done.stderr
+        assert "samples are unknown" in done.stdout
+        assert ("A: 100: 0 failed, 40 repaired" in done.stdout) == bool(a)

@@ -114,7 +114,8 @@ def build_undecided(base: Verdict, rule: str, *, paired: bool) -> Verdict:
 
 
 def _describe_straddling(result: TaskResult, threshold: float) -> str:
-    assert result.bounds is not None
+    if result.bounds is None:
+        return "missing_results: the value has no bounds without the first answers that are unknown"
     low, high = result.bounds
     return (
         f"missing_results: with {result.failed} missing answers the value is {low:.3f} to"

@@ -60,8 +60,13 @@ def judge_sides(
     pairs, why = _pair(task, a, b, judging, None if exact is None else exact.pairs)
     higher = after.metric.higher_is_better
 
-    def judge(result: TaskResult, pairs: Pairs | None, **more: object) -> Verdict:
-        found = judging.judge(result, reference, hypothesis, pairs, **{**options, **more})
+    def judge(
+        result: TaskResult,
+        pairs: Pairs | None,
+        against: Reference = reference,
+        **more: object,
+    ) -> Verdict:
+        found = judging.judge(result, against, hypothesis, pairs, **{**options, **more})
         return two_rules.add_other(found, result, higher_is_better=higher)
 
     verdict = judge(after, pairs)
@@ -70,7 +75,7 @@ def judge_sides(
         sides = a.without_doubted(), b.without_doubted()
         fewer, _ = _pair(task, *sides, judging, None if exact is None else exact.known)
         more = repaired.allow_more(judging, doubt.share, options)
-        bounded = partial(judge, repaired.as_bounded(after), fewer, **more)
+        bounded = partial(judge, repaired.as_bounded(after), fewer, _at_best(reference, a), **more)
         policy = repaired.read_policy(rule.options)
         verdict = repaired.settle(verdict, bounded, doubt, policy, after, exact=judging.needs_texts)
     verdict = two_rules.warn(verdict)
@@ -99,6 +104,14 @@ def _pair(
         return score_pairs(a, b, task.aggregation.sums), ""
     except ServeEvalError as error:
         return None, str(error)
+
+
+def _at_best(reference: Reference, a: TaskAnswers) -> Reference:
+    """Return the reference with A's value if all its unknown first answers were right."""
+    result = a.task.result
+    if not result.doubted or result.doubted_bounds is None:
+        return reference
+    return replace(reference, value=result.doubted_bounds[result.metric.higher_is_better])
 
 
 def _doubt(a: TaskAnswers, b: TaskAnswers) -> repaired.Doubt | None:

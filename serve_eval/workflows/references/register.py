@@ -232,6 +232,12 @@ def _register(
         warnings.append("the runs were simulated: this reference says nothing about any model")
     if (line := differ_as_a_whole(effect)) is not None:
         warnings.append(line)
+    if doubted := sum(run.doubted for run in scored):
+        warnings.append(
+            f"the first answers to {doubted} of {n * len(runs)} samples are unknown: failed"
+            " attempts may have lost them, and the reference holds the answers that came later."
+            " Register runs without such failures (row `asked`: repaired)"
+        )
     return Registered(
         task=task.name, file=file, value=value, runs=len(runs), warnings=tuple(warnings)
     )

@@ -24,11 +24,15 @@ from serve_eval.schema import Plan, Task
 
 
 class ScoredRun(NamedTuple):
-    """The scores of a run per sample, its value in points, and the parts that its value sums up."""
+    """The scores of a run per sample, its value in points, and the parts that its value sums up.
+
+    The first answers to `doubted` of the samples are unknown.
+    """
 
     scores: array[float]
     value: float
     parts: Sequence[array[float]]
+    doubted: int = 0
 
 
 def read_scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[list[ScoredRun]]:
@@ -72,7 +76,11 @@ def read_scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list
 def _list_runs(accumulator: ScoreAccumulator) -> list[ScoredRun]:
     sums = accumulator.task.aggregation.sums
     parts = accumulator.part_runs(() if sums is None else sums.parts)
-    rows = zip(accumulator.runs(), accumulator.run_values(), parts, strict=True)
+    n = len(accumulator.samples) // accumulator.repeats
+    doubted = [0] * accumulator.repeats
+    for place in accumulator.list_doubted():
+        doubted[place // n] += 1
+    rows = zip(accumulator.runs(), accumulator.run_values(), parts, doubted, strict=True)
     return [ScoredRun(*row) for row in rows]
 
 

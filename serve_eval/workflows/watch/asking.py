@@ -51,9 +51,7 @@ async def ask_round(session: WatchSession) -> Seen:
     ) as client:
         if due:
             await _smoke(session, client, seen)
-        results = [
-            take_first(one) for one in await pool.ask(client, session.pool, positions)
-        ]
+        results = [take_first(one) for one in await pool.ask(client, session.pool, positions)]
         await _note_all(session, seen, results)
         await ask_probes(session, client, seen)
     seen.seconds = clock.wall_s
