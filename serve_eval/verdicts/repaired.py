@@ -19,6 +19,8 @@ TRUSTED_SHARE_OF_MARGIN = 0.25
 otherwise."""
 DEPENDS = 0.01
 """Level of the test of whether the repaired samples depend on the reference's scores."""
+UNDECIDED = "repaired_answers"
+"""The name with which the reason of an undecided verdict begins."""
 TRUSTED, DEPENDENT = "repaired_trusted", "repaired_depend"
 WARNINGS = TRUSTED, DEPENDENT
 """The names with which warnings about unknown first answers begin."""
@@ -125,7 +127,7 @@ def settle(
         return replace(
             verdict, warnings=(f"{TRUSTED}: {told}; the plan trusts what came", *verdict.warnings)
         )
-    reasons = (f"repaired_answers: {told}. {TRUST_HINT}", *verdict.reasons)
+    reasons = (f"{UNDECIDED}: {told}. {TRUST_HINT}", *verdict.reasons)
     return replace(verdict, outcome=VerdictOutcome.INCONCLUSIVE, reasons=reasons)
 
 

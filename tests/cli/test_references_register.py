@@ -56,9 +56,9 @@ def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
     ]
     classic = serve_eval(*regressed, "-o", tmp_path / "classic")
     assert classic.returncode == 0, classic.stdout
-    assert "small_drop" in classic.stdout
+    assert "rules_disagree: classic says PASS, paired says FAIL" in classic.stdout
     assert "prompts one by one)" in classic.stdout
-    assert " but      prompt by prompt the drop is proven" in classic.stdout
+    assert " rule     judged by classic, the default; paired says FAIL: prompt by" in classic.stdout
     assert _verdict(tmp_path / "classic")["paired"]["p"] < 0.01
     paired = serve_eval(
         *regressed, "--verdict", "paired", "--margin", "1.0", "-o", tmp_path / "paired"

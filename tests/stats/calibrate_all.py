@@ -26,6 +26,7 @@ MODULES = (
     "sticky",
     "flips",
     "batches",
+    "repaired",
 )
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -35,7 +35,7 @@ _STATES = {
     VerdictOutcome.ERROR: CiState.ERROR,
 }
 """The state of an outcome; the others are skipped."""
-_BROKEN = (Reason.TOO_MANY_MISSING.value, NOT_PROVEN)
+_BROKEN = (Reason.TOO_MANY_MISSING.value, NOT_PROVEN, repaired.UNDECIDED)
 """Beginnings of reasons that turn an undecided verdict into an error."""
 
 

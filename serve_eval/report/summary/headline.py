@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from serve_eval.report.summary import figures
@@ -35,15 +36,18 @@ def style_of(outcome: str) -> str:
     return STYLES.get(outcome, OTHER)
 
 
-def headline(task: SummaryTask, marks: Marks | None) -> Text:
+def headline(task: SummaryTask, marks: Marks | None, width: int | None = None) -> Text:
     """Return the verdict, the task, its value, and what it is compared with.
 
-    `marks` are those of the drawn line, if there is one.
+    `marks` are those of the drawn line, if there is one. If the line is wider than `width`, the
+    word reference is shortened.
     """
     verdict = task.verdict
     line = badge(verdict.outcome.value, style_of(verdict.outcome))
-    line.append("  ".join(["", clean(task.result.task), *_parts(task, marks)]))
-    return line
+    said = "  ".join(["", clean(task.result.task), *_parts(task, marks)])
+    if width is not None and line.cell_len + cell_len(said) > width:
+        said = said.replace(f" {task.names[1]} ", " ref ", 1) if len(task.names[1]) > 3 else said
+    return line.append(said)
 
 
 def _parts(task: SummaryTask, marks: Marks | None) -> Iterator[str]:

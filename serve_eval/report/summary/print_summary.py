@@ -53,7 +53,7 @@ def print_tasks(tasks: Sequence[SummaryTask], console: Console) -> None:
         return
     for task in tasks:
         line = axis_of(task, marks, console.width)
-        console.print(headline(task, marks if line else None), soft_wrap=True)
+        console.print(headline(task, marks if line else None, console.width), soft_wrap=True)
         if line:
             print_rows(console, [("", line)])
         print_rows(console, rows_of(task))

@@ -169,14 +169,7 @@ def find_retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     again = [
         one for one in answered if any(attempt.failure is not None for attempt in one.attempts[:-1])
     ]
-    lost_streams = [
-        one
-        for one in again
-        if any(
-            before.streamed and not after.streamed
-            for before, after in zip(one.attempts, one.attempts[1:], strict=False)
-        )
-    ]
+    lost_streams = [one for one in again if has_lost_stream(one)]
     if lost_streams:
         told = f"{len(lost_streams)} of {len(task.asked)} streams lost their answer; a retry"
         told += " without streaming returned it"
@@ -199,6 +192,14 @@ def find_retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         told += ", ".join(f"{name} ({count})" for name, count in why.most_common(3))
         change = ("--concurrency N, with a lower N", "read the logs of the servers")
         yield about(task, "retried", told, change, others, of=len(answered))
+
+
+def has_lost_stream(asked: AskedSample) -> bool:
+    """Return True if a stream lost its answer, so that it was asked for without a stream."""
+    return any(
+        before.streamed and not after.streamed
+        for before, after in zip(asked.attempts, asked.attempts[1:], strict=False)
+    )
 
 
 def find_hidden_retries(run: Evidence) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from launchers._logs.causes import cause
 from serve_eval.schema import Attempt, FailureKind, LostAnswer, VerdictOutcome, find_lost
 from serve_eval.verdicts.repaired import TRUST_HINT
+from serve_eval.workflows.diagnose.course import has_lost_stream
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding, about
 from serve_eval.workflows.diagnose.unanswered import read_logs
@@ -32,12 +33,15 @@ def find_repaired(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Yield a finding if first answers were lost and a later attempt was answered.
 
     The value does not show what was lost. The finding names the likely cause and, if the replies
-    name their servers, those behind the failed attempts.
+    name their servers, those behind the failed attempts. Streams that lost their answer have a
+    finding of their own.
     """
     found = [
         one
         for one in task.asked
-        if one.response is not None and find_lost(one.attempts) is not LostAnswer.NOTHING
+        if one.response is not None
+        and find_lost(one.attempts) is not LostAnswer.NOTHING
+        and not has_lost_stream(one)
     ]
     if not found:
         return

@@ -486,14 +486,14 @@ def test_many_retries_are_told_of_a_run_that_is_not_green(tmp_path: Path) -> Non
     def errs_once(asked: Asked) -> Said:
         if asked.chance("some") < 0.2 and asked.target not in seen:
             seen.add(asked.target)
-            return Said(text="busy", status=503)
+            return Said(text="busy", status=429)
         return sound(asked, 0.5)
 
     plan = replace(plan_for(tmp_path), limits=replace(QUICK, max_attempts=4, concurrency=32))
     run(plan, Server(act=errs_once, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     [finding] = diagnose(tmp_path / "out").runs[0].findings
     assert finding.rule == "retried"
-    assert f"http_error 503 ({len(seen)})" in finding.told
+    assert f"http_error 429 ({len(seen)})" in finding.told
 
 
 def _accuse(folder: Path, p_of_gen_0: float) -> None:
