@@ -20,6 +20,8 @@ from serve_eval.schema import (
     WrongExample,
     is_mutable,
 )
+from serve_eval.stats.classic import Decision
+from serve_eval.verdicts.rules._classic import decide_result
 
 Row = tuple[str, str]
 LONGEST = 60
@@ -122,8 +124,8 @@ def _disagreement(task: SummaryTask) -> str:
         return ""
     side = "down" if metric.higher_is_better else "up"
     limit = f"{side} to {figures.figure(threshold, metric)}"
-    better = 1.0 if metric.higher_is_better else -1.0
-    classic_passes = better * (verdict.evaluated - threshold) >= 0.0
+    value, higher = verdict.evaluated, metric.higher_is_better
+    decision = decide_result(task.result, (value, value), threshold, higher_is_better=higher)
     if verdict.rule == "classic":
         if verdict.outcome is VerdictOutcome.PASS and paired.finding == "FAIL":
             return (
@@ -135,7 +137,8 @@ def _disagreement(task: SummaryTask) -> str:
             return (
                 f"prompt by prompt a drop of {allowed} or more is excluded: --verdict paired passes"
             )
-    if verdict.rule == "paired" and verdict.outcome is VerdictOutcome.FAIL and classic_passes:
+    failed = verdict.rule == "paired" and verdict.outcome is VerdictOutcome.FAIL
+    if failed and decision is Decision.PASS:
         return f"the classic test passes this value: it allows values {limit}"
     return ""
 
