@@ -38,6 +38,7 @@ def collect(
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
     from serve_eval.verdicts.exit_code import NOTHING_SCORED
+    from serve_eval.whole_file import write_named_file
     from serve_eval.workflows.collect.collect import collect as collect_rows
     from serve_eval.workflows.collect.rows import write_csv
 
@@ -46,7 +47,7 @@ def collect(
         emit(write_csv(rows))
     else:
         try:
-            output.write_text(write_csv(rows), encoding="utf-8", errors="backslashreplace")
+            write_named_file(output, write_csv(rows).encode(errors="backslashreplace"))
         except OSError as error:
             raise PlanError(f"{output}: cannot be written: {error.strerror}") from error
         say(f"{output}: {len(rows)} rows")

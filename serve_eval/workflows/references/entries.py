@@ -10,6 +10,7 @@ from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError
 from serve_eval.schema import AccuracySpec
 from serve_eval.verdicts import references
+from serve_eval.whole_file import write_named_file
 from serve_eval.workflows.references import yaml_edit
 
 
@@ -23,9 +24,7 @@ def write_entry(
     text = _edit(file, model, spec, entry, reason)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(file.name + ".partial")
-        partial.write_bytes(text.encode())
-        partial.replace(file)
+        write_named_file(file, text.encode())
     except OSError as error:
         raise ReferenceFileError(f"{file}: cannot be written: {error.strerror}") from error
 
