@@ -42,7 +42,13 @@ def collect(
     from serve_eval.workflows.collect.collect import collect as collect_rows
     from serve_eval.workflows.collect.rows import write_csv
 
-    rows = list(collect_rows(paths, say))
+    warned: list[str] = []
+
+    def warn(line: str) -> None:
+        warned.append(line)
+        say(line)
+
+    rows = list(collect_rows(paths, warn))
     if output is None:
         emit(write_csv(rows))
     else:
@@ -52,5 +58,6 @@ def collect(
             raise PlanError(f"{output}: cannot be written: {error.strerror}") from error
         say(f"{output}: {len(rows)} rows")
     if not rows:
-        say("no finished run and no result in a log was found")
+        why = "could be read: see the warnings" if warned else "was found"
+        say(f"no finished run and no result in a log {why}")
         raise typer.Exit(NOTHING_SCORED)
