@@ -1,6 +1,6 @@
 """Replace a file whole or not at all, so that a kill at any moment leaves the old or the new one.
 
-The new content is written beside the file, forced to disk and renamed. This is the only place that
+The new content is written to a partial file, forced to disk and renamed. Only this module
 opens a file that may exist for writing, except for files that only grow (tests/test_whole_file.py
 lists them).
 """
@@ -19,7 +19,7 @@ PARTIAL = ".partial"
 
 
 def open_partial(path: Path, mode: int = 0o600) -> BinaryIO:
-    """Open an empty file beside `path`, whose content `put_in_place` gives to `path`.
+    """Open an empty partial file, whose content `put_in_place` gives to `path`.
 
     Follows no link, since a folder from someone else may contain one. By default only the user can
     read it. Raises OSError.
@@ -29,7 +29,7 @@ def open_partial(path: Path, mode: int = 0o600) -> BinaryIO:
 
 
 def name_partial(path: Path) -> Path:
-    """Return the place beside `path` where its new content is written."""
+    """Return the path of the partial file for the new content of `path`."""
     return path.with_name(path.name + PARTIAL)
 
 

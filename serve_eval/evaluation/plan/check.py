@@ -70,7 +70,7 @@ def check_values(
 
 
 def can_be_made(folder: Path) -> bool:
-    """Return True if nothing but folders is where this folder and those around it belong."""
+    """Return True if no file is where this folder and those around it belong."""
     place = next(one for one in (folder, *folder.absolute().parents) if os.path.lexists(one))
     return place.is_dir()
 

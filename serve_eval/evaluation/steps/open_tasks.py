@@ -194,7 +194,7 @@ def _put_in_place(session: RunSession, scores: ScoreFile) -> None:
     """Replace the scores of earlier sessions by those that were computed again, all at once.
 
     A session that writes a report removes one that other scores gave. Otherwise a kill would leave
-    scores beside a report that does not belong to them.
+    scores with a report that does not belong to them.
     """
     if session.reports and not scores.equals_old():
         drop_report(session.folder)

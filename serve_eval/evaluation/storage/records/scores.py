@@ -151,7 +151,7 @@ class ScoreWriter(Protocol):
 
 
 class ScoreFile:
-    """The scores of one task, written beside the file of the run until `replace_old`.
+    """The scores of one task, in a partial file until `replace_old`.
 
     Until then the file holds the scores of an earlier session. Later scores are appended, as
     answers come.
