@@ -18,6 +18,7 @@ from pathlib import Path
 from launchers._process.server_process import ServerProcess, server_process, while_alive
 from serve_eval.errors import PlanError, install_hint
 from serve_eval.processes.environment import inherit
+from serve_eval.whole_file import write_whole
 
 READY_S = 60.0
 """Seconds that the server may take to start."""
@@ -78,7 +79,5 @@ async def serve_until_ended(
         sys.stdout.write(f"{name} at {base_url}\n")
         sys.stdout.flush()
         if ready_file is not None:
-            partial = ready_file.with_name(ready_file.name + ".partial")
-            partial.write_text(base_url)
-            partial.replace(ready_file)
+            write_whole(ready_file, base_url.encode())
         await ended.wait()

@@ -60,8 +60,9 @@ def remember(key: Sequence[str | int], flags: frozenset[str]) -> None:
     with suppress(OSError, RuntimeError):
         file = _file(key)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, suffix=".tmp", delete=False) as new:
-            json.dump({"key": list(key), "asked": time.time(), "flags": sorted(flags)}, new)
+        content = {"key": list(key), "asked": time.time(), "flags": sorted(flags)}
+        with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".tmp", delete=False) as new:
+            new.write(json.dumps(content).encode())
         Path(new.name).replace(file)
 
 

@@ -18,6 +18,7 @@ from launchers._trtllm.command_line import Server
 from serve_eval.errors import ServeEvalError
 from serve_eval.masking import Masking
 from serve_eval.schema import LaunchContext
+from serve_eval.whole_file import write_whole
 
 NAME = "internal_request_auth_key"
 SHOWN = "drawn for each launch"
@@ -81,7 +82,7 @@ def forget(servers: Iterable[Server], logs: Iterable[Path], key: str) -> None:
     }.items():
         if line := _line(text):
             with suppress(OSError):
-                path.write_text(text.replace(line, GONE))
+                write_whole(path, text.replace(line, GONE).encode())
     masking = Masking([key])
     for log in logs:
         with suppress(OSError):

@@ -6,11 +6,11 @@ environment.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval.errors import PlanError, install_hint
+from serve_eval.whole_file import write_named_file
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet
@@ -54,8 +54,7 @@ def encrypt(source: Path, target: Path, key: str) -> None:
     cipher = _cipher(key)
     try:
         token = cipher.encrypt(source.read_bytes())
-        with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "wb") as file:
-            file.write(token + b"\n")
+        write_named_file(target, token + b"\n")
     except OSError as error:
         raise PlanError(f"{error.filename}: {error.strerror}") from error
 

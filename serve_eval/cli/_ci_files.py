@@ -55,9 +55,10 @@ def check_junit(file: Path | None) -> None:
 def _save_asked(junit: Path, text: str, exit_code: int) -> int:
     from serve_eval.cli._streams import path_of, say
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, worst
+    from serve_eval.whole_file import write_named_file
 
     try:
-        path_of(junit).write_bytes(_encode(text))
+        write_named_file(path_of(junit), _encode(text))
     except OSError as error:
         say(f"error: --junit: {junit} cannot be written: {error.strerror}")
         return worst([exit_code, INFRASTRUCTURE])

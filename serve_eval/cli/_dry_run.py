@@ -27,6 +27,7 @@ from serve_eval.schema import HOLDOUT, Plan, Prompt
 from serve_eval.stats.classic import classic_test
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS
 from serve_eval.verdicts.exit_code import PASS, UNDECIDED
+from serve_eval.whole_file import replace_named_file
 
 SHOWN = 12_000
 """Most characters of a prompt that are shown: enough for five worked examples, not for a book."""
@@ -40,7 +41,7 @@ def dump(plan: Plan, file: Path) -> int:
     """
     prepared = prepare(replace(plan, allow_missing_reference=True))
     try:
-        with path_of(file).open("wb") as out:
+        with replace_named_file(path_of(file)) as out:
             for p in prepared:
                 for sample in p.dataset.samples:
                     line = {

@@ -117,13 +117,13 @@ def _find_plan(endpoint: str | None, settings: dict[str, Any]) -> Plan:
     from serve_eval.errors import PlanError
 
     if endpoint is not None:
-        return find_endpoint_plan(endpoint, settings)
+        return find_endpoint_plan(endpoint, settings, makes_references=True)
     if "launcher" not in settings:
         raise PlanError(
             "name the endpoint that answers",
             hint="Such as serve-eval references take host:8000 -t gsm8k, or a --launcher.",
         )
-    return with_plan({}, settings).plan
+    return with_plan({}, settings, makes_references=True).plan
 
 
 def _continue(plan: Plan, taken: TakenOptions) -> Path | None:

@@ -111,18 +111,23 @@ def is_endpoint(text: str) -> bool:
     return not Path(text).exists() and not text.endswith((".yaml", ".yml"))
 
 
-def find_endpoint_plan(text: str, settings: dict[str, Any]) -> Plan:
-    """Return the plan of an address or of a plan file."""
+def find_endpoint_plan(
+    text: str, settings: dict[str, Any], *, makes_references: bool = False
+) -> Plan:
+    """Return the plan of an address or of a plan file, as `resolve` does."""
     from serve_eval.errors import PlanError
 
     if Path(text).is_dir():
         raise PlanError(f"{text} is a finished run; name a running endpoint or a plan file")
     if is_endpoint(text):
-        return with_plan(_read_defaults({}), {**settings, "base_url": text}).plan
-    return resolve_side(text, settings)[0].plan
+        given = {**settings, "base_url": text}
+        return with_plan(_read_defaults({}), given, makes_references=makes_references).plan
+    return resolve_side(text, settings, makes_references=makes_references)[0].plan
 
 
-def resolve_side(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | None]:
+def resolve_side(
+    text: str, settings: dict[str, Any], *, makes_references: bool = False
+) -> tuple[Resolved, Path | None]:
     """Return the plan of a file or run folder, and that folder (None for a file)."""
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.serialise import to_file
@@ -145,7 +150,10 @@ def resolve_side(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | 
         key: value for key, value in document.value.items() if key not in ("verdict", "early_stop")
     }
     return with_plan(
-        _read_defaults(content), settings, lambda *place: f"{path}:{document.line(*place)}: "
+        _read_defaults(content),
+        settings,
+        lambda *place: f"{path}:{document.line(*place)}: ",
+        makes_references=makes_references,
     ), None
 
 
@@ -156,7 +164,13 @@ def _read_defaults(content: dict[str, Any]) -> dict[str, Any]:
     return read_defaults().put_below(content)
 
 
-def with_plan(document: dict[str, Any], settings: dict[str, Any], line: Any = None) -> Resolved:
+def with_plan(
+    document: dict[str, Any],
+    settings: dict[str, Any],
+    line: Any = None,
+    *,
+    makes_references: bool = False,
+) -> Resolved:
     """Return the plan of a side.
 
     Variables that name an endpoint, or ask for less, are ignored: they would apply to both sides.
@@ -165,4 +179,5 @@ def with_plan(document: dict[str, Any], settings: dict[str, Any], line: Any = No
 
     replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
     inherited = {name: value for name, value in os.environ.items() if name not in replaced}
-    return resolve(document, settings, inherited, *([] if line is None else [line]))
+    prefix = [] if line is None else [line]
+    return resolve(document, settings, inherited, *prefix, makes_references=makes_references)

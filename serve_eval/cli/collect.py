@@ -38,18 +38,26 @@ def collect(
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
     from serve_eval.verdicts.exit_code import NOTHING_SCORED
+    from serve_eval.whole_file import write_named_file
     from serve_eval.workflows.collect.collect import collect as collect_rows
     from serve_eval.workflows.collect.rows import write_csv
 
-    rows = list(collect_rows(paths, say))
+    warned: list[str] = []
+
+    def warn(line: str) -> None:
+        warned.append(line)
+        say(line)
+
+    rows = list(collect_rows(paths, warn))
     if output is None:
         emit(write_csv(rows))
     else:
         try:
-            output.write_text(write_csv(rows), encoding="utf-8", errors="backslashreplace")
+            write_named_file(output, write_csv(rows).encode(errors="backslashreplace"))
         except OSError as error:
             raise PlanError(f"{output}: cannot be written: {error.strerror}") from error
         say(f"{output}: {len(rows)} rows")
     if not rows:
-        say("no finished run and no result in a log was found")
+        why = "could be read: see the warnings" if warned else "was found"
+        say(f"no finished run and no result in a log {why}")
         raise typer.Exit(NOTHING_SCORED)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+
+from serve_eval.whole_file import write_named_file
 
 _NAMES = (
     "Amara",
@@ -91,7 +94,7 @@ def write_humaneval(folder: Path, *, seed: int = 0, problems: int = 164) -> None
     lines = (
         msgspec.json.encode(function_problem(number, rng)) + b"\n" for number in range(problems)
     )
-    (folder / "HumanEval.jsonl.gz").write_bytes(gzip.compress(b"".join(lines), mtime=0))
+    write_named_file(folder / "HumanEval.jsonl.gz", gzip.compress(b"".join(lines), mtime=0))
 
 
 def write_gsm8k(folder: Path, *, seed: int = 0, train: int = 200, test: int = 1319) -> None:
@@ -100,7 +103,7 @@ def write_gsm8k(folder: Path, *, seed: int = 0, train: int = 200, test: int = 13
     for split, count in (("train", train), ("test", test)):
         rng = random.Random(f"gsm8k:{split}:{seed}")
         lines = (msgspec.json.encode(word_problem(rng)) + b"\n" for _ in range(count))
-        (folder / f"{split}.jsonl").write_bytes(b"".join(lines))
+        write_named_file(folder / f"{split}.jsonl", b"".join(lines))
 
 
 def write_mmlu(folder: Path, subjects: Sequence[str], *, seed: int = 0, test: int = 100) -> None:
@@ -109,9 +112,7 @@ def write_mmlu(folder: Path, subjects: Sequence[str], *, seed: int = 0, test: in
         (folder / split).mkdir(parents=True, exist_ok=True)
         for subject in subjects:
             rng = random.Random(f"mmlu:{split}:{subject}:{seed}")
-            with (folder / split / f"{subject}_{split}.csv").open(
-                "w", newline="", encoding="utf-8"
-            ) as file:
-                csv.writer(file, lineterminator="\n").writerows(
-                    choice_row(rng) for _ in range(count)
-                )
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerows(choice_row(rng) for _ in range(count))
+            file = folder / split / f"{subject}_{split}.csv"
+            write_named_file(file, text.getvalue().encode())

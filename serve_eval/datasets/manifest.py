@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import DatasetError
+from serve_eval.whole_file import write_named_file
 
 NAME = "serve-eval-datasets.json"
 _DEPTH = 6
@@ -57,11 +58,8 @@ def read(root: Path) -> Manifest:
 
 def write(root: Path, manifest: Manifest) -> None:
     """Replace the manifest of a root atomically."""
-    partial = root / f"{NAME}.partial"
-    partial.write_bytes(
-        msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=1) + b"\n"
-    )
-    partial.replace(root / NAME)
+    data = msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=1) + b"\n"
+    write_named_file(root / NAME, data)
 
 
 def sha256(content: bytes) -> str:

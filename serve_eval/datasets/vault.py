@@ -19,6 +19,7 @@ from serve_eval.datasets import manifest
 from serve_eval.datasets.hub import HubSource, download
 from serve_eval.datasets.source import Source
 from serve_eval.errors import DatasetError
+from serve_eval.whole_file import replace_named_file
 
 OK, CHANGED, MISSING = "ok", "changed", "missing"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -165,9 +166,8 @@ def _check_known(source: Source, path: str, digest: str) -> None:
 def _place(file: Path, target: Path) -> None:
     """Copy a file atomically."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{target.name}.partial")
-    shutil.copyfile(file, partial)
-    partial.replace(target)
+    with file.open("rb") as source, replace_named_file(target) as out:
+        shutil.copyfileobj(source, out)
 
 
 def _build_found(name: str, path: Path, wanted: str, there: str | None) -> FetchedSet:

@@ -183,6 +183,7 @@ def _prepare(plan: Plan, spec: Spec, task: Task, reference: ApplicableReference)
     found, why, protocol = reference.found, reference.why, reference.protocol
     if reference.refused:
         found, protocol = None, None
+    task = _follow_direction(task, found)
     hypothesis = _hypothesis(task.hypothesis, found)
     assert hypothesis.num_samples is not None
     test = task.acceptance_length
@@ -271,13 +272,33 @@ def _subset(
     planned = len(dataset.samples)
     limit = 1 if plan.integration_test else plan.limit
     if limit is None or limit >= planned:
-        return dataset, hypothesis, ()
+        return dataset, *_hold_n(hypothesis, planned)
     rng = random.Random(f"{plan.seed}:{task.control_of or task.name}")
     chosen = sorted(rng.sample(range(planned), limit))
     judged = "not judged" if plan.integration_test else f"judged with n = {limit}"
     note = f"a random subset of {limit} of {planned} samples (seed {plan.seed}), {judged}"
     samples = [dataset.samples[i] for i in chosen]
     return replace(dataset, samples=samples), replace(hypothesis, num_samples=limit), (note,)
+
+
+def _hold_n(hypothesis: Hypothesis, planned: int) -> tuple[Hypothesis, tuple[str, ...]]:
+    """Return the parameters with an n that the data can give, and a note if it was larger.
+
+    A larger n would promise a precision that the value does not have.
+    """
+    n = hypothesis.num_samples or planned
+    if n <= planned:
+        return hypothesis, ()
+    note = f"num_samples is {n:,}, but the data has {planned:,} samples: judged with n = {planned}"
+    return replace(hypothesis, num_samples=planned), (note,)
+
+
+def _follow_direction(task: Task, found: Reference | None) -> Task:
+    """Return the task with the direction of its reference, which every rule and text follows."""
+    if found is None or found.higher_is_better in (None, task.metric.higher_is_better):
+        return task
+    higher = bool(found.higher_is_better)
+    return replace(task, metric=replace(task.metric, higher_is_better=higher))
 
 
 def _take_part(shard: Shard, whole: PreparedTask) -> PreparedTask:

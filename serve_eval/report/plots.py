@@ -6,6 +6,7 @@ Drawing needs no display. The same lines give the same bytes, without a date or 
 from __future__ import annotations
 
 import importlib.util
+import io
 import logging
 import os
 import warnings
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from serve_eval.errors import PlanError
 from serve_eval.report.text import clean
+from serve_eval.whole_file import write_named_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -108,7 +110,9 @@ def draw(path: Path, panels: Sequence[Panel]) -> None:
         kind = path.suffix.lower().removeprefix(".")
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
         try:
-            figure.savefig(path, format=kind, dpi=150, metadata=undated)
+            drawn = io.BytesIO()
+            figure.savefig(drawn, format=kind, dpi=150, metadata=undated)
+            write_named_file(path, drawn.getvalue())
         except OSError as error:
             raise PlanError(f"--plot {path}: cannot be written: {error.strerror}") from error
 

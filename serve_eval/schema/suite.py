@@ -67,11 +67,12 @@ class SuiteRow:
     """One task of one run, judged within the whole suite.
 
     Values, `interval` (95 %), bounds, reference and threshold are in points, or with `in_points`
-    False in the unit of the task's metric. `estimate` replaces the value after an early stop. `own`
-    is the outcome of the run alone, `outcome` the one after the correction for many tests. `p` is
-    that of the paired comparison; `p_holm` exists if the paired rule judged, `q_bh` if there is a
-    p. `finding` is the paired one after the correction. `waiver` is the one that keeps this row
-    from failing the suite. `repaired` samples have an unknown first answer.
+    False in the unit of the task's metric. `higher_is_better` is None in files of older versions.
+    `estimate` replaces the value after an early stop. `own` is the outcome of the run alone,
+    `outcome` the one after the correction for many tests. `p` is that of the paired comparison;
+    `p_holm` exists if the paired rule judged, `q_bh` if there is a p. `finding` is the paired one
+    after the correction. `waiver` is the one that keeps this row from failing the suite. `repaired` samples have an unknown
+    first answer.
     """
 
     run: str
@@ -90,6 +91,7 @@ class SuiteRow:
     reference: float | None = None
     threshold: float | None = None
     in_points: bool = True
+    higher_is_better: bool | None = None
     p: float | None = None
     p_holm: float | None = None
     q_bh: float | None = None

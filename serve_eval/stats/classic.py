@@ -15,6 +15,7 @@ from enum import StrEnum
 from statistics import NormalDist
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.stats.exact import compare
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +78,23 @@ def num_samples_for(theta: float, sigma: float, alpha: float, beta: float) -> in
 
 
 def decide(
-    bounds: tuple[float, float], threshold: float, higher_is_better: bool = True
+    bounds: tuple[float, float],
+    threshold: float,
+    higher_is_better: bool = True,
+    *,
+    samples: int = 1,
+    scale: float = 1.0,
 ) -> Decision:
     """Return PASS or FAIL if all values within `bounds` agree on it, else UNDECIDED.
 
-    `bounds` are lowest and highest value. A value equal to the threshold passes.
+    `bounds` are lowest and highest value. A value equal to the threshold passes, in exact
+    arithmetic (`exact`): each bound is `scale` times the mean of `samples` scores.
     """
-    low, high = bounds if higher_is_better else (-bounds[1], -bounds[0])
-    threshold = threshold if higher_is_better else -threshold
-    if low >= threshold:
+    sign = 1 if higher_is_better else -1
+    worst, best = sorted(sign * compare(end, threshold, samples, scale) for end in bounds)
+    if worst >= 0:
         return Decision.PASS
-    return Decision.FAIL if high < threshold else Decision.UNDECIDED
+    return Decision.FAIL if best < 0 else Decision.UNDECIDED
 
 
 def power_table(

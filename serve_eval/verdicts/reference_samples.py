@@ -23,6 +23,7 @@ from serve_eval.errors import ReferenceFileError
 from serve_eval.protocol.fingerprint import KEY_BYTES
 from serve_eval.verdicts import reference_answers
 from serve_eval.verdicts.reference_answers import PackedAnswers, StoredAnswers
+from serve_eval.whole_file import write_named_file
 
 BITMAP, UINT16 = "bitmap", "uint16"
 LEVELS = 65535
@@ -108,7 +109,7 @@ def write(path: Path, scores: SampleScores) -> str:
     data = msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        write_named_file(path, data)
     except OSError as error:
         raise ReferenceFileError(f"{path}: cannot be written: {error.strerror}") from error
     return hashlib.sha256(data).hexdigest()

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from serve_eval.schema import OtherRule, TaskResult, Verdict, VerdictOutcome
-from serve_eval.stats.classic import Decision, decide
+from serve_eval.stats.classic import Decision
+from serve_eval.verdicts.rules._classic import decide_result
 
 DISAGREE = "rules_disagree"
 """The name with which the warning about two rules begins."""
@@ -31,7 +32,8 @@ def add_other(verdict: Verdict, result: TaskResult, *, higher_is_better: bool) -
     elif verdict.rule in _PAIRED_RULES and verdict.threshold is not None:
         decision = Decision.UNDECIDED
         if verdict.bounds is not None and result.scored:
-            decision = decide(verdict.bounds, verdict.threshold, higher_is_better)
+            limits = verdict.bounds, verdict.threshold
+            decision = decide_result(result, *limits, higher_is_better=higher_is_better)
         undecided = decision is Decision.UNDECIDED
         outcome = VerdictOutcome.INCONCLUSIVE if undecided else VerdictOutcome(decision.value)
         other = OtherRule(rule="classic", outcome=outcome)

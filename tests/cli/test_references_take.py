@@ -165,3 +165,56 @@ def test_the_command_asks_what_the_plan_asks(content: dict[str, object]) -> None
     assert taken[2 + position : 4 + position] == ["--runs", "3"]
     assert taken[4 + position :] == words[1 + 2 * position : -2]
     make_command("references").commands["take"].make_context("take", taken[2:]).close()
+
+
+@pytest.mark.parametrize("folder", ["new", "deep/er/new"])
+def test_the_folder_of_the_references_is_made(tmp_path: Path, folder: str) -> None:
+    words = ["references", "take", "--runs", "1", *ASKED.split(), "-o", "out"]
+    done = serve_eval(*words, "--references-dir", folder)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / folder / "passkey_short.yaml").exists()
+    judged = serve_eval("run", *ASKED.split(), "--references-dir", folder, "-o", "judged")
+    assert (judged.returncode, "PASS" in judged.stdout) == (0, True), judged.stderr
+    (tmp_path / folder).rename(tmp_path / "moved")
+    again = serve_eval("references", "register", "out/run_1", "--references-dir", "other/one")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "other/one/passkey_short.yaml").exists()
+
+
+def test_the_folder_that_a_plan_file_names_is_made(tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text(
+        "launcher: {name: simulated}\ntasks: [passkey_short]\nreferences_dir: deep/new\n"
+    )
+    done = serve_eval("references", "take", "plan.yaml", "--runs", "1", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "deep/new/passkey_short.yaml").exists()
+    missing = serve_eval("run", "plan.yaml", "--references-dir", "nowhere", "-o", "judged")
+    assert (missing.returncode, "nowhere is not a folder" in missing.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("folder", ["file", "file/new", "link", None])
+def test_a_file_in_the_place_of_the_folder_is_refused_before_anything_is_asked(
+    tmp_path: Path, folder: str | None
+) -> None:
+    for name in ("file", "my-references"):
+        (tmp_path / name).write_text("kept")
+    (tmp_path / "link").symlink_to("nowhere")
+    where = [] if folder is None else ["--references-dir", folder]
+    done = serve_eval("references", "take", "--runs", "1", *ASKED.split(), "-o", "out", *where)
+    assert done.returncode == 2
+    assert f"{folder or 'my-references'}" in done.stderr
+    assert "folder" in done.stderr
+    assert not (tmp_path / "out/run_1").exists()
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_an_import_says_that_a_file_is_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from/mmlu.yaml").write_text("m:\n  - accuracy: 50\n")
+    done = serve_eval("references", "import", "from", "--to", "file/deep")
+    assert done.returncode == 2
+    assert "references belong in a folder, and file is a file" in done.stderr
+    good = serve_eval("references", "import", "from", "--to", "some/where")
+    assert good.returncode == 0, good.stderr
+    assert (tmp_path / "some/where/mmlu.yaml").exists()

@@ -99,6 +99,56 @@ def test_a_rows_overrides_change_the_test_and_the_number_asked(plan: Plan, tmp_p
     assert len(prepared.dataset.samples) == 100
 
 
+@pytest.mark.parametrize("value", [101, -1])
+def test_a_value_that_the_metric_cannot_have_is_refused(
+    plan: Plan, tmp_path: Path, value: int
+) -> None:
+    with pytest.raises(ReferenceFileError, match=f"accuracy must be 0 or more .* not {value}"):
+        prepare(_own(tmp_path, plan, f"accuracy: {value}"))
+
+
+CASES = "capital:\n  scorer: exact\n  cases:\n" + "".join(
+    f'    - {{case: c{i}, input: {{prompt: "{i}?"}}, expected: {{answer: Paris}}}}\n'
+    for i in range(5)
+)
+
+
+def _cases(tmp_path: Path, entry: str, **more: object) -> Plan:
+    """Return a plan for five cases with a reference."""
+    (tmp_path / "cases.yaml").write_text(CASES)
+    folder = tmp_path / "references"
+    folder.mkdir()
+    plan = Plan(
+        model="m",
+        launcher=Spec(name="external"),
+        tasks=(Spec(name="cases:capital", options={"path": str(tmp_path / "cases.yaml")}),),
+        references_dir=str(folder),
+    )
+    [free] = prepare(replace(plan, no_reference=True))
+    (folder / f"{free.task.reference_file}.yaml").write_text(f"m:\n  - {entry}\n")
+    return replace(plan, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("limit", "n", "note"),
+    [
+        (None, 5, "num_samples is 1,319, but the data has 5 samples: judged with n = 5"),
+        (3, 3, "a random subset of 3 of 5 samples (seed 0), judged with n = 3"),
+    ],
+)
+def test_an_n_above_the_data_is_said_and_not_used(
+    tmp_path: Path, limit: int | None, n: int, note: str
+) -> None:
+    [task] = prepare(_cases(tmp_path, "{accuracy: 90, num_samples: 1319}", limit=limit))
+    assert task.hypothesis.num_samples == n
+    assert note in task.notes
+
+
+def test_the_direction_of_a_reference_is_that_of_its_task(tmp_path: Path) -> None:
+    [task] = prepare(_cases(tmp_path, "{accuracy: 90, higher_is_better: false}"))
+    assert not task.task.metric.higher_is_better
+
+
 def test_another_name_can_be_used_for_the_look_up(plan: Plan) -> None:
     (prepared,) = prepare(replace(plan, model="/models/llama", reference_model=plan.model))
     assert prepared.reference is not None

@@ -71,6 +71,44 @@ def test_too_many_missing_says_so_even_when_the_failure_would_be_certain() -> No
     assert "even if every missing answer is right" in verdict.reasons[1]
 
 
+@pytest.mark.parametrize("higher", [True, False])
+def test_57_of_100_passes_a_threshold_of_57_and_a_worse_count_fails(higher: bool) -> None:
+    reference = replace(REFERENCE, threshold=57.0, higher_is_better=higher)
+    for right, outcome in ((57, VerdictOutcome.PASS), (56 if higher else 58, VerdictOutcome.FAIL)):
+        verdict = judge(_result(right, 0, 100), reference, Hypothesis(num_samples=100))
+        assert verdict.outcome is outcome
+
+
+@pytest.mark.parametrize(("failed", "outcome"), [(0, "PASS"), (1, "PASS"), (2, "PASS")])
+def test_the_worst_case_of_missing_answers_on_the_threshold_passes(
+    failed: int, outcome: str
+) -> None:
+    reference = replace(REFERENCE, threshold=57.0)
+    verdict = judge(_result(57, failed, 100), reference, Hypothesis(num_samples=100))
+    assert verdict.outcome.value == outcome
+
+
+@pytest.mark.parametrize(
+    ("reference", "n", "higher", "what"),
+    [
+        ({"value": 59.3}, 3, True, "accuracy is 0 or more, so the task never fails"),
+        ({"value": 40.7}, 3, False, "accuracy is 100 or less, so the task never fails"),
+        ({"value": 59.3, "threshold": 101.0}, 100, True, "100 or less, so the task always fails"),
+        ({"value": 59.3}, 100, True, None),
+        ({"value": 0.0}, 100, False, None),
+    ],
+)
+def test_a_threshold_that_no_value_is_beyond_is_said(
+    reference: dict[str, float], n: int, higher: bool, what: str | None
+) -> None:
+    known = replace(REFERENCE, higher_is_better=higher, **reference)  # type: ignore[arg-type]
+    warnings = judge(_result(50, 0, 100), known, Hypothesis(num_samples=n)).warnings
+    told = [line for line in warnings if " fails" in line and "task" in line]
+    assert [line.endswith(f"{what}: {line.rsplit(': ', 1)[1]}") for line in told] == (
+        [] if what is None else [True]
+    )
+
+
 def test_an_explicit_threshold_replaces_the_computed_one_and_hides_theta() -> None:
     verdict = judge(_result(2800), replace(REFERENCE, threshold=94.0), HYPOTHESIS)
     assert (verdict.outcome, verdict.threshold, verdict.theta) == (VerdictOutcome.FAIL, 94.0, None)

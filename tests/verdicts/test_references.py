@@ -348,3 +348,28 @@ def test_the_runs_of_an_entry_are_one_prompt_at_least(
     (tmp_path / "mmlu.yaml").write_text(f"m:\n  - accuracy: 1.0\n    runs: {runs}\n")
     problems = references.check(tmp_path / "mmlu.yaml")
     assert any("has no value" in problem for problem in problems) is not right, problems
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "what"),
+    [
+        ("capital", "accuracy: 101", "accuracy must be 0 or more and 100 or less, not 101"),
+        ("gsm8k", "accuracy: -1", "accuracy must be 0 or more and 100 or less, not -1"),
+        ("gsm8k", "{accuracy: 90, threshold: 104}", "threshold must be 0 or more and 100 or less"),
+        ("gsm8k", "{accuracy: 90, threshold: 0.94}", "threshold must be in points from 0 to 100"),
+        ("voxpopuli", "wer: -0.1", "wer must be 0 or more, not -0.1"),
+        ("voxpopuli", "wer: 130", None),
+        ("perplexity", "perplexity: 0.9", "perplexity must be 1 or more, not 0.9"),
+        ("perplexity", "perplexity: 4000", None),
+        ("lm_eval-wikitext", "accuracy: 130.5", None),
+        ("gsm8k", "accuracy: 100", None),
+        ("gsm8k", "accuracy: 0", None),
+    ],
+)
+def test_a_value_that_its_metric_cannot_have_is_a_problem(
+    tmp_path: Path, name: str, entry: str, what: str | None
+) -> None:
+    problems = references.check(_write(tmp_path, name, f"m:\n  - {entry}\n"))
+    assert bool(problems) == (what is not None)
+    if what is not None:
+        assert problems[0].startswith(f"{tmp_path / name}.yaml:2: m: {what}")

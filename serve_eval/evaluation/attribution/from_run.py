@@ -22,6 +22,7 @@ from serve_eval.evaluation.storage.journal import Record
 from serve_eval.evaluation.storage.records.traces import Served
 from serve_eval.schema import Attribution, Metric, Response, WorkerFigures, WorkerShare
 from serve_eval.stats.contingency import CONTEXT, GENERATION, ROLES, Cell, rows
+from serve_eval.stats.low_scores import find_cut
 from serve_eval.verdicts.below_reference import Expected
 
 ALPHA = 0.01
@@ -47,8 +48,8 @@ TOGETHER = " + "
 def wrong(values: Sequence[float], metric: Metric) -> list[bool]:
     """Return which scores are bad.
 
-    If all scores are the best or the worst possible, all but the best are bad. Otherwise those
-    below the median are bad, or, if none is below it, those at it, unless all are the same.
+    If all scores are the best or the worst possible, all but the best are bad. Otherwise the lower
+    half is bad, as `find_cut` splits it.
     """
     better = [value if metric.higher_is_better else -value for value in values]
     ends = [
@@ -58,9 +59,8 @@ def wrong(values: Sequence[float], metric: Metric) -> list[bool]:
     ]
     if len(ends) == 2 and all(value in ends for value in better):
         return [value < max(ends) for value in better]
-    middle = median(better) if better else 0.0
-    low = [value < middle for value in better]
-    return low if any(low) else [value == middle and middle < max(better) for value in better]
+    cut = find_cut(better) if better else 0.0
+    return [value < cut for value in better]
 
 
 Kinds = Callable[[Sequence[int]], Mapping[str, list[Hashable]]]

@@ -21,12 +21,12 @@ from serve_eval.evaluation.endpoint.launched_path import list_disagreements
 from serve_eval.evaluation.endpoint.server_quirks import quirks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.file_names import LOGS
-from serve_eval.evaluation.storage.private_files import private_file
 from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import Endpoint, JobSize, LaunchContext, Plan, Prompt, Sample, Task
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.whole_file import replace_file
 
 Launching = Callable[[Plan, Sequence[PreparedTask], Path], AbstractAsyncContextManager[Endpoint]]
 """Yields the endpoint of a plan for the duration of a block, with a folder for its logs."""
@@ -223,7 +223,7 @@ def _write_answers(
 
     Per prompt: its hash, a right and a wrong text, and the probability of answering right.
     """
-    with private_file(path) as file:
+    with replace_file(path) as file:
         for p in prepared:
             for sample in p.dataset.samples:
                 chance = probability(p.task.name, sample.id)

@@ -97,7 +97,7 @@ class CircuitBreaker:
         rate, started, failed = self._max_error_rate, self._of_the_run, self._failed
         surely = rate * started + CHANCE * math.sqrt(rate * (1.0 - rate) * started)
         of_started = started >= RATE_AFTER and failed > surely
-        of_planned = self._planned >= RATE_AFTER and failed > rate * self._planned
+        of_planned = self._planned >= RATE_AFTER and failed / self._planned > rate
         if not (of_started or of_planned):
             return
         cause, count = Counter(self._kinds.values()).most_common(1)[0]

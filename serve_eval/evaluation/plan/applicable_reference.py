@@ -10,7 +10,12 @@ from serve_eval.errors import ReferenceFileError
 from serve_eval.protocol.fingerprint import protocol_differences
 from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, usual_task
 from serve_eval.schema import Dataset, Plan, Reference, Spec, Task
-from serve_eval.verdicts.references import explain_missing, find, find_shipped_dir
+from serve_eval.verdicts.references import (
+    explain_missing,
+    find,
+    find_shipped_dir,
+    range_problems,
+)
 
 DATASET = "dataset"
 """Name in `allow_mismatch` that accepts data other than the published set."""
@@ -62,6 +67,9 @@ def _find(plan: Plan, task: Task) -> tuple[Reference | None, str | None]:
             raise ReferenceFileError(
                 f"{place}: the value is a {found.metric}; {task.name} gives {task.metric.name}"
             )
+        if problems := list(range_problems(found, task.metric)):
+            place = f"{found.file}:{found.line}: {model}"
+            raise ReferenceFileError("\n".join(f"{place}: {problem}" for problem in problems))
         return found, None
     return None, explain_missing(task.reference_file, model, plan.accuracy_spec, directories)
 

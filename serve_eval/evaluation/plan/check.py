@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,19 +50,31 @@ def check_values(
     sections: Mapping[str, Mapping[str, Any]],
     rule: str,
     problems: Problems,
+    *,
+    makes_references: bool = False,
 ) -> None:
-    """Check numbers, the early stop and the folder of references."""
+    """Check numbers, the early stop and the folder of references.
+
+    With `makes_references`, the command makes that folder if it is missing.
+    """
     _check_counts(values, problems)
     for name, message in list_problems(values.get("expect", ())):
         problems.add(("expect", name), message)
     _check_early_stop(values.get("early_stop"), sections["limits"].get("order"), rule, problems)
     _check_limits(sections["limits"], problems)
     references_dir = values.get("references_dir")
-    if references_dir and not Path(references_dir).expanduser().is_dir():
+    folder = Path(references_dir or ".").expanduser()
+    if not folder.is_dir() and not (makes_references and can_be_made(folder)):
         problems.add(
             ("references_dir",),
             f"{references_dir} is not a folder. Name a folder with <task>.yaml files",
         )
+
+
+def can_be_made(folder: Path) -> bool:
+    """Return True if no file is where this folder and those around it belong."""
+    place = next(one for one in (folder, *folder.absolute().parents) if os.path.lexists(one))
+    return place.is_dir()
 
 
 def _check_counts(values: Mapping[str, Any], problems: Problems) -> None:

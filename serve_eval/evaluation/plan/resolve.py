@@ -72,6 +72,8 @@ def resolve(
     settings: Mapping[str, Any],
     environ: Mapping[str, str],
     line: Callable[..., str] = lambda *path: "",
+    *,
+    makes_references: bool = False,
 ) -> Resolved:
     """Build the plan from a file's content, the settings of the command line and the environment.
 
@@ -79,7 +81,8 @@ def resolve(
     keys. Fields of the sections `accuracy_spec`, `connection` and `limits` are at the top level.
     `tasks` is a list of names. `set` is a list of NAME.OPTION=VALUE, where NAME is a task,
     `launcher` or `verdict`. `choices` holds options for every task, which the file has under
-    `protocol`. `line(*path)` returns a prefix such as "plan.yaml:3: ".
+    `protocol`. `line(*path)` returns a prefix such as "plan.yaml:3: ". With
+    `makes_references`, the command makes a folder of references that is missing.
 
     Raises PlanError with every problem.
     """
@@ -109,7 +112,7 @@ def resolve(
     tasks = [_with_absolute_tokenizer(task) for task in tasks]
     launcher = with_normal_address(launcher, problems)
     check_specs(tasks, launcher, verdict, problems)
-    check_values(values, sections, verdict.name, problems)
+    check_values(values, sections, verdict.name, problems, makes_references=makes_references)
     check_repeats(values.get("repeats"), file, tasks, problems)
     for path, message in connection.problems(sections["connection"], environ):
         problems.add(("connection", *path), message)

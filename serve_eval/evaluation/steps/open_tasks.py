@@ -27,6 +27,7 @@ from serve_eval.evaluation.storage.records.reply_proofs import (
     withdraw_all,
 )
 from serve_eval.evaluation.storage.records.scores import ScoreFile, write_scores
+from serve_eval.evaluation.storage.reports.report_file import drop_report
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.plugins.values import load_verdict_rule
 
@@ -114,6 +115,8 @@ def _open_task(session: RunSession, prepared: PreparedTask, *, failures_stand: b
         apart=session.scoring.of(prepared.task.name),
     )
     replay(journal, accumulator, failures_stand=failures_stand)
+    if scores is not None:
+        _put_in_place(session, scores)
     return TaskRun(prepared, journal, accumulator, executions, judgements, scores=scores)
 
 
@@ -166,16 +169,18 @@ def score_again(session: RunSession) -> None:
     for w in session.tasks:
         if w.executions is None and w.judgements is None:
             continue
+        scores = _scores(session, w.prepared)
         w.accumulator = ScoreAccumulator(
             w.prepared.task,
             w.prepared.dataset.samples,
-            _scores(session, w.prepared),
+            scores,
             repeats=session.plan.times(w.prepared.task.name),
             executions=w.executions,
             judgements=w.judgements,
             apart=session.scoring.of(w.prepared.task.name),
         )
         take(w.journal.records(), w.accumulator, failures_stand=True)
+        _put_in_place(session, scores)
 
 
 def settle_scores(tasks: Iterable[TaskRun]) -> None:
@@ -183,6 +188,17 @@ def settle_scores(tasks: Iterable[TaskRun]) -> None:
     for w in tasks:
         if w.scores is not None and w.accumulator.forgot:
             w.scores.settle(w.accumulator.list_scored_ids())
+
+
+def _put_in_place(session: RunSession, scores: ScoreFile) -> None:
+    """Replace the scores of earlier sessions by those that were computed again, all at once.
+
+    A session that writes a report removes one that other scores gave. Otherwise a kill would leave
+    scores with a report that does not belong to them.
+    """
+    if session.reports and not scores.equals_old():
+        drop_report(session.folder)
+    scores.replace_old()
 
 
 def _scores(session: RunSession, prepared: PreparedTask) -> ScoreFile:

@@ -11,6 +11,7 @@ import msgspec
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import list_archived_samples, name_archive_file
 from serve_eval.evaluation.storage.private_files import write_private
+from serve_eval.evaluation.storage.reports.report_file import drop_report
 
 
 class _Record(msgspec.Struct):
@@ -26,7 +27,8 @@ T = TypeVar("T")
 def archive(run: Path, stamp: str, file: Path, stale: Callable[[str], bool]) -> None:
     """Move the lines of stale samples to the archive.
 
-    The lines are in the archive before they leave the file. Raises RunFolderError for a damaged
+    The lines are in the archive before they leave the file. The report, which has them, is removed
+    first. Raises RunFolderError for a damaged
     line, and RunFolderError or JournalError if a file cannot be written.
     """
     moved: list[bytes] = []
@@ -35,6 +37,7 @@ def archive(run: Path, stamp: str, file: Path, stale: Callable[[str], bool]) -> 
         (moved if stale(record.id) else kept).append(line)
     if not moved:
         return
+    drop_report(run)
     target = name_archive_file(run, stamp, file)
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private(target, b"".join(moved))

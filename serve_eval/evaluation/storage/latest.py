@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
+from serve_eval.whole_file import write_whole
 
 OUTPUTS, LATEST = Path("outputs"), "latest"
 """The folder of all default output folders, and the name that points to the last one of them."""
@@ -31,7 +32,7 @@ def point_to(folder: Path) -> None:
         try:
             new.symlink_to(name, target_is_directory=True)
         except OSError:
-            new.write_text(name, encoding="utf-8")
+            write_whole(new, name.encode())
         new.replace(pointer)
 
 

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
 from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
-
-
-def private_file(path: Path) -> BinaryIO:
-    """Open a new, empty file for writing that only the user can read.
-
-    Follows no link, since a folder from someone else may contain one. Raises OSError.
-    """
-    return os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb"
-    )
+from serve_eval.whole_file import write_whole
 
 
 def write_private(path: Path, data: bytes) -> None:
@@ -27,13 +16,8 @@ def write_private(path: Path, data: bytes) -> None:
 
     Raises JournalError for a full disk, else RunFolderError.
     """
-    partial = path.with_name(path.name + ".partial")
     try:
-        with private_file(partial) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        write_whole(path, data)
     except OSError as error:
         if error.errno in FULL_DISK:
             raise JournalError(

@@ -33,9 +33,10 @@ from serve_eval.evaluation.storage.file_names import (
 )
 from serve_eval.evaluation.storage.folder_format import FOLDER_FORMAT, FORMAT_KEY, check_format
 from serve_eval.evaluation.storage.missing_run import explain_missing_run
-from serve_eval.evaluation.storage.private_files import pretty_json, private_file, write_private
+from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.evaluation.storage.sessions import forget_sessions
 from serve_eval.schema import Plan
+from serve_eval.whole_file import replace_file
 
 FREE_FIELDS = (
     "limits",
@@ -301,5 +302,5 @@ def copy_answers(source: Path, target: Path, tasks: Iterable[str]) -> None:
     for place in (*map(Path, PROTOCOL_FILES), *kept):
         if (source / place).exists():
             (target / place).parent.mkdir(mode=0o700, exist_ok=True)
-            with (source / place).open("rb") as old, private_file(target / place) as new:
+            with (source / place).open("rb") as old, replace_file(target / place) as new:
                 shutil.copyfileobj(old, new)

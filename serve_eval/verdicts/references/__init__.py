@@ -15,6 +15,7 @@ from serve_eval.verdicts.references.acceptance_length import (
     find_acceptance_length,
     load_acceptance_length,
 )
+from serve_eval.verdicts.references.checks import range_problems
 from serve_eval.verdicts.references.keys import METRICS, SPEC_KEYS, spec_text, value_key
 from serve_eval.verdicts.references.lookup import check, explain_missing, find
 from serve_eval.verdicts.references.reference_file import (
@@ -40,6 +41,7 @@ __all__ = [
     "load",
     "load_acceptance_length",
     "parse",
+    "range_problems",
     "spec_text",
     "value_key",
 ]

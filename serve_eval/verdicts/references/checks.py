@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.plugins.registry import nearest
-from serve_eval.schema import ReferenceRuns
+from serve_eval.schema import Metric, Reference, ReferenceRuns
 from serve_eval.verdicts.references.keys import METRICS, SPEC_KEYS
 
 
@@ -41,6 +41,32 @@ def number_problem(value: object) -> str:
         return f"is text, not a number: write {float(value)!r} instead of {value!r}"
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return "" if finite and number else f"must be a finite number, not {value!r}"
+
+
+RANGES = {
+    "accuracy": Metric(),
+    "rouge1": Metric(name="rouge1"),
+    "pass_at_1": Metric(name="pass_at_1"),
+    "wer": Metric(name="wer", higher_is_better=False, hi=None),
+    "perplexity": Metric(name="perplexity", higher_is_better=False, lo=1.0, hi=None, scale=1.0),
+}
+"""The metric that each key of a value means, where the task of a file is not known."""
+
+
+def range_problems(found: Reference, metric: Metric) -> Iterator[str]:
+    """Yield what is wrong with the value or the threshold of an entry: no value can reach it."""
+    low, high = (None if end is None else metric.scale * end for end in (metric.lo, metric.hi))
+    for name, value in ((found.metric, found.value), ("threshold", found.threshold)):
+        if value is None:
+            continue
+        if name == "threshold" and high == 100.0 and 0 < value < 1:
+            yield f"threshold must be in points from 0 to 100, not the fraction {value:g}"
+            continue
+        over = high is not None and value > high
+        if over or (low is not None and value < low):
+            ends = ((low, "more"), (high, "less"))
+            known = [f"{end:g} or {word}" for end, word in ends if end is not None]
+            yield f"{name} must be {' and '.join(known)}, not {value:g}: correct the number"
 
 
 def _numbers(accept: Callable[[float], bool], wish: str) -> Callable[[object], str]:

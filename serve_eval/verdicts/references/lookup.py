@@ -8,10 +8,12 @@ from pathlib import Path
 from serve_eval.errors import ReferenceFileError
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import AccuracySpec, Reference
+from serve_eval.schema.task import file_stem
 from serve_eval.verdicts.references.acceptance_length import (
     ACCEPTANCE_LENGTH,
     load_acceptance_length,
 )
+from serve_eval.verdicts.references.checks import RANGES, range_problems
 from serve_eval.verdicts.references.keys import spec_text
 from serve_eval.verdicts.references.reference_file import Entries, list_files, load
 
@@ -67,10 +69,30 @@ def check(path: Path) -> list[str]:
     problems = []
     for file in files:
         try:
-            load_acceptance_length(file) if file.stem == ACCEPTANCE_LENGTH else load(file)
+            if file.stem == ACCEPTANCE_LENGTH:
+                load_acceptance_length(file)
+            else:
+                problems += _check_ranges(file)
         except ReferenceFileError as error:
             problems += str(error).splitlines()
     return problems
+
+
+def _check_ranges(file: Path) -> list[str]:
+    """Return the problems of values that their metric cannot reach.
+
+    The value of a task of lm-evaluation-harness may have any range, and so may one that was
+    registered from runs: only a run knows the metric.
+    """
+    entries = [entry for found in load(file).values() for entry in found]
+    if file.stem.startswith(file_stem("lm_eval:")):
+        return []
+    return [
+        f"{entry.file}:{entry.line}: {entry.model}: {problem}"
+        for entry in entries
+        if entry.runs is None
+        for problem in range_problems(entry, RANGES[entry.metric])
+    ]
 
 
 def _all_entries(name: str, directories: Sequence[Path]) -> list[Entries]:

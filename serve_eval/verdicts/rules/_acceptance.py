@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from serve_eval.schema import Acceptance, AcceptanceCheck, TaskResult, Verdict, VerdictOutcome
+from serve_eval.stats.exact import compare
+from serve_eval.stats.judgement import ROUNDING
 from serve_eval.verdicts.references import AcceptanceLength
 from serve_eval.verdicts.validity import MAX_MISSING
 
@@ -26,10 +28,9 @@ def judge(
     are.
     """
     answers = 0 if told is None else told.answers
-    length = (
-        told.length if told is not None and answers >= (1.0 - MAX_MISSING) * result.scored else None
-    )
-    passed = None if length is None else length >= entry.min_al
+    enough = result.scored - answers <= MAX_MISSING * result.scored + ROUNDING
+    length = told.length if told is not None and enough else None
+    passed = None if length is None else compare(length, entry.min_al) >= 0
     check = AcceptanceCheck(
         test=test, reference=entry.ref_al, least=entry.min_al, length=length, passed=passed
     )

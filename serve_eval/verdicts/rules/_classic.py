@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
+from serve_eval.schema import (
+    MEAN,
+    Hypothesis,
+    Metric,
+    Reference,
+    TaskResult,
+    Verdict,
+    VerdictOutcome,
+)
 from serve_eval.stats.classic import Decision, classic_test, decide
 from serve_eval.verdicts import validity
 
@@ -36,7 +45,7 @@ def judge(
     assert threshold is not None
     reasons = validity.objections(result, max_missing)
     decision = (
-        decide(result.bounds, threshold, better)
+        decide_result(result, result.bounds, threshold, higher_is_better=better)
         if result.bounds is not None
         else Decision.UNDECIDED
     )
@@ -50,6 +59,14 @@ def judge(
     else:
         outcome = VerdictOutcome(decision.value)
     return replace(base, outcome=outcome, reasons=tuple(reasons))
+
+
+def decide_result(
+    result: TaskResult, bounds: tuple[float, float], threshold: float, *, higher_is_better: bool
+) -> Decision:
+    """Return the decision of a threshold on bounds of a task's value, in exact arithmetic."""
+    samples = result.planned if result.aggregation == MEAN.name else 1
+    return decide(bounds, threshold, higher_is_better, samples=samples, scale=result.metric.scale)
 
 
 def frame(result: TaskResult, reference: Reference, hypothesis: Hypothesis) -> Verdict:
@@ -73,6 +90,7 @@ def frame(result: TaskResult, reference: Reference, hypothesis: Hypothesis) -> V
         better,
     )
     explicit = reference.threshold is not None
+    threshold = reference.threshold if reference.threshold is not None else test.threshold
     return Verdict(
         task=result.task,
         outcome=VerdictOutcome.INCONCLUSIVE,
@@ -80,13 +98,16 @@ def frame(result: TaskResult, reference: Reference, hypothesis: Hypothesis) -> V
         evaluated=result.value,
         bounds=result.bounds,
         reference=reference.value,
-        threshold=reference.threshold if reference.threshold is not None else test.threshold,
+        threshold=threshold,
         theta=None if explicit else test.theta,
         alpha=hypothesis.alpha,
         beta=hypothesis.beta,
         sigma=hypothesis.sigma,
         num_samples=hypothesis.num_samples,
-        warnings=tuple(_warnings(reference, hypothesis, None if explicit else test.theta)),
+        warnings=(
+            *_warnings(reference, hypothesis, None if explicit else test.theta, better=better),
+            *_about_range(result.metric, threshold, reference, better=better),
+        ),
     )
 
 
@@ -123,9 +144,11 @@ def _describe_straddling(result: TaskResult, threshold: float) -> str:
     )
 
 
-def _warnings(reference: Reference, hypothesis: Hypothesis, theta: float | None) -> list[str]:
+def _warnings(
+    reference: Reference, hypothesis: Hypothesis, theta: float | None, *, better: bool
+) -> list[str]:
     warnings = []
-    if reference.value == 0.0:
+    if reference.value == 0.0 and better:
         warnings.append("the registered reference is 0, so the task never fails")
     if theta is not None and theta > WIDE_THETA:
         power = f"{1.0 - hypothesis.beta:.0%}"
@@ -137,3 +160,18 @@ def _warnings(reference: Reference, hypothesis: Hypothesis, theta: float | None)
     if reference.old:
         warnings.append(f"the reference comes from an older file of its source: {reference.source}")
     return warnings
+
+
+def _about_range(
+    metric: Metric, threshold: float, reference: Reference, *, better: bool
+) -> Iterator[str]:
+    """Yield a warning if every value of the metric passes the threshold, or none."""
+    low, high = (None if end is None else metric.scale * end for end in (metric.lo, metric.hi))
+    worst, best, sign = (low, high, 1.0) if better else (high, low, -1.0)
+    shown = f"the threshold is {threshold:.3f}, and {metric.name} is"
+    if worst is not None and sign * (threshold - worst) <= 0.0 and reference.value != worst:
+        limit = f"{worst:g} or {'more' if better else 'less'}"
+        yield f"{shown} {limit}, so the task never fails: ask more samples"
+    elif best is not None and sign * (threshold - best) > 0.0:
+        limit = f"{best:g} or {'less' if better else 'more'}"
+        yield f"{shown} {limit}, so the task always fails: correct the threshold"

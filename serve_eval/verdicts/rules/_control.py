@@ -52,7 +52,7 @@ def judge(
                 f"the limits fail {other}, but the paired test of all questions does not show a"
                 f" drop (p {told.p:.3f}): ask more of them"
             )
-    elif maybe or pairs.missing_share > max_missing:
+    elif maybe or pairs.missing_share > max_missing + ROUNDING:
         outcome = VerdictOutcome.INCONCLUSIVE
         reasons = [f"missing_results: {pairs.missing} of {pairs.n} pairs lack an answer"]
     elif told.p is not None and told.p <= alpha:

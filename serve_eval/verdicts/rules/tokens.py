@@ -44,7 +44,7 @@ def judge(
         return replace(base, outcome=VerdictOutcome.FAIL, reasons=(reason,))
     if compared < MIN_UNITS:
         reason = f"too_few_answers: {compared} were compared; a verdict needs {MIN_UNITS}"
-    elif planned - compared > max_missing * planned:
+    elif (planned - compared) / planned > max_missing:
         reason = (
             f"too_many_missing: {planned - compared} of {planned} answers are missing on a side; at"
             f" most {max_missing:.0%} may be"

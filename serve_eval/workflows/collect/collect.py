@@ -10,6 +10,7 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import REPORT_FILE
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.storage.run_folder import holds_run
+from serve_eval.report.summary.figures import count
 from serve_eval.schema import Report, TaskReport
 from serve_eval.workflows.collect.rows import CollectedRow
 from serve_eval.workflows.collect.trtllm_log import read_trtllm_log
@@ -17,6 +18,8 @@ from serve_eval.workflows.collect.trtllm_log import read_trtllm_log
 LOGS = (".log", ".txt", ".out")
 """Endings of files that are read as logs, below a folder. A file that is named is always read."""
 MOST_LOG_BYTES = 1 << 30
+MOST_SHOWN, LONGEST = 3, 120
+"""Lines of a log that are shown because they could not be read, and characters of one."""
 
 
 def collect(paths: Sequence[Path], notify: Callable[[str], None]) -> Iterator[CollectedRow]:
@@ -100,7 +103,14 @@ def _read_log(file: Path, notify: Callable[[str], None]) -> Iterator[CollectedRo
         if file.stat().st_size > MOST_LOG_BYTES:
             notify(f"warning: {file} is larger than 1 GiB, and is left out")
             return
+        unread: list[str] = []
         with file.open(encoding="utf-8", errors="replace") as lines:
-            yield from read_trtllm_log(lines, str(file))
+            yield from read_trtllm_log(lines, str(file), unread.append)
+        if unread:
+            shown = "; ".join(line[:LONGEST] for line in unread[:MOST_SHOWN])
+            notify(
+                f"warning: {file}: {count(len(unread), 'line')} with a metric could not be read,"
+                f" such as: {shown}"
+            )
     except OSError as error:
         notify(f"warning: {file}: cannot be read: {error.strerror}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from serve_eval.schema import (
     Attempt,
     Failure,
     FailureKind,
+    Metric,
     Outcome,
     Plan,
     Report,
@@ -39,6 +39,7 @@ from serve_eval.schema import (
     VerdictOutcome,
     is_mutable,
 )
+from serve_eval.stats.low_scores import find_cut
 
 FEW_TOKENS = 2
 """Value of max_tokens up to which answers are truncated by design."""
@@ -49,8 +50,8 @@ class AskedSample:
     """A sample that was sent, with the attempts of all sessions.
 
     It has a `response`, or the last `failure` if there is none. `line` is its score. `bad` means
-    that it is not correct or, for partial scores, below the median. `shown` means that its id may
-    be shown, because it belongs to no hold-out set.
+    that it is not correct; of partial scores, that it is in the lower half or failed a part.
+    `shown` means that its id may be shown, because it belongs to no hold-out set.
     """
 
     id: str
@@ -220,8 +221,7 @@ def read(folder: Path, *, include_path: Sequence[str] = (), share: float = 1.0) 
     hidden = _find_hidden(plan, prints, include_path)
     tasks = []
     for name, fingerprint in prints.items():
-        sign = -1.0 if name in told and not told[name].result.metric.higher_is_better else 1.0
-        asked = _read_asked(folder, name, sign)
+        asked = _read_asked(folder, name, told[name].result.metric if name in told else None)
         if name in hidden:
             secret = hidden[name]
             asked = [
@@ -274,8 +274,8 @@ def base_of(sample: str) -> str:
     return base if mark and number.isdigit() else sample
 
 
-def _read_asked(folder: Path, name: str, sign: float) -> list[AskedSample]:
-    """Return the samples of a task by first record. `sign` is -1 if lower values are better."""
+def _read_asked(folder: Path, name: str, metric: Metric | None) -> list[AskedSample]:
+    """Return the samples of a task by first record. `metric` is None if the run has no report."""
     responses: dict[str, Response | None] = {}
     failures: dict[str, Failure] = {}
     attempts: dict[str, list[Attempt]] = {}
@@ -287,7 +287,10 @@ def _read_asked(folder: Path, name: str, sign: float) -> list[AskedSample]:
         result = record.response or record.failure
         attempts.setdefault(record.id, []).extend(() if result is None else result.attempts)
     lines = read_scores(folder, name, unfinished=True)
-    typical = statistics.median(sign * line.value for line in lines.values()) if lines else 0.0
+    sign = 1.0 if metric is None or metric.higher_is_better else -1.0
+    best = None if metric is None else metric.hi if metric.higher_is_better else metric.lo
+    values = [sign * line.value for line in lines.values()]
+    cut = find_cut(values, None if best is None else sign * best) if values else 0.0
     return [
         AskedSample(
             id=sample,
@@ -295,17 +298,20 @@ def _read_asked(folder: Path, name: str, sign: float) -> list[AskedSample]:
             failure=failures.get(sample) if response is None else None,
             attempts=tuple(sorted(attempts[sample], key=lambda attempt: attempt.start_s)),
             line=lines.get(sample) if response is not None else None,
-            bad=response is not None and sample in lines and _bad(lines[sample], sign, typical),
+            bad=response is not None and sample in lines and _bad(lines[sample], sign, cut),
         )
         for sample, response in responses.items()
     ]
 
 
-def _bad(line: ScoreRecord, sign: float, typical: float) -> bool:
-    """Return True if an answer is not correct or, for a partial score, below the median."""
-    return line.outcome != Outcome.CORRECT and (
-        line.outcome != Outcome.PARTIAL or sign * line.value < typical
-    )
+def _bad(line: ScoreRecord, sign: float, cut: float) -> bool:
+    """Return True if an answer is not correct.
+
+    A partial score is bad below the cut, or if the answer passed one part and failed another.
+    """
+    if line.outcome == Outcome.PARTIAL:
+        return sign * line.value < cut or {*line.parts.values()} == {0.0, 1.0}
+    return line.outcome != Outcome.CORRECT
 
 
 def _is_text(response: Response) -> bool:

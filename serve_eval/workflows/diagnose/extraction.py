@@ -16,8 +16,10 @@ STATED_SHARE = 0.3
 """Share of the wrong answers that have to state the target before it is reported."""
 UNREADABLE_SHARE = 0.3
 """Share of the answers from which unreadable ones are reported."""
-APART = 0.1
-"""Share of the answers in which two extractors have to differ."""
+APART, APART_BEHIND = 0.1, 0.04
+"""Share of the answers in which two extractors have to differ: in general, and where the one that
+reads a marked place is right and the one that reads the end is not, which a sound model rarely
+does."""
 EXTRACTORS = (
     (numeric.STRICT, numeric.FLEXIBLE),
     (passkey.FIRST, passkey.CONTAINED),
@@ -110,8 +112,9 @@ def extractors(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         strict, loose = one, other
         if len(worse) > len(better):
             better, worse, strict, loose = worse, better, other, one
+        apart = APART_BEHIND if loose == one else APART
         p = mcnemar(len(task.witnesses(better)), len(task.witnesses(worse))).p_exact
-        if p > level or len(better) - len(worse) < APART * len(both) or not matters(task, better):
+        if p > level or len(better) - len(worse) < apart * len(both) or not matters(task, better):
             continue
         told = f"{len(better)} of {len(both)} answers are right by {loose} and wrong by {strict}"
         told += (

@@ -24,6 +24,7 @@ _SAID_BY = re.compile(
     r"^\s*(?:user|assistant|human|system)\s*(?::|$)", re.IGNORECASE | re.MULTILINE
 )
 _NEXT = re.compile(r"\n\s*(?:Question|Problem|Q)\s*:")
+_NEXT_BEHIND = re.compile(r"(?:####|[Aa]nswer is|\\boxed\{)[^\n]*\n\s*(?:Question|Problem|Q)\s*:")
 
 
 def template_marks(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
@@ -122,8 +123,12 @@ def marks(text: str) -> list[str]:
 
 
 def goes_on(text: str, *, chat: bool) -> bool:
-    """Return True if a text continues with another speaker or, in a completion, a new question."""
-    return _SAID_BY.search(text) is not None or (not chat and _NEXT.search(text) is not None)
+    """Return True if a text continues with another speaker or a new question.
+
+    In a chat, a question counts only behind a stated answer: an answer may have such a heading.
+    """
+    following = _NEXT_BEHIND if chat else _NEXT
+    return _SAID_BY.search(text) is not None or following.search(text) is not None
 
 
 def _reason(task: TaskEvidence) -> str:

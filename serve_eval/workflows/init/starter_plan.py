@@ -8,6 +8,7 @@ from pathlib import Path
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import Need
+from serve_eval.whole_file import write_named_file
 from serve_eval.workflows.init.questions import EndpointFacts
 
 NO_MODEL = "MODEL"
@@ -104,8 +105,11 @@ def _list_protocol(facts: EndpointFacts) -> Iterator[str]:
 def save_starter_plan(file: Path, text: str, *, force: bool) -> None:
     """Write a plan file. Raises PlanError if it exists and `force` is not set."""
     try:
-        with file.open("w" if force else "x", encoding="utf-8") as out:
-            out.write(text)
+        if force:
+            write_named_file(file, text.encode())
+        else:
+            with file.open("x", encoding="utf-8") as out:
+                out.write(text)
     except FileExistsError as error:
         raise PlanError(
             f"{file} already exists", hint="Choose another name, or replace it with --force."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,30 @@ from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError
 from serve_eval.schema import AccuracySpec
 from serve_eval.verdicts import references
+from serve_eval.whole_file import write_named_file
 from serve_eval.workflows.references import yaml_edit
+
+_OTHER_FOLDER = "Name another folder."
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a user's references, and those around it, if it is missing.
+
+    Raises ReferenceFileError if something else is there or if it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        taken = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
+        raise ReferenceFileError(
+            f"{folder}: references belong in a folder, and {taken} is a file", hint=_OTHER_FOLDER
+        ) from error
+    except OSError as error:
+        raise ReferenceFileError(
+            f"{folder}: cannot be made: {error.strerror}", hint=_OTHER_FOLDER
+        ) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ReferenceFileError(f"{folder}: cannot be written", hint=_OTHER_FOLDER)
 
 
 def write_entry(
@@ -21,11 +45,9 @@ def write_entry(
     Everything else in the file stays as it is, including comments and order.
     """
     text = _edit(file, model, spec, entry, reason)
+    make_folder(file.parent)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(file.name + ".partial")
-        partial.write_bytes(text.encode())
-        partial.replace(file)
+        write_named_file(file, text.encode())
     except OSError as error:
         raise ReferenceFileError(f"{file}: cannot be written: {error.strerror}") from error
 

@@ -24,7 +24,11 @@ from serve_eval.protocol.shared import build_task
 from serve_eval.schema import AccuracySpec, DataRoots, Sample, Spec, Task
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_samples import SampleScores
-from serve_eval.workflows.references.entries import build_taken_error, write_entry
+from serve_eval.workflows.references.entries import (
+    build_taken_error,
+    make_folder,
+    write_entry,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +99,7 @@ def import_results(
         _check_scoring(one)
         if not reason:
             _check_new(_entries_of(one, references_dir), by_task[one.name])
+    make_folder(references_dir)
     for one in built:
         for model, rows in by_task[one.name].items():
             found.written.append(

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serve_eval.errors import ReferenceFileError
+from serve_eval.whole_file import write_named_file
+from serve_eval.workflows.references.entries import make_folder
 from serve_eval.workflows.references.trtllm_oddities import oddities_across, oddities_of_rows
 from serve_eval.workflows.references.trtllm_rows import FileCount, SourceFiles
 
@@ -135,9 +137,9 @@ def _write(texts: Mapping[str, str], target: Path) -> dict[str, str]:
                 f"{names}: not written by an import, so not changed",
                 hint="Import into another folder.",
             )
-        target.mkdir(parents=True, exist_ok=True)
+        make_folder(target)
         for name, text in texts.items():
-            (target / name).write_text(text, "utf-8", newline="\n")
+            write_named_file(target / name, text.encode())
     except (OSError, UnicodeDecodeError) as error:
         raise ReferenceFileError(
             f"{target}: cannot be written: {error}", hint="Import into another folder."

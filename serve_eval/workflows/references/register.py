@@ -25,7 +25,7 @@ from serve_eval.schema import Plan
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_answers import StoredAnswers
 from serve_eval.verdicts.reference_samples import SampleScores
-from serve_eval.workflows.references.entries import write_entry
+from serve_eval.workflows.references.entries import make_folder, write_entry
 from serve_eval.workflows.references.first_answers import describe_answers
 from serve_eval.workflows.references.scored_runs import (
     ScoredRun,
@@ -77,7 +77,9 @@ def register(
     plans = [to_read(run, include_path, writes=False) for run in chosen]
     prints = [run_folder.read_fingerprints(run) for run in chosen]
     _check_alike(chosen, plans, prints)
-    prepared = prepare(replace(plans[0], allow_missing_reference=True))
+    make_folder(references_dir)
+    asked = without_missing_folder(plans[0])
+    prepared = prepare(replace(asked, allow_missing_reference=True))
     taken = [read_scores(run, plan, prepared) for run, plan in zip(chosen, plans, strict=True)]
     answers = _read_answers(chosen[0], prepared)
     endpoint = _version(chosen[0])
@@ -90,6 +92,12 @@ def register(
             )
         )
     return written
+
+
+def without_missing_folder(plan: Plan) -> Plan:
+    """Return the plan without its folder of references if that is not there (yet)."""
+    folder = plan.references_dir
+    return plan if folder is None or Path(folder).is_dir() else replace(plan, references_dir=None)
 
 
 def effect_of_runs(runs: Sequence[array[float]]) -> RunEffect | None:

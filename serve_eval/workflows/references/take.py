@@ -32,8 +32,13 @@ from serve_eval.evaluation.storage.unfinished import list_unfinished
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Endpoint, Plan, Progress, Spec
-from serve_eval.workflows.references.entries import check_entry
-from serve_eval.workflows.references.register import WANTED_RUNS, Registered, register
+from serve_eval.workflows.references.entries import check_entry, make_folder
+from serve_eval.workflows.references.register import (
+    WANTED_RUNS,
+    Registered,
+    register,
+    without_missing_folder,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,7 @@ async def take_reference(
     """
     plan, prepared = await _prepare(plan, out_dir, environ, notify)
     _check(plan, prepared, references_dir, runs, reason)
+    make_folder(references_dir)
     folders = [out_dir / f"run_{number + 1}" for number in range(runs)]
     with run_folder.hold(out_dir, TAKEN_PLAN, "runs of a reference"):
         saved = read_taken(out_dir)
@@ -127,7 +133,7 @@ async def _prepare(
     plan = await first_token.settle_prefixes(plan, out_dir / "run_1", environ)
     if not out_dir.exists():
         check_launcher(plan)
-    return plan, await asyncio.to_thread(prepare, plan)
+    return plan, await asyncio.to_thread(prepare, without_missing_folder(plan))
 
 
 def _check(

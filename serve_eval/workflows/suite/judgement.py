@@ -136,6 +136,7 @@ def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
         reference=verdict.reference,
         threshold=verdict.threshold,
         in_points=in_points(task.result.metric),
+        higher_is_better=task.result.metric.higher_is_better,
         p=p,
         finding=finding,
         reasons=verdict.reasons,

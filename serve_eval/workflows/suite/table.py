@@ -145,7 +145,9 @@ def _limit(row: SuiteRow) -> str:
     """Return the values that fail, or the rule if it is no comparison with a threshold."""
     if row.rule != "classic" or row.threshold is None:
         return "-" if row.rule == "none" or row.reference is None else row.rule
-    below = row.reference is None or row.threshold <= row.reference
+    below = row.higher_is_better
+    if below is None:  # a file of an older version
+        below = row.reference is None or row.threshold <= row.reference
     return f"{'<' if below else '>'} {_number(row, row.threshold)}"
 
 

@@ -87,6 +87,152 @@ def test_trtllm_eval_prints_only_an_average() -> None:
     ]
 
 
+EVAL_PREFIX = "[09/10/2026-10:00:02] [TRT-LLM] [I] [evaluate] "
+TABLE = """lm-eval gsm8k results (scores normalized to range 0~100):
+|Tasks|Version|     Filter     |n-shot|  Metric   |   |Value |   |Stderr|
+|-----|------:|----------------|-----:|-----------|---|-----:|---|-----:|
+|gsm8k|      3|flexible-extract|     5|exact_match|↑  |79.9848|±  |1.1023|
+|     |       |strict-match    |     5|exact_match|↑  |76.0425|±  |1.1758|
+"""
+GROUP = """lm-eval mmmu_val results (scores normalized to range 0~100):
+|    Tasks    |Version|Filter|n-shot|Metric|   | Value |   |Stderr|
+|-------------|------:|------|-----:|------|---|------:|---|-----:|
+|mmmu_val     |      0|none  |      |acc   |↑  |48.5000|±  |1.6000|
+| - Business  |      0|none  |      |acc   |↑  | 0.4000|±  |0.0400|
+"""
+NEMO = """NeMo-Skills gpqa results:
+  accuracy        = 51.52%  (102/198)
+  no_answer       = 1.01%  (2/198)
+"""
+LEVELS = """NeMo-Skills ifbench results (294 samples):
+  strict  prompt-level=30.27%  instruction-level=33.10%
+  loose   prompt-level=35.03%  instruction-level=37.70%
+"""
+LONGBENCH = """LongBench v2 Evaluation Results
+================================================================================
+Overall Accuracy: 52.29% (263/503)
+--------------------------------------------------------------------------------
+Results by Difficulty:
+  Easy: 55.00% (11/20)
+"""
+ROUGE = """Beam 0 rouge scores:
+\trouge1: 27.420
+\trouge2: 9.110
+Beam 1 rouge scores:
+\trouge1: 26.000
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "lm-eval gsm8k exact_match,flexible-extract accuracy: 79.98",
+            [("gsm8k", "exact_match,flexible-extract", 79.98, None)],
+        ),
+        (
+            f"{TABLE}lm-eval gsm8k exact_match,flexible-extract accuracy: 79.98",
+            [
+                ("gsm8k", "exact_match,flexible-extract", 79.98, None),
+                ("gsm8k", "exact_match,strict-match", 76.0425, None),
+            ],
+        ),
+        (
+            TABLE,
+            [
+                ("gsm8k", "exact_match,flexible-extract", 79.9848, None),
+                ("gsm8k", "exact_match,strict-match", 76.0425, None),
+            ],
+        ),
+        (
+            f"{GROUP}lm-eval mmmu_val average accuracy: 48.50",
+            [("mmmu_val", "accuracy", 48.5, None)],
+        ),
+        (
+            "JSON Mode Eval accuracy: 73.00 (100)\nJSON Mode Eval grammar accuracy: 98.00 (100)",
+            [
+                ("json_mode_eval", "accuracy", 73.0, 100),
+                ("json_mode_eval", "grammar accuracy", 98.0, 100),
+            ],
+        ),
+        (
+            ROUGE,
+            [
+                ("cnn_dailymail", "rouge1", 27.42, None),
+                ("cnn_dailymail", "rouge2", 9.11, None),
+                ("cnn_dailymail", "rouge1 of beam 1", 26.0, None),
+            ],
+        ),
+        ("audio ASR WER: 6.21", [("audio_asr", "wer", 6.21, None)]),
+        (
+            "CoVoST2 [en_de] corpus BLEU = 35.12 (sys_len=9, ref_len=9, precisions=[61.2, 40.1])",
+            [("covost2", "bleu", 35.12, None)],
+        ),
+        (LONGBENCH, [("longbench_v2", "accuracy", 52.29, 503)]),
+        (NEMO, [("gpqa", "accuracy", 51.52, 198)]),
+        (
+            LEVELS,
+            [
+                ("ifbench", "strict prompt-level", 30.27, None),
+                ("ifbench", "strict instruction-level", 33.1, None),
+                ("ifbench", "loose prompt-level", 35.03, None),
+                ("ifbench", "loose instruction-level", 37.7, None),
+            ],
+        ),
+        ("Average accuracy 72.00 (100) - abstract_algebra", []),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", EVAL_PREFIX])
+def test_each_form_of_an_evaluator_is_read(
+    prefix: str, text: str, told: list[tuple[str, str, float, int | None]]
+) -> None:
+    """A value below a heading has no prefix where the evaluator prints both as one message."""
+    lines = [
+        line if line.startswith(("|", " ", "  ")) else f"{prefix}{line}"
+        for line in text.splitlines()
+    ]
+    unread: list[str] = []
+    rows = list(read_trtllm_log(lines, "log", unread.append))
+    assert [(row.task, row.metric, row.value, row.num_samples) for row in rows] == told
+    assert {row.kind for row in rows} <= {"trtllm-eval"}
+    assert not unread
+
+
+def test_a_test_takes_the_value_that_it_judges_and_leaves_the_others() -> None:
+    lines = [
+        "accuracy/test_llm_api_pytorch.py::TestLlama3_1_8B::test_json ",
+        "JSON Mode Eval accuracy: 73.00 (100)",
+        "JSON Mode Eval grammar accuracy: 98.00 (100)",
+        *_block(73.0),
+        *ROUGE.splitlines()[:3],
+        *_block(27.42, metric="rouge1"),
+    ]
+    told = [(row.kind, row.task, row.metric, row.value) for row in _read(lines)]
+    assert told == [
+        ("trtllm-test", "json_mode_eval", "accuracy", 73.0),
+        ("trtllm-eval", "json_mode_eval", "grammar accuracy", 98.0),
+        ("trtllm-test", None, "rouge1", 27.42),
+        ("trtllm-eval", None, "rouge2", 9.11),
+    ]
+
+
+def test_lines_with_metrics_that_are_not_read_are_named(tmp_path: Path) -> None:
+    log = tmp_path / "other.log"
+    log.write_text(f"{EVAL_PREFIX}Arena-Hard win rate: 61.3\nloading 12 of 13\nmy F1 score = 0.7\n")
+    done = serve_eval("collect", log)
+    assert done.returncode == 5
+    said = done.stderr
+    assert "2 lines with a metric could not be read, such as: " in said
+    assert "Arena-Hard win rate: 61.3; my F1 score = 0.7" in said
+    assert "no result in a log could be read: see the warnings" in said
+    log.write_text("MMLU weighted average accuracy: 72.56 (14042)\nmy F1 score = 0.7\n")
+    done = serve_eval("collect", log)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 2)
+    assert "1 line with a metric could not be read, such as: my F1 score = 0.7" in done.stderr
+    log.write_text("nothing here\n")
+    assert "no result in a log was found" in serve_eval("collect", log).stderr
+
+
 @pytest.mark.parametrize("cut", range(14))
 def test_a_block_that_breaks_off_gives_no_row_that_is_wrong(cut: int) -> None:
     rows = _read([*_block(70.0)[:cut], *_block(71.0)])

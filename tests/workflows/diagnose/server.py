@@ -71,9 +71,10 @@ def sound(asked: Asked, accuracy: float = 0.95) -> Said:
     return Said(text=asked.target if right else f"{asked.target}1")
 
 
-def answers_to(spec: Spec) -> dict[str, str]:
+def answers_to(spec: Spec, roots: tuple[Path, ...] = ()) -> dict[str, str]:
     """Return the right answer to each prompt of a task."""
-    samples = build_task(spec).load(DataRoots(), int(str(spec.options["num_samples"]))).samples
+    places, wanted = DataRoots(roots=roots), int(str(spec.options["num_samples"]))
+    samples = build_task(spec).load(places, wanted).samples
     return {_text(sample.prompt): sample.target for sample in samples}
 
 

@@ -611,6 +611,47 @@ def test_data_that_is_not_the_published_set_but_judged_as_if_it_were(tmp_path: P
     assert "data" in [finding.rule for finding in found]
 
 
+@pytest.mark.parametrize(
+    ("share", "filter_", "chat", "rules"),
+    [
+        (0.0, "mean", True, set()),
+        (0.06, "mean", True, {"run_on"}),
+        (0.32, "mean", True, {"extractors", "run_on"}),
+        (0.6, "mean", True, {"extractors", "run_on"}),
+        (0.6, "mean", False, {"extractors", "run_on"}),
+        (0.6, "flexible-extract", True, {"extractors", "run_on"}),
+        (1.0, "mean", True, {"extractors", "run_on"}),
+    ],
+)
+def test_answers_that_run_on_and_lose_a_part_are_named_whatever_their_share(
+    tmp_path: Path, share: float, filter_: str, chat: bool, rules: set[str]
+) -> None:
+    """The answer is right behind its mark, and a question with another number follows."""
+    write_gsm8k(tmp_path / "data/gsm8k", train=20, test=240)
+    options = {"num_samples": 240, "filter": filter_, "apply_chat_template": chat}
+    spec = Spec(name="gsm8k", options=options)
+    plan = replace(
+        plan_for(tmp_path),
+        tasks=(spec,),
+        no_reference=True,
+        references_dir=None,
+        dataset_roots=(str(tmp_path / "data"),),
+        allow_mismatch=("dataset",),
+    )
+
+    def runs_on(asked: Asked) -> Said:
+        next_one = "Question" if chat else "Problem"  # completions stop at the first word
+        more = f"\n\n{next_one}: How many are 3 and 4?\nAnswer: 3+4=7\n#### 7"
+        named = asked.target.rpartition("####")[2].strip()
+        right = f"#### {named}" if asked.chance("right") < 0.97 else "#### 1234567"
+        return Said(text=right + (more if asked.chance("run on") < share else ""))
+
+    answers = answers_to(spec, (tmp_path / "data",))
+    found = found_in(plan, Server(act=runs_on, answers=answers), tmp_path / "out")
+    assert {finding.rule for finding in found} & {"extractors", "run_on"} >= rules
+    assert bool(found) == bool(rules)
+
+
 def test_too_few_samples_for_the_margin(tmp_path: Path) -> None:
     """The reference is a run of the same endpoint, so the accuracy does not drop.
 

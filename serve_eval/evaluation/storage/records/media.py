@@ -14,10 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from serve_eval.evaluation.storage.file_names import MEDIA
-from serve_eval.evaluation.storage.private_files import private_file
 from serve_eval.schema import HOLDOUT, MediaFile, MediaPart, Prompt, Sample
 from serve_eval.schema.media import describe, media_bytes, read_media_file
 from serve_eval.schema.media_types import EXTENSIONS
+from serve_eval.whole_file import write_whole
 
 MOST_OF_ONE, MOST_OF_RUN = 1 << 20, 64 << 20
 """Largest size of a medium that is kept, and of all in a run folder together, in bytes."""
@@ -40,8 +40,7 @@ def keep_media(run: Path, samples: Iterable[Sample], *, most_of_run: int = MOST_
             if what.size <= MOST_OF_ONE and taken + what.size <= most_of_run:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 taken += what.size
-                with private_file(folder / name) as out:
-                    out.write(_read(part))
+                write_whole(folder / name, _read(part))
 
 
 def list_media(prompt: Prompt | None) -> Iterator[MediaPart]:
@@ -73,8 +72,7 @@ def merge_media(shards: Iterable[Path], run: Path) -> None:
         content = None if (run / MEDIA / file.name).exists() else read_media(file)
         if content is not None:
             (run / MEDIA).mkdir(mode=0o700, parents=True, exist_ok=True)
-            with private_file(run / MEDIA / file.name) as out:
-                out.write(content)
+            write_whole(run / MEDIA / file.name, content)
 
 
 def _name(part: MediaPart) -> str | None:

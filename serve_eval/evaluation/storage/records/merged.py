@@ -17,9 +17,9 @@ from serve_eval.evaluation.storage.file_names import (
     samples_file,
 )
 from serve_eval.evaluation.storage.journal import index_lines
-from serve_eval.evaluation.storage.private_files import private_file
 from serve_eval.evaluation.storage.records.media import merge_media
 from serve_eval.evaluation.storage.records.prompts import merge_prompts
+from serve_eval.whole_file import replace_file
 
 
 def merge_journals(shards: Sequence[Path], run: Path, task: str, order: Mapping[str, int]) -> None:
@@ -44,7 +44,7 @@ def merge_journals(shards: Sequence[Path], run: Path, task: str, order: Mapping[
         number: samples_file(shards[number], task).open("rb") for number in sorted(set(sources))
     }
     try:
-        with private_file(samples_file(run, task)) as out:
+        with replace_file(samples_file(run, task)) as out:
             for i in sorted_lines.tolist():
                 source = opened[sources[i]]
                 source.seek(offsets[i])
@@ -77,6 +77,6 @@ def _join(sources: Iterable[Path], target: Path) -> None:
     if not found:
         return
     target.parent.mkdir(mode=0o700, exist_ok=True)
-    with private_file(target) as out:
+    with replace_file(target) as out:
         for file in found:
             out.writelines(whole_lines(file))

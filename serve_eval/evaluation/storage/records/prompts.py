@@ -22,7 +22,6 @@ import msgspec
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.archive import whole_lines
 from serve_eval.evaluation.storage.file_names import prompts_file
-from serve_eval.evaluation.storage.private_files import private_file
 from serve_eval.schema import (
     HOLDOUT,
     Message,
@@ -32,6 +31,7 @@ from serve_eval.schema import (
 )
 from serve_eval.schema.media import describe_turn
 from serve_eval.stats.common_prefix import PrefixHead
+from serve_eval.whole_file import replace_file
 
 OVERLAP = 1024
 """Characters before the cut that are searched for a secret that goes on behind it. Of a longer
@@ -174,10 +174,8 @@ def _open(run: Path, task: str) -> Iterator[_PromptFile]:
     """Open a new file in place of that of a task. It is there only if the block succeeds."""
     path = prompts_file(run, task)
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    with private_file(partial) as file:
+    with replace_file(path) as file:
         yield _PromptFile(file)
-    partial.replace(path)
 
 
 def _read(run: Path, task: str) -> Iterator[_Line]:

@@ -5,18 +5,19 @@
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import BinaryIO, NoReturn, Protocol, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import scores_file
-from serve_eval.evaluation.storage.private_files import private_file
 from serve_eval.schema import Outcome, Score
+from serve_eval.whole_file import name_partial, open_partial, put_in_place
 
 _BLOCK = 1 << 20
 """Bytes of a file that are decoded together. This is fast and keeps memory small."""
@@ -150,14 +151,33 @@ class ScoreWriter(Protocol):
 
 
 class ScoreFile:
-    """The scores of one task, in a file that is open for writing."""
+    """The scores of one task, in a partial file until `replace_old`.
 
-    def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._file, self._path = file, path
+    Until then the file holds the scores of an earlier session. Later scores are appended, as
+    answers come.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = open_partial(path)
+        self._in_place = False
 
     def write(self, record: ScoreRecord) -> None:
         """Add a score. Raises OSError."""
         self._file.write(encode(record) + b"\n")
+
+    def equals_old(self) -> bool:
+        """Return True if the scores so far are those of the file that they replace."""
+        self._file.flush()
+        return self._path.exists() and filecmp.cmp(
+            name_partial(self._path), self._path, shallow=False
+        )
+
+    def replace_old(self) -> None:
+        """Give the file its place, with the scores so far. Raises OSError."""
+        if not self._in_place:
+            put_in_place(self._file, self._path)
+            self._in_place = True
 
     def flush(self) -> None:
         """Write what is still in memory, so that readers of the file see it. Raises OSError."""
@@ -166,15 +186,22 @@ class ScoreFile:
     def settle(self, samples: Iterable[str]) -> None:
         """Keep only the last score of each of these samples, in their order.
 
-        Scores of other samples were withdrawn.
+        Scores of other samples were withdrawn. Raises OSError.
         """
+        self.replace_old()
         self._file.flush()
         with self._path.open("rb") as file:
             lines = b"".join(pick_last_lines(file, samples))
-        self._file.seek(0)
-        self._file.truncate()
+        self._file.close()
+        self._file, self._in_place = open_partial(self._path), False
         self._file.write(lines)
-        self._file.flush()
+        self.replace_old()
+
+    def close(self) -> None:
+        """Close the file; scores that did not get their place are removed. Raises OSError."""
+        self._file.close()
+        if not self._in_place:
+            name_partial(self._path).unlink(missing_ok=True)
 
 
 def pick_last_lines(lines: Iterable[bytes], samples: Iterable[str]) -> Iterator[bytes]:
@@ -185,7 +212,10 @@ def pick_last_lines(lines: Iterable[bytes], samples: Iterable[str]) -> Iterator[
 
 @contextmanager
 def write_scores(run: Path, task: str) -> Iterator[ScoreFile]:
-    """Open an empty file for the scores of a task. Raises OSError."""
-    path = scores_file(run, task)
-    with private_file(path) as file:
-        yield ScoreFile(file, path)
+    """Open an empty file for the scores of a task, which has its place if the block succeeds.
+
+    Raises OSError.
+    """
+    with closing(ScoreFile(scores_file(run, task))) as file:
+        yield file
+        file.replace_old()
