@@ -71,8 +71,8 @@ class SuiteRow:
     `estimate` replaces the value after an early stop. `own` is the outcome of the run alone,
     `outcome` the one after the correction for many tests. `p` is that of the paired comparison;
     `p_holm` exists if the paired rule judged, `q_bh` if there is a p. `finding` is the paired one
-    after the correction. `waiver` is the one that keeps this row from failing the suite. `repaired` samples have an unknown
-    first answer.
+    after the correction. `waiver` is the one that keeps this row from failing the suite. The first
+    answers to `repaired` samples are unknown.
     """
 
     run: str
