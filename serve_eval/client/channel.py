@@ -10,7 +10,8 @@ class Channel(Protocol):
 
     It delivered `turns` whole answers. The first `proven` of them certainly belong to their
     requests. `sent` counts the requests sent on it. `out`: the connection is out of step. `usable`:
-    it may take another request. `last_id` and `last_text` describe its last answer (see `Echoes`).
+    it may take another request. `settled`: it was reported that some of its answers stay unproven.
+    `last_id` and `last_text` describe its last answer (see `Echoes`).
     """
 
     number: int
@@ -19,5 +20,6 @@ class Channel(Protocol):
     sent: int
     out: bool
     usable: bool
+    settled: bool
     last_id: str | None
     last_text: int

@@ -35,7 +35,8 @@ class RunSession:
     closes the files of the tasks and runs callbacks at the end. The first step sets `tasks`,
     `seeds` and `endpoint`, which holds what is known about the source of the answers.
     `hidden_retries` are the counts of its orchestrator at the beginning, by role, and `meter` has
-    those of the servers' engines. `companions` are the clients of the same command.
+    those of the servers' engines. `companions` are the clients of the same command. `settled`: what
+    earlier sessions left unproven was withdrawn, so that steps.jsonl names what stands unproven.
     """
 
     plan: Plan
@@ -57,6 +58,7 @@ class RunSession:
     hidden_retries: Mapping[str, int] = field(default_factory=dict)
     meter: SessionMeter | None = None
     companions: Companions = field(default_factory=Companions)
+    settled: bool = False
 
     def count_retries(self) -> int:
         """Return the retries of this session and the earlier ones, as far as they are recorded."""

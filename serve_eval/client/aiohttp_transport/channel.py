@@ -10,13 +10,23 @@ from aiohttp.client_proto import ResponseHandler
 class SharedConnection:
     """The state that all requests on a connection share."""
 
-    __slots__ = ("__weakref__", "last_id", "last_text", "number", "out", "proven", "sent", "usable")
+    __slots__ = (
+        "__weakref__",
+        "last_id",
+        "last_text",
+        "number",
+        "out",
+        "proven",
+        "sent",
+        "settled",
+        "usable",
+    )
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.sent = self.proven = self.last_text = 0
         self.last_id: str | None = None
-        self.out, self.usable = False, True
+        self.out, self.settled, self.usable = False, False, True
 
 
 class AiohttpChannel:
@@ -57,6 +67,14 @@ class AiohttpChannel:
     @usable.setter
     def usable(self, usable: bool) -> None:
         self._shared.usable = usable
+
+    @property
+    def settled(self) -> bool:
+        return self._shared.settled
+
+    @settled.setter
+    def settled(self, settled: bool) -> None:
+        self._shared.settled = settled
 
     @property
     def proven(self) -> int:
