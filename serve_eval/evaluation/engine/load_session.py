@@ -143,6 +143,7 @@ class LoadSession:
 
     def _say_why(self) -> None:
         """Report what was found, and that connections are no longer kept, each once."""
+        ledger = self.client.transport.ledger
         if self.proofs.out:
             self._tell(
                 "warning: a connection returned a response that no request had asked for, which"
@@ -155,16 +156,16 @@ class LoadSession:
                 " requests: these answers are withdrawn and asked again, each on a connection of"
                 " its own"
             )
-        if self.client.transport.ledger.unprovable:
+        if ledger.unprovable:
             self._tell(
                 f"{self.client.endpoint.base_url} does not list its models, which would prove that"
                 " a connection returns each answer to its own request: after an outage each request"
                 " uses its own connection"
             )
-        if self.client.alone:
+        if ledger.alone:
             self._tell(
-                f"warning: {self.client.transport.ledger.why_alone}: from now on each request uses its own"
-                " connection, which cannot get out of step"
+                f"warning: {ledger.why_alone}: from now on each request uses its own connection,"
+                " which cannot get out of step"
             )
 
     def _tell(self, line: str) -> None:

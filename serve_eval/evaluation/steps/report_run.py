@@ -10,13 +10,13 @@ from serve_eval.evaluation.endpoint import engine_counters, system_fingerprints
 from serve_eval.evaluation.endpoint.launch import about_endpoint
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.storage import sessions
-from serve_eval.evaluation.storage.records.reply_proofs import describe_proofs as told_of_steps
 from serve_eval.evaluation.storage.records.reply_proofs import (
     count_unproven,
     describe_unproven,
     judges_proofs,
     run_proofs,
 )
+from serve_eval.evaluation.storage.records.reply_proofs import describe_proofs as told_of_steps
 from serve_eval.evaluation.storage.reports.report_file import write_report
 from serve_eval.schema import Report
 
