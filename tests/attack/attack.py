@@ -17,6 +17,20 @@ from pathlib import Path
 from tests.attack.hostile import question, right, said
 
 _OURS = ("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM")
+_LATE = ("--from-request", "280")
+
+FRONTS: Mapping[str, tuple[Sequence[str], int]] = {
+    "answers twice and dies": (("--deaths", "6"), 0),
+    "answers twice and dies, without a list of models": (
+        ("--deaths", "6", "--models", "missing"),
+        0,
+    ),
+    "answers twice and dies, and the client is killed": (("--deaths", "6"), 3),
+    "answers twice, and the client is killed": ((), 3),
+    "answers twice and dies at the end": (("--deaths", "3", "--doubles", "0.3", *_LATE), 0),
+    "ends connections after 4 to 7 answers": (("--closes",), 0),
+}
+"""Attacks by a proxy: the options of `tests.attack.front`, and how often the client is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

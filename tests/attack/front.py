@@ -109,9 +109,10 @@ class Front:
             served += 1
             answer = _answer(body)
             writer.write(answer)
-            if self.counts.asked > told.doubles_after and self._rng.random() < told.doubles:
+            if self.counts.asked > told.from_request and self._rng.random() < told.doubles:
                 self.counts.copies += 1
                 held = answer
+                most = min(most, served + self._rng.randint(1, 3)) if told.closes else most
             await writer.drain()
 
     async def _list_models(self, writer: asyncio.StreamWriter) -> None:
@@ -170,7 +171,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--latency-s", type=float, default=0.05)
     parser.add_argument("--doubles", type=float, default=0.01, help="share of doubled answers")
-    parser.add_argument("--doubles-after", type=int, default=0, help="requests before the first")
+    parser.add_argument("--from-request", type=int, default=0, help="the first that is doubled")
     parser.add_argument("--deaths", type=int, default=0, help="how often it dies at most")
     parser.add_argument("--dies-after", type=int, default=3, help="answers that are shifted")
     parser.add_argument("--down-s", type=float, default=0.5)

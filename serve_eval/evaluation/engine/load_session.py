@@ -53,7 +53,7 @@ class LoadSession:
         self._unkept: JournalError | None = None
         self._told: set[str] = set()
         self._trusted: dict[int, int] = {}
-        self._outages = client.liveness.outages
+        self._outages, self._lost_before = client.liveness.outages, self.proofs.lost
         if self.proofs.out:
             client.go_alone(OUT_OF_STEP)
         elif self.proofs.silent >= MOST_ENDS:
@@ -150,7 +150,7 @@ class LoadSession:
                 " shifted later responses to other requests; doubtful answers are withdrawn and"
                 " asked again"
             )
-        if self.proofs.lost:
+        if self.proofs.lost > self._lost_before:
             self._tell(
                 "connections ended before it was proven that their answers belong to their"
                 " requests: these answers are withdrawn and asked again, each on a connection of"
