@@ -45,12 +45,12 @@ def main() -> None:
 
 def _attack_by_proxies(seed: int, *, stream: bool) -> Iterator[Account]:
     """Yield the account of a run of GSM8K's size behind each proxy, after printing it."""
-    for name, (options, kills) in FRONTS.items():
+    for name, (options, in_flight, kills) in FRONTS.items():
         with tempfile.TemporaryDirectory(prefix="serve-eval-attack-") as folder:
             account = attack(
                 Path(folder),
                 samples=1319,
-                in_flight=32,
+                in_flight=in_flight,
                 share=0.0,
                 kills=kills,
                 seed=seed,

@@ -17,20 +17,19 @@ from pathlib import Path
 from tests.attack.hostile import question, right, said
 
 _OURS = ("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM")
-_LATE = ("--from-request", "280")
+_DIES, _TWICE_AT_THE_END = ("--deaths", "6"), ("--doubles", "0.3", "--from-request", "280")
 
-FRONTS: Mapping[str, tuple[Sequence[str], int]] = {
-    "answers twice and dies": (("--deaths", "6"), 0),
-    "answers twice and dies, without a list of models": (
-        ("--deaths", "6", "--models", "missing"),
-        0,
-    ),
-    "answers twice and dies, and the client is killed": (("--deaths", "6"), 3),
-    "answers twice, and the client is killed": ((), 3),
-    "answers twice and dies at the end": (("--deaths", "3", "--doubles", "0.3", *_LATE), 0),
-    "ends connections after 4 to 7 answers": (("--closes",), 0),
+FRONTS: Mapping[str, tuple[Sequence[str], int, int]] = {
+    "answers twice and dies": (_DIES, 32, 0),
+    "answers twice and dies, and lists no models": ((*_DIES, "--models", "missing"), 32, 0),
+    "answers twice and dies, and the client is killed": (_DIES, 16, 3),
+    "answers twice, and the client is killed": ((), 16, 3),
+    "answers twice and dies at the end": ((*_DIES, *_TWICE_AT_THE_END), 32, 0),
+    "ends connections after 4 to 7 answers": (("--closes",), 2, 0),
+    "announces such ends": (("--closes", "--announces"), 2, 0),
 }
-"""Attacks by a proxy: the options of `tests.attack.front`, and how often the client is killed."""
+"""Attacks by a proxy: the options of `tests.attack.front`, the requests in flight, and the kills of
+the client. With few in flight, an answer too many rarely meets an idle connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,7 +108,10 @@ class Front:
             await asyncio.sleep(told.latency_s * self._rng.uniform(0.2, 1.8))
             served += 1
             answer = _answer(body)
-            writer.write(answer)
+            last = told.announces and served == most
+            writer.write(
+                answer.replace(b"\r\n", b"\r\nConnection: close\r\n", 1) if last else answer
+            )
             if self.counts.asked > told.from_request and self._rng.random() < told.doubles:
                 self.counts.copies += 1
                 held = answer
@@ -176,6 +179,7 @@ def main() -> None:
     parser.add_argument("--dies-after", type=int, default=3, help="answers that are shifted")
     parser.add_argument("--down-s", type=float, default=0.5)
     parser.add_argument("--closes", action="store_true", help="after 4 to 7 answers, in silence")
+    parser.add_argument("--announces", action="store_true", help="with --closes: not in silence")
     parser.add_argument("--models", choices=("list", "missing", "hangs"), default="list")
     asyncio.run(_run(parser.parse_args()))
 

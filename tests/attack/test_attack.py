@@ -80,11 +80,11 @@ FAST = ("answers twice and dies", "ends connections after 4 to 7 answers")
 def test_a_proxy_that_answers_twice_and_ends_before_a_proof_swaps_nothing(
     name: str, stream: bool, tmp_path: Path
 ) -> None:
-    options, kills = FRONTS[name]
+    options, in_flight, kills = FRONTS[name]
     account = attack(
         tmp_path,
         samples=400,
-        in_flight=16,
+        in_flight=in_flight,
         share=0.0,
         kills=kills,
         seed=4,
