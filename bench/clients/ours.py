@@ -70,8 +70,8 @@ class _Unheard:
     def out_of_step(self, connection: int, why: str) -> None:
         raise AssertionError(why)
 
-    def lost(self, connection: int, why: str, *, silent: bool) -> None:
+    def lose_answers(self, connection: int, why: str, *, silent: bool) -> None:
         pass
 
-    def trusted(self, connection: int, turns: int) -> None:
+    def trust_answers(self, connection: int, turns: int) -> None:
         pass

@@ -10,8 +10,8 @@ class Channel(Protocol):
 
     It delivered `turns` whole answers. The first `proven` of them certainly belong to their
     requests. `sent` counts the requests sent on it. `out`: the connection is out of step. `usable`:
-    it may take another request. `settled`: it was reported that some of its answers stay unproven.
-    `last_id` and `last_text` describe its last answer (see `Echoes`).
+    it may take another request. `ends_unproven`: it was reported that some of its answers stay
+    unproven. `last_id` and `last_text` describe its last answer (see `Echoes`).
     """
 
     number: int
@@ -20,6 +20,6 @@ class Channel(Protocol):
     sent: int
     out: bool
     usable: bool
-    settled: bool
+    ends_unproven: bool
     last_id: str | None
     last_text: int

@@ -20,18 +20,18 @@ class StepListener(Protocol):
 
     `proven` gives the number of a connection's turns that were proven in step. `out_of_step` names
     a connection that is out of step: all its answers after the proven ones, except the first, may
-    belong to other requests. `lost` names a connection that ended, so that nothing will prove these
-    answers any more (`silent`: its server ended it without notice). Those of a `trusted` connection
-    stay unproven too, up to this number of turns, and need not be asked again.
+    belong to other requests. `lose_answers` names a connection that ended, so that nothing will
+    prove these answers any more (`silent`: its server ended it without notice). With
+    `trust_answers` they stay unproven too, up to this number of turns, but need not be asked again.
     """
 
     def proven(self, connection: int, turns: int) -> None: ...
 
     def out_of_step(self, connection: int, why: str) -> None: ...
 
-    def lost(self, connection: int, why: str, *, silent: bool) -> None: ...
+    def lose_answers(self, connection: int, why: str, *, silent: bool) -> None: ...
 
-    def trusted(self, connection: int, turns: int) -> None: ...
+    def trust_answers(self, connection: int, turns: int) -> None: ...
 
 
 class StepLedger:
@@ -98,15 +98,15 @@ class StepLedger:
             self.ends += silent
             if self.ends >= MOST_ENDS:
                 self.go_alone(NO_NOTICE)
-            self.listener.lost(channel.number, why, silent=silent)
+            self.listener.lose_answers(channel.number, why, silent=silent)
 
     def trust(self, channel: Channel) -> None:
         """Note that a connection ended, and that its unproven answers stand."""
         if self._settle(channel) and self.listener is not None:
-            self.listener.trusted(channel.number, channel.turns)
+            self.listener.trust_answers(channel.number, channel.turns)
 
     def _settle(self, channel: Channel) -> bool:
         """Return True for the first report that answers of a connection stay unproven."""
-        first = not channel.settled and not channel.out
-        channel.settled = True
+        first = not channel.ends_unproven and not channel.out
+        channel.ends_unproven = True
         return first

@@ -23,10 +23,10 @@ class Heard:
     def out_of_step(self, connection: int, why: str) -> None:
         self.out[connection] = why
 
-    def lost(self, connection: int, why: str, *, silent: bool) -> None:
+    def lose_answers(self, connection: int, why: str, *, silent: bool) -> None:
         self.ended[connection] = silent
 
-    def trusted(self, connection: int, turns: int) -> None:
+    def trust_answers(self, connection: int, turns: int) -> None:
         self.stand[connection] = turns
 
 

@@ -12,13 +12,13 @@ class SharedConnection:
 
     __slots__ = (
         "__weakref__",
+        "ends_unproven",
         "last_id",
         "last_text",
         "number",
         "out",
         "proven",
         "sent",
-        "settled",
         "usable",
     )
 
@@ -26,7 +26,7 @@ class SharedConnection:
         self.number = number
         self.sent = self.proven = self.last_text = 0
         self.last_id: str | None = None
-        self.out, self.settled, self.usable = False, False, True
+        self.out, self.ends_unproven, self.usable = False, False, True
 
 
 class AiohttpChannel:
@@ -69,12 +69,12 @@ class AiohttpChannel:
         self._shared.usable = usable
 
     @property
-    def settled(self) -> bool:
-        return self._shared.settled
+    def ends_unproven(self) -> bool:
+        return self._shared.ends_unproven
 
-    @settled.setter
-    def settled(self, settled: bool) -> None:
-        self._shared.settled = settled
+    @ends_unproven.setter
+    def ends_unproven(self, ends_unproven: bool) -> None:
+        self._shared.ends_unproven = ends_unproven
 
     @property
     def proven(self) -> int:

@@ -49,6 +49,7 @@ class Http1Connection(asyncio.Protocol):
         "_transport",
         "closing",
         "cut",
+        "ends_unproven",
         "last_id",
         "last_text",
         "number",
@@ -56,7 +57,6 @@ class Http1Connection(asyncio.Protocol):
         "proven",
         "proven_at",
         "sent",
-        "settled",
         "turns",
         "usable",
         "used_at",
@@ -81,7 +81,7 @@ class Http1Connection(asyncio.Protocol):
         self.usable, self.used_at = True, 0.0
         self.last_id: str | None = None
         self.last_text = self.turns = self.proven = self.sent = 0
-        self.out = self.closing = self.cut = self.settled = False
+        self.out = self.closing = self.cut = self.ends_unproven = False
         self.proven_at = time.monotonic()
 
     @property

@@ -156,7 +156,9 @@ class Http1Transport:
             connection.rest(now)
             if self.steps.most and self.steps.due(connection):
                 self._retire(connection)
-            elif connection.due or self._is_time(connection, now):
+            elif connection.due or (
+                now > connection.proven_at + TIMED_S and self._is_time(connection, now)
+            ):
                 self.steps.check(connection, self._free)
             else:
                 self._idle[connection] = None
@@ -204,10 +206,8 @@ class Http1Transport:
             self._retire(self._idle.popitem()[0])
 
     def _is_time(self, connection: Http1Connection, now: float) -> bool:
-        """Return True if a busy connection was not proven for long, and none was a moment ago."""
-        if now < connection.proven_at + TIMED_S or not connection.unproven:
-            return False
-        if now < self._timed_at + TIMED_GAP_S:
+        """Return True if an unproven connection may be checked by time, as none was just now."""
+        if not connection.unproven or now < self._timed_at + TIMED_GAP_S:
             return False
         self._timed_at = now
         return True

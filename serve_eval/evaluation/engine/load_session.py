@@ -77,7 +77,7 @@ class LoadSession:
         self._note(ConnectionStep(self.client.session, connection, out=why))
         self.doubt.set()
 
-    def lost(self, connection: int, why: str, *, silent: bool) -> None:
+    def lose_answers(self, connection: int, why: str, *, silent: bool) -> None:
         """Record that a connection ended before its answers were proven."""
         step = ConnectionStep(self.client.session, connection, lost=why, silent=silent)
         self._note(step)
@@ -85,7 +85,7 @@ class LoadSession:
             self.client.go_alone(UNPROVABLE)
         self.doubt.set()
 
-    def trusted(self, connection: int, turns: int) -> None:
+    def trust_answers(self, connection: int, turns: int) -> None:
         """Note that unproven answers of a connection stand, unless an outage follows."""
         self._trusted[connection] = turns
 
