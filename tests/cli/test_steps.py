@@ -143,18 +143,21 @@ def test_a_folder_judged_again_warns_as_its_run_did(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path: Path) -> None:
-    """A connection that the server closes proves nothing.
+    """A connection whose end the server announces proves nothing.
 
     The evidence arrives later, as if a session on another machine had recorded it.
     """
     texts, out = _texts(60), tmp_path / "out"
-    with doubling(Doubling(every=10**9, most=6, announced=False), texts) as server:
+    with doubling(Doubling(every=10**9, most=12), texts) as server:
         assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3
         file = out / PROOFS_FILE
-        asked = server.asked.total()
+        asked, unproven = server.asked.total(), _result(out)["unproven_answers"]
+        assert unproven > 0
+        assert any("never proven" in line for line in _result(out)["warnings"])
         Proofs(file).note(ConnectionStep("a later session", 1, out="for the test"))
         assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3
-        assert server.asked.total() > asked + 20
+        assert server.asked.total() >= asked + unproven
+        assert _result(out)["unproven_answers"] == 0
     assert _result(out)["tasks"][0]["result"]["scored"] == 60
     assert (
         len([line for line in _result(out)["warnings"] if "no request had asked for" in line]) == 1
