@@ -69,3 +69,9 @@ class _Unheard:
 
     def out_of_step(self, connection: int, why: str) -> None:
         raise AssertionError(why)
+
+    def lose_answers(self, connection: int, why: str, *, silent: bool) -> None:
+        pass
+
+    def trust_answers(self, connection: int, turns: int) -> None:
+        pass

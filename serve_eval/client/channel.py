@@ -10,9 +10,10 @@ class Channel(Protocol):
 
     It delivered `turns` whole answers. The first `proven` of them certainly belong to their
     requests. `sent` counts the requests sent on it. `out`: the connection is out of step. `usable`:
-    it may take another request. `last_id` and `last_text` describe its last answer (see `Echoes`).
-    `round_trip_s` is the time that opening it took, at least a round trip (0: not known), and
-    `used_at` the time of its last answer (monotonic clock; infinity: not known).
+    it may take another request. `ends_unproven`: it was reported that some of its answers stay
+    unproven. `last_id` and `last_text` describe its last answer (see `Echoes`). `round_trip_s` is
+    the time that opening it took, at least a round trip (0: not known), and `used_at` the time of
+    its last answer (monotonic clock; infinity: not known).
     """
 
     number: int
@@ -21,6 +22,7 @@ class Channel(Protocol):
     sent: int
     out: bool
     usable: bool
+    ends_unproven: bool
     last_id: str | None
     last_text: int
     round_trip_s: float

@@ -153,12 +153,15 @@ class Client(EndpointReports):
         await self.start.close()
         await self.transport.close()
 
-    async def send(self, request: Request, *, once: bool = False) -> Response | Failure:
+    async def send(
+        self, request: Request, *, once: bool = False, alone: bool = False
+    ) -> Response | Failure:
         """Return the answer to a request, or the failure after its last attempt.
 
         Makes up to `max_attempts` attempts (`once`: one) within `sample_timeout_s`, pauses
-        included. A failure that would recur is not retried. If a stream lost the answer, the
-        request is sent again immediately without streaming.
+        included; `alone`: each on a connection of its own. A failure that would recur is not
+        retried. If a stream lost the answer, the request is sent again immediately without
+        streaming.
 
         Some attempts do not count. If a reused connection had ended or was out of step, the request
         is sent again on a new one. While no server listens, requests wait. An attempt that was
@@ -167,7 +170,7 @@ class Client(EndpointReports):
         Requests also wait while the endpoint reports that it is starting.
         """
         stream = self.limits.stream and not request.prompt_logprobs
-        tries = Tries(most=self.limits.max_attempts, once=once, stream=stream)
+        tries = Tries(most=self.limits.max_attempts, once=once, stream=stream, alone=alone)
         wait = self.patience.begin(time.monotonic())
         try:
             while True:
@@ -197,6 +200,7 @@ class Client(EndpointReports):
             tries.attempts,
             stream=tries.stream,
             fresh=tries.fresh,
+            alone=tries.alone,
         )
 
     async def _again(self, missed: Missed, tries: Tries, wait: Wait) -> bool:
@@ -300,9 +304,9 @@ class Client(EndpointReports):
         """True if each request has a connection of its own for the rest of the session."""
         return self.transport.ledger.alone
 
-    def go_alone(self) -> None:
-        """Give each request a connection of its own from now on."""
-        self.transport.ledger.go_alone()
+    def go_alone(self, why: str) -> None:
+        """Give each request a connection of its own from now on, for the reason `why`."""
+        self.transport.ledger.go_alone(why)
 
     async def settle(self) -> None:
         """Check all unused connections, which takes a few seconds at most."""

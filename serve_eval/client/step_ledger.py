@@ -8,6 +8,11 @@ from serve_eval.client.channel import Channel
 
 MOST_OUT = 2
 """From this number of connections out of step, each request gets a connection of its own."""
+MOST_ENDS = 3
+"""The same for connections that their server ended without notice and before a proof."""
+
+OUT_OF_STEP = "connections get out of step"
+NO_NOTICE = "the server ends connections without notice"
 
 
 class StepListener(Protocol):
@@ -15,34 +20,49 @@ class StepListener(Protocol):
 
     `proven` gives the number of a connection's turns that were proven in step. `out_of_step` names
     a connection that is out of step: all its answers after the proven ones, except the first, may
-    belong to other requests.
+    belong to other requests. `lose_answers` names a connection that ended, so that nothing will
+    prove these answers any more (`silent`: its server ended it without notice). With
+    `trust_answers` they stay unproven too, up to this number of turns, but need not be asked again.
     """
 
     def proven(self, connection: int, turns: int) -> None: ...
 
     def out_of_step(self, connection: int, why: str) -> None: ...
 
+    def lose_answers(self, connection: int, why: str, *, silent: bool) -> None: ...
+
+    def trust_answers(self, connection: int, turns: int) -> None: ...
+
 
 class StepLedger:
-    """Records proofs and strays.
+    """Records proofs, strays and ends.
 
     `keeps` says whether connections serve several requests. It is false without a `listener`, which
     alone can take answers back, and in `alone` mode. Each request then has a connection of its own,
-    whose first reply always belongs to it. `out` counts the connections that were out of step.
+    whose first reply always belongs to it; `why_alone` is the reason. `out` counts the connections
+    that were out of step, `ends` those that ended without notice and before a proof. `shown`: a
+    proof named its request or listed the models; `in_vain` counts the checks that did not.
     """
 
     def __init__(self) -> None:
         self.listener: StepListener | None = None
-        self.alone = self.keeps = False
-        self.out = 0
+        self.alone = self.keeps = self.shown = False
+        self.why_alone = ""
+        self.out = self.ends = self.in_vain = 0
+
+    @property
+    def unprovable(self) -> bool:
+        """True if checks were answered, but never with anything that proves something."""
+        return self.in_vain > 0 and not self.shown
 
     def listen(self, listener: StepListener | None) -> None:
         """Set the listener that can take answers back."""
         self.listener = listener
         self.keeps = listener is not None and not self.alone
 
-    def go_alone(self) -> None:
+    def go_alone(self, why: str) -> None:
         """Give each request a connection of its own from now on."""
+        self.why_alone = self.why_alone or why
         self.alone, self.keeps = True, False
 
     def prove(self, channel: Channel, turns: int) -> None:
@@ -53,6 +73,7 @@ class StepLedger:
 
     def prove_next(self, channel: Channel) -> None:
         """Note that the reply to the current request named it."""
+        self.shown = True
         if channel.turns > 1 and channel.turns > channel.proven:
             self.prove(channel, channel.turns)
         channel.proven = channel.turns + 1
@@ -67,6 +88,25 @@ class StepLedger:
             return
         self.out += 1
         if self.out >= MOST_OUT:
-            self.go_alone()
+            self.go_alone(OUT_OF_STEP)
         if self.listener is not None:
             self.listener.out_of_step(channel.number, why)
+
+    def lose(self, channel: Channel, why: str, *, silent: bool) -> None:
+        """Note that a connection ended with answers that no proof covers."""
+        if self._settle(channel) and self.listener is not None:
+            self.ends += silent
+            if self.ends >= MOST_ENDS:
+                self.go_alone(NO_NOTICE)
+            self.listener.lose_answers(channel.number, why, silent=silent)
+
+    def trust(self, channel: Channel) -> None:
+        """Note that a connection ended, and that its unproven answers stand."""
+        if self._settle(channel) and self.listener is not None:
+            self.listener.trust_answers(channel.number, channel.turns)
+
+    def _settle(self, channel: Channel) -> bool:
+        """Return True for the first report that answers of a connection stay unproven."""
+        first = not channel.ends_unproven and not channel.out
+        channel.ends_unproven = True
+        return first

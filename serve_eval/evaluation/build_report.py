@@ -36,8 +36,13 @@ from serve_eval.schema import (
 from serve_eval.verdicts.exit_code import exit_code
 
 
-def report_on(session: RunSession, warnings: Iterable[str], *, strict: bool) -> Report:
-    """Return the report of a session: each task with its verdict, and remarks about the run."""
+def report_on(
+    session: RunSession, warnings: Iterable[str], *, strict: bool, unproven: int = 0
+) -> Report:
+    """Return the report of a session: each task with its verdict, and remarks about the run.
+
+    `unproven` answers count although nothing proves that they belong to their samples.
+    """
     wall_s = session.stopwatch.wall_s
     plan, folder, work, endpoint = session.plan, session.folder, session.tasks, session.endpoint
     more = (
@@ -75,6 +80,7 @@ def report_on(session: RunSession, warnings: Iterable[str], *, strict: bool) -> 
         warnings=(*warnings, *path.warnings, *more),
         engine=engine,
         path=path.findings,
+        unproven_answers=unproven,
     )
 
 

@@ -20,7 +20,7 @@ from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.runner import ask as ask_lanes
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.storage.journal import Journal
+from serve_eval.evaluation.storage.journal import Journal, withdrawals
 from serve_eval.evaluation.storage.records.reply_proofs import Proofs, judges_proofs
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.schema import (
@@ -137,12 +137,13 @@ async def _ask(
     watch = CircuitBreaker(
         answered=0, planned=len(asked.samples), max_error_rate=limits.max_error_rate
     )
-    lane = Lane(name, asked, journal, array("q", range(len(asked.samples))))
+    gone = withdrawals(journal.path)
+    alone = [i for i, one in enumerate(asked.samples) if one.id in gone]
+    lane = Lane(name, asked, journal, array("q", range(len(asked.samples))), alone=alone)
     await ask_lanes(load, [lane], progress=progress, watch=watch)
     once_more = array("q", asked.worth_another_pass())
-    await ask_lanes(
-        load, [Lane(f"{name}, the failed once more", asked, journal, once_more)], progress=progress
-    )
+    again = Lane(f"{name}, the failed once more", asked, journal, once_more, alone=lane.alone)
+    await ask_lanes(load, [again], progress=progress)
 
 
 def _samples(questions: Mapping[str, Question]) -> Sequence[Sample]:

@@ -36,7 +36,8 @@ class RunSession:
     `seeds` and `endpoint`, which holds what is known about the source of the answers.
     `hidden_retries` are the counts of its orchestrator at the beginning, by role, and `meter` has
     those of the servers' engines. `companions` are the clients of the same command. `reports`: the
-    session ends with a report in the folder.
+    session ends with a report in the folder. `settled`: what earlier sessions left unproven was
+    withdrawn, so that steps.jsonl names what stands unproven.
     """
 
     plan: Plan
@@ -59,6 +60,7 @@ class RunSession:
     meter: SessionMeter | None = None
     companions: Companions = field(default_factory=Companions)
     reports: bool = False
+    settled: bool = False
 
     def count_retries(self) -> int:
         """Return the retries of this session and the earlier ones, as far as they are recorded."""

@@ -60,7 +60,8 @@ class Report:
 
     `loads` has one entry per session with requests. `engine` is what the engines of the servers
     counted during all sessions (None: no server reports it). `path` has a finding for each part of
-    the path that the plan or the launcher expects.
+    the path that the plan or the launcher expects. `unproven_answers` count although nothing proves
+    that they belong to their samples.
     """
 
     schema_version: int
@@ -75,3 +76,4 @@ class Report:
     warnings: tuple[str, ...] = ()
     engine: EngineReport | None = None
     path: tuple[PathFinding, ...] = ()
+    unproven_answers: int = 0

@@ -1,6 +1,7 @@
-"""Attack a run as `make attack` does, and print the account.
+"""Attack runs as `make attack` does, and print the accounts.
 
-The exit code is 1 if anything was lost or wrong.
+First comes a server with every fault, then each proxy of `FRONTS`. The exit code is 1 if anything
+was lost or wrong.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.attack.attack import attack
+from tests.attack.attack import FRONTS, Account, attack
 
 
 def main() -> None:
@@ -37,7 +39,27 @@ def main() -> None:
             stream=not told.no_stream,
         )
     print(account.table())
-    sys.exit(any((account.lost, account.doubled, account.swapped, account.changed)))
+    accounts = [account, *_attack_by_proxies(told.seed, stream=not told.no_stream)]
+    sys.exit(any((one.lost, one.doubled, one.swapped, one.changed) for one in accounts))
+
+
+def _attack_by_proxies(seed: int, *, stream: bool) -> Iterator[Account]:
+    """Yield the account of a run of GSM8K's size behind each proxy, after printing it."""
+    for name, (options, in_flight, kills) in FRONTS.items():
+        with tempfile.TemporaryDirectory(prefix="serve-eval-attack-") as folder:
+            account = attack(
+                Path(folder),
+                samples=1319,
+                in_flight=in_flight,
+                share=0.0,
+                kills=kills,
+                seed=seed,
+                latency_s=0.03,
+                stream=stream,
+                front=options,
+            )
+        print(f"\nA proxy that {name}\n{account.table()}")
+        yield account
 
 
 if __name__ == "__main__":

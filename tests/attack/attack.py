@@ -9,14 +9,27 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.attack.hostile import question, right, said
 
 _OURS = ("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM")
+_DIES, _TWICE_AT_THE_END = ("--deaths", "6"), ("--doubles", "0.3", "--from-request", "280")
+
+FRONTS: Mapping[str, tuple[Sequence[str], int, int]] = {
+    "answers twice and dies": (_DIES, 32, 0),
+    "answers twice and dies, and lists no models": ((*_DIES, "--models", "missing"), 32, 0),
+    "answers twice and dies, and the client is killed": (_DIES, 16, 3),
+    "answers twice, and the client is killed": ((), 16, 3),
+    "answers twice and dies at the end": ((*_DIES, *_TWICE_AT_THE_END), 32, 0),
+    "ends connections after 4 to 7 answers": (("--closes",), 2, 0),
+    "announces such ends": (("--closes", "--announces"), 2, 0),
+}
+"""Attacks by a proxy: the options of `tests.attack.front`, the requests in flight, and the kills of
+the client. With few in flight, an answer too many rarely meets an idle connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +37,9 @@ class Account:
     """The outcomes of `planned` samples: answered, failed (with a reported reason) or lost.
 
     `doubled` samples were scored more than once. The kept answer of `swapped` ones names another
-    sample. The score of `changed` ones is not that of the server's answer.
+    sample. The score of `changed` ones is not that of the server's answer. `unproven` answers count
+    by the report although nothing proves whose they are (None: it does not say). `front` has what
+    the proxy counted, if there was one.
     """
 
     planned: int
@@ -42,6 +57,8 @@ class Account:
     wall_s: float
     withdrawn: int
     said: Sequence[str]
+    unproven: int | None = None
+    front: Mapping[str, int] = field(default_factory=dict)
 
     def table(self) -> str:
         """Return a line for each figure."""
@@ -54,6 +71,7 @@ class Account:
             "swapped",
             "changed",
             "withdrawn",
+            "unproven",
             "kills",
         ]
         lines = [f"{name:10} {getattr(self, name)}" for name in names]
@@ -61,6 +79,7 @@ class Account:
             f"value      {self.value:.2f} (of the answered samples without an attack:"
             f" {self.expected:.2f})"
         )
+        lines += [f"{name:10} {count}" for name, count in self.front.items()]
         return "\n".join([*lines, f"wall_s     {self.wall_s:.0f}", *self.said])
 
 
@@ -80,10 +99,10 @@ def write_questions(root: Path, count: int) -> None:
 
 
 @contextmanager
-def hostile(folder: Path, *flags: str) -> Iterator[str]:
+def hostile(folder: Path, *flags: str, module: str = "hostile") -> Iterator[str]:
     """Serve a hostile server and yield its base URL; it ends with the context."""
     ready = folder / "ready"
-    command = [sys.executable, "-m", "tests.attack.hostile", "--ready-file", str(ready), *flags]
+    command = [sys.executable, "-m", f"tests.attack.{module}", "--ready-file", str(ready), *flags]
     with subprocess.Popen(command, cwd=Path(__file__).parents[2]) as process:
         try:
             deadline = time.monotonic() + 60
@@ -106,8 +125,14 @@ def attack(
     faults: str = "",
     stream: bool = True,
     flags: Sequence[str] = (),
+    front: Sequence[str] | None = None,
+    sessions_after: int = 3,
 ) -> Account:
-    """Run until the command ends on its own, after `kills` SIGKILLs at random moments."""
+    """Run until the command ends on its own, after `kills` SIGKILLs at random moments.
+
+    `front` has the options of the proxy of `tests.attack.front`, which then answers instead.
+    `sessions_after` sessions follow the kills; each asks temporary failures again.
+    """
     write_questions(folder / "data", samples)
     out, rng, began = folder / "out", random.Random(seed), time.monotonic()
     env = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
@@ -122,7 +147,11 @@ def attack(
         "--faults",
         faults,
     ]
-    with hostile(folder, *how) as url:
+    module = "hostile"
+    if front is not None:
+        module = "front"
+        how = ["--seed", str(seed), "--latency-s", str(latency_s), *front]
+    with hostile(folder, *how, module=module) as url:
         command = [
             sys.executable,
             "-m",
@@ -166,7 +195,7 @@ def attack(
                     )
                 process.kill()
                 killed += 1
-        for _ in range(3):  # each session asks temporary failures again
+        for _ in range(sessions_after):
             sessions += 1
             last = subprocess.run(
                 command, env=env, capture_output=True, text=True, timeout=1200, check=False
@@ -202,7 +231,8 @@ def _account(
     scores = [json.loads(line) for line in (out / "scores/gsm8k.jsonl").read_text().splitlines()]
     counts = Counter(score["id"] for score in scores)
     case = {f"test-{i}": i for i in range(samples)}
-    result = json.loads((out / "report.json").read_text())["tasks"][0]["result"]
+    report = json.loads((out / "report.json").read_text())
+    result, counts_file = report["tasks"][0]["result"], out.parent / "counts.json"
     expected = [right(case[name]) for name in answers]
     return Account(
         planned=samples,
@@ -222,4 +252,6 @@ def _account(
         said=[line for line in printed.splitlines() if "withdr" in line or "asked again" in line][
             :6
         ],
+        unproven=report.get("unproven_answers"),
+        front=json.loads(counts_file.read_text()) if counts_file.exists() else {},
     )

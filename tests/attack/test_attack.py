@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack.attack import Account, attack
+from tests.attack.attack import FRONTS, Account, attack
 
 
 def _held(account: Account) -> None:
@@ -64,3 +64,36 @@ def test_one_answer_too_many_in_five_hundred_swaps_nothing(tmp_path: Path, when:
         stream=False,
     )
     _held(account)
+
+
+FAST = ("answers twice and dies", "ends connections after 4 to 7 answers")
+
+
+@pytest.mark.parametrize(
+    ("name", "stream"),
+    [
+        pytest.param(name, stream, marks=[] if name in FAST and not stream else pytest.mark.slow)
+        for name in FRONTS
+        for stream in (False, True)
+    ],
+)
+def test_a_proxy_that_answers_twice_and_ends_before_a_proof_swaps_nothing(
+    name: str, stream: bool, tmp_path: Path
+) -> None:
+    options, in_flight, kills = FRONTS[name]
+    account = attack(
+        tmp_path,
+        samples=400,
+        in_flight=in_flight,
+        share=0.0,
+        kills=kills,
+        seed=4,
+        latency_s=0.02,
+        stream=stream,
+        front=("--doubles", "0.03", "--down-s", "0.2", *options),
+        sessions_after=1,
+    )
+    _held(account)
+    assert account.front["copies"] > 0
+    assert account.withdrawn > 0
+    assert account.unproven == 0

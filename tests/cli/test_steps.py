@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.storage.file_names import PROOFS_FILE
-from serve_eval.evaluation.storage.journal import read
+from serve_eval.evaluation.storage.journal import read, withdrawals
 from serve_eval.evaluation.storage.records.reply_proofs import ConnectionStep, Proofs
 from serve_eval.evaluation.storage.run_folder import read_plan
 from serve_eval.schema import DataRoots
@@ -142,19 +143,91 @@ def test_a_folder_judged_again_warns_as_its_run_did(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path: Path) -> None:
-    """A connection that the server closes proves nothing.
+    """A connection whose end the server announces proves nothing.
 
     The evidence arrives later, as if a session on another machine had recorded it.
     """
     texts, out = _texts(60), tmp_path / "out"
-    with doubling(Doubling(every=10**9, most=6, announced=False), texts) as server:
+    with doubling(Doubling(every=10**9, most=12), texts) as server:
         assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3
         file = out / PROOFS_FILE
-        asked = server.asked.total()
+        asked, unproven = server.asked.total(), _result(out)["unproven_answers"]
+        assert unproven > 0
+        assert any("never proven" in line for line in _result(out)["warnings"])
         Proofs(file).note(ConnectionStep("a later session", 1, out="for the test"))
         assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3
-        assert server.asked.total() > asked + 20
+        assert server.asked.total() >= asked + unproven
+        assert _result(out)["unproven_answers"] == 0
     assert _result(out)["tasks"][0]["result"]["scored"] == 60
     assert (
         len([line for line in _result(out)["warnings"] if "no request had asked for" in line]) == 1
     )
+
+
+def _kill(command: list[str], journal: Path, lines: int) -> None:
+    """Run a command and kill it once the journal has this many lines."""
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and (
+            not journal.exists() or journal.read_bytes().count(b"\n") < lines
+        ):
+            time.sleep(0.005)
+        process.kill()
+
+
+@pytest.mark.parametrize("more", [[], ["--stream"]], ids=["whole", "stream"])
+def test_a_killed_run_asks_again_what_nothing_proves_though_the_next_server_is_sound(
+    more: list[str], tmp_path: Path
+) -> None:
+    """No connection is found out of step: the kill comes before the first check."""
+    count, out = 120, tmp_path / "out"
+    texts, journal = _texts(count), out / "samples/word_problems.jsonl"
+    with doubling(Doubling(every=10**9), texts) as server:
+        assert serve_eval(*_flags(server, count, tmp_path / "sound")).returncode == 3
+    asked = {s.id: texts[str(s.prompt)] for s in task().load(DataRoots(roots=()), count).samples}
+    shifted = replace(TWICE, every=3, delay_s=(0.0, 0.0), behind_next=True, slow_s=0.05)
+    with doubling(shifted, texts) as server:
+        flags = _flags(server, count, out, "--concurrency", "12", *more)
+        _kill([sys.executable, "-m", "serve_eval", *flags], journal, 40)
+    wrong = {
+        r.id for r in read(journal) if r.response is not None and r.response.text != asked[r.id]
+    }
+    assert wrong
+    (out / PROOFS_FILE).unlink(missing_ok=True)  # as if it had seen nothing
+    with doubling(Doubling(every=10**9), texts) as server:
+        done = serve_eval("run", "--resume", out, "--base-url", server.base_url)
+        assert max(server.asked[p] for p in texts) == 1
+    assert done.returncode == 3, done.stderr
+    _same(out, tmp_path / "sound", texts, count)
+    assert wrong <= set(withdrawals(journal))
+    assert _result(out)["unproven_answers"] == 0
+
+
+def test_answers_that_nothing_proves_are_counted_and_told_if_they_are_not_asked_again(
+    tmp_path: Path,
+) -> None:
+    count, out = 60, tmp_path / "out"
+    texts, journal = _texts(count), out / "samples/word_problems.jsonl"
+    with doubling(Doubling(every=10**9, slow_s=0.05), texts) as server:
+        flags = _flags(server, count, out, "--concurrency", "4")
+        _kill([sys.executable, "-m", "serve_eval", *flags], journal, 16)
+        turns = [r.response.attempts[-1].turn for r in read(journal) if r.response is not None]
+        done = serve_eval(*flags, "--rerun", "never")
+    assert done.returncode == 3, done.stderr
+    unproven = _result(out)["unproven_answers"]
+    assert 0 < unproven <= sum(turn > 1 for turn in turns)
+    lines = [line for line in _result(out)["warnings"] if "never proven" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{unproven} answers were")
+    assert judge_again(read_plan(out), out).unproven_answers == unproven
+
+
+def test_a_sound_run_has_no_unproven_answers(tmp_path: Path) -> None:
+    texts, out = _texts(200), tmp_path / "out"
+    with doubling(Doubling(every=10**9, slow_s=0.002), texts) as server:
+        assert serve_eval(*_flags(server, 200, out, "--concurrency", "8")).returncode == 3
+        asked = server.asked.total()
+        assert serve_eval(*_flags(server, 200, out, "--concurrency", "8")).returncode == 3
+        assert server.asked.total() == asked
+    assert _result(out)["unproven_answers"] == 0
+    assert judge_again(read_plan(out), out).unproven_answers == 0

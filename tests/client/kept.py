@@ -14,12 +14,20 @@ class Heard:
     def __init__(self) -> None:
         self.in_step: dict[int, int] = {}
         self.out: dict[int, str] = {}
+        self.ended: dict[int, bool] = {}
+        self.stand: dict[int, int] = {}
 
     def proven(self, connection: int, turns: int) -> None:
         self.in_step[connection] = turns
 
     def out_of_step(self, connection: int, why: str) -> None:
         self.out[connection] = why
+
+    def lose_answers(self, connection: int, why: str, *, silent: bool) -> None:
+        self.ended[connection] = silent
+
+    def trust_answers(self, connection: int, turns: int) -> None:
+        self.stand[connection] = turns
 
 
 @asynccontextmanager

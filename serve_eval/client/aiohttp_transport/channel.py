@@ -11,13 +11,23 @@ from aiohttp.client_proto import ResponseHandler
 class SharedConnection:
     """The state that all requests on a connection share."""
 
-    __slots__ = ("__weakref__", "last_id", "last_text", "number", "out", "proven", "sent", "usable")
+    __slots__ = (
+        "__weakref__",
+        "ends_unproven",
+        "last_id",
+        "last_text",
+        "number",
+        "out",
+        "proven",
+        "sent",
+        "usable",
+    )
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.sent = self.proven = self.last_text = 0
         self.last_id: str | None = None
-        self.out, self.usable = False, True
+        self.out, self.ends_unproven, self.usable = False, False, True
 
 
 class AiohttpChannel:
@@ -67,6 +77,14 @@ class AiohttpChannel:
     @usable.setter
     def usable(self, usable: bool) -> None:
         self._shared.usable = usable
+
+    @property
+    def ends_unproven(self) -> bool:
+        return self._shared.ends_unproven
+
+    @ends_unproven.setter
+    def ends_unproven(self, ends_unproven: bool) -> None:
+        self._shared.ends_unproven = ends_unproven
 
     @property
     def proven(self) -> int:

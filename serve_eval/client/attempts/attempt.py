@@ -40,11 +40,13 @@ NOT_SENT = (CannotConnect, ProxyRefused, BadHttp, Disconnected)
 class AttemptUnderWay:
     """The state of one attempt.
 
-    `channel` is None until the request is sent. `early`: it ended before anything can have been
-    generated for it, or its answer is asked for again because the connection was out of step.
+    `channel` is None until the request is sent. `alone`: its connection serves no other request.
+    `early`: it ended before anything can have been generated for it, or its answer is asked for
+    again because the connection was out of step.
     """
 
     __slots__ = (
+        "alone",
         "channel",
         "early",
         "end",
@@ -59,8 +61,11 @@ class AttemptUnderWay:
         "used",
     )
 
-    def __init__(self, request_id: str, reply: Reply, start: float, streamed: bool) -> None:
-        self.request_id, self.reply, self.start, self.streamed = request_id, reply, start, streamed
+    def __init__(
+        self, request_id: str, reply: Reply, start: float, *, streamed: bool, alone: bool
+    ) -> None:
+        self.request_id, self.reply, self.start = request_id, reply, start
+        self.streamed, self.alone = streamed, alone
         self.channel: Channel | None = None
         self.failure: FailureKind | None = (
             FailureKind.TIMEOUT
@@ -120,10 +125,12 @@ class AttemptSender:
         *,
         stream: bool,
         fresh: bool,
+        alone: bool,
     ) -> Response:
         """Send the request once and return the answer. Raises Missed.
 
-        `attempts` grows by one in both cases.
+        `attempts` grows by one in both cases. `fresh`: on a new connection, which `alone` ends
+        after it.
         """
         if self._rate is not None:
             with wait.pause():
@@ -136,13 +143,13 @@ class AttemptSender:
             mask=self._mask,
             metrics=self._wants_timing,
         )
-        this = AttemptUnderWay(self._ids.new(), reply, start, stream)
+        this = AttemptUnderWay(self._ids.new(), reply, start, streamed=stream, alone=alone)
         self._in_flight += 1
         if self._in_flight > self.max_in_flight:
             self.max_in_flight = self._in_flight
         try:
             channel = await self._transport.send(
-                head, body, reply, request_id=this.request_id, fresh=fresh
+                head, body, reply, request_id=this.request_id, fresh=fresh or alone
             )
             del body  # it may hold a video; the answer is awaited without it
             this.channel, this.used = channel, channel.turns > 0
@@ -259,6 +266,9 @@ class AttemptSender:
             )
         )
         if channel is None:
+            return
+        if this.alone:
+            self._transport.abort(channel)
             return
         if this.failure is None and reply.whole:
             self._transport.keep(channel, this.end)

@@ -20,13 +20,14 @@ class LivenessGuard:
 
     An outage begins when no server listens and ends when one listens again. Outages without an
     answer in between share `timeout_s`; when it is spent, the run ends, with 0 immediately.
-    `notify` receives a line when an outage begins and when it ends. Requests wait only while
-    `watch` runs.
+    `notify` receives a line when an outage begins and when it ends, and `outages` counts them.
+    Requests wait only while `watch` runs.
     """
 
     def __init__(self, timeout_s: float, notify: Callable[[str], None] = lambda line: None) -> None:
         self._timeout_s, self.notify = timeout_s, notify
         self.closed, self.watched = False, False
+        self.outages = 0
         self.spent_s = 0.0
         """Seconds of outages since the last answer. The code that receives an answer sets it to
         0."""
@@ -85,6 +86,7 @@ class LivenessGuard:
         if left_s > 0:
             self.notify(f"no server listens at {place}: requests wait up to {left_s:.0f} s")
         self.closed = True
+        self.outages += 1
         while True:
             if clock() >= began + left_s:
                 lasted = (

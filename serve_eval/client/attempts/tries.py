@@ -12,13 +12,24 @@ class Tries:
     """The attempts so far.
 
     `uncounted` attempts do not count; `lost` is the number of those lost when a server ended.
-    `stream` and `fresh` say how to make the next attempt. `missed` is the outcome of the last one.
+    `stream` and `fresh` say how to make the next attempt, and `alone` how to make all of them.
+    `missed` is the outcome of the last one.
     """
 
-    __slots__ = ("attempts", "fresh", "lost", "missed", "most", "once", "stream", "uncounted")
+    __slots__ = (
+        "alone",
+        "attempts",
+        "fresh",
+        "lost",
+        "missed",
+        "most",
+        "once",
+        "stream",
+        "uncounted",
+    )
 
-    def __init__(self, *, most: int, once: bool, stream: bool) -> None:
-        self.most, self.once, self.stream = most, once, stream
+    def __init__(self, *, most: int, once: bool, stream: bool, alone: bool = False) -> None:
+        self.most, self.once, self.stream, self.alone = most, once, stream, alone
         self.attempts: list[Attempt] = []
         self.missed: Missed | None = None
         self.uncounted = self.lost = 0

@@ -31,13 +31,15 @@ class Http1Connection(asyncio.Protocol):
 
     `usable`: another request may be sent. `last_id` and `last_text` describe its last answer (see
     `Echoes`). It delivered `turns` answers, of which the first `proven` certainly belong to their
-    requests. `sent` counts the requests sent. `out`: it is out of step, which was reported to
-    `stray`. `closing`: the server announced its end. `number` identifies it. `round_trip_s` is the
-    time that opening it took.
+    requests, since `proven_at`. `sent` counts the requests sent. `out`: it is out of step, which
+    was reported to `stray`. `closing`: the server announced its end. `cut`: the server ended it. If
+    it ends while idle, `ended` receives it. `number` identifies it. `round_trip_s` is the time that
+    opening it took.
     """
 
     __slots__ = (
         "_all",
+        "_ended",
         "_head",
         "_head_size",
         "_idle",
@@ -47,11 +49,14 @@ class Http1Connection(asyncio.Protocol):
         "_stray",
         "_transport",
         "closing",
+        "cut",
+        "ends_unproven",
         "last_id",
         "last_text",
         "number",
         "out",
         "proven",
+        "proven_at",
         "round_trip_s",
         "sent",
         "turns",
@@ -65,8 +70,10 @@ class Http1Connection(asyncio.Protocol):
         idle: dict[Http1Connection, None],
         number: int = 0,
         stray: Callable[[Http1Connection, str], None] = lambda connection, why: None,
+        ended: Callable[[Http1Connection], None] = lambda connection: None,
     ) -> None:
         self._all, self._idle, self.number, self._stray = everyone, idle, number, stray
+        self._ended = ended
         self._parser = HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._reply: Reply | None = None
@@ -76,7 +83,8 @@ class Http1Connection(asyncio.Protocol):
         self.usable, self.used_at, self.round_trip_s = True, 0.0, 0.0
         self.last_id: str | None = None
         self.last_text = self.turns = self.proven = self.sent = 0
-        self.out = self.closing = False
+        self.out = self.closing = self.cut = self.ends_unproven = False
+        self.proven_at = time.monotonic()
 
     @property
     def unproven(self) -> bool:
@@ -143,13 +151,17 @@ class Http1Connection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """Abort the connection: the server sends nothing more."""
+        self.cut = self.usable
         self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self.cut = self.cut or self.usable
         self.usable, self._transport = False, None
         self._all.discard(self)
         self._idle.pop(self, None)
         reply, self._reply = self._reply, None
+        if reply is None:
+            self._ended(self)
         if reply is None or reply.ended.done():
             return
         if error is None and reply.until_close:

@@ -40,21 +40,31 @@ class StepChecker:
     """Checks connections and records the result in the `ledger`.
 
     `head` is the start of a request for the models, up to the value of X-Request-ID. `most` is the
-    number of requests after which the server closes a connection (0: unknown).
+    number of requests after which the server closes a connection (0: unknown). `lost` receives a
+    connection that a check could not prove and ended.
     """
 
-    def __init__(self, ledger: StepLedger, head: bytes, ids: RequestIds, limit: int) -> None:
+    def __init__(
+        self,
+        ledger: StepLedger,
+        head: bytes,
+        ids: RequestIds,
+        limit: int,
+        lost: Callable[[Http1Connection], None] = lambda connection: None,
+    ) -> None:
         self._ledger, self._head, self._ids, self._limit = ledger, head, ids, limit
+        self._lost = lost
         self.most = self._closed_at = 0
         self._checks: set[asyncio.Task[None]] = set()
 
     def note_closed(self, connection: Http1Connection) -> None:
         """Note that the server announced the end of a connection.
 
-        Two connections that end after the same number of requests reveal the server's limit.
+        Two connections that end after the same number of requests reveal the server's limit, and so
+        does one that ends even earlier.
         """
         if connection.sent > 1:
-            if connection.sent == self._closed_at:
+            if connection.sent == self._closed_at or connection.sent < self.most:
                 self.most = connection.sent
             self._closed_at = connection.sent
 
@@ -94,21 +104,22 @@ class StepChecker:
     ) -> None:
         in_step = False
         try:
-            if unwanted is not None:
-                async with asyncio.timeout(PARK_S):
-                    await unwanted.ended
-            if unwanted is None or unwanted.whole:
+            if unwanted is not None and not await _ends(unwanted):
+                self._ledger.trust(connection)
+            elif unwanted is None or unwanted.whole:
                 async with asyncio.timeout(CHECK_S):
                     in_step = await self._in_step(connection)
         except TimeoutError:
-            pass
+            self._ledger.in_vain += 1
         finally:
             if in_step:
                 self._ledger.prove(connection, connection.turns)
+                connection.proven_at = time.monotonic()
             if in_step and connection.usable:
                 then(connection)
             else:
                 connection.abort()
+                self._lost(connection)
 
     async def _in_step(self, connection: Http1Connection) -> bool:
         """Return True if a connection is proven to be in step.
@@ -135,10 +146,12 @@ class StepChecker:
                 self._ledger.stray(connection, "a request for the models got another answer")
             if reply.whole:
                 connection.rest(time.monotonic())
+            self._ledger.shown = self._ledger.shown or told is True
             if told is False or not connection.usable or not reply.whole:
                 return bool(told) and not errors
             errors += told is None
             clear = clear and (told is not None or reply.status in NO_ROUTE)
+        self._ledger.in_vain += told is None
         if not clear:
             await asyncio.sleep(LISTEN_S)
         return not connection.out and (told is None or not errors)
@@ -165,3 +178,13 @@ class StepChecker:
         if told.get("choices"):
             return False
         return True if isinstance(told.get("data", told.get("models")), list) else None
+
+
+async def _ends(unwanted: Reply) -> bool:
+    """Wait for the end of an unwanted reply, and return False if it takes longer than PARK_S."""
+    try:
+        async with asyncio.timeout(PARK_S):
+            await unwanted.ended
+    except TimeoutError:
+        return False
+    return True

@@ -23,10 +23,15 @@ from serve_eval.schema.base_url import on_the_wire
 KEEPALIVE_S = 3.0
 """Less than the 5 s after which trtllm-serve closes an idle connection: a POST on a closing
 connection is lost."""
+LEAST_IDLE_S = 0.05
+"""Least idleness after which connections are checked, if their server ends idle ones early."""
 HASTY, HASTY_S = 3, 0.5
 """A server that closes HASTY connections in a row, each within HASTY_S seconds of its answer,
 always does so. llama-server does after streams, without announcing it, and every next request would
 be lost."""
+TIMED_S, TIMED_GAP_S = 30.0, 1.0
+"""A connection is also checked this long after its last proof, one connection per gap. A crash then
+costs few answers, even if they take minutes."""
 TURNS_TO_CLOSE = 10
 """Turns of the event loop that aborted connections may take to close."""
 
@@ -45,6 +50,7 @@ class Http1Transport:
             proxy_address(settings.proxy),
         )
         self._closed, self._hasty, self._opened = False, 0, 0
+        self._timed_at, self._idle_s = 0.0, IDLE_S
         self._idle: dict[Http1Connection, None] = {}
         self.connections: set[Http1Connection] = set()
         self._dialer = Dialer(
@@ -59,7 +65,11 @@ class Http1Transport:
         self._prepared: dict[RequestHead, bytes] = {}
         models = self._encode(RequestHead("GET", settings.models_path, settings.headers))
         self.steps = StepChecker(
-            self.ledger, models + _ID_FIELD, settings.ids, settings.max_response_bytes
+            self.ledger,
+            models + _ID_FIELD,
+            settings.ids,
+            settings.max_response_bytes,
+            self._note_idle_end,
         )
 
     @property
@@ -130,7 +140,9 @@ class Http1Transport:
 
     def _new_connection(self) -> Http1Connection:
         self._opened += 1
-        return Http1Connection(self.connections, self._idle, self._opened, self.ledger.stray)
+        return Http1Connection(
+            self.connections, self._idle, self._opened, self.ledger.stray, self._note_idle_end
+        )
 
     # After every request
 
@@ -144,7 +156,9 @@ class Http1Transport:
             connection.rest(now)
             if self.steps.most and self.steps.due(connection):
                 self._retire(connection)
-            elif connection.due:
+            elif connection.due or (
+                now > connection.proven_at + TIMED_S and self._is_time(connection, now)
+            ):
                 self.steps.check(connection, self._free)
             else:
                 self._idle[connection] = None
@@ -159,6 +173,7 @@ class Http1Transport:
             self._retire(connection, None if reply.whole else reply)
         else:
             connection.abort()
+            self._settle_end(connection, busy=True)
 
     def abort(self, channel: Channel) -> None:
         cast("Http1Connection", channel).abort()
@@ -184,10 +199,45 @@ class Http1Transport:
             self.steps.check(connection, Http1Connection.abort, unwanted)
         else:
             connection.abort()
+            self._settle_end(connection, busy=True)
 
     def _retire_all(self) -> None:
         while self._idle:
             self._retire(self._idle.popitem()[0])
+
+    def _is_time(self, connection: Http1Connection, now: float) -> bool:
+        """Return True if an unproven connection may be checked by time, as none was just now."""
+        if not connection.unproven or now < self._timed_at + TIMED_GAP_S:
+            return False
+        self._timed_at = now
+        return True
+
+    # After the end of a connection
+
+    def _note_idle_end(self, connection: Http1Connection) -> None:
+        """Take a connection that ended while it was idle or checked.
+
+        A server that ends idle connections before they are checked is checked earlier from then on.
+        """
+        idle_s = time.monotonic() - connection.used_at
+        if connection.cut and connection.unproven and idle_s >= HASTY_S:
+            self._idle_s = max(LEAST_IDLE_S, min(self._idle_s, idle_s / 4))
+        self._settle_end(connection, busy=idle_s < HASTY_S)
+
+    def _settle_end(self, connection: Http1Connection, *, busy: bool) -> None:
+        """Report the answers of an ended connection that no proof will cover any more.
+
+        `busy`: it was in use. An announced end is sound, but proves nothing about a connection that
+        was never checked. A server that ends idle connections is sound too.
+        """
+        if not connection.unproven or self._closed:
+            return
+        if connection.closing and connection.proven:
+            self.ledger.trust(connection)
+            return
+        silent = connection.cut and busy and not connection.closing
+        how = "its server ended it" if connection.cut or connection.closing else "it was given up"
+        self.ledger.lose(connection, how, silent=silent)
 
     # The whole session
 
@@ -202,8 +252,8 @@ class Http1Transport:
     async def watch(self) -> None:
         """Check idle connections until cancelled, before the server closes them."""
         while True:
-            await asyncio.sleep(IDLE_S)
-            self._check_idle(IDLE_S)
+            await asyncio.sleep(self._idle_s)
+            self._check_idle(self._idle_s)
 
     async def close(self) -> None:
         self._closed = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Protocol
 
@@ -39,8 +39,9 @@ class Lane:
     """One task of a run: the samples to ask, by position in the order of their starts.
 
     The lane ends when `early` decides it. `meet` is awaited before each sample is sent. `alarm`
-    looks at the lane from time to time. `left` counts the samples without a result, and `waiting`
-    those not sent yet.
+    looks at the lane from time to time. The samples of which an answer was withdrawn are asked
+    `alone`, each on a connection of its own, so that their next answer needs no proof. `left`
+    counts the samples without a result, and `waiting` those not sent yet.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Lane:
         early: StoppingRule | None = None,
         meet: Callable[[int], Awaitable[None]] | None = None,
         alarm: CourseObserver | None = None,
+        alone: Iterable[int] = (),
     ) -> None:
         self.name, self.accumulator, self.journal, self.early, self.meet = (
             name,
@@ -60,7 +62,7 @@ class Lane:
             early,
             meet,
         )
-        self.alarm = alarm
+        self.alarm, self.alone = alarm, set(alone)
         self.asking: set[asyncio.Task[None]] = set()
         self.refill(positions)
 
@@ -99,6 +101,7 @@ class Lane:
         for i, sample in enumerate(self.accumulator.samples):
             if (response := responses.get(sample.id)) is not None:
                 self.accumulator.forget(i, response)
+                self.alone.add(i)
         for looking in (self.early, self.alarm):
             if looking is not None:
                 looking.restart()

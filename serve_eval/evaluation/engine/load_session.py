@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from serve_eval.client.client import Client
+from serve_eval.client.step_ledger import MOST_ENDS, NO_NOTICE, OUT_OF_STEP
 from serve_eval.errors import JournalError
 from serve_eval.evaluation.endpoint.hang_detector import HangDetector
 from serve_eval.evaluation.engine.concurrency import Automatic, Fixed
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.starvation import StarvationWatch
 from serve_eval.evaluation.storage.records.reply_proofs import (
+    TURN,
     ConnectionStep,
     Proofs,
     doubtful,
@@ -20,13 +22,15 @@ from serve_eval.evaluation.storage.records.reply_proofs import (
 )
 from serve_eval.schema import Load
 
+UNPROVABLE = "nothing proves that connections are in step, and one ended"
+
 
 class LoadSession:
     """Count the work of the engine while a client is open, and withdraw doubtful answers.
 
     `at_first` is called when the first result is in the journal. `hang_detector` ends the session
     if a server hangs. `proofs` record which connections were in step. `notify` receives a line if
-    one was not.
+    one was not, or ended before a proof.
     """
 
     def __init__(
@@ -47,9 +51,13 @@ class LoadSession:
         self.proofs, self._notify = proofs or Proofs(), notify
         self.withdrawn, self.doubt = 0, asyncio.Event()
         self._unkept: JournalError | None = None
-        self._notices = 0
+        self._told: set[str] = set()
+        self._trusted: dict[int, int] = {}
+        self._outages, self._lost_before = client.liveness.outages, self.proofs.lost
         if self.proofs.out:
-            client.go_alone()
+            client.go_alone(OUT_OF_STEP)
+        elif self.proofs.silent >= MOST_ENDS:
+            client.go_alone(NO_NOTICE)
         limits = client.limits
         self.pace = Automatic(limits) if limits.concurrency == "auto" else Fixed(limits.concurrency)
         self.workers = self.finished = 0
@@ -69,6 +77,24 @@ class LoadSession:
         self._note(ConnectionStep(self.client.session, connection, out=why))
         self.doubt.set()
 
+    def lose_answers(self, connection: int, why: str, *, silent: bool) -> None:
+        """Record that a connection ended before its answers were proven."""
+        step = ConnectionStep(self.client.session, connection, lost=why, silent=silent)
+        self._note(step)
+        if self.client.transport.ledger.unprovable:
+            self.client.go_alone(UNPROVABLE)
+        self.doubt.set()
+
+    def trust_answers(self, connection: int, turns: int) -> None:
+        """Note that unproven answers of a connection stand, unless an outage follows."""
+        self._trusted[connection] = turns
+
+    def settle(self) -> None:
+        """Record which unproven answers stand. Raises JournalError if that cannot be written."""
+        for connection, turns in self._trusted.items():
+            self.proofs.note(ConnectionStep(self.client.session, connection, trusted=turns))
+        self._trusted.clear()
+
     def _note(self, step: ConnectionStep) -> None:
         """Record a finding.
 
@@ -85,39 +111,68 @@ class LoadSession:
 
         Raises JournalError if that cannot be written.
         """
+        self._distrust_after_outage()
         if self._unkept is not None:
             raise self._unkept
-        if self.proofs.out:
-            self._say_why()
-            for lane in lanes:
-                open_now = {(self.client.session, number) for number in self.client.list_open()}
-                found = await asyncio.to_thread(
-                    list, doubtful(lane.journal.records(), self.proofs, open_now)
-                )
-                if found:
-                    withdraw(lane.journal, found)
-                    lane.forget({sample: response for sample, response, _ in found})
-                    self.withdrawn += len(found)
+        self._say_why()
+        if not (self.proofs.out or self.proofs.lost):
+            return
+        for lane in lanes:
+            open_now = {(self.client.session, number) for number in self.client.list_open()}
+            found = await asyncio.to_thread(
+                list, doubtful(lane.journal.records(TURN), self.proofs, open_now)
+            )
+            if found:
+                withdraw(lane.journal, found)
+                lane.forget({sample: response for sample, response, _ in found})
+                self.withdrawn += len(found)
 
-    def go_alone(self) -> None:
-        """Use a separate connection for each request from now on."""
-        self.client.go_alone()
+    def _distrust_after_outage(self) -> None:
+        """Ask again what was trusted before an outage: its servers may not have been sound."""
+        if self.client.liveness.outages > self._outages:
+            self._outages = self.client.liveness.outages
+            for connection in self._trusted:
+                how = "an outage followed"
+                self._note(ConnectionStep(self.client.session, connection, lost=how))
+            self._trusted.clear()
+
+    def go_alone(self, why: str) -> None:
+        """Use a separate connection for each request from now on, for the reason `why`."""
+        self.client.go_alone(why)
         self._say_why()
 
     def _say_why(self) -> None:
-        """Report once what was found, and once that connections are no longer kept."""
-        if not self._notices:
-            why = (
-                "a connection returned a response that no request had asked for, which shifted"
-                " later responses to other requests"
+        """Report what was found, and that connections are no longer kept, each once."""
+        ledger = self.client.transport.ledger
+        if self.proofs.out:
+            self._tell(
+                "warning: a connection returned a response that no request had asked for, which"
+                " shifted later responses to other requests; doubtful answers are withdrawn and"
+                " asked again"
             )
-            self._notify(f"warning: {why}; doubtful answers are withdrawn and asked again")
-        if self.client.alone and self._notices < 2:
-            self._notify(
-                "warning: from now on each request uses its own connection, which cannot get out of"
-                " step"
+        if self.proofs.lost > self._lost_before:
+            self._tell(
+                "connections ended before it was proven that their answers belong to their"
+                " requests: these answers are withdrawn and asked again, each on a connection of"
+                " its own"
             )
-        self._notices = 2 if self.client.alone else 1
+        if ledger.unprovable:
+            self._tell(
+                f"{self.client.endpoint.base_url} does not list its models, which would prove that"
+                " a connection returns each answer to its own request: after an outage each request"
+                " uses its own connection"
+            )
+        if ledger.alone:
+            self._tell(
+                f"warning: {ledger.why_alone}: from now on each request uses its own connection,"
+                " which cannot get out of step"
+            )
+
+    def _tell(self, line: str) -> None:
+        """Report a line, unless this session did."""
+        if line not in self._told:
+            self._told.add(line)
+            self._notify(line)
 
     def load(self) -> Load:
         """Return the figures of the session so far."""

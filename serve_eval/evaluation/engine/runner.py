@@ -28,10 +28,10 @@ async def ask(
 
     A sample is finished when its record is written. When a lane is decided, its requests in flight
     are cancelled, and their workers continue with the next lane. Answers of connections that turn
-    out to be out of step are withdrawn and asked again, including those of earlier sessions. Raises
-    EndpointError if `watch`, the client's liveness check or the hang detector of the session gives
-    up the endpoint, and JournalError if a record cannot be written. Requests in flight are then
-    cancelled.
+    out to be out of step, including those of earlier sessions, are withdrawn and asked again. So
+    are answers that nothing will prove, since their connections ended. Raises EndpointError if
+    `watch`, the client's liveness check or the hang detector of the session gives up the endpoint,
+    and JournalError if a record cannot be written. Requests in flight are then cancelled.
     """
     lanes = list(lanes)
     rounds = 0
@@ -42,13 +42,14 @@ async def ask(
             await session.client.settle()
             await session.withdraw(lanes)
             if session.withdrawn == withdrawn:
-                return
+                break
             rounds += 1
             if rounds == ROUNDS:
-                session.go_alone()
+                session.go_alone("answers were withdrawn twice")
             for lane in lanes:
                 lane.refill(lane.list_missing())
                 lane.meet = None  # the other run has met these samples and no longer waits
+        session.settle()
 
 
 class _Round:
@@ -150,7 +151,9 @@ class _Round:
         accumulator, starvation = lane.accumulator, self._session.starvation
         starvation.begin(me)
         try:
-            return await send.send(self._client, accumulator.task, accumulator.samples[i])
+            return await send.send(
+                self._client, accumulator.task, accumulator.samples[i], alone=i in lane.alone
+            )
         finally:
             starvation.end(me)
 

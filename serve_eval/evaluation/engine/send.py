@@ -21,16 +21,21 @@ from serve_eval.schema import (
 from serve_eval.scorers.likelihood import continuation, is_likeliest
 
 
-async def send(client: Client, task: Task, sample: Sample) -> Response | Failure:
-    """Return the response to a sample, or its failure. Never raises for errors of a request."""
+async def send(
+    client: Client, task: Task, sample: Sample, *, alone: bool = False
+) -> Response | Failure:
+    """Return the response to a sample, or its failure. Never raises for errors of a request.
+
+    `alone`: each request has a connection of its own.
+    """
     request = request_of(task, sample)
     if not sample.choices:
-        return await client.send(request)
-    return await _send_choices(client, task, sample, request)
+        return await client.send(request, alone=alone)
+    return await _send_choices(client, task, sample, request, alone=alone)
 
 
 async def _send_choices(
-    client: Client, task: Task, sample: Sample, request: Request
+    client: Client, task: Task, sample: Sample, request: Request, *, alone: bool
 ) -> Response | Failure:
     """Ask for the choices one after another, so that a worker has only one request in flight.
 
@@ -39,7 +44,8 @@ async def _send_choices(
     """
     answers = _ChoiceAnswers()
     for context, choice in sample.continued:
-        result = await client.send(msgspec.structs.replace(request, prompt=context + choice))
+        part = msgspec.structs.replace(request, prompt=context + choice)
+        result = await client.send(part, alone=alone)
         answers.attempts += result.attempts
         if isinstance(result, Failure):
             return msgspec.structs.replace(result, attempts=answers.attempts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -27,6 +27,7 @@ from serve_eval.evaluation.results.degradation_alarm import DegradationAlarm
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.steps.open_tasks import settle_scores
 from serve_eval.evaluation.storage import sessions
+from serve_eval.evaluation.storage.journal import withdrawals
 from serve_eval.evaluation.storage.records.media import keep_media
 from serve_eval.evaluation.storage.records.prompts import has_prompts, write_prompts
 from serve_eval.evaluation.storage.records.reply_proofs import run_proofs
@@ -173,7 +174,16 @@ def _lane(
         task_run.early,
         meet,
         alarm,
+        _withdrawn(task_run),
     )
+
+
+def _withdrawn(task_run: TaskRun) -> Iterator[int]:
+    """Yield the samples of which an answer was withdrawn, in this or an earlier session."""
+    gone = withdrawals(task_run.journal.path)
+    if not gone:
+        return iter(())
+    return (i for i, one in enumerate(task_run.accumulator.samples) if one.id in gone)
 
 
 def _positions(session: RunSession, task_run: TaskRun) -> Sequence[int]:
@@ -200,4 +210,5 @@ def _once_more(task_run: TaskRun) -> Lane:
         task_run.accumulator,
         task_run.journal,
         array("q", again),
+        alone=_withdrawn(task_run),
     )

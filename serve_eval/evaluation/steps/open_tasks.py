@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from serve_eval.evaluation.attribution.named_servers import note_earlier_servers
@@ -22,9 +22,11 @@ from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.records.executions import Executions
 from serve_eval.evaluation.storage.records.judgements import Judgements
 from serve_eval.evaluation.storage.records.reply_proofs import (
+    Proofs,
     judges_proofs,
     run_proofs,
     withdraw_all,
+    withdraw_unsettled,
 )
 from serve_eval.evaluation.storage.records.scores import ScoreFile, write_scores
 from serve_eval.evaluation.storage.reports.report_file import drop_report
@@ -71,10 +73,11 @@ async def _open_to_ask(session: RunSession, rerun: Rerun) -> None:
 def _replay_to_ask(session: RunSession, stand: bool) -> list[TaskRun]:
     """Open the tasks of a session that asks.
 
-    With `stand`, failures of earlier sessions stand, and an answer without a score is not asked
-    again.
+    With `stand`, failures of earlier sessions stand, and an answer without a score or a proof is
+    not asked again.
     """
-    tasks = replay_tasks(session, failures_stand=stand)
+    tasks = replay_tasks(session, failures_stand=stand, asking=not stand)
+    session.settled = not stand
     for w in tasks:
         w.standing = frozenset(
             i for i in w.accumulator.list_unanswered() if w.accumulator.score(i) is not None
@@ -83,12 +86,22 @@ def _replay_to_ask(session: RunSession, stand: bool) -> list[TaskRun]:
     return tasks
 
 
-def replay_tasks(session: RunSession, *, failures_stand: bool) -> list[TaskRun]:
-    """Open every task with the answers of its journal, scored again."""
-    return [_open_task(session, p, failures_stand=failures_stand) for p in session.prepared]
+def replay_tasks(
+    session: RunSession, *, failures_stand: bool, asking: bool = False
+) -> list[TaskRun]:
+    """Open every task with the answers of its journal, scored again.
+
+    `asking`: answers without a proof are withdrawn, since they can be asked again.
+    """
+    return [
+        _open_task(session, p, failures_stand=failures_stand, asking=asking)
+        for p in session.prepared
+    ]
 
 
-def _open_task(session: RunSession, prepared: PreparedTask, *, failures_stand: bool) -> TaskRun:
+def _open_task(
+    session: RunSession, prepared: PreparedTask, *, failures_stand: bool, asking: bool
+) -> TaskRun:
     """Open the journal of a task, and score its answers again."""
     folder = session.folder
     journal = session.open_files.enter_context(Journal(samples_file(folder, prepared.task.name)))
@@ -100,8 +113,10 @@ def _open_task(session: RunSession, prepared: PreparedTask, *, failures_stand: b
         judgements_file(folder, prepared.task.name),
     )
     executions = Executions(ran, keep=True) if prepared.task.program is not None else None
-    withdraw_all(journal, run_proofs(folder))
-    judgements = open_judgements(judged) if prepared.task.questions is not None else None
+    take_back = withdraw_unsettled if asking else withdraw_all
+    if gone := take_back(journal, run_proofs(folder)):
+        session.notify(_say_withdrawn(prepared.task.name, gone))
+    judgements = open_judgements(judged, take_back) if prepared.task.questions is not None else None
     at_once = executions is None and judgements is None
     scores, times = (
         _scores(session, prepared) if at_once else None,
@@ -120,12 +135,21 @@ def _open_task(session: RunSession, prepared: PreparedTask, *, failures_stand: b
     return TaskRun(prepared, journal, accumulator, executions, judgements, scores=scores)
 
 
-def open_judgements(path: Path) -> Judgements:
-    """Return the judgements, without those from connections that were out of step."""
-    known = judges_proofs(path)
-    if known.out and path.exists():
+def _say_withdrawn(task: str, count: int) -> str:
+    answers = "1 answer of an earlier session is" if count == 1 else f"{count} answers are"
+    return (
+        f"{task}: {answers} withdrawn, since nothing proves that their connections returned each"
+        " answer to its own request"
+    )
+
+
+def open_judgements(
+    path: Path, take_back: Callable[[Journal, Proofs], int] = withdraw_all
+) -> Judgements:
+    """Return the judgements, without those that `take_back` withdraws."""
+    if path.exists():
         with Journal(path) as journal:
-            withdraw_all(journal, known)
+            take_back(journal, judges_proofs(path))
     return Judgements(path)
 
 

@@ -10,8 +10,13 @@ from serve_eval.evaluation.endpoint import engine_counters, system_fingerprints
 from serve_eval.evaluation.endpoint.launch import about_endpoint
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.storage import sessions
+from serve_eval.evaluation.storage.records.reply_proofs import (
+    count_unproven,
+    describe_unproven,
+    judges_proofs,
+    run_proofs,
+)
 from serve_eval.evaluation.storage.records.reply_proofs import describe_proofs as told_of_steps
-from serve_eval.evaluation.storage.records.reply_proofs import judges_proofs, run_proofs
 from serve_eval.evaluation.storage.reports.report_file import write_report
 from serve_eval.schema import Report
 
@@ -22,7 +27,29 @@ def report_run(session: RunSession, *, strict: bool, asked: bool = False) -> Rep
     `asked`: with the remarks about a run that was just asked.
     """
     more = _about_streams(session) if asked else ()
-    return report_on(session, [*_remarks(session), *more], strict=strict)
+    unproven = _count_unproven(session)
+    return report_on(
+        session,
+        [*describe_unproven(unproven), *_remarks(session), *more],
+        strict=strict,
+        unproven=unproven,
+    )
+
+
+def _count_unproven(session: RunSession) -> int:
+    """Return the number of answers, also of judges, that count although nothing proves them.
+
+    Reads no journal of a settled session if steps.jsonl names none.
+    """
+    found = 0
+    for w in session.tasks:
+        read = [(w.journal.path, run_proofs(session.folder))]
+        if w.judgements is not None:
+            read.append((w.judgements.path, judges_proofs(w.judgements.path)))
+        for path, proofs in read:
+            if proofs.trusted or not session.settled:
+                found += count_unproven(path, proofs)
+    return found
 
 
 def save_report(session: RunSession, *, strict: bool) -> Report:

@@ -72,7 +72,7 @@ def test_the_lag_is_the_most_by_which_a_timer_was_late(monkeypatch: pytest.Monke
 def test_a_task_ends_before_the_next_one_begins(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async def send(client: Any, task: Any, sample: Any) -> Response:
+    async def send(client: Any, task: Any, sample: Any, *, alone: bool) -> Response:
         await asyncio.sleep(0)
         return Response(text="A", finish_reason="stop")
 
@@ -116,7 +116,7 @@ def test_a_decided_task_gives_up_what_is_in_flight_and_starts_nobody_for_what_is
 ) -> None:
     session, asked, given_up = made(Counting, concurrency=4), [], []
 
-    async def send(client: Any, task: Any, sample: Any) -> Response:
+    async def send(client: Any, task: Any, sample: Any, *, alone: bool) -> Response:
         asked.append(sample.prompt)
         try:
             await (
@@ -153,7 +153,7 @@ def test_a_connection_out_of_step_is_said_while_others_are_asked(
     session, told = made(concurrency=1), list[str]()
     session._notify = told.append
 
-    async def send(client: Any, task: Any, sample: Any) -> Response:
+    async def send(client: Any, task: Any, sample: Any, *, alone: bool) -> Response:
         if sample.id == "s0":
             session.out_of_step(1, "a second message came after a complete answer")
         else:

@@ -92,10 +92,12 @@ def _whole(report: Report | None) -> Report:
 
 
 def _asked(out: Path, since: int = 0) -> list[str]:
-    """Return the ids in the order of their answers."""
-    return [
-        json.loads(line)["id"] for line in (out / "samples/gsm8k.jsonl").read_text().splitlines()
-    ][since:]
+    """Return the ids in the order of their first answers.
+
+    A session after a kill asks again what was not proven.
+    """
+    lines = (out / "samples/gsm8k.jsonl").read_text().splitlines()
+    return list(dict.fromkeys(json.loads(line)["id"] for line in lines))[since:]
 
 
 def _of_seed(plan: Plan, seed: int, but: Iterable[str] = ()) -> list[str]:

@@ -1,8 +1,9 @@
 """Record which kept connections matched responses to requests, and withdraw doubtful responses.
 
 steps.jsonl of a run folder has a line for each proof that the responses of a connection were in
-step, and a line for each connection that was out of step. Other responses count as long as no
-connection to the endpoint was out of step in any session.
+step, and a line for each connection that was out of step or ended before a proof. Responses that
+such a connection left unproven are withdrawn. So are all unproven ones if any connection to the
+endpoint was out of step in any session, and those of a session that ended before its last proofs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from serve_eval.client.step_ledger import MOST_ENDS
 from serve_eval.errors import JournalError
 from serve_eval.evaluation.storage.file_names import PROOFS_FILE, judges_proofs_file
 from serve_eval.evaluation.storage.journal import (
@@ -20,12 +22,16 @@ from serve_eval.evaluation.storage.journal import (
     NO_ROOM_HINT,
     Journal,
     Record,
+    read,
     withdrawals,
 )
 from serve_eval.schema import Response
 
 SESSION_CHARACTERS = 24
 """Number of characters at the start of a request id that name its session."""
+
+TURN = b'"turn":'
+"""Part of every record with a response that needs a proof."""
 
 Key = tuple[str, int]
 """A session and the number of one of its connections."""
@@ -34,13 +40,18 @@ Key = tuple[str, int]
 class ConnectionStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """A finding about a connection.
 
-    Its first `turns` responses were in step, or `out` says why it was out of step.
+    Its first `turns` responses were in step, or `out` says why it was out of step, or `lost` how it
+    ended before a proof (`silent`: its server ended it without notice), or its first `trusted`
+    responses stand although they stay unproven.
     """
 
     session: str
     connection: int
     turns: int = 0
     out: str | None = None
+    lost: str | None = None
+    silent: bool = False
+    trusted: int = 0
 
 
 _encode = msgspec.json.Encoder().encode
@@ -50,13 +61,17 @@ _decode = msgspec.json.Decoder(ConnectionStep).decode
 class Proofs:
     """The findings about connections, kept in a file that may not exist yet (None: in memory only).
 
-    Skips lines that cannot be read. At worst, a sample without a proof is asked again.
+    Skips lines that cannot be read. At worst, a sample without a proof is asked again. `silent`
+    counts the connections that their server ended without notice and before a proof.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path, self._torn = path, path is not None and _is_torn(path)
         self._turns: dict[Key, int] = {}
         self._out: dict[Key, str] = {}
+        self._lost: dict[Key, str] = {}
+        self._trusted: dict[Key, int] = {}
+        self.silent = 0
         for line in () if path is None or not path.exists() else path.read_bytes().splitlines():
             try:
                 self._take(_decode(line))
@@ -67,6 +82,16 @@ class Proofs:
     def out(self) -> int:
         """Number of connections out of step."""
         return len(self._out)
+
+    @property
+    def lost(self) -> int:
+        """Number of connections that ended before a proof."""
+        return len(self._lost)
+
+    @property
+    def trusted(self) -> int:
+        """Number of connections with unproven responses that stand."""
+        return len(self._trusted)
 
     def note(self, step: ConnectionStep) -> None:
         """Record a finding. Raises JournalError if it cannot be written."""
@@ -93,22 +118,44 @@ class Proofs:
 
         Connections that are `open_now` may still be proven.
         """
-        for attempt in response.attempts:
-            if not attempt.turn:
-                continue
-            key = attempt.request_id[:SESSION_CHARACTERS], attempt.connection
-            if attempt.turn <= self._turns.get(key, 0):
-                continue
+        for key, _ in self._unproven(response):
             if (why := self._out.get(key)) is not None:
                 return f"its connection was out of step: {why}"
+            if (how := self._lost.get(key)) is not None:
+                return f"its connection ended before a proof that it was in step: {how}"
             if self._out and key not in open_now:
                 return "its connection is not known to be in step, and others were out of step"
         return None
+
+    def doubt_earlier(self, response: Response) -> str | None:
+        """Return why a response of an earlier session does not count, or None if it does."""
+        if (why := self.doubt(response)) is not None:
+            return why
+        if any(turn > self._trusted.get(key, 0) for key, turn in self._unproven(response)):
+            return "its session ended before a proof that its connection was in step"
+        return None
+
+    def is_unproven(self, response: Response) -> bool:
+        """Return True if nothing proves that a response belongs to its request."""
+        return any(True for _ in self._unproven(response))
+
+    def _unproven(self, response: Response) -> Iterator[tuple[Key, int]]:
+        """Yield the connection and the turn of each answer that no proof covers."""
+        for attempt in response.attempts:
+            if attempt.turn:
+                key = attempt.request_id[:SESSION_CHARACTERS], attempt.connection
+                if attempt.turn > self._turns.get(key, 0):
+                    yield key, attempt.turn
 
     def _take(self, step: ConnectionStep) -> None:
         key = step.session, step.connection
         if step.out is not None:
             self._out[key] = step.out
+        elif step.lost is not None:
+            self.silent += step.silent and key not in self._lost
+            self._lost[key] = step.lost
+        elif step.trusted:
+            self._trusted[key] = step.trusted
         else:
             self._turns[key] = max(step.turns, self._turns.get(key, 0))
 
@@ -146,14 +193,43 @@ def withdraw(journal: Journal, found: Iterable[tuple[str, Response, str]]) -> No
         journal.append(Record(id=sample, withdrawn=why))
 
 
-def withdraw_all(journal: Journal, proofs: Proofs) -> None:
-    """Withdraw unproven responses of earlier sessions if any connection was out of step.
+def withdraw_all(journal: Journal, proofs: Proofs) -> int:
+    """Withdraw unproven responses of earlier sessions whose connections give reason to doubt.
 
-    Raises RunFolderError for a damaged record, and JournalError if the withdrawal cannot be
-    written.
+    Return their number. Raises RunFolderError for a damaged record, and JournalError if the
+    withdrawal cannot be written.
     """
-    if proofs.out and not journal.empty:
-        withdraw(journal, list(doubtful(journal.records(), proofs)))
+    if journal.empty or not (proofs.out or proofs.lost):
+        return 0
+    found = list(doubtful(journal.records(), proofs))
+    withdraw(journal, found)
+    return len(found)
+
+
+def withdraw_unsettled(journal: Journal, proofs: Proofs) -> int:
+    """Withdraw what earlier sessions left unproven, for a session that can ask it again.
+
+    Return the number of responses. Raises as `withdraw_all` does.
+    """
+    if journal.empty:
+        return 0
+    found = [
+        (record.id, record.response, why)
+        for record in journal.records(TURN)
+        if record.response is not None and (why := proofs.doubt_earlier(record.response))
+    ]
+    withdraw(journal, found)
+    return len(found)
+
+
+def count_unproven(path: Path, proofs: Proofs) -> int:
+    """Return the number of responses in a journal that count although nothing proves them."""
+    if not path.exists():
+        return 0
+    return sum(
+        record.response is not None and proofs.is_unproven(record.response)
+        for record in keep_standing(read(path, TURN), proofs)
+    )
 
 
 def keep_standing(records: Iterable[Record], proofs: Proofs) -> Iterator[Record]:
@@ -167,16 +243,35 @@ def keep_standing(records: Iterable[Record], proofs: Proofs) -> Iterator[Record]
 def describe_proofs(
     proofs: Proofs, journals: Iterable[Path], of: str = "the endpoint"
 ) -> list[str]:
-    """Return lines about connections that were out of step and about withdrawn responses.
+    """Return lines about connections that were out of step or ended without notice.
 
-    `of` names the server side of the connections.
+    They tell how many responses were withdrawn. `of` names the server side of the connections.
     """
-    if not proofs.out:
+    if not proofs.out and proofs.silent < MOST_ENDS:
         return []
     gone = sum(len(withdrawals(path)) for path in journals if path.exists())
-    connections = f"{proofs.out} connection{'s' if proofs.out > 1 else ''}"
     answers = f"{gone} answer{'s were' if gone != 1 else ' was'} withdrawn and asked again"
+    if not proofs.out:
+        return [
+            f"{proofs.silent} connections of {of} ended without notice, before it was proven that"
+            f" their answers belong to their samples: {answers}, each on a connection of its own"
+        ]
+    connections = f"{proofs.out} connection{'s' if proofs.out > 1 else ''}"
     return [
         f"{connections} of {of} returned a response that no request had asked for, which shifted"
         f" later responses to other requests: {answers}; a proxy may have responded twice"
+    ]
+
+
+def describe_unproven(count: int, of: str = "the endpoint") -> list[str]:
+    """Return a line about responses that count although nothing proves whose they are.
+
+    `of` names the server side of their connections.
+    """
+    if not count:
+        return []
+    answers = "1 answer was" if count == 1 else f"{count} answers were"
+    return [
+        f"{answers} never proven to belong to the right sample: a connection to {of} ended, or was"
+        " cancelled, before a request for the models could prove it"
     ]

@@ -1,0 +1,179 @@
+"""Test connections that end before a proof: their answers are asked again, once and apart."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from serve_eval.client.client import Client
+from serve_eval.client.http1 import transport
+from serve_eval.client.http1.transport import Http1Transport
+from serve_eval.client.step_ledger import MOST_ENDS
+from serve_eval.evaluation.storage.journal import read, withdrawals
+from serve_eval.schema import Endpoint, Limits, Request, Response, SamplingParams
+from tests.client import faulty_server as act
+from tests.client.doubling_server import Doubling, DoublingServer
+from tests.client.faulty_server import Act, FaultyServer, Received
+from tests.client.kept import Heard, kept
+from tests.client.test_steps import check, run
+from tests.clock import until
+
+
+def _request(number: int) -> Request:
+    return Request(
+        sample_id=str(number), prompt=f"question {number}", sampling=SamplingParams(max_tokens=8)
+    )
+
+
+async def _answer(client: Client, count: int) -> None:
+    for number in range(count):
+        assert isinstance(await client.send(_request(number)), Response)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_answers_of_a_connection_that_ends_in_silence_are_asked_again_once_and_apart(
+    stream: bool, tmp_path: Path
+) -> None:
+    how = Doubling(every=10**9, most=5, announced=False)
+    found = run(how, tmp_path, count=100, in_flight=1, stream=stream)
+    check(found)
+    gone = withdrawals(tmp_path / "named.jsonl")
+    # Of five answers the first needs no proof, and after the third end nothing is kept.
+    assert len(gone) == 4 * MOST_ENDS
+    assert found.server.asked.total() == 100 + len(gone)
+    assert set(found.server.asked.values()) == {1, 2}
+    assert found.session.client.alone
+    again = [r.response for r in read(tmp_path / "named.jsonl") if r.id in gone]
+    assert all(one is not None and one.attempts[-1].turn == 0 for one in again)
+    lines = [line for line in found.told if "each request uses its own connection" in line]
+    assert len(lines) == 1
+    assert "ends connections without notice" in lines[0]
+
+
+@pytest.mark.parametrize("every", [3, 20])
+@pytest.mark.parametrize("most", [4, 7, 30])
+def test_a_server_that_answers_twice_and_ends_connections_in_silence_swaps_nothing(
+    every: int, most: int, tmp_path: Path
+) -> None:
+    how = Doubling(every=every, behind_next=True, most=most, announced=False)
+    found = run(how, tmp_path, count=300, in_flight=4)
+    check(found)
+
+
+@pytest.mark.parametrize("most", [3, 6])
+def test_announced_ends_before_the_first_check_are_asked_again_and_learned(
+    most: int, tmp_path: Path
+) -> None:
+    found = run(Doubling(every=10**9, most=most), tmp_path, count=60, in_flight=1)
+    check(found)
+    assert found.session.proofs.lost == 2
+    assert found.server.asked.total() == 60 + 2 * (most - 1)
+    assert not found.session.client.alone
+
+
+def test_an_announced_end_after_a_proof_costs_no_token_and_is_told_as_unproven(
+    tmp_path: Path,
+) -> None:
+    found = run(Doubling(every=10**9, most=12), tmp_path, count=60, in_flight=1)
+    check(found)
+    assert found.server.asked.total() == 60
+    responses = [r.response for r in read(tmp_path / "named.jsonl") if r.response is not None]
+    unproven = [one for one in responses if found.session.proofs.is_unproven(one)]
+    assert 0 < len(unproven) <= 2 * (12 - 8)
+    assert [found.session.proofs.doubt_earlier(one) for one in unproven] == [None] * len(unproven)
+
+
+def test_idle_ends_after_a_proof_cost_nothing_and_connections_go_on_being_kept() -> None:
+    """As uvicorn, which ends a connection that is idle for some seconds."""
+    heard = Heard()
+
+    async def main() -> None:
+        async with (
+            FaultyServer([act.sound]) as server,
+            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+        ):
+            for number in range(MOST_ENDS + 1):
+                await asyncio.gather(*(client.send(_request(i)) for i in range(2)))
+                await _answer(client, 3)
+                await client.settle()
+                server.shut_idle_connections()
+                await until(lambda: not client.list_open())
+                assert not client.alone, number
+            assert client.transport.ledger.ends == 0
+
+    asyncio.run(main())
+    assert (heard.ended, heard.out) == ({}, {})
+    assert heard.in_step
+
+
+def test_a_server_that_ends_idle_connections_before_a_check_is_checked_earlier() -> None:
+    heard = Heard()
+
+    async def main() -> float:
+        async with (
+            FaultyServer([act.sound]) as server,
+            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+        ):
+            await _answer(client, 3)
+            assert isinstance(client.transport, Http1Transport)
+            for connection in client.transport.connections:
+                connection.used_at -= 0.8  # idle for so long
+            server.shut_idle_connections()
+            await until(lambda: bool(heard.ended))
+            return client.transport._idle_s
+
+    assert asyncio.run(main()) == pytest.approx(0.2, abs=0.05)
+    assert heard.ended == {1: False}
+
+
+def test_what_a_failed_attempt_leaves_unproven_is_lost_but_is_no_silent_end() -> None:
+    heard = Heard()
+
+    def script(request: Received) -> Act:
+        return act.silent if request.number == 4 else act.sound
+
+    async def main() -> None:
+        limits = Limits(stall_timeout_s=0.3, max_attempts=1)
+        async with (
+            FaultyServer(script) as server,
+            kept(Client(Endpoint(base_url=server.base_url), limits), heard) as client,
+        ):
+            await _answer(client, 3)
+            await client.send(_request(3))
+
+    asyncio.run(main())
+    assert heard.ended == {1: False}
+
+
+def test_busy_connections_are_also_checked_by_time_and_one_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "TIMED_S", 0.1)
+    monkeypatch.setattr(transport, "TIMED_GAP_S", 0.25)
+    heard = Heard()
+
+    async def main() -> int:
+        async with (
+            DoublingServer(Doubling(every=10**9, slow_s=0.05)) as server,
+            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+        ):
+            await asyncio.gather(*(_answer(client, 7) for _ in range(4)))
+            return server.checks
+
+    assert asyncio.run(main()) in (1, 2)
+    assert heard.in_step
+
+
+def test_an_endpoint_that_proves_nothing_is_named_once_and_asked_apart_after_an_end(
+    tmp_path: Path,
+) -> None:
+    how = Doubling(every=10**9, models=False, most=20, announced=False)
+    found = run(how, tmp_path, count=60, in_flight=1)
+    check(found)
+    assert found.session.proofs.lost == 1
+    assert found.server.connections > 30
+    named = [line for line in found.told if "does not list its models" in line]
+    assert len(named) == 1
+    assert len([line for line in found.told if "uses its own connection, which" in line]) == 1
