@@ -8,7 +8,7 @@ from serve_eval.checks.answer import Answer, Stream, count, read_stream, short
 from serve_eval.checks.check import Check
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import CheckSession
-from serve_eval.client.wire_format.wire import FINISHED
+from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
 from serve_eval.plugins.registry import nearest
 
 TOKENS = 16
@@ -65,7 +65,7 @@ def _form(answer: Answer, chat: bool) -> str | None:
         return f"the message's role is {raw['message'].get('role')!r}, not 'assistant'"
     if not chat and not isinstance(raw.get("text"), str):
         return "the choice has no text"
-    if first.finish not in FINISHED:
+    if not first.finish or meaning(first.finish) in (BREAK, PENDING):
         return f"finish_reason is {raw.get('finish_reason')!r}"
     if not first.said.strip() and not _hides_thoughts(answer):
         return f"the answer is empty, finish_reason {first.finish!r}"

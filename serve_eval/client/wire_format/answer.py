@@ -64,4 +64,5 @@ def response(
         call_faults=said.call_faults or UNSET,
         answer_id=said.id,
         system_fingerprint=said.fingerprint or UNSET,
+        server_finish=said.server_finish or UNSET,
     )
