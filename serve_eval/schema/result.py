@@ -61,7 +61,9 @@ class TaskResult:
     `interval` is that of the value with 95 % confidence, for questions like these, with missing
     answers at their best and worst (None: after an early stop, or if it cannot be computed).
     `scorer_errors` caused the failures of that kind, the most frequent first. `hook_errors` are
-    errors of the task's other functions, whose figures are left out.
+    errors of the task's other functions, whose figures are left out. The server ended `looping`
+    answers because they repeat themselves. `unlisted_finishes` counts the answers with each
+    finish_reason of no known server, which may have been cut.
     """
 
     task: str
@@ -85,6 +87,8 @@ class TaskResult:
     scorer_errors: tuple[ScorerError, ...] = ()
     hook_errors: tuple[str, ...] = ()
     interval: tuple[float, float] | None = None
+    looping: int = 0
+    unlisted_finishes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def unparsed(self) -> int:

@@ -12,7 +12,8 @@ from serve_eval.evaluation.results.repeats import Repeated
 from serve_eval.schema import FailureKind, Outcome, Sample, Score, Task
 
 TRUNCATED, STOPPED_IN_REASONING, REPETITIVE = 1, 2, 4
-"""Flags of an answer."""
+LOOPING, UNLISTED_FINISH = 32, 64
+"""Flags of an answer. REPETITIVE is what we see in its text, LOOPING what the server says of it."""
 OUTCOME_CODES: Final = {outcome: code for code, outcome in enumerate(Outcome, 1)}
 FAILURE_CODES: Final = {kind: code for code, kind in enumerate(FailureKind, 1)}
 _BLOCK = 4096

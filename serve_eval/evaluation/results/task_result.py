@@ -12,6 +12,7 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.results.interval import interval
 from serve_eval.evaluation.results.sample_table import (
     FAILURE_CODES,
+    LOOPING,
     OUTCOME_CODES,
     STOPPED_IN_REASONING,
     TRUNCATED,
@@ -26,7 +27,12 @@ T = TypeVar("T")
 
 
 def task_result(
-    table: SampleTable, modes: Mapping[str, int], errors: tuple[ScorerError, ...], *, spared: bool
+    table: SampleTable,
+    modes: Mapping[str, int],
+    errors: tuple[ScorerError, ...],
+    *,
+    spared: bool,
+    unlisted: Mapping[str, int],
 ) -> TaskResult:
     """Return counts, value and bounds, which do not depend on the order of the answers.
 
@@ -91,6 +97,8 @@ def task_result(
         scorer_errors=errors,
         interval=None if unknown else hooks.call("aggregation", lambda: interval(table), None),
         hook_errors=tuple(hooks.errors),
+        looping=_count_flagged(table, LOOPING),
+        unlisted_finishes=unlisted,
     )
 
 

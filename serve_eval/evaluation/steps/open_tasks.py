@@ -112,6 +112,7 @@ def _open_task(session: RunSession, prepared: PreparedTask, *, failures_stand: b
         scores,
         repeats=times,
         apart=session.scoring.of(prepared.task.name),
+        known_finishes=session.plan.limits.known_finish_reasons,
     )
     replay(journal, accumulator, failures_stand=failures_stand)
     return TaskRun(prepared, journal, accumulator, executions, judgements, scores=scores)
@@ -174,6 +175,7 @@ def score_again(session: RunSession) -> None:
             executions=w.executions,
             judgements=w.judgements,
             apart=session.scoring.of(w.prepared.task.name),
+            known_finishes=session.plan.limits.known_finish_reasons,
         )
         take(w.journal.records(), w.accumulator, failures_stand=True)
 

@@ -112,6 +112,8 @@ def _list_properties(task: TaskReport) -> Iterator[tuple[str, str]]:
     yield "samples", str(result.planned)
     yield "failed", str(result.failed)
     yield "truncated", str(result.truncated)
+    if result.looping:
+        yield "looping", str(result.looping)
     yield "retries", str(sum(task.traffic.retries.values()))
 
 
