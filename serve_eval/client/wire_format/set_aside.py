@@ -12,6 +12,7 @@ from serve_eval.client.wire_format import fields, odd_bodies
 from serve_eval.client.wire_format.bodies import WireChoice, WireUsage
 from serve_eval.client.wire_format.calls import ToolCalls
 from serve_eval.client.wire_format.invalid import InvalidResponse
+from serve_eval.client.wire_format.told_errors import refuse_signs
 
 
 class SetAside:
@@ -35,11 +36,12 @@ class SetAside:
     def read(self, calls: ToolCalls) -> tuple[str, str]:
         """Return the text and the thoughts that the events hold, and add their calls to `calls`.
 
-        Raises InvalidResponse if a field of unknown meaning holds a text, or if it is not clear
-        whether each text continues or replaces the one before it.
+        Raises InvalidResponse for an error, if a field of unknown meaning holds a text, or if it is
+        not clear whether each text continues or replaces the one before it.
         """
         pieces, thoughts = list[str](), list[str]()
         for payload, now in self._events:
+            refuse_signs(payload)
             said = odd_bodies.find_said(payload)
             calls.add(said.calls)
             thoughts.append(said.thoughts)

@@ -58,7 +58,7 @@ class StreamedAnswer:
         self._tokens_per_step: float | None = None
         self._usage: WireUsage | None = None
         self._fingerprint: str | None = None
-        self._chunks = 0
+        self._began = False
         self._id: str | None = None
         self._last_id: object = None
         self._ids: set[str] = set()
@@ -129,7 +129,7 @@ class StreamedAnswer:
 
     def _refuse_unfinished(self) -> None:
         """Raise the reason for which a stream without a finish_reason holds no answer."""
-        if self.done and not self._chunks:
+        if self.done and not self._began:
             raise LostStream("the stream held [DONE] but no answer")
         if self._pending:
             wire.read_finish_reason(self._pending)
@@ -137,10 +137,7 @@ class StreamedAnswer:
 
     def _take(self, payload: bytes, now: float) -> None:
         """Take one data line: a chunk, a part of one, or the end."""
-        if self._unfinished or payload[:1] != b"{":
-            if payload == DONE and not self._unfinished:
-                self.done = True
-                return
+        if self._unfinished:
             payload = self._join(payload)
         try:
             parsed = read_chunk(payload)
@@ -148,8 +145,7 @@ class StreamedAnswer:
             if (mended := self._mend(payload, error)) is None:
                 return
             parsed = mended
-        if self._unfinished:
-            self._unfinished, self._lines_of_it = b"", 0
+        self._unfinished = b""
         choices = parsed.choices
         if not (
             choices
@@ -163,7 +159,7 @@ class StreamedAnswer:
             self.heard_at = now
             choice = choices[0] if len(choices) == 1 else wire.pick_first(choices, payload)
             if choice is not None and not choice.index:
-                self._choose(choice, parsed, payload, now)
+                self._choose(choice, parsed.id, payload, now)
 
     def _join(self, payload: bytes) -> bytes:
         """Return a line with the lines of the same event before it.
@@ -183,10 +179,13 @@ class StreamedAnswer:
 
         Raises InvalidResponse for anything else. An error event is kept until its data came.
         """
+        if payload == DONE:
+            self.done = True
+            return None
         if isinstance(error, msgspec.ValidationError):
             with suppress(*wire.UNREADABLE, odd_bodies.NoObject):
                 return odd_bodies.mend(payload)
-        self._lines_of_it += 1
+        self._lines_of_it = self._lines_of_it + 1 if self._unfinished else 1
         odd = payload[:1] != b"{" and payload is not ERROR_EVENT
         if odd or self._lines_of_it > MAX_LINES:
             raise InvalidResponse("not an OpenAI stream", payload) from error
@@ -197,9 +196,9 @@ class StreamedAnswer:
         """Take what an event holds around its choices. Raises InvalidResponse for an error."""
         if parsed.error is not None or parsed.object not in USUAL_OBJECTS:
             told_errors.refuse_error(parsed, payload, answered=bool(parsed.choices))
-        if not parsed.choices:
-            told_errors.refuse_signs(payload)
         usage = parsed.usage
+        if not parsed.choices and (usage is None or not self.complete):
+            told_errors.refuse_signs(payload)
         if usage is not None:
             if usage.completion_tokens is None:
                 self._aside.add(payload, now)
@@ -212,34 +211,38 @@ class StreamedAnswer:
         if self._id is None:
             self._id = fields.answer_id(parsed.id)
 
-    def _choose(self, choice: WireChoice, parsed: Body, payload: bytes, now: float) -> None:
+    def _choose(self, choice: WireChoice, chunk_id: object, payload: bytes, now: float) -> None:
         """Take a piece of the answer.
 
         Raises InvalidResponse for an error, a piece after the end, or one of another answer.
         """
-        self._chunks += 1
-        if choice.delta is not None:
-            told = self._append(choice.delta, now)
+        self._began = True
+        delta = choice.delta
+        if delta is not None:
+            told = self._append(delta, now)
         elif told := bool(choice.text):
-            self._text.append(choice.text or "")
-            self._token(now)
-        if not told:
-            told_errors.refuse_signs(payload)
-            self._aside.add(payload, now, choice)
-        if choice.error is not None or (
-            choice.delta is not None and choice.delta.error is not None
-        ):
-            told_errors.refuse_choice_error(choice, payload, answered=told)
+            self._append(WireDelta(content=choice.text), now)
         reason = choice.finish_reason
+        if not told:
+            self._set_aside(choice, payload, now)
+        elif choice.error is not None or (delta is not None and delta.error is not None):
+            told_errors.refuse_choice_error(choice, payload, answered=True)
         if told:
             if self.complete:  # ignoring it would score a mixture of two answers
                 raise InvalidResponse("the answer continues after its finish_reason")
         elif not reason:
             return
-        if not (self._one_id and parsed.id == self._last_id):
-            self._see_id(parsed.id)
+        if not (self._one_id and chunk_id == self._last_id):
+            self._see_id(chunk_id)
         if reason:
             self._end(reason, choice)
+
+    def _set_aside(self, choice: WireChoice, payload: bytes, now: float) -> None:
+        """Keep a piece without content. Raises InvalidResponse for an error instead of one."""
+        told_errors.refuse_choice_error(choice, payload, answered=False)
+        if choice.finish_reason:
+            told_errors.refuse_signs(payload)
+        self._aside.add(payload, now, choice)
 
     def _end(self, reason: str, choice: WireChoice) -> None:
         """Take a finish_reason. Raises InvalidResponse for one that means no answer."""
@@ -282,11 +285,8 @@ class StreamedAnswer:
         if delta.tool_calls:
             self._calls.add(delta.tool_calls)
         if content or thought or delta.tool_calls:
-            self._token(now)
+            self.last_at = now
+            if self.first_at is None:
+                self.first_at = now
             return True
         return bool(delta.refusal)
-
-    def _token(self, now: float) -> None:
-        self.last_at = now
-        if self.first_at is None:
-            self.first_at = now
