@@ -43,7 +43,9 @@ def remarks(result: TaskResult, *, one_token_answers: bool, stop: Sequence[str] 
             " max_tokens, or compare only with a reference that has the same limit"
         )
     if result.stopped_in_reasoning:
-        cause = "find out what ended them"
+        cause = (
+            "find out what ended them; the server's reasoning parser may take answers for thoughts"
+        )
         if stop:
             cause = (
                 f"check whether the stop strings {', '.join(map(repr, stop))} also end the"

@@ -44,8 +44,10 @@ def response(
     ttft_s = tpot_s = None
     if first_at is not None and last_at is not None:
         ttft_s = microseconds(first_at - start)
-        if said.usage.completion_tokens > 1:
-            tpot_s = microseconds((last_at - first_at) / (said.usage.completion_tokens - 1))
+        usage = said.usage
+        tokens = usage.completion_tokens if said.reasoning else usage.shown_tokens
+        if tokens > 1:
+            tpot_s = microseconds((last_at - first_at) / (tokens - 1))
     return Response(
         text=text,
         finish_reason=said.finish_reason,

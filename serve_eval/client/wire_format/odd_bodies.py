@@ -65,7 +65,7 @@ def mend(payload: bytes) -> WholeBody:
     """
     told = msgspec.json.decode(payload)
     if not isinstance(told, dict):
-        raise NoObject("not an OpenAI answer: no JSON object", payload)
+        raise NoObject("not an OpenAI answer (no JSON object)", payload)
     choices = told.get("choices")
     known = {name: told.get(name) for name in _SIGNS}
     return WholeBody(

@@ -24,6 +24,7 @@ from serve_eval.client.wire_format.wire import InvalidResponse, LostStream, Said
 
 DONE = b"[DONE]"
 ERROR_TOLD = "the stream has an event that names an error"
+_encode = msgspec.json.Encoder().encode
 MAX_LINES = 100
 """Data lines that one chunk may span; every known server writes one."""
 
@@ -221,11 +222,12 @@ class StreamedAnswer:
         if delta is not None:
             told = self._append(delta, now)
         elif told := bool(choice.text):
-            self._append(WireDelta(content=choice.text), now)
+            self._text.append(choice.text or "")
+            self._token(now)
         reason = choice.finish_reason
         if not told:
             self._set_aside(choice, payload, now)
-        elif choice.error is not None or (delta is not None and delta.error is not None):
+        elif choice.error is not None:
             told_errors.refuse_choice_error(choice, payload, answered=True)
         if told:
             if self.complete:  # ignoring it would score a mixture of two answers
@@ -284,9 +286,16 @@ class StreamedAnswer:
             self._reasoning.append(thought)
         if delta.tool_calls:
             self._calls.add(delta.tool_calls)
+        if delta.error is not None and told_errors.is_error(delta.error, answered=True):
+            raise InvalidResponse("an error within a piece of the answer", _encode(delta.error))
         if content or thought or delta.tool_calls:
             self.last_at = now
             if self.first_at is None:
                 self.first_at = now
             return True
         return bool(delta.refusal)
+
+    def _token(self, now: float) -> None:
+        self.last_at = now
+        if self.first_at is None:
+            self.first_at = now

@@ -27,7 +27,7 @@ def refuse_error(parsed: Body, body: bytes, *, answered: bool) -> None:
 
     `answered`: the body also holds a text or a call.
     """
-    if is_error(parsed.error, answered) or _FAULT.search(parsed.object or ""):
+    if is_error(parsed.error, answered=answered) or _FAULT.search(parsed.object or ""):
         raise InvalidResponse("an error object in a successful answer", body)
 
 
@@ -53,11 +53,13 @@ def refuse_signs(body: bytes) -> None:
 def refuse_choice_error(choice: WireChoice, body: bytes, *, answered: bool) -> None:
     """Raise InvalidResponse for an error within a choice, or within its message."""
     said = choice.delta or choice.message
-    if is_error(choice.error, answered) or (said is not None and is_error(said.error, answered)):
+    if is_error(choice.error, answered=answered) or (
+        said is not None and is_error(said.error, answered=answered)
+    ):
         raise InvalidResponse("an error within a choice of a successful answer", body)
 
 
-def is_error(told: object, answered: bool) -> bool:
+def is_error(told: object, *, answered: bool) -> bool:
     """Return True if the value of `error` is one. Beside an answer, false and "" say none."""
     return told is not None and not (answered and (told is False or told == ""))
 
