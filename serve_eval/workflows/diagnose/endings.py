@@ -7,8 +7,10 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 
+import msgspec
+
 from serve_eval.evaluation.results.examples import name_target
-from serve_eval.schema import Outcome
+from serve_eval.schema import Outcome, is_mutable
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding, about, matters
 
@@ -21,9 +23,11 @@ def find_misfiled(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     shown = list_misfiled(task)
     if not shown or not matters(task, shown):
         return
+    held = sum(_holds_answer(task, one) for one in shown)
     told = (
         f"{len(shown)} of {len(task.texts)} answers arrived as reasoning and score 0: they ended of"
-        " themselves without a text, and their reasoning holds the expected answer"
+        f" themselves without a text, and the reasoning of {held} holds the expected answer, so the"
+        " server's reasoning parser does not fit the model or the request"
     )
     change = ("trtllm-serve ... --reasoning_parser NAME (or none)", "serve-eval smoke URL")
     yield about(task, "misfiled", told, change, shown, of=len(task.texts))
@@ -36,9 +40,9 @@ def list_misfiled(task: TaskEvidence) -> list[AskedSample]:
     """
     ended = [one for one in task.texts if _ended_as_reasoning(one)]
     if task.option("stop"):
-        return [one for one in ended if _is_answer(one)]
-    held = [one for one in ended if _holds_answer(one)]
-    return held if len(held) >= MISFILED_SHARE * len(ended) else []
+        return [one for one in ended if _is_answer(task, one)]
+    held = [one for one in ended if _holds_answer(task, one)]
+    return ended if held and len(held) >= MISFILED_SHARE * len(ended) else []
 
 
 def _ended_as_reasoning(one: AskedSample) -> bool:
@@ -52,21 +56,39 @@ def _ended_as_reasoning(one: AskedSample) -> bool:
     )
 
 
-def _holds_answer(one: AskedSample) -> bool:
+def _holds_answer(task: TaskEvidence, one: AskedSample) -> bool:
     assert one.response is not None
-    assert one.line is not None
-    expected = name_target(one.line.target).strip()
-    if not expected:
-        return False
-    words = rf"(?<!\w){re.escape(expected)}(?!\w)"
-    return re.search(words, one.response.reasoning or "", re.IGNORECASE) is not None
+    thoughts = one.response.reasoning or ""
+    expected = _list_expected(task, one)
+    return bool(expected) and all(
+        re.search(rf"(?<!\w){re.escape(text)}(?!\w)", thoughts, re.IGNORECASE) for text in expected
+    )
 
 
-def _is_answer(one: AskedSample) -> bool:
+def _is_answer(task: TaskEvidence, one: AskedSample) -> bool:
     assert one.response is not None
-    assert one.line is not None
     thoughts = (one.response.reasoning or "").strip()
-    return thoughts.casefold() == name_target(one.line.target).strip().casefold()
+    return [thoughts.casefold()] == [text.casefold() for text in _list_expected(task, one)]
+
+
+def _list_expected(task: TaskEvidence, one: AskedSample) -> list[str]:
+    """Return the texts that a right answer holds; a user's own case can have several."""
+    assert one.line is not None
+    target = one.line.target
+    if is_mutable(task.name) and target.startswith("{"):
+        return list(filter(None, _list_leaves(msgspec.json.decode(target)["expected"])))
+    return list(filter(None, [name_target(target)]))
+
+
+def _list_leaves(value: object) -> Iterator[str]:
+    """Yield the texts and numbers in a JSON value."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _list_leaves(part)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value).strip()
 
 
 def find_looping(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
