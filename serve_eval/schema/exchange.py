@@ -107,28 +107,24 @@ LISTED_FINISHES = frozenset(
 )
 
 
-class Usage(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+class Usage(Struct, frozen=True, kw_only=True, gc=False):
     """Token counts as the server reports them.
 
     `cached_tokens` are the prompt tokens that came from its prefix cache (None: not reported).
     `reasoning_tokens` are those of `completion_tokens` that are thoughts, which many servers do
-    not show (0: none, or not reported).
+    not show (UNSET: none, or not reported).
     """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int | None = None
-    reasoning_tokens: int = 0
+    reasoning_tokens: int | UnsetType = UNSET
 
     @property
     def shown_tokens(self) -> int:
         """The generated tokens that are not thoughts. Some servers count thoughts beside them."""
-        hidden = self.reasoning_tokens
-        return (
-            self.completion_tokens - hidden
-            if hidden <= self.completion_tokens
-            else (self.completion_tokens)
-        )
+        hidden = self.reasoning_tokens or 0
+        return self.completion_tokens - (hidden if hidden <= self.completion_tokens else 0)
 
 
 class Response(Struct, frozen=True, kw_only=True, gc=False):

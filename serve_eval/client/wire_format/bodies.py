@@ -95,6 +95,11 @@ class ErrorSigns(msgspec.Struct):
     type: Any = None
     status: Any = None
     code: Any = None
+    error_code: Any = None
+    error_msg: Any = None
+    error_message: Any = None
+    err: Any = None
+    exception: Any = None
 
 
 read_chunk = msgspec.json.Decoder(Body).decode

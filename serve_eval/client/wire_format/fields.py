@@ -81,7 +81,7 @@ def find_usage(told: object) -> WireUsage | None:
     for one in (told, first, told.get("x_groq"), *inner):
         if isinstance(one, dict):
             for name in _USAGES:
-                if isinstance(one.get(name), dict):
+                if one.get(name) and isinstance(one[name], dict):
                     return _name_counts(one[name])
     return _read_timings(told.get("timings"))
 

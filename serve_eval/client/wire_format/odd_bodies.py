@@ -217,9 +217,10 @@ def _read_text(value: object, place: str, payload: bytes) -> str:
     if isinstance(value, dict):
         if "parts" in value:
             return _read_text(value["parts"], f"{place}.parts", payload)
-        if value.get("type") in _THOUGHT_PARTS or value.get("type") == "refusal":
+        kind = _text_or_none(value.get("type"))
+        if kind in _THOUGHT_PARTS or kind == "refusal":
             return ""
-        if value.get("type") in _TEXT_PARTS and isinstance(value.get("text"), str | dict):
+        if kind in _TEXT_PARTS and isinstance(value.get("text"), str | dict):
             inner = value["text"]
             return (
                 inner if isinstance(inner, str) else _read_text(inner.get("value"), place, payload)
@@ -245,7 +246,7 @@ def _thoughts_of(held: Mapping[str, Any]) -> str:
     return "".join(
         _plain(next((one[n] for n in ("thinking", "reasoning", "text", "summary") if n in one), ""))
         for one in parts
-        if isinstance(one, dict) and one.get("type") in _THOUGHT_PARTS
+        if isinstance(one, dict) and _text_or_none(one.get("type")) in _THOUGHT_PARTS
     )
 
 

@@ -12,7 +12,7 @@ from serve_eval.client.wire_format import fields, odd_bodies
 from serve_eval.client.wire_format.bodies import WireChoice, WireUsage
 from serve_eval.client.wire_format.calls import ToolCalls
 from serve_eval.client.wire_format.invalid import InvalidResponse
-from serve_eval.client.wire_format.told_errors import refuse_signs
+from serve_eval.client.wire_format.told_errors import refuse_named, refuse_signs
 
 
 class SetAside:
@@ -42,6 +42,7 @@ class SetAside:
         pieces, thoughts = list[str](), list[str]()
         for payload, now in self._events:
             refuse_signs(payload)
+            refuse_named(payload)
             said = odd_bodies.find_said(payload)
             calls.add(said.calls)
             thoughts.append(said.thoughts)

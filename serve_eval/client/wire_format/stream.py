@@ -207,7 +207,7 @@ class StreamedAnswer:
                 self._usage = usage
             self._fingerprint = fields.fingerprint(parsed.system_fingerprint)
         elif not parsed.choices:
-            told_errors.refuse_event(payload)
+            told_errors.refuse_named(payload)
             self._aside.add(payload, now)
         if self._id is None:
             self._id = fields.answer_id(parsed.id)

@@ -43,6 +43,11 @@ def refuse_signs(body: bytes) -> None:
     if (
         signs.detail
         or signs.errors
+        or signs.error_code
+        or signs.error_msg
+        or signs.error_message
+        or signs.err
+        or signs.exception
         or (isinstance(signs.type, str) and _FAULT.search(signs.type))
         or _says_failed(signs.status)
         or _says_failed(signs.code)
@@ -64,8 +69,11 @@ def is_error(told: object, *, answered: bool) -> bool:
     return told is not None and not (answered and (told is False or told == ""))
 
 
-def refuse_event(payload: bytes) -> None:
-    """Raise InvalidResponse if an event without choices is an error. Own events are ignored."""
+def refuse_named(payload: bytes) -> None:
+    """Raise InvalidResponse if a body or an event without a text has a field named as an error.
+
+    So do those with a `message` alone, or with one and a status. Gateways' own events are ignored.
+    """
     told = odd_bodies.read_json(payload)
     if not isinstance(told, dict):
         return
@@ -74,7 +82,7 @@ def refuse_event(payload: bytes) -> None:
     alone = says and told.keys() <= {"message", "msg", "id", "object", "created", "model"}
     signed = says and any(told.get(name) for name in ("code", "status"))
     if named or alone or (signed and not _is_well(told)):
-        raise InvalidResponse("an error in place of a piece of the answer", payload)
+        raise InvalidResponse("an error in place of an answer", payload)
 
 
 def _is_well(told: Mapping[str, Any]) -> bool:

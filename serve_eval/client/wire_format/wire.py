@@ -26,6 +26,7 @@ from serve_eval.client.wire_format.invalid import describe as describe
 from serve_eval.client.wire_format.told_errors import (
     refuse_choice_error,
     refuse_error,
+    refuse_named,
     refuse_signs,
     refuse_status,
 )
@@ -173,6 +174,7 @@ def _refuse(parsed: WholeBody, choice: WireChoice, body: bytes, *, answered: boo
         refuse_choice_error(choice, body, answered=answered)
     if not answered:
         refuse_signs(body)
+        refuse_named(body)
 
 
 def _find_said(said: Said, calls: ToolCalls, body: bytes) -> None:

@@ -154,7 +154,7 @@ def empty(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     told += f" (finish_reason {', '.join(f'{name} {count}' for name, count in finished)})"
     tokens = [_response(one).usage.shown_tokens for one in shown]
     typical = statistics.median(tokens)
-    hidden = statistics.median(_response(one).usage.reasoning_tokens for one in shown)
+    hidden = statistics.median(_response(one).usage.reasoning_tokens or 0 for one in shown)
     stopped = [one for one in shown if _response(one).stop_reason is not None]
     change: tuple[str, ...]
     if 2 * len(stopped) > len(shown):

@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from launchers._simulated import guided
+from serve_eval.checks.kinds import answering
 from serve_eval.schema import Message
 from tests import skills
 from tests.scripted_server import (
@@ -315,6 +316,13 @@ class _Script:
                 text, thoughts = "</think>12", "Seven and five."
         if self.has("long_thoughts") and ("Reply" in prompt or "7 + 5" in prompt):
             return Said(tokens=[], thoughts="hm " * most, finish="length")
+        misfiles = self.has("misfiles") or (self.has("misfiles_streams") and body.get("stream"))
+        if misfiles and prompt == answering.PROMPT:
+            return Said(tokens=[], thoughts=" Paris.", finish="stop")
+        if self.has("misfiles_beginnings") and body.get("stream") and text:
+            return Said(
+                tokens=_TOKEN.findall(text)[1:], thoughts=_TOKEN.findall(text)[0], finish="stop"
+            )
         if self.has("empty"):
             return Said(tokens=[], thoughts="", finish="stop")
         if self.has("markers"):
