@@ -99,6 +99,7 @@ CASES: list[Case] = [
     ("stream_chat", FAIL, "the stream was cut", _quirks("cut_streams")),
     ("stream_chat", FAIL, "the streamed answer is empty", _quirks("empty")),
     ("stream_chat", FAIL, "the answer arrives as reasoning", _quirks("misfiles_streams")),
+    ("stream_chat", FAIL, "the beginning of the whole", _quirks("misfiles_beginnings")),
     ("stream_chat", PASS, "[DONE]", _quirks("empty", "thinks_in_secret")),
     ("stream_chat", PASS, "[DONE]", _quirks("carriage_returns")),
     ("stream_completions", UNSUPPORTED, "completions are not answered", _quirks("no_completions")),
