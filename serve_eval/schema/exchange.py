@@ -122,7 +122,7 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def shown_tokens(self) -> int:
-        """The generated tokens that are not thoughts. Some servers count thoughts beside them."""
+        """The generated tokens that are not thoughts. Some servers count thoughts apart."""
         hidden = self.reasoning_tokens or 0
         return self.completion_tokens - (hidden if hidden <= self.completion_tokens else 0)
 

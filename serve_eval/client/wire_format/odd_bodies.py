@@ -166,7 +166,7 @@ def find_said(payload: bytes) -> OddChoice:
 def _list_texts(
     first: Mapping[str, Any], holders: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[str, object]]:
-    """Yield the fields of a choice that can hold nothing but its text."""
+    """Yield the fields of a choice that can hold only its text."""
     for name, one in holders.items():
         yield f"{name}.content", one.get("content")
         yield f"{name}.text", one.get("text")

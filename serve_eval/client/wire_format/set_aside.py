@@ -16,7 +16,7 @@ from serve_eval.client.wire_format.told_errors import refuse_named, refuse_signs
 
 
 class SetAside:
-    """Events with the times of their arrival; of those with a text beside the usual field, it."""
+    """Events with the times of their arrival, and the texts in the fields of whole answers."""
 
     def __init__(self) -> None:
         self._events: list[tuple[bytes, float]] = []

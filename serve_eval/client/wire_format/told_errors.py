@@ -1,6 +1,6 @@
 """Tell errors that came with a 200, in place of an answer or within one. Pure.
 
-`error`, also within a choice, and an `object` of that name are errors beside any answer. Other
+`error`, also within a choice, and an `object` of that name are errors with any answer. Other
 fields (`detail`, `errors`, `status`, `code`, `type`) have other uses too: they are errors where
 no text comes with them, and so is a status of 400 or more.
 """
@@ -65,7 +65,7 @@ def refuse_choice_error(choice: WireChoice, body: bytes, *, answered: bool) -> N
 
 
 def is_error(told: object, *, answered: bool) -> bool:
-    """Return True if the value of `error` is one. Beside an answer, false and "" say none."""
+    """Return True if the value of `error` is one. With an answer, false and "" say none."""
     return told is not None and not (answered and (told is False or told == ""))
 
 

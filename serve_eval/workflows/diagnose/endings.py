@@ -38,14 +38,14 @@ def list_misfiled(task: TaskEvidence) -> list[AskedSample]:
 
     Thoughts that a stop string ended may hold the expected answer by chance.
     """
-    ended = [one for one in task.texts if _ended_as_reasoning(one)]
+    ended = [one for one in task.texts if _is_all_reasoning(one)]
     if task.option("stop"):
-        return [one for one in ended if _is_answer(task, one)]
+        return [one for one in ended if _ends_with_answer(task, one)]
     held = [one for one in ended if _holds_answer(task, one)]
     return ended if held and len(held) >= MISFILED_SHARE * len(ended) else []
 
 
-def _ended_as_reasoning(one: AskedSample) -> bool:
+def _is_all_reasoning(one: AskedSample) -> bool:
     response = one.response
     return (
         response is not None
@@ -65,10 +65,11 @@ def _holds_answer(task: TaskEvidence, one: AskedSample) -> bool:
     )
 
 
-def _is_answer(task: TaskEvidence, one: AskedSample) -> bool:
+def _ends_with_answer(task: TaskEvidence, one: AskedSample) -> bool:
     assert one.response is not None
-    thoughts = (one.response.reasoning or "").strip()
-    return [thoughts.casefold()] == [text.casefold() for text in _list_expected(task, one)]
+    words = re.findall(r"\w+", (one.response.reasoning or "").casefold())
+    expected = [re.findall(r"\w+", text.casefold()) for text in _list_expected(task, one)]
+    return any(bool(text) and words[-len(text) :] == text for text in expected)
 
 
 def _list_expected(task: TaskEvidence, one: AskedSample) -> list[str]:

@@ -258,7 +258,6 @@ CASES = {
     ),
     "misfiled": Case(
         act=misfiled, rule="misfiled", told="arrived as reasoning", change="--reasoning_parser",
-        options={"stop": []},
     ),
     "loops": Case(
         act=loops, rule="looping", told="(finish_reason repetition)", change="serve-eval verify",
