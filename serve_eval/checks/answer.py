@@ -12,8 +12,9 @@ import msgspec
 
 from serve_eval.checks.row import CheckOutcome, CheckResult, SentRequest
 from serve_eval.client.attempts import retry
+from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
 from serve_eval.client.wire_format.refusal import shorten
-from serve_eval.client.wire_format.sse import EventLines
+from serve_eval.client.wire_format.sse import ERROR_EVENT, EventLines
 from serve_eval.client.wire_format.wire import EVENT_STREAM, UNREADABLE, Mask, describe
 
 _REFUSALS = frozenset({400, 404, 405, 413, 415, 422, 501})
@@ -29,8 +30,8 @@ _SHOWN = 160
 class AnswerChoice(NamedTuple):
     """One choice of a response, with its `number` from 0.
 
-    `thoughts` is the reasoning that the server keeps apart from `text`. `raw` is the choice as
-    received.
+    `thoughts` is the reasoning that the server keeps apart from `text`, and `finish` what its
+    finish_reason means. `raw` is the choice as received.
     """
 
     number: int
@@ -97,6 +98,11 @@ class Answer:
     def tokens(self, kind: str = "completion_tokens") -> int | None:
         """Return a token count of `usage`, or None if the server does not report it."""
         return count(self.parsed.get("usage"), kind)
+
+    @property
+    def shown_tokens(self) -> int | None:
+        """The generated tokens that are not hidden thoughts, or None if they are not reported."""
+        return count_shown(self.parsed.get("usage"))
 
     @property
     def wraps_a_refusal(self) -> bool:
@@ -174,6 +180,9 @@ def read_stream(answer: Answer) -> Stream:
     for payload in payloads:
         if payload == b"[DONE]":
             continue
+        if payload == ERROR_EVENT:
+            error = error or "an event that is called an error"
+            continue
         try:
             event = msgspec.json.decode(payload)
         except UNREADABLE:
@@ -181,11 +190,13 @@ def read_stream(answer: Answer) -> Stream:
         if not isinstance(event, dict):
             broken = broken or payload.decode(errors="replace")
             continue
-        if event.get("error") or event.get("object") == "error":
+        if event.get("error") or "error" in str(event.get("object")).lower():
             error = error or describe(payload)
         usage = event.get("usage") or usage
         for raw in _as_list(event.get("choices")):
-            one = _choice(raw)
+            one, usage = _choice(raw), raw.get("usage") or usage
+            if raw.get("error"):
+                error = error or describe(payload)
             chunks += 1
             text, thoughts, finish = text + one.text, thoughts + one.thoughts, one.finish or finish
     text, thoughts = answer.mask(text), answer.mask(thoughts)
@@ -196,6 +207,18 @@ def count(usage: object, kind: str) -> int | None:
     """Return a token count, or None if it is missing or invalid."""
     told = usage.get(kind) if isinstance(usage, dict) else None
     return told if type(told) is int and told >= 0 else None
+
+
+def count_thoughts(usage: object) -> int:
+    """Return the generated tokens that are thoughts, as far as the server counts them."""
+    details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
+    return count(details, "reasoning_tokens") or count(usage, "reasoning_tokens") or 0
+
+
+def count_shown(usage: object) -> int | None:
+    """Return the generated tokens that are no thoughts, or None if they are not reported."""
+    told, hidden = count(usage, "completion_tokens"), count_thoughts(usage)
+    return told if told is None or hidden > told else told - hidden
 
 
 def short(text: str, most: int = _SHOWN) -> str:
@@ -217,9 +240,15 @@ def _choice(raw: Mapping[str, Any]) -> AnswerChoice:
         number=index if isinstance(index, int) else 0,
         text=_text(said.get("content")),
         thoughts=_text(thoughts),
-        finish=finish if isinstance(finish, str) else None,
+        finish=_ending(finish) if isinstance(finish, str) else None,
         raw=raw,
     )
+
+
+def _ending(reason: str) -> str | None:
+    """Return what a finish_reason means, or the reason itself of an answer that broke off."""
+    meant = meaning(reason)
+    return None if meant == PENDING else reason if meant == BREAK else meant
 
 
 def _text(content: object) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from serve_eval.checks.answer import Answer, NotAnswered, Stream, count, read_stream
+from serve_eval.checks.answer import Answer, AnswerChoice, NotAnswered, Stream, count, read_stream
 from serve_eval.checks.row import SentRequest
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import key_advice
@@ -39,7 +39,8 @@ class Known:
 
     `varied`: temperature changed an answer. `takes_seed`: the seed field is not refused. `goes_on`:
     the counting answer was cut at its token limit, as expected; its prompt had `count_tokens`.
-    `streams` holds the streams that were complete, by kind of request (chat: True). So do
+    `streams` holds the streams that were complete, by kind of request (chat: True), and `whole` the
+    complete answers to the same prompt. So do
     `prompt_tokens` and `prompt_ids` the tokens of the first prompt, as counted by its answer, and
     as the server tokenizes it. `server` is the kind of server, if the owner of its models reveals
     it. `greedy_varies`: answers at temperature 0 differed. `sampled` holds answers of different
@@ -59,6 +60,7 @@ class Known:
     goes_on: bool = False
     count_tokens: int | None = None
     streams: dict[bool, Stream] = field(default_factory=dict)
+    whole: dict[bool, AnswerChoice] = field(default_factory=dict)
     prompt_tokens: dict[bool, int] = field(default_factory=dict)
     prompt_ids: dict[bool, list[int]] = field(default_factory=dict)
     media: dict[str, int] = field(default_factory=dict)

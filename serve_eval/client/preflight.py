@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from serve_eval.client.attempts import starting
 from serve_eval.client.client import UNREACHABLE_HINT, Client
+from serve_eval.client.wire_format.invalid import FOREIGN
 from serve_eval.client.wire_format.refusal import find_refused, shorten
 from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS
 from serve_eval.errors import EndpointError
@@ -54,7 +55,7 @@ async def trial(
         )
     if isinstance(result, Failure):
         return result
-    if (given := result.usage.completion_tokens) > sampling.max_tokens + LENGTH_SLACK:
+    if (given := result.usage.shown_tokens) > sampling.max_tokens + LENGTH_SLACK:
         raise _length_ignored(client, chat, sampling.max_tokens, given)
     return None
 
@@ -246,9 +247,14 @@ def _hint(failure: Failure, client: Client, served: Collection[str], chat: bool)
     if failure.kind is FailureKind.DISCONNECTED:
         return UNREACHABLE_HINT
     if failure.kind is FailureKind.INVALID_RESPONSE:
+        if failure.message.startswith(FOREIGN):
+            return (
+                "Check that this is the port of an OpenAI-compatible server. The base URL should"
+                " end in /v1."
+            )
         return (
-            "Check that this is the port of an OpenAI-compatible server. The base URL should end in"
-            " /v1."
+            "The server answered in a way that gives no score; its log may say why. serve-eval"
+            " smoke shows what it sends."
         )
     if failure.kind is FailureKind.TIMEOUT:
         return "The server accepts connections but does not answer. Check its log."

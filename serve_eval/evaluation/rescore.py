@@ -193,6 +193,7 @@ def _rescore(
         executions=executions,
         judgements=judgements,
         apart=scoring.of(name),
+        known_finishes=plan.limits.known_finish_reasons,
     )
     if journal.exists():
         proofs = run_proofs(run)

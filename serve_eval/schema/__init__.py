@@ -64,6 +64,7 @@ from serve_eval.schema.event import (
     TaskProgressed,
 )
 from serve_eval.schema.exchange import (
+    LOOPED,
     Attempt,
     Failure,
     FailureKind,
@@ -200,6 +201,7 @@ from serve_eval.schema.verification import (
 
 __all__ = [
     "HOLDOUT",
+    "LOOPED",
     "MEAN",
     "MEDIUM",
     "NOT_PROVEN",

@@ -13,6 +13,9 @@ from serve_eval.schema.execution import ExecutionResult
 from serve_eval.schema.judge import Judgement
 from serve_eval.schema.sample import Prompt, SamplingParams, ToolCall
 
+LOOPED = "repetition"
+"""The finish_reason of an answer that the server ended because it repeats itself."""
+
 
 class FailureKind(StrEnum):
     """The reason for a missing score.
@@ -135,15 +138,30 @@ def find_lost(attempts: Sequence[Attempt]) -> LostAnswer:
     return found
 
 
+LISTED_FINISHES = frozenset(
+    {None, "stop", "length", "tool_calls", "function_call", LOOPED}
+    | {"stop_sequence", "eos_token", "content_filter"}  # in journals of earlier versions
+)
+
+
 class Usage(Struct, frozen=True, kw_only=True, gc=False):
     """Token counts as the server reports them.
 
     `cached_tokens` are the prompt tokens that came from its prefix cache (None: not reported).
+    `reasoning_tokens` are those of `completion_tokens` that are thoughts, which many servers do
+    not show (UNSET: none, or not reported).
     """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int | None = None
+    reasoning_tokens: int | UnsetType = UNSET
+
+    @property
+    def shown_tokens(self) -> int:
+        """The generated tokens that are not thoughts. Some servers count thoughts apart."""
+        hidden = self.reasoning_tokens or 0
+        return self.completion_tokens - (hidden if hidden <= self.completion_tokens else 0)
 
 
 class Response(Struct, frozen=True, kw_only=True, gc=False):
@@ -165,6 +183,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     answer. `answer_id` is the server's id of it.
     `system_fingerprint` names the configuration of the server that gave it, if the server names it.
     `call_faults` says what is wrong with the ids and the indexes of its tool calls, if anything is.
+    `server_finish` is the server's own word for `finish_reason`, where it has another.
     """
 
     text: str
@@ -188,10 +207,21 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     answer_id: str | None = None
     system_fingerprint: str | UnsetType = UNSET
     call_faults: tuple[str, ...] | UnsetType = UNSET
+    server_finish: str | UnsetType = UNSET
 
     @property
     def truncated(self) -> bool:
         return self.finish_reason == "length" and self.prompt_logprobs is None
+
+    @property
+    def looping(self) -> bool:
+        """True if the server ended it because it repeats itself."""
+        return self.finish_reason == LOOPED or self.stop_reason == "repetition_detected"
+
+    @property
+    def unlisted_finish(self) -> bool:
+        """True if its finish_reason is one of no known server, so that it may have been cut."""
+        return self.finish_reason not in LISTED_FINISHES
 
     @property
     def stopped_in_reasoning(self) -> bool:

@@ -81,6 +81,7 @@ class Limits:
     `max_request_bytes`. `outage_timeout_s` is the time for
     which requests wait while no server listens, or while it starts (0: the run ends immediately).
     `scorer_timeout_s` bounds the scoring of one answer if it runs in a separate process.
+    `known_finish_reasons` are finish reasons of no known server that end a whole answer.
     """
 
     concurrency: int | Literal["auto"] = 64
@@ -98,6 +99,7 @@ class Limits:
     max_response_bytes: int = 16 * 1024 * 1024
     max_request_bytes: int = 128 * 1024 * 1024
     scorer_timeout_s: float = 10.0
+    known_finish_reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

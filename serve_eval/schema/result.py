@@ -61,11 +61,14 @@ class TaskResult:
     `interval` is that of the value with 95 % confidence, for questions like these, with missing
     answers at their best and worst (None: after an early stop, or if it cannot be computed).
     `scorer_errors` caused the failures of that kind, the most frequent first. `hook_errors` are
-    errors of the task's other functions, whose figures are left out.
+    errors of the task's other functions, whose figures are left out. The server ended `looping`
+    answers because they repeat themselves. `unlisted_finishes` counts the answers with each
+    finish_reason of no known server, which may have been cut.
 
     `repaired` of the scored samples lost an earlier answer in a failed attempt, and `restarted`
-    others lost it when the server ended. Their first answers are unknown: `doubted_bounds` are the
-    `bounds` that these allow too (None: as for `bounds`).
+    others lost it when the server ended; `unlisted` others have a finish_reason of no known server.
+    Their first answers are unknown: `doubted_bounds` are the `bounds` that these allow too (None:
+    as for `bounds`).
     """
 
     task: str
@@ -89,14 +92,17 @@ class TaskResult:
     scorer_errors: tuple[ScorerError, ...] = ()
     hook_errors: tuple[str, ...] = ()
     interval: tuple[float, float] | None = None
+    looping: int = 0
+    unlisted_finishes: Mapping[str, int] = field(default_factory=dict)
     repaired: int = 0
     restarted: int = 0
+    unlisted: int = 0
     doubted_bounds: tuple[float, float] | None = None
 
     @property
     def doubted(self) -> int:
         """The number of scored samples whose first answers are unknown."""
-        return self.repaired + self.restarted
+        return self.repaired + self.restarted + self.unlisted
 
     @property
     def unparsed(self) -> int:

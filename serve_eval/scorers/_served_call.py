@@ -117,7 +117,7 @@ def _list_tools(sample: Sample) -> Mapping[str, Mapping[str, Any]]:
 
 def _check_frame(expected: ServedExpectation, response: Response) -> Iterator[CallFault]:
     """Check the parts that no model writes: the ending, the ids and the tokens."""
-    finish, calls = response.finish_reason, response.tool_calls
+    finish, calls = response.server_finish or response.finish_reason, response.tool_calls
     ended = (*CALLED, "length") if expected.auto else (*CALLED, "length", "stop")
     if (finish not in ended) if calls else (finish in CALLED):
         yield CallFault.FINISH
@@ -125,7 +125,7 @@ def _check_frame(expected: ServedExpectation, response: Response) -> Iterator[Ca
         yield CallFault.FRAME
     shown = response.text + (response.reasoning or "")
     shown += "".join(call.name + call.arguments for call in calls)
-    if response.usage.completion_tokens > count_most_tokens(shown, len(calls)):
+    if response.usage.shown_tokens > count_most_tokens(shown, len(calls)):
         yield CallFault.LOST_TOKENS
 
 

@@ -64,6 +64,7 @@ def doubt_of(result: TaskResult, p: float | None = None) -> Doubt:
         count=result.doubted,
         planned=result.planned,
         restarted=result.restarted,
+        unlisted=result.unlisted,
         low=low,
         high=high,
         p=p,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 
 from serve_eval.schema import Outcome, TaskResult
 
@@ -42,7 +43,9 @@ def remarks(result: TaskResult, *, one_token_answers: bool, stop: Sequence[str] 
             " max_tokens, or compare only with a reference that has the same limit"
         )
     if result.stopped_in_reasoning:
-        cause = "find out what ended them"
+        cause = (
+            "find out what ended them; the server's reasoning parser may take answers for thoughts"
+        )
         if stop:
             cause = (
                 f"check whether the stop strings {', '.join(map(repr, stop))} also end the"
@@ -58,8 +61,26 @@ def remarks(result: TaskResult, *, one_token_answers: bool, stop: Sequence[str] 
             f"{thinking} of {result.scored} answers contain only reasoning and score 0: raise"
             " max_tokens, or switch thinking off"
         )
+    warnings.extend(_describe_endings(result))
     if result.unparsed / result.scored > 0.05:
         warnings.append(
             f"no result could be extracted from {result.unparsed} of {result.scored} answers"
         )
     return warnings
+
+
+def _describe_endings(result: TaskResult) -> Iterator[str]:
+    """Yield what the finish reasons say of answers that are scored and may not be whole."""
+    if result.looping:
+        yield (
+            f"{result.looping} of {result.scored} answers repeat themselves until the server ended"
+            " them (finish_reason repetition): they are scored as they are"
+        )
+    if result.unlisted_finishes:
+        named = ", ".join(f"{name!r} {count}" for name, count in result.unlisted_finishes.items())
+        first = shlex.quote(next(iter(result.unlisted_finishes)))
+        yield (
+            f"{sum(result.unlisted_finishes.values())} of {result.scored} answers end with a"
+            f" finish_reason of no known server ({named}) and may have been cut: if it ends a whole"
+            f" answer, add --known-finish-reasons {first} (limits.known_finish_reasons)"
+        )

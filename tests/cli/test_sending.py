@@ -146,6 +146,10 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(
             "connection.max_tokens_field: expected ",
         ),
         (["--retry-budget", "-1"], "limits.retry_budget: must be"),
+        (
+            ["--known-finish-reasons", "content-filter"],
+            "limits.known_finish_reasons: 'content-filter' says that no whole answer came",
+        ),
     ],
 )
 def test_limits_that_cannot_be_meant_are_refused_before_anything_starts(

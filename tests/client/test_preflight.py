@@ -201,6 +201,23 @@ def test_which_scheme_is_right(
     assert bool(told) is bool(said)
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"choices": [{"text": "", "finish_reason": "timeout"}]}', "finish_reason 'timeout'"),
+        (b'{"choices": [{"error": {"message": "gone"}, "finish_reason": "stop"}]}', "gone"),
+        (b'{"detail": "gone"}', "an error in place of an answer: gone"),
+        (b'{"choices": [{"text": null, "answer": "4", "finish_reason": "stop"}]}', "'choices[0].a"),
+        (b"{}", "no choices"),
+    ],
+)
+def test_the_port_is_not_blamed_for_what_an_openai_server_says(body: bytes, told: str) -> None:
+    message, hint, _ = _refused(_http("200 OK", body), asks=_check)
+    assert told in message
+    assert "port" not in hint
+    assert "log" in hint
+
+
 @pytest.mark.parametrize(("chat", "route"), [(False, "completions"), (True, "chat/completions")])
 def test_the_route_that_was_asked_is_named(chat: bool, route: str) -> None:
     asked: list[bytes] = []

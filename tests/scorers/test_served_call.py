@@ -110,3 +110,17 @@ def test_the_set_is_fixed_by_its_seed_and_any_part_has_all_kinds() -> None:
     assert len({json.dumps(str(sample.prompt)) for sample in SAMPLES.values()}) == len(SAMPLES)
     other = task(random_seed=1).load(DataRoots(), 1000).samples
     assert other != whole.samples
+
+
+def test_hidden_thoughts_are_no_lost_tokens() -> None:
+    counted = Usage(completion_tokens=460)
+    hidden = Usage(completion_tokens=460, reasoning_tokens=448)
+    text = "No tool is needed."
+    assert find_faults(NONE, _say(text, usage=counted)) == (CallFault.LOST_TOKENS,)
+    assert find_faults(NONE, _say(text, usage=hidden)) == ()
+    lost = Usage(completion_tokens=900, reasoning_tokens=448)
+    assert find_faults(NONE, _say(text, usage=lost)) == (CallFault.LOST_TOKENS,)
+
+
+def test_a_client_sees_the_servers_own_finish_reason() -> None:
+    assert find_faults(AUTO, _call(AUTO, server_finish="tool_use")) == (CallFault.FINISH,)

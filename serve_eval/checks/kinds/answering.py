@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from functools import partial
 
-from serve_eval.checks.answer import Answer, Stream, count, read_stream, short
+from serve_eval.checks.answer import (
+    Answer,
+    AnswerChoice,
+    Stream,
+    count,
+    count_shown,
+    count_thoughts,
+    read_stream,
+    short,
+)
 from serve_eval.checks.check import Check
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import CheckSession
-from serve_eval.client.wire_format.wire import FINISHED
 from serve_eval.plugins.registry import nearest
+from serve_eval.schema import LOOPED
 
 TOKENS = 16
-PROMPT = "The capital of France is"
+PROMPT, EXPECTED = "The capital of France is", "Paris"
+_ENDINGS = ("stop", "length", "tool_calls", "function_call", LOOPED)
+"""What the finish_reason of an answer can mean."""
 _NO_TEMPLATE = ("chat template", "chat_template")
 
 
@@ -40,12 +51,16 @@ async def whole(session: CheckSession, *, chat: bool) -> CheckResult:
         session.text = True
     if wrong := _form(answer, chat):
         return fail_check(wrong, answer.sent)
+    session.known.whole[chat] = answer.first
+    if told := find_misfiled(answer.first.text, answer.first.thoughts, answer.first.finish):
+        return fail_check(told, answer.sent)
     if prompt_tokens := answer.tokens("prompt_tokens"):
         session.known.prompt_tokens[chat] = prompt_tokens
     counted = answer.tokens()
     length = "tokens not counted" if counted is None else f"{counted} tokens"
     kept = f", {len(answer.first.thoughts)} characters of thoughts" if answer.first.thoughts else ""
-    return pass_check(f"{short(answer.first.text, 50)!r}{kept}, {answer.first.finish}, {length}")
+    ended = answer.first.raw.get("finish_reason")
+    return pass_check(f"{short(answer.first.text, 50)!r}{kept}, {ended}, {length}")
 
 
 def other_field(session: CheckSession) -> str:
@@ -65,7 +80,7 @@ def _form(answer: Answer, chat: bool) -> str | None:
         return f"the message's role is {raw['message'].get('role')!r}, not 'assistant'"
     if not chat and not isinstance(raw.get("text"), str):
         return "the choice has no text"
-    if first.finish not in FINISHED:
+    if first.finish not in _ENDINGS:
         return f"finish_reason is {raw.get('finish_reason')!r}"
     if not first.said.strip() and not _hides_thoughts(answer):
         return f"the answer is empty, finish_reason {first.finish!r}"
@@ -74,9 +89,7 @@ def _form(answer: Answer, chat: bool) -> str | None:
 
 def _hides_thoughts(answer: Answer) -> bool:
     """Return whether the server generated tokens that it counts and does not show."""
-    usage = answer.parsed.get("usage")
-    details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
-    return bool(count(details, "reasoning_tokens"))
+    return count_thoughts(answer.parsed.get("usage")) > 0
 
 
 async def check_streamed(session: CheckSession, *, chat: bool) -> CheckResult:
@@ -93,6 +106,9 @@ async def check_streamed(session: CheckSession, *, chat: bool) -> CheckResult:
     if wrong := _broken(answer, stream):
         return fail_check(wrong, answer.sent)
     session.known.streams[chat] = stream
+    before = session.known.whole.get(chat)
+    if told := find_misfiled(stream.text, stream.thoughts, stream.finish, before):
+        return fail_check(told, answer.sent)
     if not stream.done:
         return fail_check("the stream ends without data: [DONE]", answer.sent)
     return pass_check(f"{stream.chunks} chunks, {stream.finish}, [DONE]")
@@ -110,7 +126,7 @@ def _broken(answer: Answer, stream: Stream) -> str | None:
         return "the stream holds [DONE] and no answer: the answer is lost"
     if not stream.finish:
         return f"the stream ended without a finish_reason after {stream.chunks} chunks"
-    if not stream.said.strip():
+    if not stream.said.strip() and not count_thoughts(stream.usage):
         return f"the streamed answer is empty, finish_reason {stream.finish!r}"
     return None
 
@@ -122,7 +138,7 @@ async def usage(session: CheckSession) -> CheckResult:
     over = [
         chat
         for chat, one in session.known.streams.items()
-        if (count(one.usage, "completion_tokens") or 0) > TOKENS
+        if (count_shown(one.usage) or 0) > TOKENS
     ]
     if over:
         return fail_check(f"{_kind(over[0])} counts more than {TOKENS} tokens, which was the limit")
@@ -140,6 +156,26 @@ async def usage(session: CheckSession) -> CheckResult:
         for chat, one in session.known.streams.items()
     ]
     return pass_check(", ".join(told))
+
+
+def find_misfiled(
+    text: str, thoughts: str, finish: str | None, whole: AnswerChoice | None = None
+) -> str | None:
+    """Return how an answer, or a part of it, arrived as reasoning, or None.
+
+    Its reasoning is the text of the `whole` answer to the same prompt, or it ended of itself with
+    the expected word in its reasoning and no text.
+    """
+    blame = "the server's reasoning parser takes an answer for thoughts"
+    if not text.strip() and finish == "stop" and EXPECTED in thoughts:
+        return f"the answer arrives as reasoning, without a text: {short(thoughts)!r}: {blame}"
+    if whole is None or not thoughts.strip():
+        return None
+    if not text.strip() and thoughts.strip() == whole.text.strip():
+        return f"the reasoning of the stream is the text of the whole answer: {blame}"
+    if (thoughts + text).strip() == whole.text.strip() and not whole.thoughts.strip():
+        return f"the beginning of the whole answer's text is reasoning in the stream: {blame}"
+    return None
 
 
 def _kind(chat: bool) -> str:

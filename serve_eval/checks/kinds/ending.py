@@ -25,7 +25,7 @@ async def max_tokens(session: CheckSession) -> CheckResult:
     answer = await session.ask(COUNT, max_tokens=FEW)
     first, counted = answer.first, answer.tokens()
     session.known.count_tokens = answer.tokens("prompt_tokens")
-    if len(first.said) > FEW * LONG_TOKEN or (counted or 0) > FEW:
+    if len(first.said) > FEW * LONG_TOKEN or (answer.shown_tokens or 0) > FEW:
         size = f"{counted} tokens" if counted else f"{len(first.said)} characters"
         return fail_check(f"ignored: {size}, although the limit was {FEW} tokens", answer.sent)
     if first.finish != "length" and counted == FEW:

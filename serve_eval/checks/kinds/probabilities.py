@@ -89,7 +89,7 @@ def _wrong(values: Sequence[Any], answer: Answer) -> str | None:
 
     The token that ends the answer may be missing.
     """
-    counted = answer.tokens()
+    counted = answer.shown_tokens
     fewer = counted is not None and len(values) < counted - 1 and BROKEN not in answer.first.said
     if counted is not None and (len(values) > counted or fewer):
         return f"{len(values)} log-probabilities for {counted} tokens"

@@ -100,7 +100,7 @@ def _wrong(answer: Answer, found: ReturnedIds, tokenized: list[int] | None) -> s
 
     The token that ends the answer may be missing.
     """
-    prompt, counted = answer.tokens("prompt_tokens"), answer.tokens()
+    prompt, counted = answer.tokens("prompt_tokens"), answer.shown_tokens
     if found.prompt is not None:
         if tokenized is not None and found.prompt != tokenized:
             difference = describe_difference(found.prompt, tokenized)

@@ -44,8 +44,10 @@ def response(
     ttft_s = tpot_s = None
     if first_at is not None and last_at is not None:
         ttft_s = microseconds(first_at - start)
-        if said.usage.completion_tokens > 1:
-            tpot_s = microseconds((last_at - first_at) / (said.usage.completion_tokens - 1))
+        usage = said.usage
+        tokens = usage.completion_tokens if said.reasoning else usage.shown_tokens
+        if tokens > 1:
+            tpot_s = microseconds((last_at - first_at) / (tokens - 1))
     return Response(
         text=text,
         finish_reason=said.finish_reason,
@@ -64,4 +66,5 @@ def response(
         call_faults=said.call_faults or UNSET,
         answer_id=said.id,
         system_fingerprint=said.fingerprint or UNSET,
+        server_finish=said.server_finish or UNSET,
     )

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from serve_eval.client.wire_format.bodies import WireUsage
 from serve_eval.schema import Usage
 
+_NAMES = {
+    "prompt_tokens": ("prompt_tokens", "input_tokens", "promptTokenCount"),
+    "completion_tokens": ("completion_tokens", "output_tokens", "candidatesTokenCount"),
+    "prompt_tokens_details": ("prompt_tokens_details", "input_tokens_details"),
+    "completion_tokens_details": ("completion_tokens_details", "output_tokens_details"),
+    "reasoning_tokens": ("reasoning_tokens", "thoughtsTokenCount"),
+}
+_USAGES = ("usage", "usageMetadata", "usage_metadata")
 NO_USAGE = Usage()
 MAX_FINGERPRINT = 100
 """Characters kept of a system_fingerprint."""
@@ -31,18 +42,67 @@ def tokens_per_step(told: object) -> float | None:
 
 def usage(told: object) -> Usage:
     """Return the token counts. Missing or invalid ones are 0."""
-    if not isinstance(told, dict):
-        return NO_USAGE
-    prompt, completion = told.get("prompt_tokens"), told.get("completion_tokens")
-    details = told.get("prompt_tokens_details")
+    if type(told) is WireUsage:
+        return _read_usage(told)
+    return _read_usage(_name_counts(told)) if isinstance(told, dict) else NO_USAGE
+
+
+def _read_usage(told: WireUsage) -> Usage:
+    prompt, completion = told.prompt_tokens, told.completion_tokens
+    details, thoughts = told.prompt_tokens_details, told.completion_tokens_details
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
     if type(cached) is not int or not 0 <= cached < 2**53:
         cached = None
-    if type(prompt) is int and type(completion) is int and prompt >= 0 and completion >= 0:
-        return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
-    return Usage(
-        prompt_tokens=_count(prompt), completion_tokens=_count(completion), cached_tokens=cached
+    hidden = told.reasoning_tokens
+    if isinstance(thoughts, dict):
+        hidden = thoughts.get("reasoning_tokens") or hidden
+    if not (type(prompt) is int and type(completion) is int and prompt >= 0 and completion >= 0):
+        prompt, completion = _count(prompt), _count(completion)
+    if hidden:
+        return Usage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            cached_tokens=cached,
+            reasoning_tokens=_count(hidden),
+        )
+    return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
+
+
+def find_usage(told: object) -> WireUsage | None:
+    """Return the token counts of a body, wherever servers put them, or None.
+
+    Moonshot's are in the first choice, Groq's in `x_groq`; llama.cpp also counts in `timings`.
+    """
+    if not isinstance(told, dict):
+        return None
+    choices = told.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    inner = [first.get("message"), first.get("delta")] if isinstance(first, dict) else []
+    for one in (told, first, told.get("x_groq"), *inner):
+        if isinstance(one, dict):
+            for name in _USAGES:
+                if one.get(name) and isinstance(one[name], dict):
+                    return _name_counts(one[name])
+    return _read_timings(told.get("timings"))
+
+
+def _read_timings(told: object) -> WireUsage | None:
+    """Return the counts in llama.cpp's `timings`, whose `prompt_n` leaves out cached tokens."""
+    if not isinstance(told, dict) or type(told.get("predicted_n")) is not int:
+        return None
+    return WireUsage(
+        prompt_tokens=_count(told.get("prompt_n")) + _count(told.get("cache_n")),
+        completion_tokens=told["predicted_n"],
     )
+
+
+def _name_counts(told: dict[str, Any]) -> WireUsage:
+    """Return counts by OpenAI's names, from those of Responses, Anthropic and Gemini too."""
+    found = {
+        name: next((told[one] for one in names if told.get(one) is not None), None)
+        for name, names in _NAMES.items()
+    }
+    return WireUsage(**found)
 
 
 def _count(value: object) -> int:

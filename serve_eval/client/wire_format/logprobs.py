@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.client.wire_format import fields, wire
+from serve_eval.client.wire_format.told_errors import refuse_error
 from serve_eval.client.wire_format.wire import InvalidResponse, Said
 from serve_eval.schema import LogprobsForm, PromptLogprobs
 
@@ -61,7 +62,7 @@ def decode(body: bytes, content_type: str, prompt: str) -> Said:
     """
     body = body.removeprefix(wire.BOM)
     try:
-        wire.refuse_error(wire.read_body(body), body)
+        refuse_error(wire.parse(body), body, answered=True)
         parsed = _read(body)
     except wire.UNREADABLE as error:
         raise InvalidResponse(

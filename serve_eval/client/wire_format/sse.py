@@ -1,14 +1,19 @@
 """Parse server-sent events from the pieces that a socket delivers. Pure.
 
-Only `data:` fields are used; comments and other fields are dropped. Lines end in `\\n`, `\\r\\n` or
-`\\r` (WHATWG HTML, section "Server-sent events"). A piece may end anywhere, even inside a
-character.
+Only `data:` fields are used, and `event:` where it names an error; all others are dropped. Lines
+end in `\\n`, `\\r\\n` or `\\r` (WHATWG HTML, section "Server-sent events"). A piece may end
+anywhere, even inside a character.
 """
 
 from __future__ import annotations
 
+import re
+
 BOM = b"\xef\xbb\xbf"
 """Byte order mark, which may precede a stream."""
+ERROR_EVENT = b"event: error"
+"""The payload that stands for an event line that names an error. It is no JSON."""
+_ERROR = re.compile(rb"(?:error|exception|fail(?:ed|ure)?|fatal|abort(?:ed)?|cancel(?:l?ed)?)s?$")
 
 
 class EventLines:
@@ -61,9 +66,11 @@ class EventLines:
 
 
 def _payload(line: bytes) -> bytes | None:
-    """Return the content of a `data:` line, b"" for a blank line, None for any other."""
+    """Return the content of a `data:` line, b"" for a blank line, None for most others."""
     if line[:5] == b"data:":
         return line[5:].strip()
+    if line[:6] == b"event:" and _ERROR.search(line[6:].strip().lower()):
+        return ERROR_EVENT
     if line[:3] == BOM:
         return _payload(line[3:])
     return b"" if not line.strip() else None

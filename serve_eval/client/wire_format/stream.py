@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from serve_eval.client.wire_format import fields, wire
-from serve_eval.client.wire_format.calls import ToolCalls
-from serve_eval.client.wire_format.server_timing import BehindDone
-from serve_eval.client.wire_format.sse import EventLines
-from serve_eval.client.wire_format.wire import (
-    InvalidResponse,
-    LostStream,
-    Said,
+from contextlib import suppress
+
+import msgspec
+
+from serve_eval.client.wire_format import fields, odd_bodies, told_errors, wire
+from serve_eval.client.wire_format.bodies import (
+    USUAL_OBJECTS,
+    Body,
     WireChoice,
     WireDelta,
+    WireUsage,
+    read_chunk,
 )
+from serve_eval.client.wire_format.calls import ToolCalls
+from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
+from serve_eval.client.wire_format.server_timing import BehindDone
+from serve_eval.client.wire_format.set_aside import SetAside
+from serve_eval.client.wire_format.sse import ERROR_EVENT, EventLines
+from serve_eval.client.wire_format.wire import InvalidResponse, LostStream, Said
 
 DONE = b"[DONE]"
+ERROR_TOLD = "the stream has an event that names an error"
+_encode = msgspec.json.Encoder().encode
 MAX_LINES = 100
 """Data lines that one chunk may span; every known server writes one."""
 
@@ -42,11 +52,14 @@ class StreamedAnswer:
         self._refusal: list[str] = []
         self._calls = ToolCalls(streamed=True)
         self._finish: str | None = None
+        self._server_finish: str | None = None
+        self._pending: str | None = None
+        self._aside = SetAside()
         self._stop: str | None = None
         self._tokens_per_step: float | None = None
-        self._usage: object = None
+        self._usage: WireUsage | None = None
         self._fingerprint: str | None = None
-        self._chunks = 0
+        self._began = False
         self._id: str | None = None
         self._last_id: object = None
         self._ids: set[str] = set()
@@ -83,81 +96,168 @@ class StreamedAnswer:
             if payload and not self.done:
                 self._take(payload, self.last_at or 0.0)
         if self._unfinished:
-            raise InvalidResponse("not an OpenAI stream", self._unfinished)
+            told = self._unfinished is ERROR_EVENT
+            raise InvalidResponse(
+                ERROR_TOLD if told else "not an OpenAI stream", None if told else self._unfinished
+            )
         if not self._finish:
-            if self.done and not self._chunks:
-                raise LostStream("the stream held [DONE] but no answer")
-            raise InvalidResponse("the stream ended without a finish_reason")
+            self._refuse_unfinished()
+        text, reasoning = "".join(self._text), "".join(self._reasoning)
+        if not text and not self._calls:
+            text, thoughts = self._aside.read(self._calls)
+            reasoning = reasoning or thoughts
+            if text and self.first_at is None:
+                self.first_at, self.last_at = self._aside.first_at, self._aside.last_at
+        else:
+            self._aside.compare(text)
+        usage = self._usage
+        if usage is None or usage.completion_tokens is None:
+            usage = self._aside.find_usage() or usage
         return Said(
             id=self._id,
-            text="".join(self._text),
-            reasoning="".join(self._reasoning) or None,
+            text=text,
+            reasoning=reasoning or None,
             refusal="".join(self._refusal) or None,
-            finish_reason=wire.read_finish_reason(self._finish),
+            finish_reason=self._finish,
             stop_reason=self._stop,
-            usage=fields.usage(self._usage),
+            usage=fields.usage(usage),
             tokens_per_step=self._tokens_per_step,
             tool_calls=self._calls.whole(),
             call_faults=self._calls.faults() if self._calls else (),
             fingerprint=self._fingerprint,
+            server_finish=self._server_finish,
         )
 
+    def _refuse_unfinished(self) -> None:
+        """Raise the reason for which a stream without a finish_reason holds no answer."""
+        if self.done and not self._began:
+            raise LostStream("the stream held [DONE] but no answer")
+        if self._pending:
+            wire.read_finish_reason(self._pending)
+        raise InvalidResponse("the stream ended without a finish_reason")
+
     def _take(self, payload: bytes, now: float) -> None:
-        """Take one data line: a chunk, a part of one, or the end.
-
-        An empty line ends an unfinished event.
-        """
+        """Take one data line: a chunk, a part of one, or the end."""
         if self._unfinished:
-            if not payload:
-                raise InvalidResponse("not an OpenAI stream", self._unfinished)
-            payload = self._unfinished + b"\n" + payload
-        elif payload == DONE:
-            self.done = True
-            return
+            payload = self._join(payload)
         try:
-            parsed = wire.read_body(payload)
+            parsed = read_chunk(payload)
         except wire.UNREADABLE as error:
-            self._hold(payload, error)
-            return
-        self._unfinished, self._lines_of_it = b"", 0
-        wire.refuse_error(parsed, payload)
-        if parsed.usage:
-            self._usage = parsed.usage
-            self._fingerprint = fields.fingerprint(parsed.system_fingerprint)
-        if self._id is None:
-            self._id = fields.answer_id(parsed.id)
-        if parsed.choices:
+            if (mended := self._mend(payload, error)) is None:
+                return
+            parsed = mended
+        self._unfinished = b""
+        choices = parsed.choices
+        if not (
+            choices
+            and parsed.error is None
+            and parsed.object in USUAL_OBJECTS
+            and parsed.usage is None
+            and self._id is not None
+        ):
+            self._take_frame(parsed, payload, now)
+        if choices:
             self.heard_at = now
-            for choice in parsed.choices:
-                if not choice.index:
-                    self._choose(choice, parsed.id, now)
+            choice = choices[0] if len(choices) == 1 else wire.pick_first(choices, payload)
+            if choice is not None and not choice.index:
+                self._choose(choice, parsed.id, payload, now)
 
-    def _hold(self, payload: bytes, error: Exception) -> None:
-        """Keep a line whose JSON may continue in the next one. Raises InvalidResponse otherwise."""
-        self._lines_of_it += 1
-        if payload[:1] != b"{" or self._lines_of_it > MAX_LINES:
+    def _join(self, payload: bytes) -> bytes:
+        """Return a line with the lines of the same event before it.
+
+        An empty line ends an unfinished event. Raises InvalidResponse for one that is no JSON, and
+        for an event that is called an error, with its data.
+        """
+        before = self._unfinished
+        if before is ERROR_EVENT:
+            raise InvalidResponse(ERROR_TOLD, payload or None)
+        if before and (not payload or payload is ERROR_EVENT):
+            raise InvalidResponse("not an OpenAI stream", before)
+        return before + b"\n" + payload if before else payload
+
+    def _mend(self, payload: bytes, error: Exception) -> Body | None:
+        """Return a chunk whose fields have other types, or None if its JSON may continue.
+
+        Raises InvalidResponse for anything else. An error event is kept until its data came.
+        """
+        if payload == DONE:
+            self.done = True
+            return None
+        if isinstance(error, msgspec.ValidationError):
+            with suppress(*wire.UNREADABLE, odd_bodies.NoObject):
+                return odd_bodies.mend(payload)
+        self._lines_of_it = self._lines_of_it + 1 if self._unfinished else 1
+        odd = payload[:1] != b"{" and payload is not ERROR_EVENT
+        if odd or self._lines_of_it > MAX_LINES:
             raise InvalidResponse("not an OpenAI stream", payload) from error
         self._unfinished = payload
+        return None
 
-    def _choose(self, choice: WireChoice, chunk_id: object, now: float) -> None:
+    def _take_frame(self, parsed: Body, payload: bytes, now: float) -> None:
+        """Take what an event holds around its choices. Raises InvalidResponse for an error."""
+        if parsed.error is not None or parsed.object not in USUAL_OBJECTS:
+            told_errors.refuse_error(parsed, payload, answered=bool(parsed.choices))
+        usage = parsed.usage
+        if not parsed.choices and (usage is None or not self.complete):
+            told_errors.refuse_signs(payload)
+        if usage is not None:
+            if usage.completion_tokens is None:
+                self._aside.add(payload, now)
+            else:
+                self._usage = usage
+            self._fingerprint = fields.fingerprint(parsed.system_fingerprint)
+        elif not parsed.choices:
+            told_errors.refuse_named(payload)
+            self._aside.add(payload, now)
+        if self._id is None:
+            self._id = fields.answer_id(parsed.id)
+
+    def _choose(self, choice: WireChoice, chunk_id: object, payload: bytes, now: float) -> None:
         """Take a piece of the answer.
 
-        Raises InvalidResponse for a piece after the end, or of another answer.
+        Raises InvalidResponse for an error, a piece after the end, or one of another answer.
         """
-        self._chunks += 1
-        if choice.delta is not None:
-            told = self._append(choice.delta, now)
+        self._began = True
+        delta = choice.delta
+        if delta is not None:
+            told = self._append(delta, now)
         elif told := bool(choice.text):
             self._text.append(choice.text or "")
             self._token(now)
-        if told and self.complete:  # ignoring it would score a mixture of two answers
-            raise InvalidResponse("the answer continues after its finish_reason")
-        if (told or choice.finish_reason) and not (self._one_id and chunk_id == self._last_id):
+        reason = choice.finish_reason
+        if not told:
+            self._set_aside(choice, payload, now)
+        elif choice.error is not None:
+            told_errors.refuse_choice_error(choice, payload, answered=True)
+        if told:
+            if self.complete:  # ignoring it would score a mixture of two answers
+                raise InvalidResponse("the answer continues after its finish_reason")
+        elif not reason:
+            return
+        if not (self._one_id and chunk_id == self._last_id):
             self._see_id(chunk_id)
+        if reason:
+            self._end(reason, choice)
+
+    def _set_aside(self, choice: WireChoice, payload: bytes, now: float) -> None:
+        """Keep a piece without content. Raises InvalidResponse for an error instead of one."""
+        told_errors.refuse_choice_error(choice, payload, answered=False)
         if choice.finish_reason:
-            self._finish, self.complete = choice.finish_reason, True
-            self._stop = fields.stop_string(choice.stop_reason)
-            self._tokens_per_step = fields.tokens_per_step(choice.avg_decoded_tokens_per_iter)
+            told_errors.refuse_signs(payload)
+        self._aside.add(payload, now, choice)
+
+    def _end(self, reason: str, choice: WireChoice) -> None:
+        """Take a finish_reason. Raises InvalidResponse for one that means no answer."""
+        meant = reason if reason == "stop" else meaning(reason)
+        if meant == PENDING:
+            self._pending = reason
+            return
+        if meant == BREAK:
+            wire.read_finish_reason(reason)
+        self._finish, self.complete = meant, True
+        self._server_finish = None if meant == reason else reason
+        self._stop = fields.stop_string(choice.stop_reason)
+        self._tokens_per_step = fields.tokens_per_step(choice.avg_decoded_tokens_per_iter)
 
     def _see_id(self, told: object) -> None:
         """Check that the pieces belong to one answer, by their ids.
@@ -177,17 +277,21 @@ class StreamedAnswer:
 
     def _append(self, delta: WireDelta, now: float) -> bool:
         """Return True if a piece has any content."""
-        thought = delta.reasoning_content or delta.reasoning
-        if delta.content:
-            self._text.append(delta.content)
-        if thought:
-            self._reasoning.append(thought)
+        content, thought = delta.content, delta.reasoning_content or delta.reasoning
         if delta.refusal:
             self._refusal.append(delta.refusal)
+        if content:
+            self._text.append(content)
+        if thought:
+            self._reasoning.append(thought)
         if delta.tool_calls:
             self._calls.add(delta.tool_calls)
-        if delta.content or thought or delta.tool_calls:
-            self._token(now)
+        if delta.error is not None and told_errors.is_error(delta.error, answered=True):
+            raise InvalidResponse("an error within a piece of the answer", _encode(delta.error))
+        if content or thought or delta.tool_calls:
+            self.last_at = now
+            if self.first_at is None:
+                self.first_at = now
             return True
         return bool(delta.refusal)
 

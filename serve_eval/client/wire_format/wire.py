@@ -6,128 +6,36 @@ Decoding is lenient about extra content and strict about the answer itself: a bo
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
-from serve_eval.client.wire_format import fields
+from serve_eval.client.wire_format import fields, odd_bodies
+from serve_eval.client.wire_format.bodies import BOM as BOM
+from serve_eval.client.wire_format.bodies import USUAL_OBJECTS, WholeBody, WireChoice, read_whole
+from serve_eval.client.wire_format.bodies import Said as Said
 from serve_eval.client.wire_format.calls import ToolCalls
-from serve_eval.schema import (
-    CallMessage,
-    Message,
-    Prompt,
-    PromptLogprobs,
-    Request,
-    ResultMessage,
-    ToolCall,
-    Usage,
+from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
+from serve_eval.client.wire_format.invalid import MAX_MESSAGE as MAX_MESSAGE
+from serve_eval.client.wire_format.invalid import UNREADABLE as UNREADABLE
+from serve_eval.client.wire_format.invalid import InvalidResponse as InvalidResponse
+from serve_eval.client.wire_format.invalid import LostStream as LostStream
+from serve_eval.client.wire_format.invalid import Mask as Mask
+from serve_eval.client.wire_format.invalid import describe as describe
+from serve_eval.client.wire_format.told_errors import (
+    refuse_choice_error,
+    refuse_error,
+    refuse_named,
+    refuse_signs,
+    refuse_status,
 )
+from serve_eval.schema import CallMessage, Message, Prompt, Request, ResultMessage
 
 COMPLETIONS = "/completions"
 CHAT_COMPLETIONS = "/chat/completions"
 EVENT_STREAM = "text/event-stream"
-FINISHED = frozenset(
-    {
-        "stop",
-        "length",
-        "content_filter",
-        "tool_calls",
-        "function_call",
-        "eos_token",
-        "stop_sequence",
-    }
-)
-"""Finish reasons of an answer. Others (cancelled, timeout, abort, not_finished, error) mean
-none."""
-Mask = Callable[[str], str]
-"""Removes secrets from a text."""
-MAX_MESSAGE = 600
-"""Characters kept of a server's error message."""
-
-
-class InvalidResponse(Exception):
-    """A 2xx body without an answer: the reason, and what it holds instead."""
-
-    def __init__(self, why: str, body: bytes | None = None) -> None:
-        super().__init__(why, body)
-        self._why, self._body = why, body
-
-    def describe(self, mask: Mask = str) -> str:
-        """Return the message, with received text masked before it is cut."""
-        return (
-            mask(self._why)
-            if self._body is None
-            else f"{mask(self._why)}: {describe(self._body, mask)}"
-        )
-
-    def __str__(self) -> str:
-        return self.describe()
-
-
-class LostStream(InvalidResponse):
-    """An empty stream: trtllm-serve 1.2 loses streamed answers that a context server finished."""
-
-
-class Said(msgspec.Struct):
-    """An answer as the server gave it.
-
-    `id` is its own id, and `fingerprint` its system_fingerprint (None: the server gives none).
-    """
-
-    id: str | None = None
-    text: str = ""
-    reasoning: str | None = None
-    refusal: str | None = None
-    finish_reason: str | None = None
-    stop_reason: str | None = None
-    usage: Usage = Usage()
-    tokens_per_step: float | None = None
-    prompt_logprobs: PromptLogprobs | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
-    call_faults: tuple[str, ...] = ()
-    fingerprint: str | None = None
-
-
-class WireDelta(msgspec.Struct):
-    """The parts of a message, or of a piece of one."""
-
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
-    tool_calls: Any = None
-
-
-class WireChoice(msgspec.Struct):
-    """One answer, or a piece of it."""
-
-    index: int | None = 0
-    text: str | None = None
-    message: WireDelta | None = None
-    delta: WireDelta | None = None
-    finish_reason: str | None = None
-    stop_reason: Any = None
-    avg_decoded_tokens_per_iter: Any = None
-
-
-class Body(msgspec.Struct):
-    """The relevant fields of an answer or a chunk."""
-
-    id: Any = None
-    choices: list[WireChoice] | None = None
-    usage: Any = None
-    error: Any = None
-    object: Any = None
-    system_fingerprint: Any = None
-
-
-BOM = b"\xef\xbb\xbf"
-"""Some servers put this before their JSON."""
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder()
-read_body = msgspec.json.Decoder(Body).decode
 _USAGE = {"include_usage": True}
 
 
@@ -194,41 +102,87 @@ def _write(turn: Message) -> dict[str, object]:
 
 def decode(body: bytes, content_type: str) -> Said:
     """Return the answer in a complete 2xx body. Raises InvalidResponse if it holds none."""
+    body = body.removeprefix(BOM)
     try:
-        parsed = read_body(body.removeprefix(BOM))
+        parsed = parse(body)
     except UNREADABLE as error:
         raise InvalidResponse(
             f"not an OpenAI answer ({content_type or 'no content type'})", body
         ) from error
-    refuse_error(parsed, body)
-    if not parsed.choices:
-        raise InvalidResponse("no choices in the answer", body)
-    choice = first_choice(parsed.choices, body)
+    choice = _choose(parsed, body)
     message = choice.message
     text = choice.text if message is None else message.content
     calls = ToolCalls()
     if message is not None and message.tool_calls:
         calls.add(message.tool_calls)
-    if not choice.finish_reason:
+    answered = bool(text or calls)
+    _refuse(parsed, choice, body, answered=answered)
+    reason = choice.finish_reason
+    if not reason:
         why = "no finish_reason, so the answer may be incomplete"
-        raise InvalidResponse(why if text or calls else "neither a text nor a finish_reason", body)
+        raise InvalidResponse(why if answered else "neither a text nor a finish_reason", body)
+    usage = parsed.usage
+    if usage is None or usage.completion_tokens is None:
+        usage = fields.find_usage(odd_bodies.read_json(body)) or usage
     said = Said(
         id=fields.answer_id(parsed.id),
         text=text or "",
-        finish_reason=read_finish_reason(choice.finish_reason),
+        finish_reason=reason if reason == "stop" else read_finish_reason(reason),
         stop_reason=fields.stop_string(choice.stop_reason),
-        usage=fields.usage(parsed.usage),
+        usage=fields.usage(usage),
         tokens_per_step=fields.tokens_per_step(choice.avg_decoded_tokens_per_iter),
-        tool_calls=calls.whole(),
-        call_faults=calls.faults() if calls else (),
         fingerprint=fields.fingerprint(parsed.system_fingerprint),
     )
+    if said.finish_reason != reason:
+        said.server_finish = reason
     if message is not None:
         said.reasoning, said.refusal = (
             message.reasoning_content or message.reasoning,
             message.refusal,
         )
+    if not answered:
+        _find_said(said, calls, body)
+    if calls:
+        said.tool_calls, said.call_faults = calls.whole(), calls.faults()
     return said
+
+
+def parse(body: bytes) -> WholeBody:
+    """Return the fields of a body. Raises InvalidResponse, or UNREADABLE if it is no JSON."""
+    try:
+        return read_whole(body)
+    except msgspec.ValidationError:  # JSON with a field of another type
+        return odd_bodies.mend(body)
+
+
+def _choose(parsed: WholeBody, body: bytes) -> WireChoice:
+    if not parsed.choices:
+        refuse_error(parsed, body, answered=False)
+        refuse_signs(body)
+        raise InvalidResponse("no choices in the answer", body)
+    return first_choice(parsed.choices, body)
+
+
+def _refuse(parsed: WholeBody, choice: WireChoice, body: bytes, *, answered: bool) -> None:
+    """Raise InvalidResponse if there is an error in a body or in its choice."""
+    if parsed.error is not None or parsed.object not in USUAL_OBJECTS:
+        refuse_error(parsed, body, answered=answered)
+    if parsed.status is not None or parsed.code is not None:
+        refuse_status(parsed.status, parsed.code, body)
+    message = choice.message
+    if choice.error is not None or not message or message.error is not None:
+        refuse_choice_error(choice, body, answered=answered)
+    if not answered:
+        refuse_signs(body)
+        refuse_named(body)
+
+
+def _find_said(said: Said, calls: ToolCalls, body: bytes) -> None:
+    """Complete an answer without a text from fields in which other servers put it."""
+    found = odd_bodies.find_said(body)
+    said.text = found.text or said.text
+    said.reasoning = said.reasoning or found.thoughts or None
+    calls.add(found.calls)
 
 
 class _Indexed(Protocol):
@@ -243,54 +197,29 @@ def first_choice(choices: Sequence[_Kind], body: bytes) -> _Kind:
     """Return the only choice with index 0 or no index. Raises InvalidResponse otherwise."""
     if len(choices) == 1 and not choices[0].index:
         return choices[0]
-    found = [choice for choice in choices if not choice.index]
-    if len(found) != 1:
-        raise InvalidResponse(f"{len(found) or 'no'} choices with the index 0 in the answer", body)
-    return found[0]
+    found = pick_first(choices, body)
+    if found is None:
+        raise InvalidResponse("no choices with the index 0 in the answer", body)
+    return found
 
 
-def refuse_error(parsed: Body, body: bytes) -> None:
-    """Raise InvalidResponse for an error object that came with a 200."""
-    if parsed.error is not None or parsed.object == "error":
-        raise InvalidResponse("an error object in a successful answer", body)
+def pick_first(choices: Sequence[_Kind], body: bytes) -> _Kind | None:
+    """Return the choice with index 0 or no index, or None.
+
+    Raises InvalidResponse if two choices have one index.
+    """
+    indexes = [choice.index or 0 for choice in choices]
+    for index in indexes:
+        if (count := indexes.count(index)) > 1:
+            raise InvalidResponse(f"{count} choices with the index {index} in the answer", body)
+    return choices[indexes.index(0)] if 0 in indexes else None
 
 
 def read_finish_reason(reason: str | None) -> str | None:
-    """Return a finish_reason. Raises InvalidResponse for one that means no answer."""
-    if reason and reason not in FINISHED:
+    """Return what a finish_reason means. Raises InvalidResponse for one that means no answer."""
+    if not reason:
+        return None
+    meant = meaning(reason)
+    if meant in (BREAK, PENDING):
         raise InvalidResponse(f"the generation ended without an answer: finish_reason {reason!r}")
-    return reason or None
-
-
-_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
-
-
-def describe(body: bytes, mask: Mask = str) -> str:
-    """Return the masked message of an error body, at most MAX_MESSAGE characters.
-
-    Known shapes: {"message": str}, {"error": str}, {"error": {"message": str}}, {"detail": str or
-    list}, plain text, an HTML page, an empty body.
-    """
-    text = mask(body.decode("utf-8", "replace").strip())[: 8 * MAX_MESSAGE]
-    if not text:
-        return "an empty body"
-    try:
-        found = _message(msgspec.json.decode(body))
-    except UNREADABLE:
-        found = None
-        if text[:1] == "<":
-            title = _TITLE.search(text)
-            found = f"an HTML page{f' titled {title.group(1).strip()!r}' if title else ''}"
-    return (mask(found) if found else text)[:MAX_MESSAGE]
-
-
-def _message(value: object) -> str | None:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
-        for key in ("message", "error", "detail", "msg"):
-            if value.get(key):
-                return _message(value[key])
-    if isinstance(value, list) and value:
-        return "; ".join(filter(None, map(_message, value))) or None
-    return None
+    return meant

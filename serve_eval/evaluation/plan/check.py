@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.expect import list_problems
 from serve_eval.evaluation.plan.parse import LAUNCHERS, TASKS, VERDICTS, Problems, spec_of
@@ -115,6 +116,9 @@ def _never_stops_early(rule: str) -> bool:
 
 def _check_limits(limits: Mapping[str, Any], problems: Problems) -> None:
     for name, value in limits.items():
+        if name == "known_finish_reasons":
+            _check_reasons(value, problems)
+            continue
         if isinstance(value, bool | str):
             continue
         from_zero = name in ("retry_budget", "order_seed", "outage_timeout_s")
@@ -123,6 +127,15 @@ def _check_limits(limits: Mapping[str, Any], problems: Problems) -> None:
             problems.add(("limits", name), f"must be {least} and finite")
         elif name == "max_error_rate" and value > 1:
             problems.add(("limits", name), "must be at most 1, since it is a share of the samples")
+
+
+def _check_reasons(reasons: Sequence[str], problems: Problems) -> None:
+    for reason in reasons:
+        if meaning(reason) in (BREAK, PENDING):
+            problems.add(
+                ("limits", "known_finish_reasons"),
+                f"{reason!r} says that no whole answer came: such an attempt stays a failure",
+            )
 
 
 def check_repeats(

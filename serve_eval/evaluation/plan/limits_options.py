@@ -104,3 +104,11 @@ class LimitsOptions:
             key="limits.scorer_timeout_s",
         ),
     ] = None
+    known_finish_reasons: Annotated[
+        list[str] | None,
+        Setting(
+            "A finish_reason of your server that ends a whole answer. Repeatable.",
+            metavar="REASON",
+            key="limits.known_finish_reasons",
+        ),
+    ] = None

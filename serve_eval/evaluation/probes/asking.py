@@ -172,7 +172,7 @@ def _note(answer: AnswerTokens) -> ProbeReading:
 
     An orchestrator may leave the first token out of its list: the listed ones are then the last.
     """
-    told = answer.usage.completion_tokens
+    told = answer.usage.shown_tokens
     tokens = answer.tokens[:TOKENS]
     missing = min(TOKENS, told) - len(tokens) if 0 < len(tokens) < told else 0
     spelled = "".join(token.text for token in tokens)

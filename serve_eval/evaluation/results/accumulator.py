@@ -14,18 +14,22 @@ from msgspec import UNSET
 from serve_eval.client.traffic import TrafficCounter
 from serve_eval.evaluation.results._scorer_errors import ScorerErrors
 from serve_eval.evaluation.results.sample_table import (
-    DOUBTED,
     FAILURE_CODES,
+    LOOPING,
     LOST,
     OUTCOME_CODES,
+    REPAIRED,
     REPETITIVE,
+    RESTARTED,
     STOPPED_IN_REASONING,
     TRUNCATED,
+    UNLISTED_FINISH,
     SampleTable,
 )
 from serve_eval.evaluation.results.scoring import Grade, ScoredApart, try_grading
 from serve_eval.evaluation.results.scoring import score_response as score_response
 from serve_eval.evaluation.results.task_result import task_result
+from serve_eval.evaluation.results.unlisted_finishes import UnlistedFinishes
 from serve_eval.evaluation.storage.records.executions import Executions, program_of
 from serve_eval.evaluation.storage.records.judgements import Judgements
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, ScoreWriter
@@ -63,7 +67,7 @@ class ScoreAccumulator(SampleTable):
     a task that asks judges by `judgements`. Without these, while answers come, they are only
     counted. An answer with too few readable judgements has no score and counts as a failure. So
     does an answer on which the scorer raises or exceeds its time limit. With `apart`, answers are
-    scored in another process.
+    scored in another process. A finish_reason in `known_finishes` ends a whole answer.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class ScoreAccumulator(SampleTable):
         executions: Executions | None = None,
         judgements: Judgements | None = None,
         apart: ScoredApart | None = None,
+        known_finishes: Sequence[str] = (),
     ) -> None:
         super().__init__(task, samples, repeats)
         self._executions, self._judgements = executions, judgements
@@ -86,6 +91,7 @@ class ScoreAccumulator(SampleTable):
         self._apart = None if self._counts_only else apart
         self._being_scored: dict[int, Response] = {}
         self._scorer_errors = ScorerErrors()
+        self._finishes = UnlistedFinishes(known_finishes, len(self.samples))
         self._traffic = TrafficCounter()
         self._modes: Counter[str] = Counter()
         self._mode_names: list[str] = []
@@ -170,6 +176,10 @@ class ScoreAccumulator(SampleTable):
             | response.stopped_in_reasoning * STOPPED_IN_REASONING
             | _repetitive(response.text) * REPETITIVE
         )
+        if response.looping:
+            self.flags[i] |= LOOPING
+        elif response.unlisted_finish and self._finishes.note(i, response.finish_reason):
+            self.flags[i] |= UNLISTED_FINISH
         if response.attempts:
             self.started[i], self.ended[i] = (
                 response.attempts[0].start_s,
@@ -232,8 +242,9 @@ class ScoreAccumulator(SampleTable):
         if self._mode_of and (mode := self._mode_of[i]):
             self._modes[self._mode_names[mode - 1]] -= 1
             self._mode_of[i] = 0
+        self._finishes.forget(i)
         self.outcomes[i] = self.lengths[i] = 0
-        self.flags[i] &= DOUBTED
+        self.flags[i] &= REPAIRED | RESTARTED
         self.values[i] = self.started[i] = self.ended[i] = 0.0
         if self.answers is not None:
             self.answers[i] = 0
@@ -295,7 +306,9 @@ class ScoreAccumulator(SampleTable):
         """
         assert not self._counts_only
         errors = tuple(self._scorer_errors.list(self.samples))
-        return task_result(self, self._modes, errors, spared=spared)
+        return task_result(
+            self, self._modes, errors, spared=spared, unlisted=self._finishes.counts()
+        )
 
     def scores(self) -> array[float]:
         """Return the score of each sample in the order of the protocol. NaN means no score."""

@@ -13,12 +13,13 @@ from serve_eval.evaluation.results.repeats import Repeated
 from serve_eval.schema import FailureKind, LostAnswer, Outcome, Sample, Score, Task
 
 TRUNCATED, STOPPED_IN_REASONING, REPETITIVE = 1, 2, 4
-"""Flags of an answer."""
+LOOPING, UNLISTED_FINISH = 32, 64
+"""Flags of an answer. REPETITIVE is what we see in its text, LOOPING what the server says of it."""
 REPAIRED, RESTARTED = 8, 16
 """Flags of a sample: an earlier answer to it may have been lost, or was lost with its server."""
 LOST: Final = {LostAnswer.NOTHING: 0, LostAnswer.ANSWER: REPAIRED, LostAnswer.RESTART: RESTARTED}
-DOUBTED = REPAIRED | RESTARTED
-"""Flags of a sample whose first answer is unknown."""
+DOUBTED = REPAIRED | RESTARTED | UNLISTED_FINISH
+"""Flags of a sample whose first answer is unknown, or may have been cut."""
 OUTCOME_CODES: Final = {outcome: code for code, outcome in enumerate(Outcome, 1)}
 FAILURE_CODES: Final = {kind: code for code, kind in enumerate(FailureKind, 1)}
 _BLOCK = 4096

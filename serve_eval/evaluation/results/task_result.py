@@ -12,8 +12,10 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.results.interval import interval
 from serve_eval.evaluation.results.sample_table import (
     FAILURE_CODES,
+    LOOPING,
     OUTCOME_CODES,
     REPAIRED,
+    RESTARTED,
     STOPPED_IN_REASONING,
     TRUNCATED,
     SampleTable,
@@ -27,7 +29,12 @@ T = TypeVar("T")
 
 
 def task_result(
-    table: SampleTable, modes: Mapping[str, int], errors: tuple[ScorerError, ...], *, spared: bool
+    table: SampleTable,
+    modes: Mapping[str, int],
+    errors: tuple[ScorerError, ...],
+    *,
+    spared: bool,
+    unlisted: Mapping[str, int],
 ) -> TaskResult:
     """Return counts, value and bounds, which do not depend on the order of the answers.
 
@@ -97,8 +104,11 @@ def task_result(
         interval=None if unknown else hooks.call("aggregation", lambda: interval(table), None),
         hook_errors=tuple(hooks.errors),
         repaired=sum(bool(table.flags[i] & REPAIRED) for i in doubted),
-        restarted=sum(not table.flags[i] & REPAIRED for i in doubted),
+        restarted=sum(table.flags[i] & (REPAIRED | RESTARTED) == RESTARTED for i in doubted),
+        unlisted=sum(not table.flags[i] & (REPAIRED | RESTARTED) for i in doubted),
         doubted_bounds=wider,
+        looping=_count_flagged(table, LOOPING),
+        unlisted_finishes=unlisted,
     )
 
 

@@ -128,6 +128,7 @@ def _open_task(
         scores,
         repeats=times,
         apart=session.scoring.of(prepared.task.name),
+        known_finishes=session.plan.limits.known_finish_reasons,
     )
     replay(journal, accumulator, failures_stand=failures_stand)
     if scores is not None:
@@ -202,6 +203,7 @@ def score_again(session: RunSession) -> None:
             executions=w.executions,
             judgements=w.judgements,
             apart=session.scoring.of(w.prepared.task.name),
+            known_finishes=session.plan.limits.known_finish_reasons,
         )
         take(w.journal.records(), w.accumulator, failures_stand=True)
         _put_in_place(session, scores)

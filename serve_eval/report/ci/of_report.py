@@ -130,6 +130,8 @@ def _list_properties(task: TaskReport) -> Iterator[tuple[str, str]]:
     yield "repaired", str(result.repaired)
     yield "lost_with_server", str(result.restarted)
     yield "truncated", str(result.truncated)
+    if result.looping:
+        yield "looping", str(result.looping)
     yield "retries", str(sum(task.traffic.retries.values()))
 
 

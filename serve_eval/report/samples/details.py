@@ -53,11 +53,15 @@ def describe_end(sample: ShownSample) -> str:
     if response is None:
         return ""
     said = [f"finish reason {reveal(response.finish_reason)}"] if response.finish_reason else []
+    if response.server_finish:
+        said.append(f"by the server's word {reveal(response.server_finish)!r}")
     if response.stop_reason:
         said.append(f"stop string {reveal(response.stop_reason)!r}")
     usage = response.usage
     if usage.prompt_tokens or usage.completion_tokens:
         said.append(f"{usage.prompt_tokens} prompt and {usage.completion_tokens} answer tokens")
+    if usage.reasoning_tokens:
+        said.append(f"{usage.reasoning_tokens} tokens of thoughts")
     if usage.cached_tokens:
         said.append(f"{usage.cached_tokens} of the prompt cached")
     return "; ".join(said)

@@ -138,6 +138,7 @@ def describe_answers(result: TaskResult) -> str:
         kinds = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in result.failures.items())
         failed += f" ({kinds})"
     said = [failed, *lines.count_lost(result), f"{result.truncated} cut off"]
+    said += [f"{result.looping} looping"] if result.looping else []
     said += [f"{n} {word}" for kind, word in _WORDS.items() if (n := result.outcomes.get(kind, 0))]
     spared = f", {result.spared:,} not needed" if result.spared else ""
     asked = (

@@ -106,7 +106,7 @@ def compare_tokens(
 
 def _read(answers: TaskAnswers, run: int) -> Spoken:
     return {
-        prompt: SpokenAnswer(answer_pairs.join_text(response), response.usage.completion_tokens)
+        prompt: SpokenAnswer(answer_pairs.join_text(response), response.usage.shown_tokens)
         for prompt, response in answer_pairs.read_responses(answers, run)
     }
 

@@ -128,6 +128,7 @@ def _doubt(a: TaskAnswers, b: TaskAnswers) -> repaired.Doubt | None:
         count=len({*gone, *other}),
         planned=result.planned,
         restarted=min(result.restarted + a.task.result.restarted, len({*gone, *other})),
+        unlisted=min(result.unlisted + a.task.result.unlisted, len({*gone, *other})),
         low=low,
         high=high,
         p=repaired.measure_dependence(

@@ -50,8 +50,10 @@ def _count(task: TaskEvidence, local: LocalTokenizer) -> Iterator[tuple[int, int
         response = one.response
         if response is None or response.tool_calls or not response.usage.completion_tokens:
             continue
-        made = local.count_tokens(response.text) + local.count_tokens(response.reasoning or "")
-        yield response.usage.completion_tokens, made
+        made = local.count_tokens(response.text)
+        if not response.usage.reasoning_tokens:  # else thoughts are shown in part, or not at all
+            made += local.count_tokens(response.reasoning or "")
+        yield response.usage.shown_tokens, made
         counted += 1
         if counted == MOST:
             return

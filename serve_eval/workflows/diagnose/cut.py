@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from serve_eval.schema import Outcome, Response
+from serve_eval.workflows.diagnose.endings import list_misfiled
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import LEAST, Finding, about, matters, worse
 
@@ -66,10 +67,13 @@ def find_unclosed_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Findi
 
     The model was cut before it reached its answer, or never closed its reasoning.
     """
+    misfiled = {one.id for one in list_misfiled(task)}
     shown = [
         one
         for one in task.texts
-        if one.outcome == Outcome.REASONING_ONLY and not _response(one).stopped_in_reasoning
+        if one.outcome == Outcome.REASONING_ONLY
+        and not _response(one).stopped_in_reasoning
+        and one.id not in misfiled
     ]
     if not matters(task, shown):
         return
@@ -88,7 +92,10 @@ def find_unclosed_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Findi
 
 def find_stopped_in_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Yield a finding about answers that a stop string ended within the reasoning."""
-    shown = [one for one in task.texts if _response(one).stopped_in_reasoning]
+    misfiled = {one.id for one in list_misfiled(task)}
+    shown = [
+        one for one in task.texts if _response(one).stopped_in_reasoning and one.id not in misfiled
+    ]
     if not matters(task, shown):
         return
     stops = task.option("stop") or []
@@ -145,13 +152,17 @@ def empty(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     told = f"{len(shown)} of {len(task.texts)} answers are empty"
     finished = Counter(str(_response(one).finish_reason) for one in shown).most_common()
     told += f" (finish_reason {', '.join(f'{name} {count}' for name, count in finished)})"
-    tokens = [_response(one).usage.completion_tokens for one in shown]
+    tokens = [_response(one).usage.shown_tokens for one in shown]
     typical = statistics.median(tokens)
+    hidden = statistics.median(_response(one).usage.reasoning_tokens or 0 for one in shown)
     stopped = [one for one in shown if _response(one).stop_reason is not None]
     change: tuple[str, ...]
     if 2 * len(stopped) > len(shown):
         told += f"; {_describe_met(stopped)}"
         change = (f"--set {task.name}.stop=[]",)
+    elif hidden > typical:
+        told += f"; a median of {hidden:g} tokens went into thoughts that the server does not show"
+        change = (f"--set {task.name}.max_tokens={4 * task.max_tokens}",)
     elif typical > FEW_TOKENS:
         told += (
             f"; a median of {typical:g} tokens was generated: the server's parsers may have removed"

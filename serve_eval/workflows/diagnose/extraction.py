@@ -84,7 +84,11 @@ def _is_explained(one: AskedSample, task: TaskEvidence) -> bool:
         response.text, chat=bool(task.option("apply_chat_template"))
     )
     return (
-        response.truncated or response.stop_reason is not None or bool(other_form) or _states(one)
+        response.truncated
+        or response.looping
+        or response.stop_reason is not None
+        or bool(other_form)
+        or _states(one)
     )
 
 

@@ -67,6 +67,21 @@ _KNOWN = (
         ("update trtllm-serve", "--set {task}.stop=[]"),
     ),
     (
+        r"ended without an answer: finish_reason",
+        "the server broke the generation off",
+        ("read the server's log of that time",),
+    ),
+    (
+        r"which is not read, may hold it|different texts in its fields|has two texts",
+        "the server puts the text into a field of its own, which OpenAI's clients do not read",
+        ("serve-eval smoke URL", "the options of the server or gateway that form its answers"),
+    ),
+    (
+        r"an error (?:object|within|in place)|status of an error|event that names an error",
+        "the server answered with an error under HTTP 200",
+        ("read the server's log of that time",),
+    ),
+    (
         r"lost|empty stream|stream .*(?:ended|without)",
         "a stream ended without its answer",
         ("--no-stream",),

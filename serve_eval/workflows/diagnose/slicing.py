@@ -37,7 +37,7 @@ DRAWS, MOST_DRAWS = 2999, 20_000
 """Draws for a run of one task, and the largest number of draws."""
 CYCLES = 4
 """Number of blocks that have to fit between the quartiles of the lengths without a reference."""
-_ENDS = ("truncated", "cuts", "unclosed_reasoning", "stopped_in_reasoning")
+_ENDS = ("truncated", "cuts", "unclosed_reasoning", "stopped_in_reasoning", "misfiled")
 COVERED = {
     candidates.LOAD: {"concurrency"},
     candidates.WORKER: {"worker"},

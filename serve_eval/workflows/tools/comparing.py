@@ -113,7 +113,9 @@ def _count_differences(
 
 
 def _count(answer: CheckedAnswer) -> str:
-    return f"{answer.usage.prompt_tokens} + {answer.usage.completion_tokens} tokens"
+    hidden = answer.usage.reasoning_tokens
+    thoughts = f" ({hidden} of thoughts)" if hidden else ""
+    return f"{answer.usage.prompt_tokens} + {answer.usage.completion_tokens} tokens{thoughts}"
 
 
 def _differ_in_prompts(sides: Sides) -> Sides:
@@ -133,7 +135,7 @@ def _differ_in_counts(sides: Sides) -> Sides:
         if s[1].parts == s[2].parts
         and s[1].usage.completion_tokens
         and s[2].usage.completion_tokens
-        and abs(s[1].usage.completion_tokens - s[2].usage.completion_tokens) > SLACK_TOKENS
+        and abs(s[1].usage.shown_tokens - s[2].usage.shown_tokens) > SLACK_TOKENS
     ]
 
 

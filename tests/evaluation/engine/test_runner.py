@@ -22,6 +22,7 @@ from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.runner import ask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator, score_response
 from serve_eval.evaluation.results.replay import replay
+from serve_eval.evaluation.results.sample_table import UNLISTED_FINISH
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.schema import (
     DataRoots,
@@ -42,6 +43,7 @@ from serve_eval.schema import (
 )
 from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.scorers.choice import prefix_match
+from serve_eval.verdicts.validity import remarks
 from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer
 from tests.clock import until
@@ -118,6 +120,40 @@ def test_a_failure_is_counted_never_scored() -> None:
     assert result.bounds == (25.0, 75.0)
     assert result.outcomes == {"correct": 1, "wrong": 1}
     assert result.failures == {"timeout": 1}
+
+
+def test_looping_and_unlisted_answers_are_scored_and_counted() -> None:
+    accumulator = ScoreAccumulator(_task(), _samples(6), known_finishes=("My_End",))
+    ends = ("repetition", "odd", "other", "odd", "my_end", "stop")
+    said = [Response(text="A", finish_reason=end) for end in ends]
+    for i, response in enumerate(said):
+        accumulator.add(i, response)
+    result = accumulator.result()
+    assert (result.scored, result.value, result.looping, result.truncated) == (6, 100.0, 1, 0)
+    assert result.unlisted_finishes == {"odd": 2, "other": 1}
+    flagged = [bool(flags & UNLISTED_FINISH) for flags in accumulator.flags]
+    assert flagged == [False, True, True, True, False, False]
+    for i in (0, 1, 2):
+        accumulator.forget(i, said[i])
+    result = accumulator.result()
+    assert (result.scored, result.looping, result.unlisted_finishes) == (3, 0, {"odd": 1})
+
+
+def test_many_different_reasons_are_counted_together() -> None:
+    accumulator = ScoreAccumulator(_task(), _samples(300))
+    for i in range(300):
+        accumulator.add(i, Response(text="A", finish_reason=f"reason {i}"))
+    assert sum(accumulator.result().unlisted_finishes.values()) == 300
+
+
+def test_a_report_names_looping_and_unlisted_answers_once() -> None:
+    accumulator = ScoreAccumulator(_task(), _samples(3))
+    for i, end in enumerate(("repetition", "it's over", "it's over")):
+        accumulator.add(i, Response(text="A", finish_reason=end))
+    looping, unlisted = remarks(accumulator.result(), one_token_answers=False)
+    assert looping.startswith("1 of 3 answers repeat themselves")
+    assert unlisted.startswith('2 of 3 answers end with a finish_reason of no known server ("it')
+    assert "--known-finish-reasons 'it'\"'\"'s over'" in unlisted
 
 
 def test_a_failure_that_is_answered_later_no_longer_counts_but_never_the_other_way_round() -> None:

@@ -104,6 +104,11 @@ def test_missing_answers_make_the_value_a_range() -> None:
     assert "serve-eval show out --failed" in shown
 
 
+def test_looping_answers_are_named_where_there_are_any() -> None:
+    shown = show(task(replace(RESULT, looping=6), VERDICT))
+    assert " asked    500: 0 failed, 1 cut off, 6 looping, 3 unreadable\n" in shown
+
+
 def test_samples_that_were_not_asked_are_no_failures() -> None:
     """A run that was given up: of 500 samples, 30 were answered and 8 failed."""
     given_up = replace(RESULT, failed=470, scored=30, failures={"timeout": 8}, bounds=(5.0, 99.0))

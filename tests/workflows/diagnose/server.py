@@ -60,6 +60,8 @@ class Said:
     prompt_tokens: int = 20
     cached: int | None = None
     servers: tuple[str, str] | None = None
+    reasoning: str | None = None
+    hidden: int | None = None
 
 
 Act = Callable[[Asked], Said]
@@ -152,6 +154,13 @@ class Server:
         if said.servers is not None:
             context, generation = said.servers
             more["headers"] = {CONTEXT_SERVER: context, GENERATION_SERVER: generation}
+        if said.reasoning is not None:
+            message = {"role": "assistant", "content": said.text, "reasoning": said.reasoning}
+            more["choice"] |= {"text": None, "message": message}
+        if said.hidden is not None:
+            told = {"prompt_tokens": usage[0], "completion_tokens": usage[1]}
+            details = {"completion_tokens_details": {"reasoning_tokens": said.hidden}}
+            return answer(said.text, body={"usage": {**told, **details}}, **more)
         if said.cached is not None:
             counts = {"prompt_tokens": usage[0], "completion_tokens": usage[1]}
             told = {**counts, "prompt_tokens_details": {"cached_tokens": said.cached}}

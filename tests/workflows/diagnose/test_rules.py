@@ -79,6 +79,22 @@ def swallowed(asked: Asked) -> Said:
     return Said(text="", tokens=50) if half(asked) else sound(asked)
 
 
+def hides_thoughts(asked: Asked) -> Said:
+    return Said(text="", tokens=128, hidden=127) if half(asked) else sound(asked)
+
+
+def misfiled(asked: Asked) -> Said:
+    return Said(text="", reasoning=asked.target) if half(asked) else sound(asked)
+
+
+def loops(asked: Asked) -> Said:
+    return Said(text="12+30 12+30 12+30", finish="repetition") if half(asked) else sound(asked)
+
+
+def ends_otherwise(asked: Asked) -> Said:
+    return replace(sound(asked), finish="my_end") if half(asked) else sound(asked)
+
+
 def marked(asked: Asked) -> Said:
     return (
         Said(text="<|im_start|>assistant\nNuts are nice.<|im_end|>")
@@ -235,6 +251,20 @@ CASES = {
     ),
     "swallowed": Case(
         act=swallowed, rule="empty", told="a median of 50 tokens", change="--reasoning_parser",
+    ),
+    "hides_thoughts": Case(
+        act=hides_thoughts, rule="empty", told="thoughts that the server does not show",
+        change="max_tokens=512",
+    ),
+    "misfiled": Case(
+        act=misfiled, rule="misfiled", told="arrived as reasoning", change="--reasoning_parser",
+    ),
+    "loops": Case(
+        act=loops, rule="looping", told="(finish_reason repetition)", change="serve-eval verify",
+    ),
+    "ends_otherwise": Case(
+        act=ends_otherwise, rule="unlisted_finish", told="'my_end'",
+        change="--known-finish-reasons my_end",
     ),
     "marked": Case(
         act=marked, rule="template_marks", told="<|im_end|>", change="apply_chat_template=true",

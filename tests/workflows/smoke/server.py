@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from launchers._simulated import guided
+from serve_eval.checks.kinds import answering
 from serve_eval.schema import Message
 from tests import skills
 from tests.scripted_server import (
@@ -315,6 +316,12 @@ class _Script:
                 text, thoughts = "</think>12", "Seven and five."
         if self.has("long_thoughts") and ("Reply" in prompt or "7 + 5" in prompt):
             return Said(tokens=[], thoughts="hm " * most, finish="length")
+        misfiles = self.has("misfiles") or (self.has("misfiles_streams") and body.get("stream"))
+        if misfiles and prompt == answering.PROMPT and "messages" in body:
+            return Said(tokens=[], thoughts=" Paris.", finish="stop")
+        if self.has("misfiles_beginnings") and body.get("stream") and "messages" in body:
+            pieces = _TOKEN.findall(text)[:most]
+            return Said(tokens=pieces[1:], thoughts=pieces[0], finish="length")
         if self.has("empty"):
             return Said(tokens=[], thoughts="", finish="stop")
         if self.has("markers"):
@@ -444,6 +451,8 @@ class _Script:
                 tokens.insert(0, tokens[0])
             if self.has("streams_differ"):
                 tokens[-1] = " else"
+            if one.thoughts and any("misfiles" in name for name in self.quirks.names):
+                yield {"choices": [{"index": number, "delta": {"reasoning": one.thoughts}}]}
             for token in tokens:
                 delta = {"delta": {"content": token}} if request.chat else {"text": token}
                 yield {"choices": [{"index": number, **delta, "finish_reason": None}]}

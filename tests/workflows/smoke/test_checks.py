@@ -77,6 +77,7 @@ CASES: list[Case] = [
     ("chat", FAIL, "finish_reason is 'unknown'", _quirks("odd_finish")),
     ("chat", FAIL, "the answer is empty", _quirks("empty")),
     ("chat", PASS, "''", _quirks("empty", "thinks_in_secret")),
+    ("chat", FAIL, "the answer arrives as reasoning", _quirks("misfiles")),
     ("chat", FAIL, "HTTP 500", _errs("messages")),
     (
         "chat",
@@ -97,6 +98,9 @@ CASES: list[Case] = [
     ("stream_chat", FAIL, "not a JSON object: {oops", _quirks("no_json_event")),
     ("stream_chat", FAIL, "the stream was cut", _quirks("cut_streams")),
     ("stream_chat", FAIL, "the streamed answer is empty", _quirks("empty")),
+    ("stream_chat", FAIL, "the answer arrives as reasoning", _quirks("misfiles_streams")),
+    ("stream_chat", FAIL, "the beginning of the whole", _quirks("misfiles_beginnings")),
+    ("stream_chat", PASS, "[DONE]", _quirks("empty", "thinks_in_secret")),
     ("stream_chat", PASS, "[DONE]", _quirks("carriage_returns")),
     ("stream_completions", UNSUPPORTED, "completions are not answered", _quirks("no_completions")),
     ("stream_completions", FAIL, "without data: [DONE]", _quirks("no_done")),
