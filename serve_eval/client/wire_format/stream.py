@@ -61,6 +61,7 @@ class StreamedAnswer:
         self._fingerprint: str | None = None
         self._began = False
         self._id: str | None = None
+        self._object: str | None = None
         self._last_id: object = None
         self._ids: set[str] = set()
         self._one_id = False
@@ -146,12 +147,13 @@ class StreamedAnswer:
             if (mended := self._mend(payload, error)) is None:
                 return
             parsed = mended
-        self._unfinished = b""
+        if self._unfinished:
+            self._unfinished = b""
         choices = parsed.choices
         if not (
             choices
             and parsed.error is None
-            and parsed.object in USUAL_OBJECTS
+            and parsed.object == self._object  # quicker than the set
             and parsed.usage is None
             and self._id is not None
         ):
@@ -197,6 +199,7 @@ class StreamedAnswer:
         """Take what an event holds around its choices. Raises InvalidResponse for an error."""
         if parsed.error is not None or parsed.object not in USUAL_OBJECTS:
             told_errors.refuse_error(parsed, payload, answered=bool(parsed.choices))
+        self._object = parsed.object
         usage = parsed.usage
         if not parsed.choices and (usage is None or not self.complete):
             told_errors.refuse_signs(payload)
