@@ -97,10 +97,7 @@ class StreamedAnswer:
             if payload and not self.done:
                 self._take(payload, self.last_at or 0.0)
         if self._unfinished:
-            told = self._unfinished is ERROR_EVENT
-            raise InvalidResponse(
-                ERROR_TOLD if told else "not an OpenAI stream", None if told else self._unfinished
-            )
+            self._join(b"")
         if not self._finish:
             self._refuse_unfinished()
         text, reasoning = "".join(self._text), "".join(self._reasoning)
