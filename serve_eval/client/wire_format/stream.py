@@ -144,8 +144,7 @@ class StreamedAnswer:
             if (mended := self._mend(payload, error)) is None:
                 return
             parsed = mended
-        if self._unfinished:
-            self._unfinished = b""
+        self._unfinished = b""
         choices = parsed.choices
         if not (
             choices
