@@ -105,7 +105,7 @@ def test_every_text_of_an_answer_is_looked_at() -> None:
     assert masked.prompt_logprobs is not None
     assert masked.prompt_logprobs.tokens == ("x", "***", "", "y")
     texts = [value for value in msgspec.structs.astuple(masked) if isinstance(value, str)]
-    assert texts == ["a *** b"] * 7
+    assert texts == ["a *** b"] * 8
     plain = Said(text="plain", tool_calls=(ToolCall("search", "{}"),))
     assert Masking([KEY]).value(plain) is plain
 

@@ -61,6 +61,7 @@ class StreamedAnswer:
         self._fingerprint: str | None = None
         self._began = False
         self._id: str | None = None
+        self._object: str | None = None
         self._last_id: object = None
         self._ids: set[str] = set()
         self._one_id = False
@@ -96,10 +97,7 @@ class StreamedAnswer:
             if payload and not self.done:
                 self._take(payload, self.last_at or 0.0)
         if self._unfinished:
-            told = self._unfinished is ERROR_EVENT
-            raise InvalidResponse(
-                ERROR_TOLD if told else "not an OpenAI stream", None if told else self._unfinished
-            )
+            self._join(b"")
         if not self._finish:
             self._refuse_unfinished()
         text, reasoning = "".join(self._text), "".join(self._reasoning)
@@ -151,7 +149,7 @@ class StreamedAnswer:
         if not (
             choices
             and parsed.error is None
-            and parsed.object in USUAL_OBJECTS
+            and parsed.object == self._object  # quicker than the set
             and parsed.usage is None
             and self._id is not None
         ):
@@ -197,6 +195,7 @@ class StreamedAnswer:
         """Take what an event holds around its choices. Raises InvalidResponse for an error."""
         if parsed.error is not None or parsed.object not in USUAL_OBJECTS:
             told_errors.refuse_error(parsed, payload, answered=bool(parsed.choices))
+        self._object = parsed.object
         usage = parsed.usage
         if not parsed.choices and (usage is None or not self.complete):
             told_errors.refuse_signs(payload)
