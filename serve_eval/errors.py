@@ -81,6 +81,10 @@ class EndpointError(ServeEvalError):
     exit_code = 4
 
 
+class ServerEndedError(EndpointError):
+    """The server ended, or hangs, while requests were in flight."""
+
+
 class JournalError(ServeEvalError):
     """A record could not be written. Earlier records are intact."""
 

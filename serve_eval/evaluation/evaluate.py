@@ -27,6 +27,7 @@ from serve_eval.evaluation.session_log import log_report, log_session
 from serve_eval.evaluation.steps.ask_again import ask_again
 from serve_eval.evaluation.steps.ask_tasks import ask_tasks
 from serve_eval.evaluation.steps.judge_answers import judge_answers
+from serve_eval.evaluation.steps.note_cut_off import note_cut_off
 from serve_eval.evaluation.steps.nothing_asked import warn_of_old_answers
 from serve_eval.evaluation.steps.open_tasks import open_tasks, replay_tasks, score_again, stop_early
 from serve_eval.evaluation.steps.report_run import report_run, save_report
@@ -101,12 +102,13 @@ async def evaluate(
         session.companions = companions or session.companions
         await open_tasks(session, rerun, seed)
         if needs_endpoint(session, rerun):
-            async with open_endpoint(session, launching, rerun) as client:
-                able = await probe_endpoint(session, client)
-                await ask_tasks(session, able, client, participant)
-                await judge_answers(session, itself=client)
-                await note_endpoint(session, client)
-                await ask_again(session, client)
+            with note_cut_off(session):
+                async with open_endpoint(session, launching, rerun) as client:
+                    able = await probe_endpoint(session, client)
+                    await ask_tasks(session, able, client, participant)
+                    await judge_answers(session, itself=client)
+                    await note_endpoint(session, client)
+                    await ask_again(session, client)
         else:
             warn_of_old_answers(session)
         session.check_journals()

@@ -12,6 +12,7 @@ from serve_eval.client.secret_mask import SecretMask
 from serve_eval.errors import JournalError
 from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.engine_counters import SessionMeter
+from serve_eval.evaluation.engine.load_session import CutOff
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.session_log import LoggedTasks
@@ -37,7 +38,8 @@ class RunSession:
     `hidden_retries` are the counts of its orchestrator at the beginning, by role, and `meter` has
     those of the servers' engines. `companions` are the clients of the same command. `reports`: the
     session ends with a report in the folder. `settled`: what earlier sessions left unproven was
-    withdrawn, so that steps.jsonl names what stands unproven.
+    withdrawn, so that steps.jsonl names what stands unproven. `cut_off` are the samples that were
+    in flight when the session was stopped.
     """
 
     plan: Plan
@@ -61,6 +63,7 @@ class RunSession:
     companions: Companions = field(default_factory=Companions)
     reports: bool = False
     settled: bool = False
+    cut_off: CutOff = field(default_factory=list)
 
     def count_retries(self) -> int:
         """Return the retries of this session and the earlier ones, as far as they are recorded."""

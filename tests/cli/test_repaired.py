@@ -6,7 +6,9 @@ gets a right answer. Without the losses it fails, with them it would pass.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +19,9 @@ from typing import Any
 import pytest
 
 from serve_eval.evaluation.storage.file_names import PAGE_FILE
-from tests.cli.command import serve_eval
+from tests.cli.command import in_a_process, serve_eval
+from tests.client.faulty_server import FaultyServer, Turn, http
+from tests.client.faulty_server import answer as as_answer
 from tests.scripted_server import (
     HttpRequest,
     Reply,
@@ -278,3 +282,45 @@ def test_a_comparison_is_undecided_when_either_side_lost_answers(folder: Path, r
         assert done.returncode == 3, done.stdout + done.stderr
         assert "samples are unknown" in done.stdout
         assert ("A: 100: 0 failed, 40 repaired" in done.stdout) == bool(a)
+
+
+def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folder: Path) -> None:
+    out, ended, over = folder / "out", False, asyncio.Event()
+
+    async def answer_or_end(turn: Turn) -> None:
+        nonlocal ended
+        if turn.request.method == "GET":
+            await turn.write(http(b'{"object": "list", "data": [{"id": "m"}]}'))
+            return
+        text = turn.request.question
+        if "item 50." in text and not ended:
+            ended = True
+            over.set()
+            server.stop_listening()
+            server.shut_idle_connections()
+            return
+        item = int(text.partition("item ")[2].partition(".")[0]) if "item " in text else 0
+        if item > 40 and not ended:
+            await over.wait()  # in flight until the server ends
+            return
+        await turn.write(http(as_answer(turn.request, str(2 * item))))
+
+    server = FaultyServer(lambda request: answer_or_end)
+
+    async def main() -> list[subprocess.CompletedProcess[str]]:
+        async with server:
+            more = ["--order", "natural", "--outage-timeout", "0", "--stall-timeout", "60"]
+            given = ["run", *flags(folder, server.base_url, *more), "-o", str(out)]
+            first = await asyncio.to_thread(in_a_process, *given)
+            await server.listen()
+            again = await asyncio.to_thread(in_a_process, *given)
+            return [first, again]
+
+    first, again = asyncio.run(main())
+    assert first.returncode == 4, first.stderr
+    assert again.returncode == 0, again.stderr
+    result = report_of(out)["result"]
+    assert result["repaired"] == 0
+    assert 1 <= result["restarted"] <= 8
+    said = f"0 repaired, {result['restarted']} lost with their server"
+    assert said in serve_eval("verdict", out).stdout

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from serve_eval.errors import EndpointError
+from serve_eval.errors import EndpointError, ServerEndedError
 from serve_eval.schema.base_url import authority
 
 PROBE_S = 0.5
@@ -94,7 +94,7 @@ class LivenessGuard:
                     if self._timeout_s
                     else ""
                 )
-                raise EndpointError(
+                raise ServerEndedError(
                     f"no server listens at {place} any more{lasted}",
                     hint=(
                         "Check the server's log. --outage-timeout sets how long a restart may take."

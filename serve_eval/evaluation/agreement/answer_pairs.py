@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -84,6 +84,7 @@ def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
     latency_s: dict[str, float] = {}
     failed: dict[str, str] = {}
     doubted: tuple[set[str], ...] = tuple(set() for _ in range(repeats))
+    known = {reason.strip().lower() for reason in report.plan.limits.known_finish_reasons}
     try:
         for line in score_records(folder, name):
             repeat, prompt = _place(line.id, repeats)
@@ -91,7 +92,7 @@ def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
         for record in journal.read(samples_file(folder, name)):
             repeat, prompt = _place(record.id, repeats)
             result = record.response or record.failure
-            if result is not None and find_lost(result.attempts) is not LostAnswer.NOTHING:
+            if result is not None and _is_doubted(result, known):
                 doubted[repeat].add(prompt)
             if repeat == 0 and result is not None and (how := _how_first_failed(result)):
                 failed.setdefault(prompt, how)
@@ -110,6 +111,18 @@ def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
         frozenset(prompts & line.keys()) for prompts, line in zip(doubted, lines, strict=True)
     )
     return TaskAnswers(task, folder, lines, said, started_s, latency_s, failed, unknown)
+
+
+def _is_doubted(result: Response | Failure, known: Collection[str]) -> bool:
+    """Return True if the first answer to a sample is unknown, or may have been cut.
+
+    `known` are the finish reasons of whole answers that the plan lists.
+    """
+    if find_lost(result.attempts) is not LostAnswer.NOTHING:
+        return True
+    if isinstance(result, Failure) or not result.unlisted_finish:
+        return False
+    return (result.finish_reason or "").strip().lower() not in known
 
 
 def _how_first_failed(result: Response | Failure) -> str | None:

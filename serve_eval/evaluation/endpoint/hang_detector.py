@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from serve_eval.client.client import Client
-from serve_eval.errors import EndpointError
+from serve_eval.errors import EndpointError, ServerEndedError
 from serve_eval.schema import Failure, FailureKind, Request
 
 MAX_TICK_S = 1.0
@@ -139,7 +139,7 @@ class HangDetector:
         logs = "".join(
             f" The log of {one.name} is {one.log}." for one in hung if one.log is not None
         )
-        return EndpointError(
+        return ServerEndedError(
             "\n".join(message),
             hint=f"Resume once it responds again. --stall-timeout sets this time limit.{logs}",
         )

@@ -25,12 +25,16 @@ from serve_eval.schema import Load
 UNPROVABLE = "nothing proves that connections are in step, and one ended"
 
 
+CutOff = list[tuple[Lane, int]]
+"""Samples, by lane and position, whose requests were in flight when a session was stopped."""
+
+
 class LoadSession:
     """Count the work of the engine while a client is open, and withdraw doubtful answers.
 
     `at_first` is called when the first result is in the journal. `hang_detector` ends the session
     if a server hangs. `proofs` record which connections were in step. `notify` receives a line if
-    one was not, or ended before a proof.
+    one was not, or ended before a proof. `cut_off` receives what was in flight at a sudden end.
     """
 
     def __init__(
@@ -41,7 +45,9 @@ class LoadSession:
         hang_detector: HangDetector | None = None,
         proofs: Proofs | None = None,
         notify: Callable[[str], None] = lambda line: None,
+        cut_off: CutOff | None = None,
     ) -> None:
+        self.cut_off: CutOff = [] if cut_off is None else cut_off
         self.client, self._order_seed, self.at_first, self.hang_detector = (
             client,
             order_seed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from serve_eval.errors import ServerEndedError
 from serve_eval.evaluation.engine import send
 from serve_eval.evaluation.engine.circuit_breaker import CircuitBreaker
 from serve_eval.evaluation.engine.lane import Lane
@@ -122,6 +123,7 @@ class _Round:
         self._left -= 1
         lane.waiting -= 1
         accumulator, watch, number = lane.accumulator, self._watch, None
+        session, pace = self._session, self._pace
         lane.asking.add(me)
         try:
             if lane.meet is not None:
@@ -130,10 +132,14 @@ class _Round:
             result = await self._send(lane, i, me)
         except asyncio.CancelledError:
             if not lane.decided or me.uncancel():
+                session.cut_off.append((lane, i))
                 raise
             if watch is not None and number is not None:
                 watch.give_up()
             return
+        except ServerEndedError:
+            session.cut_off.append((lane, i))
+            raise
         finally:
             lane.asking.discard(me)
         lane.keep(i, result)
@@ -141,7 +147,6 @@ class _Round:
         self._count(lane, me)
         if watch is not None and number is not None:
             watch.see(number, result)
-        session, pace = self._session, self._pace
         pace.note_result(result, self._clock() + self._offset)
         if session.workers < pace.limit:
             self._start_workers()

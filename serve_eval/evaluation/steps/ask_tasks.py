@@ -109,6 +109,7 @@ async def _ask_and_note_load(
         hang_detector=hang_detector,
         proofs=run_proofs(folder),
         notify=session.notify,
+        cut_off=session.cut_off,
     )
     limits = [session.plan.limits, *(earlier.limits for earlier in sessions.loads(folder))]
     try:
