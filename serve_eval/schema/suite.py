@@ -8,7 +8,7 @@ from datetime import date
 from enum import StrEnum
 
 from serve_eval.schema.plan import Plan
-from serve_eval.schema.verdict import VerdictOutcome
+from serve_eval.schema.verdict import OtherRule, VerdictOutcome
 
 Scalar = str | int | float | bool
 
@@ -72,7 +72,7 @@ class SuiteRow:
     `outcome` the one after the correction for many tests. `p` is that of the paired comparison;
     `p_holm` exists if the paired rule judged, `q_bh` if there is a p. `finding` is the paired one
     after the correction. `waiver` is the one that keeps this row from failing the suite. The first
-    answers to `repaired` samples are unknown.
+    answers to `repaired` samples are unknown. `other` is what the rule that did not judge says.
     """
 
     run: str
@@ -84,6 +84,7 @@ class SuiteRow:
     outcome: VerdictOutcome
     failed: int = 0
     repaired: int = 0
+    other: OtherRule | None = None
     evaluated: float | None = None
     estimate: float | None = None
     interval: tuple[float, float] | None = None

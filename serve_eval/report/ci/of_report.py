@@ -14,10 +14,12 @@ from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, C
 from serve_eval.report.lines import count_lost
 from serve_eval.report.summary.figures import count
 from serve_eval.report.summary.next_steps import next_steps
-from serve_eval.report.summary.summary_task import summarise_task
+from serve_eval.report.summary.rows import describe_rules
+from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
 from serve_eval.report.summary.table import COLUMNS, cells, name_worst
 from serve_eval.schema import (
     NOT_PROVEN,
+    OtherRule,
     PathFinding,
     ProofState,
     Report,
@@ -85,10 +87,24 @@ def _describe_task(task: TaskReport) -> CiCase:
         name=task.result.task,
         state=state,
         message="; ".join([verdict.outcome.value, *verdict.reasons, *filter(None, said)]),
-        details=[*verdict.reasons, *(f"warning: {line}" for line in verdict.warnings)],
-        properties=dict(_list_properties(task)),
+        details=[
+            *verdict.reasons,
+            *name_rules(summarise_task(task)),
+            *(f"warning: {line}" for line in verdict.warnings),
+        ],
+        properties={**dict(_list_properties(task)), **list_other(verdict.other)},
         remarks=[*pick_remarks(verdict.warnings), *remark_on_losses(task.result)],
     )
+
+
+def name_rules(task: SummaryTask) -> list[str]:
+    """Return which rule judged and what the other one says, if there is another."""
+    return [] if task.verdict.other is None else [f"{task.result.task}: {describe_rules(task)}"]
+
+
+def list_other(other: OtherRule | None) -> dict[str, str]:
+    """Return the other rule and its outcome as properties."""
+    return {} if other is None else {"other_rule": other.rule, "other_outcome": other.outcome.value}
 
 
 def pick_remarks(warnings: Sequence[str]) -> list[str]:
@@ -161,5 +177,7 @@ def _list_notes(report: Report) -> Iterator[str]:
                 f"{task.result.task}: {count(mixed, 'prompt')} of {stability.prompts:,} right in"
                 " some repeats and wrong in others"
             )
+    for task in report.tasks:
+        yield from (f"rule: {line}" for line in name_rules(summarise_task(task)))
     yield f"flaky: {'; '.join(flaky)}"
     yield from (f"warning: {line}" for line in report.warnings)

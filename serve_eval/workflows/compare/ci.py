@@ -6,7 +6,13 @@ import shlex
 from pathlib import Path
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiSuite, CiTable
-from serve_eval.report.ci.of_report import choose_state, pick_remarks, remark_on_losses
+from serve_eval.report.ci.of_report import (
+    choose_state,
+    list_other,
+    name_rules,
+    pick_remarks,
+    remark_on_losses,
+)
 from serve_eval.report.summary.table import cells, name_worst
 from serve_eval.report.terminal import RED, diagnose_command
 from serve_eval.schema import ComparedTask, Comparison
@@ -35,6 +41,11 @@ def describe_comparison(comparison: Comparison, out_dir: Path) -> CiResult:
         ),
         notes=[
             *(
+                f"rule: {line}"
+                for task in comparison.tasks
+                for line in name_rules(summarise_compared(task))
+            ),
+            *(
                 f"flips: {task.task}: {task.worse} scores fell and {task.better} rose"
                 for task in comparison.tasks
             ),
@@ -56,12 +67,14 @@ def _describe_task(task: ComparedTask) -> CiCase:
         message="; ".join([verdict.outcome.value, *verdict.reasons, *lost]),
         details=[
             *verdict.reasons,
+            *name_rules(summarise_compared(task)),
             *(f"warning: {line}" for line in (*verdict.warnings, *task.warnings)),
         ],
         remarks=[*pick_remarks(verdict.warnings), *lost],
         properties={
             "outcome": verdict.outcome.value,
             "rule": verdict.rule,
+            **list_other(verdict.other),
             **{name: f"{value:.6g}" for name, value in figures.items() if value is not None},
             "repaired_a": str(task.a.doubted),
             "repaired_b": str(task.b.doubted),

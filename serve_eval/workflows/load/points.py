@@ -31,8 +31,11 @@ class LoadPass:
     report: Report
 
     def read_answers(self, task: str) -> TaskAnswers:
-        """Return the answers to one task. Raises RunFolderError."""
-        return read_task(self.folder, self.report, task)
+        """Return the answers to one task. Raises RunFolderError.
+
+        A prompt whose first answer was lost counts as failed: at that load, its request failed.
+        """
+        return read_task(self.folder, self.report, task).without_doubted()
 
 
 def describe_points(

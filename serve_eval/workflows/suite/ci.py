@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
-from serve_eval.report.ci.of_report import choose_state, pick_remarks
+from serve_eval.report.ci.of_report import choose_state, list_other, pick_remarks
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import SuiteReport, SuiteRow
 from serve_eval.workflows.suite.table import describe_waiver, list_cells, rank
@@ -32,7 +32,15 @@ def describe_suite(report: SuiteReport, out_dir: Path) -> CiResult:
         outcome=report.verdict,
         suites=suites,
         table=CiTable(columns=_COLUMNS, rows=[_list_texts(row) for row in rows]),
-        notes=[": ".join(describe_waiver(use)) for use in report.waivers],
+        notes=[
+            *(
+                f"rule: {row.run}/{row.task}: judged by {row.rule}; {row.other.rule} says"
+                f" {row.other.outcome}"
+                for row in rows
+                if row.other is not None
+            ),
+            *(": ".join(describe_waiver(use)) for use in report.waivers),
+        ],
         commands=[
             f"serve-eval show {folder}/runs/{shlex.quote(row.run)} --wrong"
             for row in rows[:1]
@@ -67,6 +75,7 @@ def _describe_row(row: SuiteRow) -> CiCase:
             "reference": reference,
             "fails": limit,
             "repaired": str(row.repaired),
+            **list_other(row.other),
             **{name: str(value) for name, value in row.attributes.items()},
         },
     )

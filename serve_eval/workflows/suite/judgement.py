@@ -127,6 +127,7 @@ def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
         outcome=verdict.outcome,
         failed=task.result.failed,
         repaired=task.result.doubted,
+        other=verdict.other,
         evaluated=verdict.evaluated,
         estimate=(
             verdict.early.estimate if verdict.early is not None and verdict.early.stopped else None
