@@ -1,63 +1,244 @@
-"""Find which one of a few given answers a text states."""
+"""Find which one of a few given answers a text states.
+
+A text that lists the answers, denies them or asks about them states none.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Generic, NamedTuple, TypeVar
+
+from serve_eval.scorers._markup import BOX, UNBOX, strip_markup
+from serve_eval.scorers._statements import (
+    AS_WORD,
+    NEGATED_BEHIND,
+    QUESTION,
+    RETRACTED,
+    Patterns,
+    compile_patterns,
+    is_negated_before,
+)
 
 T = TypeVar("T")
 
-_MARKS = r"[\s*_`\"'(\[{:\u201c]*(?:\\boxed\{(?:\\text\{)?[\s*_`\"'(\[]*)?"
-_BEGIN, _END = r"(?<![\w+#-])", r"(?![\w+#-])"
+TAIL = 80
+"""Characters at the end of a text in which its last word is."""
+NEAR = 400
+"""Characters behind a word in which a list of answers goes on."""
+_SPACES = re.compile(r"[^\S\n]++")
+_LINES = re.compile(r" ?\n[\s]*+")
+_BETWEEN_BOXES = re.compile(r"[\W\d]{0,8}(?:and|or|und|oder)?\W{0,8}")
 
 
-@lru_cache(maxsize=512)
-def _patterns(words: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """Return patterns for a word after "answer", at the beginning, and anywhere.
+class _Statement(NamedTuple, Generic[T]):
+    """A place where a text states the meaning of a word, or several, which is no answer."""
 
-    The number of the group that matched is that of the word. A word matches in any case. So does a
-    single letter at the beginning, and after "answer" at the end of a line. Elsewhere, a letter
-    matches only in its own case, and in running text not if it can be the word "a" or "I".
-    """
+    start: int
+    end: int
+    meaning: T | None
 
-    def either(form: str, letter: str) -> str:
-        ordered = sorted(enumerate(words, 1), key=lambda numbered: -len(numbered[1]))
-        forms = (
-            (n, word, letter if len(word) == 1 and word.isalpha() else form) for n, word in ordered
-        )
-        return "|".join(
-            f"(?P<w{n}>{pattern.format(re.escape(word))})" for n, word, pattern in forms
-        )
 
-    loose, ends, in_text = (
-        r"(?i:{})",
-        r"(?:{0}|(?i:{0})(?=[^\w\n]*(?:\n|\Z)))",
-        r"{}(?!\s+[a-z]|['\u2019])",
-    )
-    behind = r"(?i:\banswer\b(?:\s+(?:is|would\s+be|should\s+be))?)"
-    return (
-        re.compile(rf"{behind}{_MARKS}(?:{either(loose, ends)}){_END}"),
-        re.compile(rf"\A{_MARKS}(?:{either(loose, loose)})(?:[*_`\"' \t]*(?:[).:,;!\]}}\n]|\Z))"),
-        re.compile(rf"{_BEGIN}(?:{either(loose, in_text)}){_END}"),
-    )
+def _place(statement: _Statement[T]) -> int:
+    return statement.start
 
 
 def find_stated(text: str, meanings: Mapping[str, T]) -> T | None:
     """Return the meaning of the word that a text states; None if it states none, or several.
 
-    The word is the last one after "answer is" or "Answer:", else the one that the text begins with,
-    else the only one that the text mentions.
+    The word is the last one that is boxed or follows "answer is", "Answer:", "the correct option
+    is" or "I choose"; else the one that is called right or is alone on the last line; else the one
+    that the text begins with; else the one that it ends with, as in "so it is B"; else the only one
+    that it mentions.
     """
-    words = tuple(meanings)
-    behind_answer, beginning, mentioned = _patterns(words)
-    found = list(behind_answer.finditer(text))[-1:]
-    if not found and (match := beginning.match(text)):
-        found = [match]
-    said = {
-        meanings[words[int(match.lastgroup[1:]) - 1]]
-        for match in found or mentioned.finditer(text)
-        if match.lastgroup
-    }
-    return said.pop() if len(said) == 1 else None
+    plain = {_prepare(word): meaning for word, meaning in meanings.items()}
+    if len(plain) < len(meanings) or "" in plain:
+        # Words such as * and ** are told apart by their markup only.
+        return _Reading(text, meanings).read()
+    return _Reading(_prepare(text), plain).read()
+
+
+def _prepare(text: str) -> str:
+    return _LINES.sub("\n", _SPACES.sub(" ", strip_markup(text))).strip()
+
+
+class _Reading(Generic[T]):
+    """One text, read for one set of words."""
+
+    def __init__(self, text: str, meanings: Mapping[str, T]) -> None:
+        self.text = text
+        self.known = {word.casefold(): meaning for word, meaning in meanings.items()}
+        self.all = set(meanings.values())
+        self.patterns: Patterns = compile_patterns(tuple(meanings))
+
+    def read(self) -> T | None:
+        boxes = list(self._boxes())
+        boxes = [] if self._lists_all(boxes) else boxes
+        strong = sorted((*boxes, *self._claims("answer", "other", "chosen")), key=_place)
+        if strong:
+            return self._after_retraction(strong[-1])
+        for weak in (self._called_right(), self._begins()):
+            if weak is not None:
+                return self._after_retraction(weak)
+        if (found := self._ends()) is not None:
+            return found
+        mentioned = self._mentioned(0)
+        return mentioned.pop() if len(mentioned) == 1 else None
+
+    def _claims(self, *names: str) -> Iterator[_Statement[T]]:
+        for name in names:
+            for found in getattr(self.patterns, name).finditer(self.text):
+                if not is_negated_before(self.text, found.start()):
+                    yield from self._check(found)
+
+    def _check(self, found: re.Match[str]) -> Iterator[_Statement[T]]:
+        """Yield what a claim states: nothing for a question, a denial, an article or a list of all.
+
+        A statement of several words has no meaning.
+        """
+        start, end = found.span("word")
+        meaning = self._meaning(found)
+        if meaning is None or self._is_denied(end):
+            return
+        opened = self.text[start - 1 : start] in ("(", "[", BOX)
+        if found["word"] in ("A", "I") and not opened and AS_WORD.match(self.text, end):
+            return
+        if listed := self._listed(start, end, meaning):
+            if len(listed) < len(self.all):
+                yield _Statement(start, end, None)
+            return
+        below = "\n" in self.text[found.start() : start]
+        if not self._is_enumerated(start, end, meaning, below=below):
+            yield _Statement(start, end, meaning)
+
+    def _is_denied(self, end: int) -> bool:
+        """Return True if the word that ends at a place is asked about or denied behind it."""
+        return bool(QUESTION.match(self.text, end) or NEGATED_BEHIND.match(self.text, end))
+
+    def _listed(self, start: int, end: int, meaning: T) -> set[T]:
+        """Return the meanings of a list such as "A, B or C" whose first word is at a place.
+
+        A small letter continues only a list of small letters: in "B or a mixture" it is an article.
+        """
+        said, limit = {meaning}, end + NEAR
+        small = self.text[start:end].islower()
+        while end < limit:
+            found = self.patterns.listed.match(self.text, end) or self.patterns.spaced.match(
+                self.text, end
+            )
+            if found is None or (one := self._meaning(found)) is None:
+                break
+            start, end = max(found.span(group) for group in found.groupdict())
+            if end - start == 1 and self.text[start].islower() and not small:
+                break
+            said.add(one)
+        return said if len(said) > 1 else set()
+
+    def _is_enumerated(self, start: int, end: int, meaning: T, *, below: bool) -> bool:
+        """Return True if the word is the label of one item, and another label follows it.
+
+        It follows on the same line, or begins the next one if the word itself began a line.
+        """
+        first = self.patterns.label.match(self.text, self._marks_start(start))
+        if first is None or self._meaning(first) != meaning:
+            return False
+        line_end = self.text.find("\n", end, end + NEAR)
+        stop = end + NEAR if line_end < 0 else line_end
+        labels = list(self.patterns.label.finditer(self.text, end, min(stop, len(self.text))))
+        if below and line_end >= 0 and (next_one := self.patterns.label.match(self.text, stop + 1)):
+            labels.append(next_one)
+        return any(self._meaning(label) not in (meaning, None) for label in labels)
+
+    def _marks_start(self, start: int) -> int:
+        while start and self.text[start - 1] in "\"'([{":
+            start -= 1
+        return start
+
+    def _boxes(self) -> Iterator[_Statement[T]]:
+        """Yield what boxes state. Boxes side by side with different words state several."""
+        group: list[_Statement[T]] = []
+        matches = list(self.patterns.boxed.finditer(self.text))
+        for found, following in zip_longest(matches, matches[1:]):
+            limit = following.start() if following else len(self.text)
+            end = self.text.find(UNBOX, found.end("word"), limit) + 1 or limit
+            if group and not _BETWEEN_BOXES.fullmatch(self.text, group[-1].end, found.start()):
+                yield _join(group)
+                group = []
+            if (meaning := self._meaning(found)) is not None:
+                group.append(_Statement(found.start(), end, meaning))
+        if group:
+            yield _join(group)
+
+    def _lists_all(self, boxes: Sequence[_Statement[T]]) -> bool:
+        """Return True if each of the words is boxed and none is taken back."""
+        said = {one.meaning for one in boxes}
+        return said >= self.all and not RETRACTED.search(self.text)
+
+    def _called_right(self) -> _Statement[T] | None:
+        """Return the last of "B is correct", "answer B" and a last line that is only the word."""
+        found = sorted((*self._claims("right", "adjacent"), *self._last_line()), key=_place)
+        if not found:
+            return None
+        final = [one.start for one in self._last_line()]
+        if len({one.meaning for one in found}) > 1 and found[-1].start not in final:
+            return _Statement(found[-1].start, found[-1].end, None)
+        return found[-1]
+
+    def _last_line(self) -> Iterator[_Statement[T]]:
+        """Yield the word that is alone on the last line, if the line above has no other label."""
+        place = self.text.rfind("\n")
+        found = self.patterns.alone.match(self.text, place) if place > 0 else None
+        if found is None or (meaning := self._meaning(found)) is None:
+            return
+        above = self.patterns.label.match(self.text, self.text.rfind("\n", 0, place) + 1)
+        if above is None or self._meaning(above) == meaning:
+            yield _Statement(*found.span("word"), meaning)
+
+    def _begins(self) -> _Statement[T] | None:
+        found = self.patterns.beginning.match(self.text)
+        if found is None or (meaning := self._meaning(found)) is None:
+            return None
+        start, end = found.span("word")
+        if self._is_denied(end) or NEGATED_BEHIND.match(self.text, end + 1):
+            return None
+        if self._listed(start, end, meaning):
+            return None
+        if self._is_enumerated(start, end, meaning, below=True):
+            return None
+        return _Statement(start, end, meaning)
+
+    def _ends(self) -> T | None:
+        found = self.patterns.last.search(self.text, max(0, len(self.text) - TAIL))
+        if found is None or is_negated_before(self.text, found.start("word")):
+            return None
+        return None if is_negated_before(self.text, found.start()) else self._meaning(found)
+
+    def _mentioned(self, place: int) -> set[T]:
+        """Return what is mentioned from a place on, and neither denied nor asked."""
+        said = set()
+        for found in self.patterns.mentioned.finditer(self.text, place):
+            denied = self._is_denied(found.end()) or is_negated_before(self.text, found.start())
+            if not denied and (meaning := self._meaning(found)) is not None:
+                said.add(meaning)
+        return said
+
+    def _after_retraction(self, statement: _Statement[T]) -> T | None:
+        """Return the meaning, or the one other that is mentioned after "wait" or "actually"."""
+        marker = RETRACTED.search(self.text, statement.end)
+        if statement.meaning is None or marker is None:
+            return statement.meaning
+        said = self._mentioned(marker.end())
+        if not said or statement.meaning in said:
+            return statement.meaning
+        return said.pop() if len(said) == 1 else None
+
+    def _meaning(self, found: re.Match[str]) -> T | None:
+        """Return the meaning of the word that a match found: one of its groups has it."""
+        said = next((one for one in found.groups() if one), "")
+        return self.known.get(said.casefold())
+
+
+def _join(group: Sequence[_Statement[T]]) -> _Statement[T]:
+    said = {statement.meaning for statement in group}
+    return _Statement(group[0].start, group[-1].end, said.pop() if len(said) == 1 else None)
