@@ -41,9 +41,9 @@ _CLOSES_MATH = re.compile(r"\$(?=\S)[^$\n]*+(?<=\S)\$(?!\d)")
 _BRACES = {"\\{": "(", "\\}": ")"}
 
 _TAG = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9_]{0,20})(?:\s[^<>]{0,200})?/?>")
-_LINES = frozenset("p br div li tr ul ol table h1 h2 h3 h4 h5 h6 hr blockquote think pre".split())
-_INLINE = frozenset("b i u em strong span mark code tt small big font center td th a".split())
-_STATES = frozenset("answer final_answer final finalanswer choice".split())
+_BLOCK = re.compile("p|br|div|li|tr|ul|ol|table|h[1-6r]|blockquote|think|pre")
+_INLINE = re.compile("[abiu]|em|strong|span|mark|code|tt|small|big|font|center|t[dh]")
+_ANSWER = re.compile("(?:final_?)?answer|final|choice")
 _SCRIPTS = {"sup": ("^{", "}"), "sub": ("_{", "}")}
 
 _EMPHASIS = re.compile(r"(?<![^\W_])(?<![*_])[*_]++(?=\S)|(?<=[^\s*_])[*_]++(?![^\W_])|`+")
@@ -116,11 +116,11 @@ class _Braces:
 
 def _replace_tag(found: re.Match[str]) -> str:
     closing, name = bool(found[1]), found[2].lower()
-    if name in _STATES:
+    if _ANSWER.fullmatch(name):
         return "\n" if closing else "\nAnswer: "
     if name in _SCRIPTS:
         return _SCRIPTS[name][closing]
-    return "\n" if name in _LINES else "" if name in _INLINE else found[0]
+    return "\n" if _BLOCK.fullmatch(name) else "" if _INLINE.fullmatch(name) else found[0]
 
 
 @lru_cache(maxsize=1)
@@ -136,6 +136,7 @@ def _typography() -> dict[int, str | None]:
         table |= {first + i: chr(ord("A") + i) for i in range(26)}
     hidden = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u00ad\ufe0f" + BOX + UNBOX + _JOINT
     table |= dict.fromkeys(map(ord, hidden))
-    marks = '\u3000 \u3002.\u3001,\u3010[\u3011]\u201c"\u201d"\u201e"\u00ab"\u00bb"\u2018\'\u2019\''
+    marks = "\u3000 \u3002.\u3001,\u3010[\u3011]\u2018'\u2019'"
+    table |= dict.fromkeys(map(ord, "\u201c\u201d\u201e\u00ab\u00bb"), '"')
     table |= {ord(marks[i]): marks[i + 1] for i in range(0, len(marks), 2)}
     return table | {0x066B: ".", 0x066C: ",", 0x066A: "%"}  # Arabic marks of numbers

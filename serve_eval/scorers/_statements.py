@@ -144,7 +144,7 @@ def compile_patterns(words: tuple[str, ...]) -> Patterns:
         alone=re.compile(rf"(?:\A|\n){MARKS}{own}{_CLOSE}[.!]{{0,3}}+\s?\Z"),
         last=re.compile(rf"{_SO}{MARKS}{own}{_CLOSE}[.!]{{0,3}}+{_CLOSE}\s?\Z"),
         label=re.compile(
-            rf"(?:(?<=[\s;,|/.:])|\A|(?=[(\[])){_LABELS}{any_case}{mark}(?!\s?{_VERBS})"
+            rf"(?:(?<=[\s;,|/.:{BOX}])|\A|(?=[(\[])){_LABELS}{any_case}{mark}(?!\s?{_VERBS})"
             rf"|(?:(?<=\n)|\A){_LABELS}{following}{_CLOSE}(?=\s?(?:\n|\Z))"
         ),
         listed=re.compile(
