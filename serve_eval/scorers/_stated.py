@@ -27,6 +27,8 @@ TAIL = 80
 """Characters at the end of a text in which its last word is."""
 NEAR = 400
 """Characters behind a word in which a list of answers goes on."""
+MOST = 50
+"""Claims such as "B is correct" that are compared."""
 _SPACES = re.compile(r"[^\S\n]++")
 _LINES = re.compile(r" ?\n[\s]*+")
 _BETWEEN_BOXES = re.compile(r"[\W\d]{0,8}(?:and|or|und|oder)?\W{0,8}")
@@ -38,10 +40,6 @@ class _Statement(NamedTuple, Generic[T]):
     start: int
     end: int
     meaning: T | None
-
-
-def _place(statement: _Statement[T]) -> int:
-    return statement.start
 
 
 def find_stated(text: str, meanings: Mapping[str, T]) -> T | None:
@@ -73,24 +71,30 @@ class _Reading(Generic[T]):
         self.patterns: Patterns = compile_patterns(tuple(meanings))
 
     def read(self) -> T | None:
-        boxes = list(self._boxes())
-        boxes = [] if self._lists_all(boxes) else boxes
-        strong = sorted((*boxes, *self._claims("answer", "other", "chosen")), key=_place)
-        if strong:
-            return self._after_retraction(strong[-1])
-        for weak in (self._called_right(), self._begins()):
-            if weak is not None:
-                return self._after_retraction(weak)
+        strong = self._last_claim() or self._called_right() or self._begins()
+        if strong is not None:
+            return self._after_retraction(strong)
         if (found := self._ends()) is not None:
             return found
         mentioned = self._mentioned(0)
         return mentioned.pop() if len(mentioned) == 1 else None
 
-    def _claims(self, *names: str) -> Iterator[_Statement[T]]:
-        for name in names:
-            for found in getattr(self.patterns, name).finditer(self.text):
-                if not is_negated_before(self.text, found.start()):
-                    yield from self._check(found)
+    def _last_claim(self) -> _Statement[T] | None:
+        """Return the last box or claim; the earlier ones are not looked at."""
+        boxes = list(self._boxes())
+        box = None if not boxes or self._lists_all(boxes) else boxes[-1]
+        for found in self._find("answer", "other", "chosen"):
+            if box is not None and found.start() < box.start:
+                break
+            if (statement := next(self._check(found), None)) is not None:
+                return statement
+        return box
+
+    def _find(self, *names: str) -> list[re.Match[str]]:
+        """Return the matches of some patterns, the last one first."""
+        found = [one for name in names for one in getattr(self.patterns, name).finditer(self.text)]
+        found.sort(key=lambda one: one.start("word"), reverse=True)
+        return found
 
     def _check(self, found: re.Match[str]) -> Iterator[_Statement[T]]:
         """Yield what a claim states: nothing for a question, a denial, an article or a list of all.
@@ -99,7 +103,8 @@ class _Reading(Generic[T]):
         """
         start, end = found.span("word")
         meaning = self._meaning(found)
-        if meaning is None or self._is_denied(end):
+        negated = is_negated_before(self.text, found.start())
+        if meaning is None or negated or self._is_denied(end):
             return
         opened = self.text[start - 1 : start] in ("(", "[", BOX)
         if found["word"] in ("A", "I") and not opened and AS_WORD.match(self.text, end):
@@ -177,13 +182,11 @@ class _Reading(Generic[T]):
 
     def _called_right(self) -> _Statement[T] | None:
         """Return the last of "B is correct", "answer B" and a last line that is only the word."""
-        found = sorted((*self._claims("right", "adjacent"), *self._last_line()), key=_place)
-        if not found:
-            return None
-        final = [one.start for one in self._last_line()]
-        if len({one.meaning for one in found}) > 1 and found[-1].start not in final:
-            return _Statement(found[-1].start, found[-1].end, None)
-        return found[-1]
+        if (final := next(self._last_line(), None)) is not None:
+            return final
+        claims = self._find("right", "adjacent")[:MOST]
+        found = [statement for claim in claims for statement in self._check(claim)]
+        return _join(found[::-1]) if found else None
 
     def _last_line(self) -> Iterator[_Statement[T]]:
         """Yield the word that is alone on the last line, if the line above has no other label."""

@@ -22,9 +22,9 @@ from serve_eval.scorers import any_of, exact
 from serve_eval.scorers import set as set_scorer
 from serve_eval.scorers._instance import generate_instance
 from serve_eval.scorers._matching import build_match
+from serve_eval.scorers._numbers import numbers_in
 from serve_eval.scorers._stated import find_stated
 from serve_eval.scorers._words import plain
-from serve_eval.scorers.numeric import numbers_in
 from serve_eval.scorers.set import items_in
 from tests.scorers.test_offered import made
 
