@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from serve_eval.scorers._markup import BOX, UNBOX, strip_markup
 from serve_eval.scorers._statements import (
     AS_WORD,
+    JOINED,
     NEGATED_BEHIND,
     QUESTION,
     RETRACTED,
@@ -31,6 +32,11 @@ MOST = 50
 """Claims such as "B is correct" that are compared."""
 _SPACES = re.compile(r"[^\S\n]++")
 _LINES = re.compile(r" ?\n[\s]*+")
+_SMALL_WORD = re.compile(r"\s[a-z]")
+_LATIN_MEETS_EASTERN = re.compile(
+    r"(?<=[A-Za-z])(?=[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])"
+    r"|(?<=[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])(?=[A-Za-z])"
+)
 _BETWEEN_BOXES = re.compile(r"[\W\d]{0,8}(?:and|or|und|oder)?\W{0,8}")
 
 
@@ -58,7 +64,11 @@ def find_stated(text: str, meanings: Mapping[str, T]) -> T | None:
 
 
 def _prepare(text: str) -> str:
-    return _LINES.sub("\n", _SPACES.sub(" ", strip_markup(text))).strip()
+    """Return the text without markup, with one space or line end between words."""
+    text = strip_markup(text)
+    if not text.isascii():
+        text = _LATIN_MEETS_EASTERN.sub(" ", text)
+    return _LINES.sub("\n", _SPACES.sub(" ", text)).strip()
 
 
 class _Reading(Generic[T]):
@@ -218,13 +228,27 @@ class _Reading(Generic[T]):
         return None if is_negated_before(self.text, found.start()) else self._meaning(found)
 
     def _mentioned(self, place: int) -> set[T]:
-        """Return what is mentioned from a place on, and neither denied nor asked."""
-        said = set()
+        """Return what is mentioned from a place on, and neither denied nor asked.
+
+        A letter before a small word, as in "C is" or "A patient", does not state an answer, but
+        only "A" and "I" are no mention of one: with any other, no letter stands alone.
+        """
+        said, weak = set[T](), set[T]()
         for found in self.patterns.mentioned.finditer(self.text, place):
-            denied = self._is_denied(found.end()) or is_negated_before(self.text, found.start())
-            if not denied and (meaning := self._meaning(found)) is not None:
+            meaning, end = self._meaning(found), found.end()
+            denied = self._is_denied(end) or is_negated_before(self.text, found.start())
+            if meaning is None or denied:
+                continue
+            if len(found[0]) == 1 and _SMALL_WORD.match(self.text, end) and not self._joins(end):
+                weak |= set() if found[0] in ("A", "I") else {meaning}
+            else:
                 said.add(meaning)
-        return said
+        return said | weak if said else said
+
+    def _joins(self, end: int) -> bool:
+        """Return True if another of the words follows "and" or "or"."""
+        joined = JOINED.match(self.text, end)
+        return joined is not None and joined[1].casefold() in self.known
 
     def _after_retraction(self, statement: _Statement[T]) -> T | None:
         """Return the meaning, or the one other that is mentioned after "wait" or "actually"."""

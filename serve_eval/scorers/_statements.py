@@ -18,7 +18,7 @@ _CLOSE = rf"[\"')\]}}${UNBOX}]{{0,6}}+"
 _BEGIN, _END = r"(?<![\w+#-])", r"(?![\w+#]|-\w)"
 
 _NOUN = (
-    r"(?<![^\W_])(?:(?i:answers?|antwort|r\u00e9ponse|respuesta|resposta|risposta)(?![a-z])"
+    r"(?:(?<![^\W_])(?i:answers?|antwort|r\u00e9ponse|respuesta|resposta|risposta)(?![a-z])"
     r"|\u043e\u0442\u0432\u0435\u0442|\u7b54\u6848|\u7b54\u3048|\u56de\u7b54|\uc815\ub2f5)"
 )
 _OTHER_NOUN = (
@@ -47,7 +47,7 @@ _CHOOSE = (
 _RIGHT = (
     r"\s(?i:is|must\sbe|should\sbe|would\sbe|has\sto\sbe)\s"
     r"(?i:(?:clearly|definitely|indeed|therefore|thus|obviously|the|most|likely|only|probably)\s)"
-    r"{0,3}(?i:correct|right|best|true|accurate|answer)(?!\w)(?!\s?\?)"
+    r"{0,3}(?i:correct|right|best|true|accurate|valid|answer)(?!\w)(?!\s?\?)"
 )
 _VERBS = (
     r"(?:is|are|was|were|would|does|do|did|has|have|can|could|cannot|can['\u2019]t|isn['\u2019]t"
@@ -67,7 +67,8 @@ NEGATED_BEHIND = re.compile(
 QUESTION = re.compile(rf"{_CLOSE}\s?\?")
 _BEFORE_NEGATED = re.compile(
     r"(?i:(?<!\w)(?:not|never|neither|nor|cannot|rul(?:e|es|ed|ing)\sout|eliminat\w{1,4}"
-    r"|exclud\w{1,4}|reject\w{0,4}|unlike|except|than)|n['\u2019]t)"
+    r"|exclud\w{1,4}|reject\w{0,4}|unlike|except|than|non|nicht)|n['\u2019]t"
+    r"|\u4e0d\u662f|\u975e|\u4e0d)"
     r"\s(?i:(?:be|to\sbe|the|option|choice|answer|letter|choose|pick|select|necessarily)\s){0,3}"
     r"[\"'(\[]{0,2}\Z"
 )
@@ -75,6 +76,8 @@ RETRACTED = re.compile(
     r"(?<!\w)(?i:wait|actually|scratch\sthat|correction|on\ssecond\sthought|i\smeant?|sorry|oops"
     r"|hold\son|let\sme\sre\w{1,12})(?!\w)"
 )
+JOINED = re.compile(r"\s(?:and|or|nor)\s[\"'(\[]{0,2}(\w{1,20})(?![\w+#-])")
+"""What follows a letter that is one of two."""
 AS_WORD = re.compile(
     r"\s(?!(?i:is|because|since|as|for|by|with|and|or|but|due|given|which|per|would|was)(?!\w))"
     r"[a-z]"
@@ -121,9 +124,7 @@ def compile_patterns(words: tuple[str, ...]) -> Patterns:
     ends = r"(?:[,;:!]|\.(?!\w)|\s[-\u2013\u2014]|\s?(?:\n|\Z))"
     stated = either(rf"(?:@|(?i:@)(?={_CLOSE}{ends}|[)\]]))")
     own, any_case = either("@"), either("(?i:@)")
-    others = f"(?:{'|'.join(map(re.escape, ordered))}){_END}"
-    joined = rf"\s(?:and|or|nor)\s[\"'(\[]{{0,2}}{others}"
-    in_text = either(rf"@(?:(?={joined})|(?!\s[a-z]|['\u2019]|\s?[=^+*<>]))")
+    in_text = either(r"@(?!['\u2019]|\s?[=^+*<>])")
     following = any_case.replace("?P<word>", "?P<next>")
     mark = rf"(?:[)\]}}{UNBOX}]|[.:](?=\s|\Z)|\s?=\s|\s[-\u2013\u2014]\s)"
     closed = rf"(?=[\"' ]{{0,4}}(?:[).:,;!\]}}\n{UNBOX}]|[-\u2013\u2014]\s|\Z))"

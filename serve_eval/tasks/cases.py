@@ -91,7 +91,9 @@ def task(
     full_name = f"cases:{name}"
     specs = {canonical(q.scorer): q.scorer for q in found.asked}
     scorers = {text: scorer_of(spec) for text, spec in specs.items()}
-    versions = {spec.name: scorers[text].version for text, spec in sorted(specs.items())}
+    # An option can keep an older reading: the latest version in use decides.
+    by_version = sorted((scorers[text].version, spec.name) for text, spec in specs.items())
+    versions = {name: version for version, name in by_version}
     by_target = {_target(q): (q, scorers[canonical(q.scorer)]) for q in found.asked}
     samples = [_sample(q) for q in found.asked]
 

@@ -91,7 +91,7 @@ def task(
     manner = _Manner(metric=metric, chat=apply_chat_template, stops=stops, timeout_s=timeout_s)
     return Task(
         name="humaneval",
-        version=1,
+        version=2 if apply_chat_template else 1,
         datasets=("humaneval",),
         reference_file="humaneval_pass_at_1" if runs else "humaneval",
         metric=Metric(name="pass_at_1" if runs else "rouge1"),

@@ -251,7 +251,7 @@ def test_another_version_of_the_scorer_within_any_of_decides_otherwise(
     assert before != made("any_of", {"scorer": {"exact": {"ignore_case": False}}}).decisive
 
     def newer(**options: Any) -> Any:
-        return replace(exact.scorer(**options), version=2)
+        return replace(exact.scorer(**options), version=99)
 
     monkeypatch.setattr(registry, "load", lambda folder, name: newer)
     assert any_of.scorer().decisive != before
