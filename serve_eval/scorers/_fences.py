@@ -92,17 +92,19 @@ def _content(lines: Sequence[str], start: int, opening: re.Match[str]) -> tuple[
 
     A fence that no line closes may end a line of code, as in `print(1)` and a fence behind it.
     """
-    fence, quoted = opening["fence"], ">" in opening["lead"]
+    fence, lead = opening["fence"], opening["lead"]
+    if ">" in lead:
+        stop = next((i for i in range(start, len(lines)) if not _QUOTED.match(lines[i])), None)
+        lines = lines[:stop]
     end = next((i for i in range(start, len(lines)) if _closes(lines[i], fence)), None)
     if end is not None:
-        return _unquote(lines[start:end], quoted=quoted), end + 1
+        return _unindent(lines[start:end], lead), end + 1
     for i in range(start, len(lines)):
         code = lines[i].rstrip()
         if code.endswith(fence) and not _opens(lines[i]):
-            return _unquote(
-                [*lines[start:i], f"{code.removesuffix(fence)}\n"], quoted=quoted
-            ), i + 1
-    return _unquote(lines[start:], quoted=quoted), len(lines)
+            ended = [*lines[start:i], f"{code.removesuffix(fence)}\n"]
+            return _unindent(ended, lead), i + 1
+    return _unindent(lines[start:], lead), len(lines)
 
 
 def _closes(line: str, fence: str) -> bool:
@@ -110,11 +112,12 @@ def _closes(line: str, fence: str) -> bool:
     return len(bare) >= len(fence) and bare == fence[0] * len(bare)
 
 
-def _unquote(lines: Sequence[str], *, quoted: bool) -> str:
-    """Return the text of the lines, without the marks of a quotation."""
-    if not quoted:
-        return "".join(lines)
-    return "".join(_QUOTED.sub("", line, count=1) for line in lines)
+def _unindent(lines: Sequence[str], lead: str) -> str:
+    """Return the text of the lines without the quotation or the indentation of their fence."""
+    if ">" in lead:
+        return "".join(_QUOTED.sub("", line, count=1) for line in lines)
+    indent = re.compile(rf"[ \t]{{0,{len(lead)}}}+")
+    return "".join(indent.sub("", line, count=1) for line in lines)
 
 
 def _tagged(text: str) -> Iterator[Block]:

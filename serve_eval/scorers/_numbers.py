@@ -25,6 +25,9 @@ _SPECIAL = re.compile(
 """Any of this needs more than the pattern of numbers; other text is read as it is."""
 _SPACE = f"{THIN}\u202f\u00a0\u2007"
 
+_EASTERN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+"""Scripts that put no space between a word and a number."""
+
 _SUPERSCRIPTS = str.maketrans(
     "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207a\u207b", "0123456789+-"
 )
@@ -77,7 +80,7 @@ _DIGITS = rf"""(?>
     )"""
 _INTEGER = r"\d{1,3}(?:,\d{3}){1,12}+(?!\d)|\d++"
 _NUMBER = re.compile(
-    rf"""(?<![\w.^{_OPAQUE}])(?<!{_OPAQUE}[ \u00d7/])(?<!\^\{{)
+    rf"""(?:(?<![\w.^{_OPAQUE}])|(?<=[{_EASTERN}]))(?<!{_OPAQUE}[ \u00d7/])(?<!\^\{{)
     (?P<sign>[-+\u2212]?)
     (?:(?P<whole>\d++)(?:{_PART}|[ {_SPACE}](?=\d++/\d)))?+
     (?:(?<!\d/)(?P<above>{_INTEGER})\s?/\s?(?P<below>{_INTEGER})(?!\s?/\s?\d|[.\d])
@@ -86,7 +89,7 @@ _NUMBER = re.compile(
       |\(?(?P<bare>[-+\u2212]?\d{{1,5}})\)?)
       |\s?(?:\^|\*\*)\s?(?:\{{\s?(?P<power>[-+\u2212]?\d{{1,5}})\s?\}}|(?P<raised>[-+\u2212]?\d{{1,5}}))
       |(?P<e>[eE][-+\u2212]?\d{{1,5}}))?+
-    (?!\s?[\u00d7/]?\s?{_OPAQUE}|\s?(?:\^|\*\*))""",
+    (?!\s?[\u00d7/]?\s?{_OPAQUE}|\s?(?:\^|\*\*)|\s?[\u00d7*]\s?10\s?\^)""",
     re.VERBOSE,
 )
 
@@ -100,7 +103,7 @@ def numbers_in(text: str) -> list[float]:
 def stated_numbers(text: str) -> list[float]:
     """Return the numbers of the last box with text, else those of the whole text.
 
-    A box with several numbers and no equation states none of them.
+    A box with several numbers or other symbols, and no equation, states no number.
     """
     prepared = _prepare(text)
     end = len(prepared)
@@ -109,7 +112,9 @@ def stated_numbers(text: str) -> list[float]:
         content = prepared[start + 1 : end if closed < 0 else closed]
         if content.strip():
             found = _read(content)
-            alone = len(found) <= 1 or re.search(r"[=\u2248]|\\approx", content)
+            alone = (
+                len(found) <= 1 and _OPAQUE not in content or "=" in content or "\u2248" in content
+            )
             return found if alone else []
         end = start
     return _read(prepared)

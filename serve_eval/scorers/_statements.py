@@ -15,7 +15,7 @@ from serve_eval.scorers._markup import BOX, UNBOX
 MARKS = rf"[\s\"'(\[{{:$>{BOX}\u2026]{{0,8}}+"
 """What may stand before the word that is stated."""
 _CLOSE = rf"[\"')\]}}${UNBOX}]{{0,6}}+"
-_BEGIN, _END = r"(?<![\w+#-])", r"(?![\w+#]|-\w)"
+_BEGIN, _END = r"(?<![\w+#-])(?<![nN]/)", r"(?![\w+#]|-\w)"
 
 _NOUN = (
     r"(?:(?<![^\W_])(?i:answers?|antwort|r\u00e9ponse|respuesta|resposta|risposta)(?![a-z])"
