@@ -46,7 +46,7 @@ _INLINE = re.compile("[abiu]|em|strong|span|mark|code|tt|small|big|font|center|t
 _ANSWER = re.compile("(?:final_?)?answer|final|choice")
 _SCRIPTS = {"sup": ("^{", "}"), "sub": ("_{", "}")}
 
-_EMPHASIS = re.compile(r"(?<![^\W_])(?<![*_])[*_]++(?=\S)|(?<=[^\s*_])[*_]++(?![^\W_])|`+")
+_EMPHASIS = re.compile(r"(?<![^\W_])(?<![*_])[*_]++(?=\S)|(?<=[^\s*_])[*_]++(?![^\W_]|\{)|`+")
 _MEETING = re.compile(f"(?<=[^\\W\\d_]){_JOINT}+(?=[^\\W\\d_])")
 _STRUCK = re.compile(r"~~[^~\n]{1,200}~~")
 

@@ -112,10 +112,8 @@ def stated_numbers(text: str) -> list[float]:
         content = prepared[start + 1 : end if closed < 0 else closed]
         if content.strip():
             found = _read(content)
-            alone = (
-                len(found) <= 1 and _OPAQUE not in content or "=" in content or "\u2248" in content
-            )
-            return found if alone else []
+            single = len(found) <= 1 and _OPAQUE not in content
+            return found if single or "=" in content or "\u2248" in content else []
         end = start
     return _read(prepared)
 

@@ -151,19 +151,35 @@ class _Reading(Generic[T]):
         return said if len(said) > 1 else set()
 
     def _is_enumerated(self, start: int, end: int, meaning: T, *, below: bool) -> bool:
-        """Return True if the word is the label of one item, and another label follows it.
+        """Return True if the word is the label of one item of a list.
 
-        It follows on the same line, or begins the next one if the word itself began a line.
+        Another label follows on the same line, or begins the next line if the word began one
+        itself, or the next lines begin with the labels of all other words.
         """
         first = self.patterns.label.match(self.text, self._marks_start(start))
         if first is None or self._meaning(first) != meaning:
             return False
         line_end = self.text.find("\n", end, end + NEAR)
-        stop = end + NEAR if line_end < 0 else line_end
-        labels = list(self.patterns.label.finditer(self.text, end, min(stop, len(self.text))))
-        if below and line_end >= 0 and (next_one := self.patterns.label.match(self.text, stop + 1)):
-            labels.append(next_one)
-        return any(self._meaning(label) not in (meaning, None) for label in labels)
+        stop = min(end + NEAR, len(self.text)) if line_end < 0 else line_end
+        if any(
+            self._meaning(label) not in (meaning, None)
+            for label in self.patterns.label.finditer(self.text, end, stop)
+        ):
+            return True
+        under = self._labels_under(line_end) - {meaning}
+        return bool(under) and (below or len(under) == len(self.all) - 1)
+
+    def _labels_under(self, line_end: int) -> set[T]:
+        """Return the labels that begin the lines under a line, up to one that begins otherwise."""
+        found = set[T]()
+        while line_end >= 0 and len(found) < len(self.all):
+            label = self.patterns.label.match(self.text, line_end + 1)
+            meaning = self._meaning(label) if label else None
+            if meaning is None or meaning in found:
+                break
+            found.add(meaning)
+            line_end = self.text.find("\n", line_end + 1, line_end + NEAR)
+        return found
 
     def _marks_start(self, start: int) -> int:
         while start and self.text[start - 1] in "\"'([{":
@@ -204,8 +220,11 @@ class _Reading(Generic[T]):
         found = self.patterns.alone.match(self.text, place) if place > 0 else None
         if found is None or (meaning := self._meaning(found)) is None:
             return
-        above = self.patterns.label.match(self.text, self.text.rfind("\n", 0, place) + 1)
-        if above is None or self._meaning(above) == meaning:
+        start = self.text.rfind("\n", 0, place) + 1
+        above = [self.patterns.label.match(self.text, start)]
+        line = self.text[start:place].rstrip("\"')]},;")
+        above += [one for one in self.patterns.mentioned.finditer(line) if one.end() == len(line)]
+        if all(one is None or self._meaning(one) == meaning for one in above):
             yield _Statement(*found.span("word"), meaning)
 
     def _begins(self) -> _Statement[T] | None:

@@ -125,6 +125,7 @@ def compile_patterns(words: tuple[str, ...]) -> Patterns:
     stated = either(rf"(?:@|(?i:@)(?={_CLOSE}{ends}|[)\]]))")
     own, any_case = either("@"), either("(?i:@)")
     in_text = either(r"@(?!['\u2019]|\s?[=^+*<>])")
+    under = any_case.replace("?P<word>", "?P<under>")
     following = any_case.replace("?P<word>", "?P<next>")
     mark = rf"(?:[)\]}}{UNBOX}]|[.:](?=\s|\Z)|\s?=\s|\s[-\u2013\u2014]\s)"
     closed = rf"(?=[\"' ]{{0,4}}(?:[).:,;!\]}}\n{UNBOX}]|[-\u2013\u2014]\s|\Z))"
@@ -153,6 +154,7 @@ def compile_patterns(words: tuple[str, ...]) -> Patterns:
             rf"){MARKS}(?i:(?:option|choice)\s)?{any_case}"
             rf"|{_CLOSE}\s?[,;]\s?{MARKS}{following}"
             rf"(?={_CLOSE}\s?(?:[,.;/&]|(?:and|or)(?!\w)|\n|\Z))"
+            rf"|{_CLOSE}[,.;]?\n{MARKS}{under}(?={_CLOSE}[.,;]?(?:\n|\Z))"
         ),
         spaced=re.compile(rf"\s{own}"),
         mentioned=re.compile(rf"{_BEGIN}{in_text}"),
