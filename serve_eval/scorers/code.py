@@ -29,6 +29,8 @@ STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 _FUTURE = re.compile(r"^from __future__ import [^(\n]*(?:\n|\Z)", re.MULTILINE)
 
 
+BLOCKS_VERSION = 2
+"""Increases when blocks of code are found otherwise in chat answers."""
 CHECKS, ENTRY_POINT, SOLUTION = "checks", "entry_point", "solution"
 """Keys of a case: the lines to run after the code, the name that it must define, and a text that
 passes."""
