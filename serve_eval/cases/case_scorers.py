@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -44,6 +44,23 @@ def _scorer(scope: Scope | None, name: str, options: str) -> Scorer:
     checked = registry.check_options(make, msgspec.json.decode(options), f"scorer.{name}")
     made: Scorer = make(**checked)
     return made
+
+
+def list_versions(scorers: Iterable[tuple[str, Scorer]]) -> dict[str, int]:
+    """Return the versions of named scorers and of those within them, such as `any_of: exact`.
+
+    An option can keep an older reading: the latest version of a name decides.
+    """
+    found: dict[str, int] = {}
+    for name, scorer in scorers:
+        found[name] = max(scorer.version, found.get(name, 0))
+        place = name
+        decisive: Any = scorer.decisive
+        while isinstance(decisive, Mapping) and {"scorer", "version"} <= decisive.keys():
+            place = f"{place}: {decisive['scorer']}"
+            found[place] = max(decisive["version"], found.get(place, 0))
+            decisive = decisive.get("options")
+    return dict(sorted(found.items()))
 
 
 def check_scorer(spec: Spec, place: str) -> None:

@@ -45,8 +45,8 @@ ONLY_IF_SET = (
 )
 """Protocol fields that are present only if chosen. A result without them was measured without
 them."""
-OWN_ONLY_IF_SET = ("scoring", "as_biochatter", "fewshot_sampler")
-"""Options of individual tasks that are also present only if chosen."""
+OWN_ONLY_IF_SET = ("scoring", "as_biochatter", "fewshot_sampler", "code_reading")
+"""Fields of individual tasks that are also present only if chosen, or since a later version."""
 PLACES = ("data_files",)
 """Options that say where the data of a task is; they have no useful default."""
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
-FENCE = re.compile(
-    r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
-)
-"""A fenced block, even if the end of the text cuts it; its content is the second group."""
+from serve_eval.scorers._fences import find_blocks
+
 NOTHING = object()
 """Result if there is no JSON, since `null` is JSON."""
 
@@ -22,7 +19,7 @@ def find_json(
 
     `parse_float` is that of json.loads.
     """
-    blocks = reversed([match.group(2) for match in FENCE.finditer(text)]) if fenced else ()
+    blocks = reversed([block.code for block in find_blocks(text)]) if fenced else ()
     for candidate in (text, *blocks):
         try:
             return json.loads(candidate, parse_float=parse_float)

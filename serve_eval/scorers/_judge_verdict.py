@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from serve_eval.errors import PlanError
+from serve_eval.scorers._markup import strip_latex
 from serve_eval.scorers._matching import shortest
 
 TAIL = 4000
@@ -36,7 +37,8 @@ def reader(
     last = _last(LINE if pattern is None else pattern)
 
     def read(text: str) -> float | None:
-        verdict = last(text[-TAIL:])
+        tail = text[-TAIL:]
+        verdict = last(strip_latex(tail) if pattern is None else tail)
         value = None if verdict is None else worth(verdict.strip(_AROUND))
         return 1.0 - value if inverted and value is not None else value
 

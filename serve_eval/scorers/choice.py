@@ -56,7 +56,7 @@ def scorer(*, choices: tuple[str, ...] = ("A", "B", "C", "D")) -> Scorer:
         right = read_meant(expected) or ""
         return right, next(choice for choice in choices if choice != right)
 
-    return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")
+    return Scorer(version=2, score=score, answers=answers, problems=problems, scoring="inline")
 
 
 def prefix_match(text: str, target: str) -> Score:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from serve_eval.errors import PlanError
 from serve_eval.schema import ExecutionResult, ExitReason, Outcome, Program, Response, Score, Scorer
 from serve_eval.scorers._expected import kind, place, value_of
-from serve_eval.scorers._json import FENCE
+from serve_eval.scorers._fences import find_blocks, last_code
 
 STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 """Strings that end a completed function, section 2.1 of the paper."""
@@ -29,6 +29,8 @@ STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 _FUTURE = re.compile(r"^from __future__ import [^(\n]*(?:\n|\Z)", re.MULTILINE)
 
 
+BLOCKS_VERSION = 2
+"""Increases when blocks of code are found otherwise in chat answers."""
 CHECKS, ENTRY_POINT, SOLUTION = "checks", "entry_point", "solution"
 """Keys of a case: the lines to run after the code, the name that it must define, and a text that
 passes."""
@@ -37,9 +39,9 @@ passes."""
 def scorer(*, time_limit_s: float = 10.0) -> Scorer:
     """Return a scorer that gives 1 if the code and then the checks complete in time.
 
-    The limit is `time_limit_s` seconds. The code is the last fenced block, or, if the case names an
-    entry point, the last one that defines it. An answer without fences counts as one block. Raises
-    PlanError for an invalid limit.
+    The limit is `time_limit_s` seconds. The code is the last block of Python, else the last block;
+    if the case names an entry point, the last block that defines it. An answer without blocks
+    counts as one. Raises PlanError for an invalid limit.
     """
     if not 0.0 < time_limit_s <= 600.0:
         raise PlanError("code: `time_limit_s` must be above 0 and at most 600 seconds")
@@ -48,8 +50,8 @@ def scorer(*, time_limit_s: float = 10.0) -> Scorer:
         told = _describe(expected)
         if told.get(ENTRY_POINT):
             return find_defining_block(response.text, str(told[ENTRY_POINT]))
-        blocks = [textwrap.dedent(match.group(2)) for match in FENCE.finditer(response.text)]
-        return blocks[-1] if blocks else textwrap.dedent(response.text)
+        found = last_code(find_blocks(response.text))
+        return textwrap.dedent(response.text) if found is None else found
 
     def to_run(expected: object, response: Response) -> Program | None:
         found = extraction(expected, response)
@@ -76,7 +78,7 @@ def scorer(*, time_limit_s: float = 10.0) -> Scorer:
         )
 
     return Scorer(
-        version=2,
+        version=3,
         score=score,
         answers=answers,
         problems=_problems,
@@ -134,17 +136,15 @@ def continuation(text: str, stop: Sequence[str]) -> str:
 
 
 def find_defining_block(text: str, entry_point: str) -> str | None:
-    """Return the last fenced block that defines a name at its top level, or None.
+    """Return the last block of code that defines a name at its top level, or None.
 
-    A text without fences counts as one block.
+    A text without blocks counts as one.
     """
     defines = re.compile(
         rf"^(?:(?:async )?def {re.escape(entry_point)}\b|{re.escape(entry_point)}\s*[:=])",
         re.MULTILINE,
     )
-    blocks = [textwrap.dedent(match.group(2)) for match in FENCE.finditer(text)] or [
-        textwrap.dedent(text)
-    ]
+    blocks = [block.code for block in find_blocks(text)] or [textwrap.dedent(text)]
     return next((block for block in reversed(blocks) if defines.search(block)), None)
 
 

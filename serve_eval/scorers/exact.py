@@ -51,4 +51,7 @@ def scorer(
     def answers(expected: object) -> tuple[str, str]:
         return text_of(expected), f"not {text_of(expected)}"
 
-    return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")
+    version = 1 if as_biochatter else 2
+    return Scorer(
+        version=version, score=score, answers=answers, problems=problems, scoring="inline"
+    )

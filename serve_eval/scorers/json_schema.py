@@ -56,7 +56,7 @@ def scorer(*, fenced: bool = True) -> Scorer:
         )
         return json.dumps(right), wrong
 
-    return Scorer(version=1, score=score, answers=answers, problems=_problems)
+    return Scorer(version=2, score=score, answers=answers, problems=_problems)
 
 
 def _problems(expected: object) -> list[str]:

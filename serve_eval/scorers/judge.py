@@ -97,7 +97,7 @@ def scorer(
     ]
     decisive = {"judges": who, "metrics": metrics, "rounds": rounds, "majority": majority}
     return Scorer(
-        version=1,
+        version=2,
         score=score,
         answers=answers,
         problems=wrong,

@@ -1,4 +1,4 @@
-"""The answer is a number, the last one in the text, within a tolerance.
+"""The answer is a number, the boxed or the last one in the text, within a tolerance.
 
 The module also extracts numbers of worked solutions, by the two filters of lm-evaluation-harness's
 gsm8k task (version 3). `strict-match` takes the first number after `####`; `flexible-extract` the
@@ -15,6 +15,7 @@ from typing import Literal
 from serve_eval.errors import PlanError
 from serve_eval.schema import Outcome, Response, Score, Scorer
 from serve_eval.scorers._expected import kind, place, value_of
+from serve_eval.scorers._numbers import stated_numbers
 
 STRICT = "strict-match"
 FLEXIBLE = "flexible-extract"
@@ -27,25 +28,20 @@ _TAIL = 200
 """Number of characters at the end of a text that nearly always contain its last number."""
 
 
-_NUMBER = re.compile(
-    r"(?<![\w.])([-+\u2212]?)((?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)([eE][-+]?\d{1,5})?"
-)
-"""A number in a sentence: with a sign, commas between thousands, an exponent."""
-
-
 def scorer(
     *, absolute: float = 0.0, relative: float = 0.0, take: Literal["last", "first"] = "last"
 ) -> Scorer:
     """Return a scorer that gives 1 for a number within a tolerance of the expected one.
 
     The tolerance is `absolute`, or `relative` times the expected number, whichever is more. `take`
-    says which number of the answer counts. Raises PlanError for a negative tolerance.
+    says which number of the answer, or of its last box, counts. Raises PlanError for a negative
+    tolerance.
     """
     if absolute < 0.0 or relative < 0.0:
         raise PlanError("numeric: `absolute` and `relative` must be 0 or more")
 
     def score(expected: object, response: Response) -> Score:
-        found = numbers_in(response.text)
+        found = stated_numbers(response.text)
         target = number_of(expected)
         if not found or target is None:
             return Score(value=0.0, outcome=Outcome.UNPARSED)
@@ -69,16 +65,7 @@ def scorer(
         wrong = target - 2 * max(absolute, relative * abs(target)) - max(1.0, abs(target))
         return f"{target!r}", f"{wrong!r}"
 
-    return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")
-
-
-def numbers_in(text: str) -> list[float]:
-    """Return the numbers of a text in their order. One too large for a float is infinite."""
-    parts = (
-        (sign.replace("\u2212", "-"), digits.replace(",", ""), e)
-        for sign, digits, e in _NUMBER.findall(text)
-    )
-    return [float(f"{sign}{digits}{exponent}") for sign, digits, exponent in parts]
+    return Scorer(version=2, score=score, answers=answers, problems=problems, scoring="inline")
 
 
 def number_of(expected: object) -> float | None:

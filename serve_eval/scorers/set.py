@@ -79,7 +79,7 @@ def scorer(
             lambda text: score(expected, Response(text=text, finish_reason="stop"))
         )
 
-    return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")
+    return Scorer(version=2, score=score, answers=answers, problems=problems, scoring="inline")
 
 
 def items_in(text: str) -> list[object]:

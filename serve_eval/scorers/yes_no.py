@@ -51,4 +51,4 @@ def scorer(
         right, wrong = (yes, no) if read_meant(expected) else (no, yes)
         return right[0], wrong[0]
 
-    return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")
+    return Scorer(version=2, score=score, answers=answers, problems=problems, scoring="inline")

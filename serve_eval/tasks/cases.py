@@ -16,7 +16,7 @@ import msgspec
 
 from serve_eval.cases import file
 from serve_eval.cases.biochatter import AS_BIOCHATTER
-from serve_eval.cases.case_scorers import scorer_of, spec_of
+from serve_eval.cases.case_scorers import list_versions, scorer_of, spec_of
 from serve_eval.cases.failure_modes import failure_mode
 from serve_eval.cases.question import CaseQuestion, Questions
 from serve_eval.cases.questions import MAX_EXPANDED, questions
@@ -91,7 +91,7 @@ def task(
     full_name = f"cases:{name}"
     specs = {canonical(q.scorer): q.scorer for q in found.asked}
     scorers = {text: scorer_of(spec) for text, spec in specs.items()}
-    versions = {spec.name: scorers[text].version for text, spec in sorted(specs.items())}
+    versions = list_versions((spec.name, scorers[text]) for text, spec in specs.items())
     by_target = {_target(q): (q, scorers[canonical(q.scorer)]) for q in found.asked}
     samples = [_sample(q) for q in found.asked]
 

@@ -30,6 +30,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.code import (
+    BLOCKS_VERSION,
     STOP,
     behind,
     continuation,
@@ -99,7 +100,11 @@ def task(
         sampling=SamplingParams(max_tokens=512 if runs else 100, stop=stops),
         extra={"truncate_prompt_tokens": 924},
         chat=apply_chat_template,
-        protocol={"metric": metric, "timeout_s": timeout_s if runs else None},
+        protocol={
+            "metric": metric,
+            "timeout_s": timeout_s if runs else None,
+            **({"code_reading": BLOCKS_VERSION} if apply_chat_template else {}),
+        },
         load=manner.load,
         score=manner.score if runs else _rouge,
         answers=manner.answers,

@@ -22,9 +22,9 @@ from serve_eval.scorers import any_of, exact
 from serve_eval.scorers import set as set_scorer
 from serve_eval.scorers._instance import generate_instance
 from serve_eval.scorers._matching import build_match
+from serve_eval.scorers._numbers import numbers_in
 from serve_eval.scorers._stated import find_stated
 from serve_eval.scorers._words import plain
-from serve_eval.scorers.numeric import numbers_in
 from serve_eval.scorers.set import items_in
 from tests.scorers.test_offered import made
 
@@ -251,7 +251,7 @@ def test_another_version_of_the_scorer_within_any_of_decides_otherwise(
     assert before != made("any_of", {"scorer": {"exact": {"ignore_case": False}}}).decisive
 
     def newer(**options: Any) -> Any:
-        return replace(exact.scorer(**options), version=2)
+        return replace(exact.scorer(**options), version=99)
 
     monkeypatch.setattr(registry, "load", lambda folder, name: newer)
     assert any_of.scorer().decisive != before

@@ -1,0 +1,129 @@
+"""Find the blocks of code in an answer, in the forms in which models fence them.
+
+Fences are those of CommonMark, three or more backticks or tildes, also in lists and quotations,
+behind other text on their line, and never closed. Without one, blocks are what HTML's `code` or
+`pre` and tags such as `[PYTHON]` enclose. Each step takes time proportional to the text's length.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+_OPENING = re.compile(
+    r"(?P<lead>[ \t]*+(?:>[ \t]?)*+(?:(?:[-*+]|\d{1,4}[.)])[ \t]++)*+[ \t]*+)"
+    r"(?P<text>[^`~\n]{0,300}?[^\s`~][ \t]+|)(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?P<info>[^`\n]*+)\Z"
+)
+_INFO_BEHIND_TEXT = re.compile(r"[\w+#.-]{0,20}\s*")
+_ONE_LINE = re.compile(r"[ \t>]*+(`{3,}+)(?:(?i:python3?|py)\s)?([^`]+)\1[ \t]*+\Z")
+_TAGGED = re.compile(
+    r"<(?P<tag>pre|code|python)(?:\s[^<>]{0,200})?>(?P<html>.*?)(?:</(?P=tag)>|\Z)"
+    r"|\[(?P<name>PYTHON|CODE)\](?P<plain>.*?)(?:\[/(?P=name)\]|\Z)",
+    re.DOTALL | re.IGNORECASE,
+)
+_INNER_CODE = re.compile(r"\A\s*<code(?:\s[^<>]{0,200})?>|</code>\s*\Z", re.IGNORECASE)
+_PYTHON = re.compile(r"\{?\.?(?:i?python[\d.]{0,6}|py3?|pycon|python-repl|sage)(?![\w+#])", re.I)
+_MARKDOWN = re.compile(r"(?:markdown|md|mdx)(?!\w)", re.IGNORECASE)
+_QUOTED = re.compile(r"[ \t]*>[ \t]?")
+
+
+class Block(NamedTuple):
+    """A block of code and what its fence says about it, such as its language."""
+
+    info: str
+    code: str
+
+    @property
+    def is_python(self) -> bool:
+        return _PYTHON.match(self.info) is not None
+
+
+def find_blocks(text: str) -> list[Block]:
+    """Return the blocks of a text in their order, without the indentation that all lines share."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    blocks = list(_fenced(text)) if "```" in text or "~~~" in text else []
+    if not blocks and ("<" in text or "[" in text):
+        blocks = list(_tagged(text))
+    return [Block(info, textwrap.dedent(code)) for info, code in blocks]
+
+
+def last_code(blocks: Sequence[Block]) -> str | None:
+    """Return the last block of Python, else the last one of any kind; None if there is none."""
+    last = [block for block in blocks if block.is_python][-1:] or blocks[-1:]
+    return last[0].code if last else None
+
+
+def _fenced(text: str, *, inside: bool = False) -> Iterator[Block]:
+    """Yield the fenced blocks; those inside of a block of Markdown in its place, one level deep."""
+    lines = text.splitlines(keepends=True)
+    place = 0
+    while place < len(lines):
+        line = lines[place]
+        place += 1
+        if "```" not in line and "~~~" not in line:
+            continue
+        if one := _ONE_LINE.match(line.rstrip("\n")):
+            yield Block("python", one[2].strip() + "\n")
+        elif opening := _opens(line):
+            content, place = _content(lines, place, opening)
+            info = opening["info"].strip()
+            inner = (
+                [] if inside or not _MARKDOWN.match(info) else list(_fenced(content, inside=True))
+            )
+            yield from inner or [Block(info, content)]
+
+
+def _opens(line: str) -> re.Match[str] | None:
+    """Return the match of a line that opens a block.
+
+    Behind other text, a fence opens one if at most a language follows.
+    """
+    found = _OPENING.match(line.rstrip("\n"))
+    if found and found["text"] and not _INFO_BEHIND_TEXT.fullmatch(found["info"]):
+        return None
+    return found
+
+
+def _content(lines: Sequence[str], start: int, opening: re.Match[str]) -> tuple[str, int]:
+    """Return the content of a block that begins on a line, and the line behind its end.
+
+    A fence that no line closes may end a line of code, as in `print(1)` and a fence behind it.
+    """
+    fence, lead = opening["fence"], opening["lead"]
+    if ">" in lead:
+        stop = next((i for i in range(start, len(lines)) if not _QUOTED.match(lines[i])), None)
+        lines = lines[:stop]
+    end = next((i for i in range(start, len(lines)) if _closes(lines[i], fence)), None)
+    if end is not None:
+        return _unindent(lines[start:end], lead), end + 1
+    for i in range(start, len(lines)):
+        code = lines[i].rstrip()
+        if code.endswith(fence) and not _opens(lines[i]):
+            ended = [*lines[start:i], f"{code.removesuffix(fence)}\n"]
+            return _unindent(ended, lead), i + 1
+    return _unindent(lines[start:], lead), len(lines)
+
+
+def _closes(line: str, fence: str) -> bool:
+    bare = line.strip().lstrip("> \t")
+    return len(bare) >= len(fence) and bare == fence[0] * len(bare)
+
+
+def _unindent(lines: Sequence[str], lead: str) -> str:
+    """Return the text of the lines without the quotation or the indentation of their fence."""
+    if ">" in lead:
+        return "".join(_QUOTED.sub("", line, count=1) for line in lines)
+    indent = re.compile(rf"[ \t]{{0,{len(lead)}}}+")
+    return "".join(indent.sub("", line, count=1) for line in lines)
+
+
+def _tagged(text: str) -> Iterator[Block]:
+    for found in _TAGGED.finditer(text):
+        if found["plain"] is not None:
+            yield Block("python", found["plain"].removeprefix("\n"))
+        else:
+            code = html.unescape(_INNER_CODE.sub("", found["html"]))
+            yield Block("python", code.removeprefix("\n"))
