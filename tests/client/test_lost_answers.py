@@ -100,6 +100,16 @@ EVENTS: dict[str, Event] = {
     "400 or any other 5xx": Event(script=lambda: [act.refuses("400 Bad Request", "engine error")]),
     "any other 4xx": Event(script=lambda: [act.refuses("404 Not Found", "no")]),
     "200 with cut JSON": Event(script=once(act.cut_json)),
+    "200 with an error": Event(
+        script=once(act.replies(b'{"error": {"message": "engine"}, "choices": []}'))
+    ),
+    "one in a field of unknown meaning": Event(
+        script=once(
+            act.replies(
+                b'{"choices": [{"index": 0, "finish_reason": "stop", "text": "", "answer": "x"}]}'
+            )
+        )
+    ),
     "a generation that ends": Event(script=once(act.says("half", "cancelled"))),
     "not strict HTTP": Event(script=once(act.two_lengths)),
     "max-response-bytes": Event(script=once(act.endless), limits={"max_response_bytes": 10_000}),

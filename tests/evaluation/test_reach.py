@@ -43,9 +43,9 @@ def test_every_field_of_a_plan_is_classified() -> None:
     assert ways == {field.name for field in fields(Connection)}, (
         "list it in serve_eval/evaluation/reach.py"
     )
-    assert not [
-        name for name, hint in typing.get_type_hints(Limits).items() if _can_hold_text(hint)
-    ]
+    hints = typing.get_type_hints(Limits).items()
+    compared = {"known_finish_reasons"}  # with what a server says; nothing else is done with them
+    assert {name for name, hint in hints if _can_hold_text(hint)} == compared
 
 
 @pytest.mark.parametrize("task", registry.list_shipped("serve_eval.tasks"))

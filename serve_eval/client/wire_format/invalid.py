@@ -12,7 +12,7 @@ Mask = Callable[[str], str]
 MAX_MESSAGE = 600
 """Characters kept of a server's error message."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-FOREIGN = ("not an OpenAI answer (", "not an OpenAI stream")
+FOREIGN = ("not an OpenAI answer (", "not an OpenAI stream", "an HTML page, not a list of models")
 """Beginnings of the message about something that no OpenAI-compatible server sends."""
 
 

@@ -134,7 +134,7 @@ def find_said(payload: bytes) -> OddChoice:
     first = next(
         (
             one
-            for one in choices or ()
+            for one in (choices if isinstance(choices, list) else ())
             if isinstance(one, dict) and one.get("index") in (0, None, "0")
         ),
         None,

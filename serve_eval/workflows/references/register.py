@@ -77,12 +77,12 @@ def register(
     plans = [to_read(run, include_path, writes=False) for run in chosen]
     prints = [run_folder.read_fingerprints(run) for run in chosen]
     _check_alike(chosen, plans, prints)
-    make_folder(references_dir)
     asked = without_missing_folder(plans[0])
     prepared = prepare(replace(asked, allow_missing_reference=True))
     taken = [read_scores(run, plan, prepared) for run, plan in zip(chosen, plans, strict=True)]
     answers = _read_answers(chosen[0], prepared)
     endpoint = _version(chosen[0])
+    make_folder(references_dir)
     written = []
     for i, p in enumerate(prepared):
         scored = [one for of_run in taken for one in of_run[i]][:wanted]

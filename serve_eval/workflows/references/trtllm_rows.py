@@ -73,7 +73,12 @@ class SourceFiles:
         self.lost: list[str] = []
         self.counts: dict[str, FileCount] = {}
         self.rows: list[Row] = []
-        self.newest = {file.stem: file for file in sorted(source.glob("*.yaml"))}
+        other_lengths = f"{references.ACCEPTANCE_LENGTH}_"
+        self.newest = {
+            file.stem: file
+            for file in sorted(source.glob("*.yaml"))
+            if not file.stem.startswith(other_lengths)
+        }
         self.older: dict[str, list[tuple[Path, str]]] = defaultdict(list)
         for file in sorted((source / "older").glob("*.yaml")):
             match = _OLDER_NAME.fullmatch(file.stem)

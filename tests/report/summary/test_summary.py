@@ -106,7 +106,7 @@ def test_missing_answers_make_the_value_a_range() -> None:
 
 def test_looping_answers_are_named_where_there_are_any() -> None:
     shown = show(task(replace(RESULT, looping=6), VERDICT))
-    assert " asked    500: 0 failed, 1 cut off, 6 looping, 3 unreadable\n" in shown
+    assert " asked    500: 0 failed, 0 repaired, 1 cut off, 6 looping, 3 unreadable\n" in shown
 
 
 def test_samples_that_were_not_asked_are_no_failures() -> None:
