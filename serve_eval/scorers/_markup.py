@@ -79,7 +79,7 @@ def _strip_latex(text: str) -> str:
 
 
 class _Braces:
-    """What a text has open at a place: braces, each with what closes it, and math."""
+    """Open braces of a text, each with its closing text, and whether mathematics is open."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -15,7 +15,7 @@ import unicodedata
 from serve_eval.scorers._markup import BOX, THIN, UNBOX, strip_markup
 
 _OPAQUE = "\ue003"
-"""Character for a symbol that makes the number beside it part of a larger expression."""
+"""Character for a symbol that makes the number next to it part of a larger expression."""
 _PART = "\ue004"
 """Character between a whole number and the fraction behind it."""
 
@@ -100,7 +100,7 @@ def numbers_in(text: str) -> list[float]:
     return _read(prepared)
 
 
-def stated_numbers(text: str) -> list[float]:
+def find_stated_numbers(text: str) -> list[float]:
     """Return the numbers of the last box with text, else those of the whole text.
 
     A box with several numbers or other symbols, and no equation, states no number.

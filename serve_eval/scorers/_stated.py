@@ -58,7 +58,7 @@ def find_stated(text: str, meanings: Mapping[str, T]) -> T | None:
     """
     plain = {_prepare(word): meaning for word, meaning in meanings.items()}
     if len(plain) < len(meanings) or "" in plain:
-        # Words such as * and ** are told apart by their markup only.
+        # Words such as * and ** differ in their markup only.
         return _Reading(text, meanings).read()
     return _Reading(_prepare(text), plain).read()
 
@@ -81,17 +81,17 @@ class _Reading(Generic[T]):
         self.patterns: Patterns = compile_patterns(tuple(meanings))
 
     def read(self) -> T | None:
-        strong = self._last_claim() or self._called_right() or self._begins()
+        strong = self._last_claim() or self._find_called_right() or self._read_beginning()
         if strong is not None:
             return self._after_retraction(strong)
-        if (found := self._ends()) is not None:
+        if (found := self._read_end()) is not None:
             return found
-        mentioned = self._mentioned(0)
+        mentioned = self._find_mentioned(0)
         return mentioned.pop() if len(mentioned) == 1 else None
 
     def _last_claim(self) -> _Statement[T] | None:
         """Return the last box or claim; the earlier ones are not looked at."""
-        boxes = list(self._boxes())
+        boxes = list(self._find_boxes())
         box = None if not boxes or self._lists_all(boxes) else boxes[-1]
         for found in self._find("answer", "other", "chosen"):
             if box is not None and found.start() < box.start:
@@ -119,7 +119,7 @@ class _Reading(Generic[T]):
         opened = self.text[start - 1 : start] in ("(", "[", BOX)
         if found["word"] in ("A", "I") and not opened and AS_WORD.match(self.text, end):
             return
-        if listed := self._listed(start, end, meaning):
+        if listed := self._read_list(start, end, meaning):
             if len(listed) < len(self.all):
                 yield _Statement(start, end, None)
             return
@@ -131,7 +131,7 @@ class _Reading(Generic[T]):
         """Return True if the word that ends at a place is asked about or denied behind it."""
         return bool(QUESTION.match(self.text, end) or NEGATED_BEHIND.match(self.text, end))
 
-    def _listed(self, start: int, end: int, meaning: T) -> set[T]:
+    def _read_list(self, start: int, end: int, meaning: T) -> set[T]:
         """Return the meanings of a list such as "A, B or C" whose first word is at a place.
 
         A small letter continues only a list of small letters: in "B or a mixture" it is an article.
@@ -186,7 +186,7 @@ class _Reading(Generic[T]):
             start -= 1
         return start
 
-    def _boxes(self) -> Iterator[_Statement[T]]:
+    def _find_boxes(self) -> Iterator[_Statement[T]]:
         """Yield what boxes state. Boxes side by side with different words state several."""
         group: list[_Statement[T]] = []
         matches = list(self.patterns.boxed.finditer(self.text))
@@ -206,7 +206,7 @@ class _Reading(Generic[T]):
         said = {one.meaning for one in boxes}
         return said >= self.all and not RETRACTED.search(self.text)
 
-    def _called_right(self) -> _Statement[T] | None:
+    def _find_called_right(self) -> _Statement[T] | None:
         """Return the last of "B is correct", "answer B" and a last line that is only the word."""
         if (final := next(self._last_line(), None)) is not None:
             return final
@@ -227,26 +227,26 @@ class _Reading(Generic[T]):
         if all(one is None or self._meaning(one) == meaning for one in above):
             yield _Statement(*found.span("word"), meaning)
 
-    def _begins(self) -> _Statement[T] | None:
+    def _read_beginning(self) -> _Statement[T] | None:
         found = self.patterns.beginning.match(self.text)
         if found is None or (meaning := self._meaning(found)) is None:
             return None
         start, end = found.span("word")
         if self._is_denied(end) or NEGATED_BEHIND.match(self.text, end + 1):
             return None
-        if self._listed(start, end, meaning):
+        if self._read_list(start, end, meaning):
             return None
         if self._is_enumerated(start, end, meaning, below=True):
             return None
         return _Statement(start, end, meaning)
 
-    def _ends(self) -> T | None:
+    def _read_end(self) -> T | None:
         found = self.patterns.last.search(self.text, max(0, len(self.text) - TAIL))
         if found is None or is_negated_before(self.text, found.start("word")):
             return None
         return None if is_negated_before(self.text, found.start()) else self._meaning(found)
 
-    def _mentioned(self, place: int) -> set[T]:
+    def _find_mentioned(self, place: int) -> set[T]:
         """Return what is mentioned from a place on, and neither denied nor asked.
 
         A letter before a small word, as in "C is" or "A patient", does not state an answer, but
@@ -274,7 +274,7 @@ class _Reading(Generic[T]):
         marker = RETRACTED.search(self.text, statement.end)
         if statement.meaning is None or marker is None:
             return statement.meaning
-        said = self._mentioned(marker.end())
+        said = self._find_mentioned(marker.end())
         if not said or statement.meaning in said:
             return statement.meaning
         return said.pop() if len(said) == 1 else None

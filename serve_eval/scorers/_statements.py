@@ -13,7 +13,7 @@ from typing import NamedTuple
 from serve_eval.scorers._markup import BOX, UNBOX
 
 MARKS = rf"[\s\"'(\[{{:$>{BOX}\u2026]{{0,8}}+"
-"""What may stand before the word that is stated."""
+"""Marks before the word that is stated."""
 _CLOSE = rf"[\"')\]}}${UNBOX}]{{0,6}}+"
 _BEGIN, _END = r"(?<![\w+#-])(?<![nN]/)", r"(?![\w+#]|-\w)"
 
@@ -77,12 +77,12 @@ RETRACTED = re.compile(
     r"|hold\son|let\sme\sre\w{1,12})(?!\w)"
 )
 JOINED = re.compile(r"\s(?:and|or|nor)\s[\"'(\[]{0,2}(\w{1,20})(?![\w+#-])")
-"""What follows a letter that is one of two."""
+"""Text behind a letter that is one of two."""
 AS_WORD = re.compile(
     r"\s(?!(?i:is|because|since|as|for|by|with|and|or|but|due|given|which|per|would|was)(?!\w))"
     r"[a-z]"
 )
-"""What follows the article "a" or the word "I", but not a letter that is stated."""
+"""Text behind the article "a" or the word "I", but not behind a letter that is stated."""
 
 
 class Patterns(NamedTuple):

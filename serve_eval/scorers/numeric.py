@@ -15,7 +15,7 @@ from typing import Literal
 from serve_eval.errors import PlanError
 from serve_eval.schema import Outcome, Response, Score, Scorer
 from serve_eval.scorers._expected import kind, place, value_of
-from serve_eval.scorers._numbers import stated_numbers
+from serve_eval.scorers._numbers import find_stated_numbers
 
 STRICT = "strict-match"
 FLEXIBLE = "flexible-extract"
@@ -41,7 +41,7 @@ def scorer(
         raise PlanError("numeric: `absolute` and `relative` must be 0 or more")
 
     def score(expected: object, response: Response) -> Score:
-        found = stated_numbers(response.text)
+        found = find_stated_numbers(response.text)
         target = number_of(expected)
         if not found or target is None:
             return Score(value=0.0, outcome=Outcome.UNPARSED)

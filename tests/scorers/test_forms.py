@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from serve_eval.schema import Outcome, Response
 from serve_eval.scorers._fences import find_blocks
-from serve_eval.scorers._numbers import numbers_in, stated_numbers
+from serve_eval.scorers._numbers import numbers_in, find_stated_numbers
 from serve_eval.scorers._stated import find_stated
 from tests.scorers.forms import Form, Value, load_forms, read, read_as_defined, same
 from tests.scorers.test_offered import made
@@ -280,5 +280,5 @@ HOSTILE = (
 def test_long_hostile_texts_are_read(piece: str) -> None:
     text = (piece * LONG)[:LONG]
     find_stated(text, LETTERS)
-    stated_numbers(text)
+    find_stated_numbers(text)
     find_blocks(text)
