@@ -63,7 +63,9 @@ def strip_markup(text: str) -> str:
         text = _STRUCK.sub("", text)
     if "\\" in text or "$" in text:
         text = _strip_latex(text)
-    return _EMPHASIS.sub("", text)
+    if "*" in text or "_" in text or "`" in text:
+        text = _EMPHASIS.sub("", text)
+    return text
 
 
 def strip_latex(text: str) -> str:

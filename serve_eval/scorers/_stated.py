@@ -10,15 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Generic, NamedTuple, TypeVar
 
-from serve_eval.scorers._markup import BOX, UNBOX, strip_markup
+from serve_eval.scorers._markup import BOX, UNBOX
+from serve_eval.scorers._prepared import prepare, prepare_words
 from serve_eval.scorers._statements import (
     AS_WORD,
     JOINED,
     NEGATED_BEHIND,
     QUESTION,
     RETRACTED,
+    STARTS,
     Patterns,
     compile_patterns,
+    find_starts,
     is_negated_before,
 )
 
@@ -30,13 +33,8 @@ NEAR = 400
 """Characters behind a word in which a list of answers goes on."""
 MOST = 50
 """Claims such as "B is correct" that are compared."""
-_SPACES = re.compile(r"[^\S\n]++")
-_LINES = re.compile(r" ?\n[\s]*+")
 _SMALL_WORD = re.compile(r"\s[a-z]")
-_LATIN_MEETS_EASTERN = re.compile(
-    r"(?<=[A-Za-z])(?=[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])"
-    r"|(?<=[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])(?=[A-Za-z])"
-)
+_RIGHT = re.compile("correct|right|best|true|accurate|valid")
 _BETWEEN_BOXES = re.compile(r"[\W\d]{0,8}(?:and|or|und|oder)?\W{0,8}")
 
 
@@ -56,19 +54,10 @@ def find_stated(text: str, meanings: Mapping[str, T]) -> T | None:
     that the text begins with; else the one that it ends with, as in "so it is B"; else the only one
     that it mentions.
     """
-    plain = {_prepare(word): meaning for word, meaning in meanings.items()}
-    if len(plain) < len(meanings) or "" in plain:
-        # Words such as * and ** differ in their markup only.
+    words = prepare_words(tuple(meanings))
+    if words is None:
         return _Reading(text, meanings).read()
-    return _Reading(_prepare(text), plain).read()
-
-
-def _prepare(text: str) -> str:
-    """Return the text without markup, with one space or line end between words."""
-    text = strip_markup(text)
-    if not text.isascii():
-        text = _LATIN_MEETS_EASTERN.sub(" ", text)
-    return _LINES.sub("\n", _SPACES.sub(" ", text)).strip()
+    return _Reading(prepare(text), dict(zip(words, meanings.values(), strict=True))).read()
 
 
 class _Reading(Generic[T]):
@@ -76,6 +65,7 @@ class _Reading(Generic[T]):
 
     def __init__(self, text: str, meanings: Mapping[str, T]) -> None:
         self.text = text
+        self.small = text.lower()
         self.known = {word.casefold(): meaning for word, meaning in meanings.items()}
         self.all = set(meanings.values())
         self.patterns: Patterns = compile_patterns(tuple(meanings))
@@ -91,7 +81,7 @@ class _Reading(Generic[T]):
 
     def _last_claim(self) -> _Statement[T] | None:
         """Return the last box or claim; the earlier ones are not looked at."""
-        boxes = list(self._find_boxes())
+        boxes = list(self._find_boxes()) if BOX in self.text else []
         box = None if not boxes or self._lists_all(boxes) else boxes[-1]
         for found in self._find("answer", "other", "chosen"):
             if box is not None and found.start() < box.start:
@@ -102,9 +92,19 @@ class _Reading(Generic[T]):
 
     def _find(self, *names: str) -> list[re.Match[str]]:
         """Return the matches of some patterns, the last one first."""
-        found = [one for name in names for one in getattr(self.patterns, name).finditer(self.text)]
+        found = [one for name in names for one in self._match(name)]
         found.sort(key=lambda one: one.start("word"), reverse=True)
         return found
+
+    def _match(self, name: str) -> Iterator[re.Match[str]]:
+        """Yield the matches of a pattern, from the places at which its sentences can begin."""
+        pattern = getattr(self.patterns, name)
+        if name not in STARTS or len(self.small) != len(self.text):
+            yield from pattern.finditer(self.text)
+            return
+        for start in find_starts(name, self.small):
+            if found := pattern.match(self.text, start):
+                yield found
 
     def _check(self, found: re.Match[str]) -> Iterator[_Statement[T]]:
         """Yield what a claim states: nothing for a question, a denial, an article or a list of all.
@@ -210,6 +210,8 @@ class _Reading(Generic[T]):
         """Return the last of "B is correct", "answer B" and a last line that is only the word."""
         if (final := next(self._last_line(), None)) is not None:
             return final
+        if "answer" not in self.small and not _RIGHT.search(self.small):
+            return None
         claims = self._find("right", "adjacent")[:MOST]
         found = [statement for claim in claims for statement in self._check(claim)]
         return _join(found[::-1]) if found else None
