@@ -47,7 +47,7 @@ def _scorer(scope: Scope | None, name: str, options: str) -> Scorer:
 
 
 def list_versions(scorers: Iterable[tuple[str, Scorer]]) -> dict[str, int]:
-    """Return the versions of named scorers and of those within them, such as `any_of: exact`.
+    """Return the versions of named scorers and of those within them, such as `any_of/exact`.
 
     An option can keep an older reading: the latest version of a name decides.
     """
@@ -57,7 +57,7 @@ def list_versions(scorers: Iterable[tuple[str, Scorer]]) -> dict[str, int]:
         place = name
         decisive: Any = scorer.decisive
         while isinstance(decisive, Mapping) and {"scorer", "version"} <= decisive.keys():
-            place = f"{place}: {decisive['scorer']}"
+            place = f"{place}/{decisive['scorer']}"
             found[place] = max(decisive["version"], found.get(place, 0))
             decisive = decisive.get("options")
     return dict(sorted(found.items()))

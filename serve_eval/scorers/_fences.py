@@ -44,9 +44,9 @@ class Block(NamedTuple):
 def find_blocks(text: str) -> list[Block]:
     """Return the blocks of a text in their order, without the indentation that all lines share."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    blocks = list(_fenced(text)) if "```" in text or "~~~" in text else []
+    blocks = list(_find_fenced(text)) if "```" in text or "~~~" in text else []
     if not blocks and ("<" in text or "[" in text):
-        blocks = list(_tagged(text))
+        blocks = list(_find_tagged(text))
     return [Block(info, textwrap.dedent(code)) for info, code in blocks]
 
 
@@ -56,7 +56,7 @@ def last_code(blocks: Sequence[Block]) -> str | None:
     return last[0].code if last else None
 
 
-def _fenced(text: str, *, inside: bool = False) -> Iterator[Block]:
+def _find_fenced(text: str, *, inside: bool = False) -> Iterator[Block]:
     """Yield the fenced blocks; those inside of a block of Markdown in its place, one level deep."""
     lines = text.splitlines(keepends=True)
     place = 0
@@ -71,7 +71,9 @@ def _fenced(text: str, *, inside: bool = False) -> Iterator[Block]:
             content, place = _content(lines, place, opening)
             info = opening["info"].strip()
             inner = (
-                [] if inside or not _MARKDOWN.match(info) else list(_fenced(content, inside=True))
+                []
+                if inside or not _MARKDOWN.match(info)
+                else list(_find_fenced(content, inside=True))
             )
             yield from inner or [Block(info, content)]
 
@@ -120,7 +122,7 @@ def _unindent(lines: Sequence[str], lead: str) -> str:
     return "".join(indent.sub("", line, count=1) for line in lines)
 
 
-def _tagged(text: str) -> Iterator[Block]:
+def _find_tagged(text: str) -> Iterator[Block]:
     for found in _TAGGED.finditer(text):
         if found["plain"] is not None:
             yield Block("python", found["plain"].removeprefix("\n"))

@@ -63,7 +63,9 @@ def strip_markup(text: str) -> str:
         text = _STRUCK.sub("", text)
     if "\\" in text or "$" in text:
         text = _strip_latex(text)
-    return _EMPHASIS.sub("", text)
+    if "*" in text or "_" in text or "`" in text:
+        text = _EMPHASIS.sub("", text)
+    return text
 
 
 def strip_latex(text: str) -> str:
@@ -79,7 +81,7 @@ def _strip_latex(text: str) -> str:
 
 
 class _Braces:
-    """What a text has open at a place: braces, each with what closes it, and math."""
+    """Open braces of a text, each with its closing text, and whether mathematics is open."""
 
     def __init__(self, text: str) -> None:
         self.text = text

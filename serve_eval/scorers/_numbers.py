@@ -15,16 +15,19 @@ import unicodedata
 from serve_eval.scorers._markup import BOX, THIN, UNBOX, strip_markup
 
 _OPAQUE = "\ue003"
-"""Character for a symbol that makes the number beside it part of a larger expression."""
+"""Character for a symbol that makes the number next to it part of a larger expression."""
 _PART = "\ue004"
 """Character between a whole number and the fraction behind it."""
 
-_SPECIAL = re.compile(
-    r"[^A-Za-z0-9\s.,:;!?()\"'+-]|[^\x00-\x7f]|(?<=\d)[ '/]\d{3}|(?<!\d)(?:0,\d|\d++,\d{1,2}(?!\d))"
+_SPECIAL = re.compile(r"[^A-Za-z0-9\s.,:;!?()\"'+-]|\d(?:[ ']\d{3}|,\d{1,2}(?!\d))|(?<!\d)0,\d")
+"""Any of this needs more than the pattern of plain numbers."""
+_PLAIN = re.compile(
+    r"(?<![\w.])[-+]?(?:(?:\d{1,3}(?:,\d{3}){1,12}(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,5})?"
 )
-"""Any of this needs more than the pattern of numbers; other text is read as it is."""
 _SPACE = f"{THIN}\u202f\u00a0\u2007"
 
+_TAIL, _CONTEXT = 160, 40
+"""Characters at the end of a text that are read first, and those of them that are context only."""
 _EASTERN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 """Scripts that put no space between a word and a number."""
 
@@ -80,7 +83,8 @@ _DIGITS = rf"""(?>
     )"""
 _INTEGER = r"\d{1,3}(?:,\d{3}){1,12}+(?!\d)|\d++"
 _NUMBER = re.compile(
-    rf"""(?:(?<![\w.^{_OPAQUE}])|(?<=[{_EASTERN}]))(?<!{_OPAQUE}[ \u00d7/])(?<!\^\{{)
+    rf"""(?=[-+\u2212.\d])(?:(?<![\w.^{_OPAQUE}])|(?<=[{_EASTERN}]))
+    (?<!{_OPAQUE}[ \u00d7/])(?<!\^\{{)
     (?P<sign>[-+\u2212]?)
     (?:(?P<whole>\d++)(?:{_PART}|[ {_SPACE}](?=\d++/\d)))?+
     (?:(?<!\d/)(?P<above>{_INTEGER})\s?/\s?(?P<below>{_INTEGER})(?!\s?/\s?\d|\.?\d)
@@ -100,12 +104,33 @@ def numbers_in(text: str) -> list[float]:
     return _read(prepared)
 
 
-def stated_numbers(text: str) -> list[float]:
+def find_last_number(text: str) -> float | None:
+    """Return the last of the stated numbers; None if there is none.
+
+    The end of a plain text without boxes is nearly always enough.
+    """
+    tail = text[-_TAIL:]
+    if "\\" not in text and not _SPECIAL.search(tail):
+        found = list(_PLAIN.finditer(tail))
+        if found and (len(text) <= _TAIL or found[-1].start() > _CONTEXT):
+            return float(found[-1][0].replace(",", ""))
+    stated = find_stated_numbers(text)
+    return stated[-1] if stated else None
+
+
+def find_first_number(text: str) -> float | None:
+    """Return the first of the stated numbers; None if there is none."""
+    return next(iter(find_stated_numbers(text)), None)
+
+
+def find_stated_numbers(text: str) -> list[float]:
     """Return the numbers of the last box with text, else those of the whole text.
 
     A box with several numbers or other symbols, and no equation, states no number.
     """
     prepared = _prepare(text)
+    if BOX not in prepared:
+        return _read(prepared)
     end = len(prepared)
     while (start := prepared.rfind(BOX, 0, end)) >= 0:
         closed = prepared.find(UNBOX, start, end)

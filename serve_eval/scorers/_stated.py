@@ -10,15 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Generic, NamedTuple, TypeVar
 
-from serve_eval.scorers._markup import BOX, UNBOX, strip_markup
+from serve_eval.scorers._markup import BOX, UNBOX
+from serve_eval.scorers._prepared import prepare, prepare_words
 from serve_eval.scorers._statements import (
     AS_WORD,
     JOINED,
     NEGATED_BEHIND,
     QUESTION,
     RETRACTED,
+    STARTS,
     Patterns,
     compile_patterns,
+    find_starts,
     is_negated_before,
 )
 
@@ -30,13 +33,8 @@ NEAR = 400
 """Characters behind a word in which a list of answers goes on."""
 MOST = 50
 """Claims such as "B is correct" that are compared."""
-_SPACES = re.compile(r"[^\S\n]++")
-_LINES = re.compile(r" ?\n[\s]*+")
 _SMALL_WORD = re.compile(r"\s[a-z]")
-_LATIN_MEETS_EASTERN = re.compile(
-    r"(?<=[A-Za-z])(?=[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])"
-    r"|(?<=[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])(?=[A-Za-z])"
-)
+_RIGHT = re.compile("correct|right|best|true|accurate|valid")
 _BETWEEN_BOXES = re.compile(r"[\W\d]{0,8}(?:and|or|und|oder)?\W{0,8}")
 
 
@@ -56,19 +54,10 @@ def find_stated(text: str, meanings: Mapping[str, T]) -> T | None:
     that the text begins with; else the one that it ends with, as in "so it is B"; else the only one
     that it mentions.
     """
-    plain = {_prepare(word): meaning for word, meaning in meanings.items()}
-    if len(plain) < len(meanings) or "" in plain:
-        # Words such as * and ** are told apart by their markup only.
+    words = prepare_words(tuple(meanings))
+    if words is None:
         return _Reading(text, meanings).read()
-    return _Reading(_prepare(text), plain).read()
-
-
-def _prepare(text: str) -> str:
-    """Return the text without markup, with one space or line end between words."""
-    text = strip_markup(text)
-    if not text.isascii():
-        text = _LATIN_MEETS_EASTERN.sub(" ", text)
-    return _LINES.sub("\n", _SPACES.sub(" ", text)).strip()
+    return _Reading(prepare(text), dict(zip(words, meanings.values(), strict=True))).read()
 
 
 class _Reading(Generic[T]):
@@ -76,22 +65,23 @@ class _Reading(Generic[T]):
 
     def __init__(self, text: str, meanings: Mapping[str, T]) -> None:
         self.text = text
+        self.small = text.lower()
         self.known = {word.casefold(): meaning for word, meaning in meanings.items()}
         self.all = set(meanings.values())
         self.patterns: Patterns = compile_patterns(tuple(meanings))
 
     def read(self) -> T | None:
-        strong = self._last_claim() or self._called_right() or self._begins()
+        strong = self._last_claim() or self._find_called_right() or self._read_beginning()
         if strong is not None:
             return self._after_retraction(strong)
-        if (found := self._ends()) is not None:
+        if (found := self._read_end()) is not None:
             return found
-        mentioned = self._mentioned(0)
+        mentioned = self._find_mentioned(0)
         return mentioned.pop() if len(mentioned) == 1 else None
 
     def _last_claim(self) -> _Statement[T] | None:
         """Return the last box or claim; the earlier ones are not looked at."""
-        boxes = list(self._boxes())
+        boxes = list(self._find_boxes()) if BOX in self.text else []
         box = None if not boxes or self._lists_all(boxes) else boxes[-1]
         for found in self._find("answer", "other", "chosen"):
             if box is not None and found.start() < box.start:
@@ -102,9 +92,19 @@ class _Reading(Generic[T]):
 
     def _find(self, *names: str) -> list[re.Match[str]]:
         """Return the matches of some patterns, the last one first."""
-        found = [one for name in names for one in getattr(self.patterns, name).finditer(self.text)]
+        found = [one for name in names for one in self._match(name)]
         found.sort(key=lambda one: one.start("word"), reverse=True)
         return found
+
+    def _match(self, name: str) -> Iterator[re.Match[str]]:
+        """Yield the matches of a pattern, from the places at which its sentences can begin."""
+        pattern = getattr(self.patterns, name)
+        if name not in STARTS or len(self.small) != len(self.text):
+            yield from pattern.finditer(self.text)
+            return
+        for start in find_starts(name, self.small):
+            if found := pattern.match(self.text, start):
+                yield found
 
     def _check(self, found: re.Match[str]) -> Iterator[_Statement[T]]:
         """Yield what a claim states: nothing for a question, a denial, an article or a list of all.
@@ -119,7 +119,7 @@ class _Reading(Generic[T]):
         opened = self.text[start - 1 : start] in ("(", "[", BOX)
         if found["word"] in ("A", "I") and not opened and AS_WORD.match(self.text, end):
             return
-        if listed := self._listed(start, end, meaning):
+        if listed := self._read_list(start, end, meaning):
             if len(listed) < len(self.all):
                 yield _Statement(start, end, None)
             return
@@ -131,7 +131,7 @@ class _Reading(Generic[T]):
         """Return True if the word that ends at a place is asked about or denied behind it."""
         return bool(QUESTION.match(self.text, end) or NEGATED_BEHIND.match(self.text, end))
 
-    def _listed(self, start: int, end: int, meaning: T) -> set[T]:
+    def _read_list(self, start: int, end: int, meaning: T) -> set[T]:
         """Return the meanings of a list such as "A, B or C" whose first word is at a place.
 
         A small letter continues only a list of small letters: in "B or a mixture" it is an article.
@@ -186,7 +186,7 @@ class _Reading(Generic[T]):
             start -= 1
         return start
 
-    def _boxes(self) -> Iterator[_Statement[T]]:
+    def _find_boxes(self) -> Iterator[_Statement[T]]:
         """Yield what boxes state. Boxes side by side with different words state several."""
         group: list[_Statement[T]] = []
         matches = list(self.patterns.boxed.finditer(self.text))
@@ -206,10 +206,12 @@ class _Reading(Generic[T]):
         said = {one.meaning for one in boxes}
         return said >= self.all and not RETRACTED.search(self.text)
 
-    def _called_right(self) -> _Statement[T] | None:
+    def _find_called_right(self) -> _Statement[T] | None:
         """Return the last of "B is correct", "answer B" and a last line that is only the word."""
         if (final := next(self._last_line(), None)) is not None:
             return final
+        if "answer" not in self.small and not _RIGHT.search(self.small):
+            return None
         claims = self._find("right", "adjacent")[:MOST]
         found = [statement for claim in claims for statement in self._check(claim)]
         return _join(found[::-1]) if found else None
@@ -227,26 +229,26 @@ class _Reading(Generic[T]):
         if all(one is None or self._meaning(one) == meaning for one in above):
             yield _Statement(*found.span("word"), meaning)
 
-    def _begins(self) -> _Statement[T] | None:
+    def _read_beginning(self) -> _Statement[T] | None:
         found = self.patterns.beginning.match(self.text)
         if found is None or (meaning := self._meaning(found)) is None:
             return None
         start, end = found.span("word")
         if self._is_denied(end) or NEGATED_BEHIND.match(self.text, end + 1):
             return None
-        if self._listed(start, end, meaning):
+        if self._read_list(start, end, meaning):
             return None
         if self._is_enumerated(start, end, meaning, below=True):
             return None
         return _Statement(start, end, meaning)
 
-    def _ends(self) -> T | None:
+    def _read_end(self) -> T | None:
         found = self.patterns.last.search(self.text, max(0, len(self.text) - TAIL))
         if found is None or is_negated_before(self.text, found.start("word")):
             return None
         return None if is_negated_before(self.text, found.start()) else self._meaning(found)
 
-    def _mentioned(self, place: int) -> set[T]:
+    def _find_mentioned(self, place: int) -> set[T]:
         """Return what is mentioned from a place on, and neither denied nor asked.
 
         A letter before a small word, as in "C is" or "A patient", does not state an answer, but
@@ -274,7 +276,7 @@ class _Reading(Generic[T]):
         marker = RETRACTED.search(self.text, statement.end)
         if statement.meaning is None or marker is None:
             return statement.meaning
-        said = self._mentioned(marker.end())
+        said = self._find_mentioned(marker.end())
         if not said or statement.meaning in said:
             return statement.meaning
         return said.pop() if len(said) == 1 else None

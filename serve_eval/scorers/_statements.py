@@ -7,13 +7,14 @@ repetition is possessive or bounded, so a search takes time proportional to the 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from serve_eval.scorers._markup import BOX, UNBOX
 
 MARKS = rf"[\s\"'(\[{{:$>{BOX}\u2026]{{0,8}}+"
-"""What may stand before the word that is stated."""
+"""Marks before the word that is stated."""
 _CLOSE = rf"[\"')\]}}${UNBOX}]{{0,6}}+"
 _BEGIN, _END = r"(?<![\w+#-])(?<![nN]/)", r"(?![\w+#]|-\w)"
 
@@ -77,12 +78,26 @@ RETRACTED = re.compile(
     r"|hold\son|let\sme\sre\w{1,12})(?!\w)"
 )
 JOINED = re.compile(r"\s(?:and|or|nor)\s[\"'(\[]{0,2}(\w{1,20})(?![\w+#-])")
-"""What follows a letter that is one of two."""
+"""Text behind a letter that is one of two."""
 AS_WORD = re.compile(
     r"\s(?!(?i:is|because|since|as|for|by|with|and|or|but|due|given|which|per|would|was)(?!\w))"
     r"[a-z]"
 )
-"""What follows the article "a" or the word "I", but not a letter that is stated."""
+"""Text behind the article "a" or the word "I", but not behind a letter that is stated."""
+
+
+_ANSWERS = (
+    "answer antwort r\u00e9ponse respuesta resposta risposta"
+    " \u043e\u0442\u0432\u0435\u0442 \u7b54\u6848 \u7b54\u3048 \u56de\u7b54 \uc815\ub2f5"
+)
+STARTS: Mapping[str, str] = {
+    "answer": _ANSWERS,
+    "adjacent": _ANSWERS,
+    "other": "correct right best most my final option choice letter verdict conclusion solution"
+    " result",
+    "chosen": "choos chose pick select go opt vote settle",
+}
+"""Beginnings of the sentences of a pattern, in small letters."""
 
 
 class Patterns(NamedTuple):
@@ -159,6 +174,15 @@ def compile_patterns(words: tuple[str, ...]) -> Patterns:
         spaced=re.compile(rf"\s{own}"),
         mentioned=re.compile(rf"{_BEGIN}{in_text}"),
     )
+
+
+def find_starts(name: str, small: str) -> Iterator[int]:
+    """Yield the places at which the sentences of a pattern can begin, much faster than it does."""
+    for word in STARTS[name].split():
+        place = small.find(word)
+        while place >= 0:
+            yield place
+            place = small.find(word, place + 1)
 
 
 def is_negated_before(text: str, place: int) -> bool:

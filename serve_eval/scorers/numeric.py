@@ -15,7 +15,7 @@ from typing import Literal
 from serve_eval.errors import PlanError
 from serve_eval.schema import Outcome, Response, Score, Scorer
 from serve_eval.scorers._expected import kind, place, value_of
-from serve_eval.scorers._numbers import stated_numbers
+from serve_eval.scorers._numbers import find_first_number, find_last_number
 
 STRICT = "strict-match"
 FLEXIBLE = "flexible-extract"
@@ -39,13 +39,13 @@ def scorer(
     """
     if absolute < 0.0 or relative < 0.0:
         raise PlanError("numeric: `absolute` and `relative` must be 0 or more")
+    read = find_last_number if take == "last" else find_first_number
 
     def score(expected: object, response: Response) -> Score:
-        found = stated_numbers(response.text)
+        number = read(response.text)
         target = number_of(expected)
-        if not found or target is None:
+        if number is None or target is None:
             return Score(value=0.0, outcome=Outcome.UNPARSED)
-        number = found[-1 if take == "last" else 0]
         right = math.isfinite(number) and abs(number - target) <= max(
             absolute, relative * abs(target)
         )

@@ -30,7 +30,7 @@ SCORERS: dict[str, tuple[Any, Any, dict[str, int]]] = {
     "any_of": (
         {"any_of": {"scorer": {"any_of": {"scorer": "numeric"}}}},
         [[3, 4]],
-        {"any_of": 1, "any_of: any_of": 1, "any_of: any_of: numeric": 2},
+        {"any_of": 1, "any_of/any_of": 1, "any_of/any_of/numeric": 2},
     ),
 }
 

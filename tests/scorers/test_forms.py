@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from serve_eval.schema import Outcome, Response
 from serve_eval.scorers._fences import find_blocks
-from serve_eval.scorers._numbers import numbers_in, stated_numbers
+from serve_eval.scorers._numbers import find_last_number, find_stated_numbers, numbers_in
 from serve_eval.scorers._stated import find_stated
 from tests.scorers.forms import Form, Value, load_forms, read, read_as_defined, same
 from tests.scorers.test_offered import made
@@ -140,6 +140,30 @@ def test_a_number_is_read_in_any_form_and_any_nesting_of_wrappings(
     value, form = number
     text = sentence.replace("@", _wrap(wrappings, form))
     assert same(read("number", text), float(value)), text
+
+
+PIECES = st.sampled_from(
+    [
+        *"0123456789.,-+= %'()eE/$",
+        "12",
+        "1,234",
+        "0,5",
+        " 000",
+        " is ",
+        "\n",
+        "\u2212",
+        "x",
+        "1.234",
+    ]
+)
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.lists(PIECES, max_size=80).map("".join), st.integers(0, 200))
+def test_the_end_of_a_text_is_read_as_the_whole_is(text: str, before: int) -> None:
+    text = f"{'So we add 7 and 8. ' * before}{text}"
+    numbers = find_stated_numbers(text)
+    assert find_last_number(text) == (numbers[-1] if numbers else None)
 
 
 ITEMS = ("(@) no", "@) no", "@. No", "@: no", "**@)** no", "[@] no", "- @: no", r"\textbf{@)} no",
@@ -280,5 +304,5 @@ HOSTILE = (
 def test_long_hostile_texts_are_read(piece: str) -> None:
     text = (piece * LONG)[:LONG]
     find_stated(text, LETTERS)
-    stated_numbers(text)
+    find_stated_numbers(text)
     find_blocks(text)
