@@ -54,8 +54,10 @@ def warn(verdict: Verdict, figure: Callable[[float], str] = "{:.2f}".format) -> 
     return replace(verdict, warnings=(told, *verdict.warnings))
 
 
-def describe(verdict: Verdict, figure: Callable[[float], str] = "{:.2f}".format) -> str:
-    """Return the figures behind the outcome of the other rule."""
+def describe(
+    verdict: Verdict, figure: Callable[[float], str] = "{:.2f}".format, *, brief: bool = False
+) -> str:
+    """Return the figures behind the outcome of the other rule; `brief`: without p."""
     other = verdict.other
     assert other is not None
     if other.rule == "classic":
@@ -64,7 +66,7 @@ def describe(verdict: Verdict, figure: Callable[[float], str] = "{:.2f}".format)
         return f"the value {value} against the threshold {figure(verdict.threshold)}"
     paired = verdict.paired
     assert paired is not None
-    p = "" if paired.p is None else f", p {paired.p:.2g}"
+    p = "" if paired.p is None or brief else f", p {paired.p:.2g}"
     drop = -paired.difference
     moved = f"a drop of {figure(drop)}" if drop > 0.0 else f"a rise of {figure(-drop)}"
-    return f"prompt by prompt {moved} points{p}"
+    return f"{moved} points{p}" if brief else f"prompt by prompt {moved} points{p}"

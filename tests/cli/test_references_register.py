@@ -58,11 +58,11 @@ def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
     assert classic.returncode == 0, classic.stdout
     assert "rules_disagree: classic says PASS, paired says FAIL" in classic.stdout
     assert "prompts one by one)" in classic.stdout
-    assert " rule     judged by classic, the default; paired says FAIL: prompt by" in classic.stdout
+    assert " rule     by classic, the default; paired says FAIL: a drop of" in classic.stdout
     assert _verdict(tmp_path / "classic")["paired"]["p"] < 0.01
     for face in ("summary.md", "junit.xml", "report.html"):
         told = (tmp_path / "classic" / face).read_text().replace("\\", "")
-        assert "judged by classic, the default; paired says FAIL" in told, face
+        assert "by classic, the default; paired says FAIL: a drop of" in told, face
         assert "rules_disagree: classic says PASS, paired says FAIL" in told, face
     paired = serve_eval(
         *regressed, "--verdict", "paired", "--margin", "1.0", "-o", tmp_path / "paired"

@@ -122,11 +122,8 @@ def describe_rules(task: SummaryTask) -> str:
     assert verdict.other is not None
     why = "the default" if verdict.rule == task.default_rule else "as chosen"
     figure = partial(figures.figure, metric=task.result.metric)
-    found = two_rules.describe(verdict, figure)
-    return (
-        f"judged by {verdict.rule}, {why}; {verdict.other.rule} says {verdict.other.outcome.value}:"
-        f" {found}"
-    )
+    other, found = verdict.other, two_rules.describe(verdict, figure, brief=True)
+    return f"by {verdict.rule}, {why}; {other.rule} says {other.outcome.value}: {found}"
 
 
 def describe_answers(result: TaskResult) -> str:

@@ -34,7 +34,7 @@ def describe_suite(report: SuiteReport, out_dir: Path) -> CiResult:
         table=CiTable(columns=_COLUMNS, rows=[_list_texts(row) for row in rows]),
         notes=[
             *(
-                f"rule: {row.run}/{row.task}: judged by {row.rule}; {row.other.rule} says"
+                f"rule: {row.run}/{row.task}: by {row.rule}; {row.other.rule} says"
                 f" {row.other.outcome}"
                 for row in rows
                 if row.other is not None

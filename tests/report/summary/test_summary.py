@@ -160,7 +160,7 @@ PASSES_ALONE = replace(VERDICT, outcome=VerdictOutcome.PASS, evaluated=79.0)
     [
         (
             replace(PASSES_ALONE, other=OtherRule(rule="paired", outcome=VerdictOutcome.FAIL)),
-            "judged by classic, the default; paired says FAIL: prompt by prompt a drop of",
+            "by classic, the default; paired says FAIL: a drop of",
         ),
         (
             replace(
@@ -169,7 +169,7 @@ PASSES_ALONE = replace(VERDICT, outcome=VerdictOutcome.PASS, evaluated=79.0)
                 evaluated=79.0,
                 other=OtherRule(rule="classic", outcome=VerdictOutcome.PASS),
             ),
-            "judged by paired, as chosen; classic says PASS: the value 79.0 against the threshold"
+            "by paired, as chosen; classic says PASS: the value 79.0 against the threshold"
             " 78.6",
         ),
         (PASSES_ALONE, ""),
