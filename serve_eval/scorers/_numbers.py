@@ -19,7 +19,10 @@ _OPAQUE = "\ue003"
 _PART = "\ue004"
 """Character between a whole number and the fraction behind it."""
 
-_SPECIAL = re.compile(r"[^A-Za-z0-9\s.,:;!?()\"'+-]|\d(?:[ ']\d{3}|,\d{1,2}(?!\d))|(?<!\d)0,\d")
+_SPECIAL = re.compile(
+    r"[^A-Za-z0-9 \t\r\n.,:;!?()=%\"'+-]|=\s?-\s|\d(?:[ ']\d{3}|,\d{1,2}(?!\d)|\.\d{3}[.,]\d)"
+    r"|(?<!\d)0,\d"
+)
 """Any of this needs more than the pattern of plain numbers."""
 _PLAIN = re.compile(
     r"(?<![\w.])[-+]?(?:(?:\d{1,3}(?:,\d{3}){1,12}(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,5})?"

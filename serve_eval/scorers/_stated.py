@@ -54,6 +54,8 @@ def find_stated(text: str, meanings: Mapping[str, T]) -> T | None:
     that the text begins with; else the one that it ends with, as in "so it is B"; else the only one
     that it mentions.
     """
+    if (bare := text.strip()) in meanings:
+        return meanings[bare]
     words = prepare_words(tuple(meanings))
     if words is None:
         return _Reading(text, meanings).read()
