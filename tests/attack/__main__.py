@@ -40,7 +40,7 @@ def main() -> None:
         )
     print(account.table())
     accounts = [account, *_attack_by_proxies(told.seed, stream=not told.no_stream)]
-    sys.exit(any((one.lost, one.doubled, one.swapped, one.changed) for one in accounts))
+    sys.exit(any(any((one.lost, one.doubled, one.swapped, one.changed)) for one in accounts))
 
 
 def _attack_by_proxies(seed: int, *, stream: bool) -> Iterator[Account]:
