@@ -325,3 +325,16 @@ def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folde
     assert 1 <= result["restarted"] <= 8
     said = f"0 repaired, {result['restarted']} lost with their server"
     assert said in serve_eval("verdict", out).stdout
+
+
+def test_a_finish_reason_of_no_known_server_is_unknown_until_the_plan_lists_it(
+    folder: Path,
+) -> None:
+    odd = answer("7", finish="odd_end", usage=(5, 1))
+    for more, code in (([], 3), (["--known-finish-reasons", "odd_end"], 1)):
+        out = folder / f"out{code}"
+        with serve(fault=odd) as url:
+            done = serve_eval("run", *flags(folder, url, *more), "-o", out)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert report_of(out)["result"]["unlisted"] == (20 if code == 3 else 0)
+        assert ("20 ended with an unknown finish_reason" in done.stdout) == (code == 3)
