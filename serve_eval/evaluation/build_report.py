@@ -64,7 +64,7 @@ def report_on(
         limits=[plan.limits, *(load.limits for load in loads)],
         looked_at=run_folder.read_looks(folder),
     )
-    tasks = judge_controls((report_task(w, run) for w in work), work)
+    tasks = judge_controls(plan, (report_task(w, run) for w in work), work)
     path = prove_path(plan, noted, work, tasks, engine, served)
     tasks = tuple(replace(t, verdict=apply_path(t.verdict, path.findings)) for t in tasks)
     return Report(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.results.sample_table import SampleTable
 from serve_eval.evaluation.task_run import TaskRun
-from serve_eval.schema import MEDIUM, TaskReport, Verdict, VerdictOutcome
+from serve_eval.schema import MEDIUM, Plan, TaskReport, Verdict, VerdictOutcome
 from serve_eval.stats.pairs import pair
+from serve_eval.verdicts import repaired
 from serve_eval.verdicts.rules import _control
 from serve_eval.verdicts.validity import MAX_MISSING
 
@@ -17,7 +20,7 @@ _OWN_FIELDS = ("task", "samples")
 
 
 def judge_controls(
-    reports: Iterable[TaskReport], work: Sequence[TaskRun]
+    plan: Plan, reports: Iterable[TaskReport], work: Sequence[TaskRun]
 ) -> tuple[TaskReport, ...]:
     """Return the reports, those of controls with the comparison with their task as verdict.
 
@@ -29,35 +32,41 @@ def judge_controls(
     for report, control in zip(reports, work, strict=True):
         other = by_name.get(control.prepared.task.control_of or "")
         if other is not None and report.verdict.outcome is VerdictOutcome.NO_REFERENCE:
-            report = replace(report, verdict=_judge(report, control, other))
+            report = replace(report, verdict=_judge(plan, report, control, other))
         judged.append(report)
     return tuple(judged)
 
 
-def _judge(report: TaskReport, control: TaskRun, other: TaskRun) -> Verdict:
+def _judge(plan: Plan, report: TaskReport, control: TaskRun, other: TaskRun) -> Verdict:
     kept, name = report.verdict, other.prepared.task.name
     samples = control.prepared.dataset.samples
     if (why := _explain_difference(control, other)) is not None:
         return replace(kept, outcome=VerdictOutcome.INCONCLUSIVE, reasons=(why,))
-    try:
-        pairs = pair(
-            control.accumulator.runs(),
-            other.accumulator.runs(),
-            lo=0.0,
-            hi=1.0,
-            higher_is_better=True,
+    both, groups = (control, other), [sample.metadata.get(MEDIUM, "") for sample in samples]
+
+    def judge(sides: Sequence[SampleTable], more_missing: float = 0.0) -> Verdict:
+        before, after = (side.runs() for side in sides)
+        return _control.judge(
+            report.result,
+            name,
+            pair(before, after, lo=0.0, hi=1.0, higher_is_better=True),
+            groups,
+            alpha=control.prepared.hypothesis.alpha,
+            max_missing=min(1.0, MAX_MISSING + more_missing),
         )
+
+    doubted = {i for one in both for i in one.accumulator.list_doubted()}
+    try:
+        verdict = judge([one.accumulator for one in both])
+        if doubted:
+            doubt = repaired.Doubt(count=len(doubted), planned=report.result.planned)
+            known = [one.accumulator.without_doubted() for one in both]
+            policy = repaired.read_policy(plan.verdict.options)
+            bounded = partial(judge, known, doubt.share)
+            verdict = repaired.settle(verdict, bounded, doubt, policy, report.result)
     except ServeEvalError as error:
         why = f"not compared with {name}: {error}"
         return replace(kept, outcome=VerdictOutcome.INCONCLUSIVE, reasons=(why,))
-    verdict = _control.judge(
-        report.result,
-        name,
-        pairs,
-        [sample.metadata.get(MEDIUM, "") for sample in samples],
-        alpha=control.prepared.hypothesis.alpha,
-        max_missing=MAX_MISSING,
-    )
     return replace(verdict, warnings=(*kept.warnings, *verdict.warnings))
 
 

@@ -32,7 +32,7 @@ from serve_eval.stats.pairs import pair
 from serve_eval.verdicts.references import find_shipped_dir, load
 from serve_eval.verdicts.rules import classic
 from serve_eval.verdicts.rules._control import judge
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
 
 Z_OF_ALPHA = 1.6448536269514722
 SIGMA = 50.0
@@ -242,6 +242,36 @@ def test_a_run_compares_the_questions_with_and_without_others(
     assert (alone.verdict.paired.down, alone.verdict.paired.up) == (3, 0)
     again = judge_again(report.plan, tmp_path / "run")
     assert [task.verdict for task in again.tasks] == [task.verdict for task in report.tasks]
+
+
+class Losing(Answers):
+    """The same, but the first request of each wrong sample fails, and the next is right."""
+
+    def __init__(self, root: Path, wrong: Mapping[str, Callable[[int], bool]]) -> None:
+        super().__init__(root, wrong)
+        self._right = Answers(root, {name: lambda i: False for name in wrong})
+        self._seen: set[str] = set()
+
+    def __call__(self, request: HttpRequest) -> Reply:
+        key = json.dumps(request.body["messages"])
+        same = self._texts.get(key) == self._right._texts.get(key)
+        if same or key in self._seen:
+            return self._right(request)
+        self._seen.add(key)
+        return fail(500)
+
+
+def test_answers_that_only_a_retry_gave_leave_a_control_open(
+    data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mixed questions would lose 46 points; their errors hide it."""
+    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    script = Losing(data_root, {OMNI: lambda i: i % 50 >= 27, ALONE: lambda i: False})
+    report = _run(data_root, tmp_path / "run", script, MODEL, OMNI, ALONE)
+    mixed, alone = report.tasks
+    assert mixed.result.repaired == 23 * mixed.result.planned // 50
+    assert (alone.verdict.rule, alone.verdict.outcome) == ("control", "INCONCLUSIVE")
+    assert alone.verdict.reasons[0].startswith("repaired_answers: the first answers to ")
 
 
 def _run_pair(root: Path, out: Path, *tasks: Spec, limit: int | None = None) -> Report:
