@@ -86,8 +86,12 @@ def _one(package: str | None, kind: str, name: str) -> None:
 
 def _entry(package: str, name: str) -> list[str]:
     """Return a name with its summary, options and origin. Raises PlanError if it is unusable."""
+    from dataclasses import fields
+
     from serve_eval.plugins import extensions, registry
     from serve_eval.plugins.declarations import is_structure
+    from serve_eval.plugins.values import VERDICTS
+    from serve_eval.schema import RepairedPolicy
 
     function = registry.function(package, name)
     member = registry.family_of(package, function)
@@ -99,4 +103,6 @@ def _entry(package: str, name: str) -> list[str]:
         if is_structure(type(option.default)):
             default = f"has its own options: see serve-eval list launchers {name}"
         lines.append(f"    {option.path}: {default}")
+    if package == VERDICTS:
+        lines += [f"    {one.name}: {one.default!r}" for one in fields(RepairedPolicy)]
     return lines
