@@ -40,7 +40,7 @@ def test_every_figure_of_the_page_is_that_of_the_report(runs: MadeRuns, open_pag
     assert headline.split() == [
         *(verdict.outcome, "word_problems", figure(result.value, result.metric), "reference"),
         *(f"{verdict.reference:.1f}", f"{result.value - verdict.reference:+.1f}", "fails"),
-        *("below", f"{verdict.threshold:.1f}"),
+        *("below", f"{verdict.threshold:.1f}", "(classic)"),
     ]
     facts = list_facts(page, ".verdict")
     assert f"{paired.down} turned wrong, {paired.up} turned right" in facts["drop"]
