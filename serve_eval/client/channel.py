@@ -12,8 +12,7 @@ class Channel(Protocol):
     requests. `sent` counts the requests sent on it. `out`: the connection is out of step. `usable`:
     it may take another request. `ends_unproven`: it was reported that some of its answers stay
     unproven. `last_id` and `last_text` describe its last answer (see `Echoes`). `round_trip_s` is
-    the time that opening it took, at least a round trip (0: not known), and `used_at` the time of
-    its last answer (monotonic clock; infinity: not known).
+    the time that opening it took, at least a round trip (0: not known).
     """
 
     number: int
@@ -26,4 +25,3 @@ class Channel(Protocol):
     last_id: str | None
     last_text: int
     round_trip_s: float
-    used_at: float

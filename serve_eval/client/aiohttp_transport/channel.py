@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 
 from aiohttp.client_proto import ResponseHandler
 
@@ -45,7 +44,6 @@ class AiohttpChannel:
         "round_trip_s",
         "sent",
         "turns",
-        "used_at",
     )
 
     def __init__(
@@ -54,7 +52,7 @@ class AiohttpChannel:
         self._shared, self._protocol, self._task = shared, protocol, task
         self.number, self.turns = shared.number, shared.sent
         shared.sent += 1
-        self.sent, self.round_trip_s, self.used_at = shared.sent, 0.0, math.inf
+        self.sent, self.round_trip_s = shared.sent, 0.0
 
     def end(self) -> None:
         """End the connection, unless another request already uses it."""

@@ -30,9 +30,6 @@ from serve_eval.schema import Attempt, FailureKind, Limits, LostAnswer, Request,
 
 LEAST_ROUND_TRIP_S = 0.02
 """Shortest time that counts as a round trip: our event loop may be late by as much."""
-IDLE_S, MOST_SUDDEN_ENDS = 0.5, 3
-"""Seconds after which a server may close an idle connection, and the number of connections that it
-may close sooner, before these count as lost answers."""
 NOT_SENT = (CannotConnect, ProxyRefused, BadHttp, Disconnected)
 """Errors by which a transport reports that a request was never sent."""
 
@@ -98,7 +95,7 @@ class AttemptSender:
         self._mask = masking.body if masking else None
         self._rate = StartRate(limits.rate_limit) if limits.rate_limit else None
         self._echoes = Echoes()
-        self._in_flight = self.max_in_flight = self.cancelled = self._sudden_ends = 0
+        self._in_flight = self.max_in_flight = self.cancelled = 0
         self.saw_servers = False
         self._epoch = time.time() - time.monotonic()
 
@@ -222,21 +219,9 @@ class AttemptSender:
         if silent and this.channel is not None and missed.kind is FailureKind.DISCONNECTED:
             now, channel = time.monotonic(), this.channel
             missed.stale = True
-            this.early = self._is_closed_early(channel, this.start, now)
+            # Once three connections ended this way, no request shares a connection any more.
+            this.early = now - this.start <= max(channel.round_trip_s, LEAST_ROUND_TRIP_S)
             self._transport.note_end(channel, now)
-
-    def _is_closed_early(self, channel: Channel, sent: float, now: float) -> bool:
-        """Return True if a server closed a kept connection before it could read the request.
-
-        That takes no longer than a round trip. A server that does it again and again, on
-        connections that were hardly idle, has read the requests.
-        """
-        if now - sent > max(channel.round_trip_s, LEAST_ROUND_TRIP_S):
-            return False
-        if sent - channel.used_at >= IDLE_S:
-            return True
-        self._sudden_ends += 1
-        return self._sudden_ends <= MOST_SUDDEN_ENDS
 
     def _end(self, this: AttemptUnderWay, wait: Wait, attempts: list[Attempt]) -> None:
         """Give the connection back and write the record."""
