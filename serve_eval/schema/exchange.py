@@ -80,7 +80,7 @@ class ServerTiming(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 
 
 class LostAnswer(StrEnum):
-    """Whether a failed attempt may have lost an answer.
+    """The answer that a failed attempt may have lost.
 
     NOTHING: it failed before generation could begin. ANSWER: generation may have begun, so an
     answer may exist that nobody saw. RESTART: the same, and the server ended meanwhile.
@@ -116,7 +116,7 @@ class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
     @property
     def lost_answer(self) -> LostAnswer:
-        """What the attempt lost, estimated from its failure if the journal does not say it."""
+        """The answer that the attempt lost, judged by its failure if the journal lacks `lost`."""
         if self.failure is None:
             return LostAnswer.NOTHING
         if self.lost is not UNSET:

@@ -171,7 +171,7 @@ class RepairedPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherRule:
-    """What the rule that did not judge would have said: paired for classic, classic for the others.
+    """The outcome of the rule that did not judge: paired next to classic, classic next to others.
 
     It uses the same alpha and, unless the plan sets another, the same margin.
     """

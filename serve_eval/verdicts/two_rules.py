@@ -68,5 +68,6 @@ def describe(
     assert paired is not None
     p = "" if paired.p is None or brief else f", p {paired.p:.2g}"
     drop = -paired.difference
-    moved = f"a drop of {figure(drop)}" if drop > 0.0 else f"a rise of {figure(-drop)}"
-    return f"{moved} points{p}" if brief else f"prompt by prompt {moved} points{p}"
+    moved = f"a {'drop' if drop > 0.0 else 'rise'} of {figure(abs(drop))} points"
+    found = f"{moved if drop else 'no change'}{p}"
+    return found if brief else f"prompt by prompt {found}"

@@ -23,7 +23,7 @@ from serve_eval.schema import LOOPED
 TOKENS = 16
 PROMPT, EXPECTED = "The capital of France is", "Paris"
 _ENDINGS = ("stop", "length", "tool_calls", "function_call", LOOPED)
-"""What the finish_reason of an answer can mean."""
+"""The meanings of a finish_reason."""
 _NO_TEMPLATE = ("chat template", "chat_template")
 
 

@@ -1,4 +1,4 @@
-"""What a body without an answer is called, and the message in it."""
+"""Name the kind of a body without an answer, and find the message in it."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class NoObject(InvalidResponse):
 
 
 class OddChoice(NamedTuple):
-    """What a choice says, wherever it says so. `places` names the fields that hold the text."""
+    """The text and the calls of a choice. `places` names the fields that hold the text."""
 
     text: str
     thoughts: str
