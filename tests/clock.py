@@ -47,6 +47,7 @@ def run_counted(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait, in real time, for something that sends no event."""
-    while not holds():  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
+    """Wait, in real time, for something that sends no event. Raises TimeoutError after a minute."""
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -40,11 +40,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Hold a port at which nobody listens, so that no other test takes it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # lets a server listen at it
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @asynccontextmanager
@@ -61,9 +63,9 @@ async def _watched(guard: LivenessGuard) -> AsyncIterator[asyncio.Task[None]]:
 @pytest.mark.parametrize("timeout_s", [0.0, 0.2])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(
-    host: str, timeout_s: float
+    host: str, timeout_s: float, port: int
 ) -> None:
-    port, told = _free_port(), list[str]()
+    told = list[str]()
 
     async def main() -> None:
         guard = LivenessGuard(timeout_s, told.append)
@@ -81,8 +83,8 @@ def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(
     assert len(told) == (timeout_s > 0)
 
 
-def test_whoever_comes_while_nobody_listens_waits_until_somebody_does() -> None:
-    port, told = _free_port(), list[str]()
+def test_whoever_comes_while_nobody_listens_waits_until_somebody_does(port: int) -> None:
+    told = list[str]()
 
     async def main() -> None:
         guard = LivenessGuard(LONG_S, told.append)
@@ -105,9 +107,7 @@ def test_whoever_comes_while_nobody_listens_waits_until_somebody_does() -> None:
     assert told[1].startswith(f"a server listens at 127.0.0.1:{port} again after ")
 
 
-def test_outages_without_an_answer_in_between_share_their_time() -> None:
-    port = _free_port()
-
+def test_outages_without_an_answer_in_between_share_their_time(port: int) -> None:
     async def main() -> None:
         guard = LivenessGuard(LONG_S)
         async with _watched(guard) as watching:
@@ -134,16 +134,16 @@ def test_where_somebody_listens_or_nobody_can_tell_there_is_no_outage(host: str)
     asyncio.run(main())
 
 
-def test_a_guard_that_nobody_watches_keeps_nobody() -> None:
+def test_a_guard_that_nobody_watches_keeps_nobody(port: int) -> None:
     async def main() -> None:
         guard = LivenessGuard(LONG_S)
-        assert not await guard.outage("127.0.0.1", _free_port())
+        assert not await guard.outage("127.0.0.1", port)
         async with _watched(guard):
-            waiting = asyncio.create_task(guard.outage("127.0.0.1", _free_port()))
+            waiting = asyncio.create_task(guard.outage("127.0.0.1", port))
             await until(lambda: guard.closed)
         assert not await waiting
         assert not guard.closed
-        assert not await asyncio.wait_for(guard.outage("127.0.0.1", _free_port()), 10)
+        assert not await asyncio.wait_for(guard.outage("127.0.0.1", port), 10)
 
     asyncio.run(main())
 
