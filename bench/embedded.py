@@ -20,8 +20,8 @@ from pathlib import Path
 import aiohttp
 from machine import facts, load
 
-from launchers import embedded
 from serve_eval.datasets.word_problems import Problem, problems
+from serve_eval.launchers import embedded
 from serve_eval.schema import Endpoint, LaunchContext
 
 PROBLEMS = 500

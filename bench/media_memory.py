@@ -39,7 +39,13 @@ def main() -> None:
         for way in WAYS:
             ready = folder / "url"
             ready.unlink(missing_ok=True)
-            command = [sys.executable, "-m", "launchers._simulated", "--latency-s", LATENCY_S]
+            command = [
+                sys.executable,
+                "-m",
+                "serve_eval.launchers._simulated",
+                "--latency-s",
+                LATENCY_S,
+            ]
             command += ["--ready-file", str(ready), "--local-media", str(folder)]
             with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
                 while not ready.exists():

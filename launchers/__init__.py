@@ -3,11 +3,11 @@
 `launch(context, *, options)` yields the endpoint; `commands()` returns the command lines that it
 starts. Of serve_eval, launchers import only the nouns, the errors, and the rules for the variables
 that a process inherits.
+
+The folder stands at the top of the repository; the link `serve_eval/launchers` makes it a part of
+the package, so that an installation owns one name.
 """
 
 from __future__ import annotations
 
-__all__ = ["OWNER"]
-
-OWNER = "serve-eval"
-"""Distinguishes this package from others with its name: see serve_eval/plugins/own_launchers.py."""
+__all__: list[str] = []

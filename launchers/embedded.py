@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from launchers._embedded.damage import CacheFault, Damage
-from launchers._process.own_server import check_installed, own_server
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._embedded.damage import CacheFault, Damage
+from serve_eval.launchers._process.own_server import check_installed, own_server
 from serve_eval.plugins.setting import Setting
 from serve_eval.protocol.special_tokens import beginning as beginning_of
 from serve_eval.protocol.special_tokens import read
@@ -88,7 +88,13 @@ def commands(context: LaunchContext, options: EmbeddedOptions) -> list[list[str]
         )
     if model in also:
         raise LaunchError(f"{NAME}: `also` names {model}, which is already the name of the model")
-    command = [sys.executable, "-m", "launchers._embedded", "--weights", str(folder.absolute())]
+    command = [
+        sys.executable,
+        "-m",
+        "serve_eval.launchers._embedded",
+        "--weights",
+        str(folder.absolute()),
+    ]
     for name, how in {model: options.damage, **also}.items():
         command += ["--model", f"{name}={how}"]
     command += ["--strict-fields"] * options.strict_fields

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from launchers._fleet import loading
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers._fleet import loading
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, LaunchContext, PerfMetricsFolders, ServerInfo
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from launchers._kubernetes.job import JobSettings, write_manifest
-from launchers._kubernetes.surroundings import check_packages, needs_tunnels
 from serve_eval.errors import PlanError
+from serve_eval.launchers._kubernetes.job import JobSettings, write_manifest
+from serve_eval.launchers._kubernetes.surroundings import check_packages, needs_tunnels
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, LaunchContext
 
@@ -130,7 +130,7 @@ async def launch(context: LaunchContext, options: KubernetesOptions) -> AsyncIte
     are not there in time, and if a pod ends, restarts or is replaced during the block.
     """
     commands(context, options)
-    from launchers._kubernetes.attach import ChosenService, attach
+    from serve_eval.launchers._kubernetes.attach import ChosenService, attach
 
     wanted = ChosenService(
         kubeconfig=options.kubeconfig,

@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
-from launchers._process.own_server import check_installed, own_server
-from launchers._simulated.config import SimulatedBehaviour
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers._process.own_server import check_installed, own_server
+from serve_eval.launchers._simulated.config import SimulatedBehaviour
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 from serve_eval.schema.prompt_hash import uniform
@@ -52,7 +52,7 @@ def commands(context: LaunchContext, options: SimulatedOptions) -> list[list[str
     command = [
         sys.executable,
         "-m",
-        "launchers._simulated",
+        "serve_eval.launchers._simulated",
         "--model",
         context.model or "simulated",
     ]

@@ -18,11 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from launchers._fleet.session import session
-from launchers._machine import lock_files
-from launchers._options import TimeLimits
-from launchers._process.environment import for_helpers
-from launchers._slurm import (
+from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers._fleet.session import session
+from serve_eval.launchers._machine import lock_files
+from serve_eval.launchers._options import TimeLimits
+from serve_eval.launchers._process.environment import for_helpers
+from serve_eval.launchers._slurm import (
     node_placement,
     rank_tasks,
     running_steps,
@@ -30,16 +31,15 @@ from launchers._slurm import (
     srun,
     step_container,
 )
-from launchers._slurm.allocation import USUAL_GPUS, Allocation, around_us, find_running
-from launchers._slurm.job_script import job_script
-from launchers._slurm.srun import SlurmSteps
-from launchers._trtllm import deployments, kv_transfer, promises
-from launchers._trtllm.command_line import Server
-from launchers._trtllm.deployments import Deployment, DeploymentChoice, Disaggregated
-from launchers._trtllm.kv_transfer import Ways
-from launchers._trtllm.parts import list_parts, summarise_transfer
-from launchers._trtllm.servers import build_servers
-from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers._slurm.allocation import USUAL_GPUS, Allocation, around_us, find_running
+from serve_eval.launchers._slurm.job_script import job_script
+from serve_eval.launchers._slurm.srun import SlurmSteps
+from serve_eval.launchers._trtllm import deployments, kv_transfer, promises
+from serve_eval.launchers._trtllm.command_line import Server
+from serve_eval.launchers._trtllm.deployments import Deployment, DeploymentChoice, Disaggregated
+from serve_eval.launchers._trtllm.kv_transfer import Ways
+from serve_eval.launchers._trtllm.parts import list_parts, summarise_transfer
+from serve_eval.launchers._trtllm.servers import build_servers
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 

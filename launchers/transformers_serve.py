@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from launchers._fleet import other_engine
-from launchers._options import EngineOptions, ReadyTimeout
-from launchers._trtllm.command_line import Server, words
 from serve_eval.errors import PlanError
+from serve_eval.launchers._fleet import other_engine
+from serve_eval.launchers._options import EngineOptions, ReadyTimeout
+from serve_eval.launchers._trtllm.command_line import Server, words
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 

@@ -13,22 +13,22 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launchers._fleet import free_gpus, places
-from launchers._fleet.fleet import free_ports
-from launchers._fleet.session import session
-from launchers._options import FrontDoor, GpuChoice, TimeLimits
-from launchers._trtllm import kv_transfer, promises
-from launchers._trtllm.command_line import Server
-from launchers._trtllm.deployments import Disaggregated
-from launchers._trtllm.flavour import adapt_shown
-from launchers._trtllm.kv_transfer import Ways
-from launchers._trtllm.parts import (
+from serve_eval.launchers._fleet import free_gpus, places
+from serve_eval.launchers._fleet.fleet import free_ports
+from serve_eval.launchers._fleet.session import session
+from serve_eval.launchers._options import FrontDoor, GpuChoice, TimeLimits
+from serve_eval.launchers._trtllm import kv_transfer, promises
+from serve_eval.launchers._trtllm.command_line import Server
+from serve_eval.launchers._trtllm.deployments import Disaggregated
+from serve_eval.launchers._trtllm.flavour import adapt_shown
+from serve_eval.launchers._trtllm.kv_transfer import Ways
+from serve_eval.launchers._trtllm.parts import (
     gpus_of_a_job,
     list_parts,
     size_on_one_node,
     summarise_transfer,
 )
-from launchers._trtllm.servers import build_servers
+from serve_eval.launchers._trtllm.servers import build_servers
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
 

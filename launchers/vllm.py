@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from launchers._fleet import other_engine
-from launchers._options import EngineOptions, ReadyTimeout
-from launchers._trtllm.command_line import Server
-from launchers._vllm import command_line, promises
-from launchers._vllm.command_line import COMMAND, Command, Model, VllmServerOptions
+from serve_eval.launchers._fleet import other_engine
+from serve_eval.launchers._options import EngineOptions, ReadyTimeout
+from serve_eval.launchers._trtllm.command_line import Server
+from serve_eval.launchers._vllm import command_line, promises
+from serve_eval.launchers._vllm.command_line import COMMAND, Command, Model, VllmServerOptions
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
 NAME = "vllm"

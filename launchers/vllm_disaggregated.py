@@ -12,15 +12,19 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from launchers._fleet import free_gpus, places
-from launchers._fleet.fleet import free_ports
-from launchers._fleet.session import serve_commands
-from launchers._process.own_server import check_installed
-from launchers._trtllm import kv_transfer
-from launchers._trtllm.command_line import Server
-from launchers._trtllm.parts import gpus_of_a_job, size_on_one_node
-from launchers._vllm import command_line, promises, transfer
-from launchers._vllm.deployment import VllmDisaggregatedOptions, build_servers, list_parts
+from serve_eval.launchers._fleet import free_gpus, places
+from serve_eval.launchers._fleet.fleet import free_ports
+from serve_eval.launchers._fleet.session import serve_commands
+from serve_eval.launchers._process.own_server import check_installed
+from serve_eval.launchers._trtllm import kv_transfer
+from serve_eval.launchers._trtllm.command_line import Server
+from serve_eval.launchers._trtllm.parts import gpus_of_a_job, size_on_one_node
+from serve_eval.launchers._vllm import command_line, promises, transfer
+from serve_eval.launchers._vllm.deployment import (
+    VllmDisaggregatedOptions,
+    build_servers,
+    list_parts,
+)
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
 NAME = "vllm_disaggregated"

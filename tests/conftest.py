@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from launchers._trtllm import mpi
 from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mmlu
+from serve_eval.launchers._trtllm import mpi
 from serve_eval.plugins.scope import scope
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
 from tests.tasks.made_data import write_all
@@ -98,9 +98,9 @@ async def _server_here(
 
     The simulator of a command line runs in the event loop of the caller.
     """
-    from launchers._process import own_server
-    from launchers._simulated.__main__ import parse
-    from launchers._simulated.simulator import serve
+    from serve_eval.launchers._process import own_server
+    from serve_eval.launchers._simulated.__main__ import parse
+    from serve_eval.launchers._simulated.simulator import serve
 
     if "--crash-after" in command:  # this option ends the process
         async with own_server.own_server(
@@ -122,7 +122,7 @@ def simulated_here() -> Iterator[None]:
     tests/launchers/test_simulated.py, and every command that is a process itself, test that
     process.
     """
-    from launchers import simulated
+    from serve_eval.launchers import simulated
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulated, "own_server", _server_here)

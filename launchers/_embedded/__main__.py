@@ -10,7 +10,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB
 def main() -> None:
     for name in THREADS:
         os.environ[name] = "1"
-    from launchers._embedded.command import main as serve
+    from serve_eval.launchers._embedded.command import main as serve
 
     serve()
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launchers._http.errors import bad_request
 from serve_eval.errors import PlanError
+from serve_eval.launchers._http.errors import bad_request
 from serve_eval.protocol.chat_template import Rendering, read
 from serve_eval.schema import Message
 

@@ -1,6 +1,6 @@
 """Run the server of the embedded model as a separate process.
 
-python -m launchers._embedded --weights FOLDER --model NAME=DAMAGE [--model NAME=DAMAGE ...]
+python -m serve_eval.launchers._embedded --weights FOLDER --model NAME=DAMAGE [--model ...]
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from launchers._embedded.damage import CacheFault, Damage
-from launchers._embedded.prefix_cache import PrefixCaching
-from launchers._embedded.server import create_app
-from launchers._http.server import serve_app
-from launchers._process.own_server import serve_until_ended
+from serve_eval.launchers._embedded.damage import CacheFault, Damage
+from serve_eval.launchers._embedded.prefix_cache import PrefixCaching
+from serve_eval.launchers._embedded.server import create_app
+from serve_eval.launchers._http.server import serve_app
+from serve_eval.launchers._process.own_server import serve_until_ended
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the server as a separate process."""
     parser = argparse.ArgumentParser(
-        prog="python -m launchers._embedded", description=__doc__, allow_abbrev=False
+        prog="python -m serve_eval.launchers._embedded", description=__doc__, allow_abbrev=False
     )
     parser.add_argument(
         "--weights", type=Path, required=True, help="folder in the layout of the hub"

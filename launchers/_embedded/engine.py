@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from launchers._embedded.generation import Generation, Wanted
-from launchers._embedded.model import Model
-from launchers._embedded.prefix_cache import PrefixCache
-from launchers._embedded.sampling import build_token, draw_token, logprobs_of
-from launchers._embedded.tokenizer import Tokenizer
-from launchers._embedded.weights import Array
-from launchers._http.answers import ToldAnswer
+from serve_eval.launchers._embedded.generation import Generation, Wanted
+from serve_eval.launchers._embedded.model import Model
+from serve_eval.launchers._embedded.prefix_cache import PrefixCache
+from serve_eval.launchers._embedded.sampling import build_token, draw_token, logprobs_of
+from serve_eval.launchers._embedded.tokenizer import Tokenizer
+from serve_eval.launchers._embedded.weights import Array
+from serve_eval.launchers._http.answers import ToldAnswer
 
 ROWS = 32
 """Maximum number of sequences generated together; others wait."""

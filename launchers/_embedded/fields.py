@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from launchers._http.errors import bad_request
+from serve_eval.launchers._http.errors import bad_request
 
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "best_of": (1,),

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from launchers._http.answers import ToldAnswer
+from serve_eval.launchers._http.answers import ToldAnswer
 
 _decoder = codecs.getincrementaldecoder("utf-8")
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchers._embedded.damage import Damage
-from launchers._embedded.weights import Array, read
+from serve_eval.launchers._embedded.damage import Damage
+from serve_eval.launchers._embedded.weights import Array, read
 
 TILE = 8
 """Rows of a product. With one row, each would be four times as slow; more than sixteen are no

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launchers._embedded.damage import CacheFault
-from launchers._embedded.model import Cache
-from launchers._embedded.weights import Array
+from serve_eval.launchers._embedded.damage import CacheFault
+from serve_eval.launchers._embedded.model import Cache
+from serve_eval.launchers._embedded.weights import Array
 
 BLOCK = 16
 """Tokens of a block."""

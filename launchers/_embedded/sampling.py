@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from launchers._embedded.weights import Array
-from launchers._http.answers import ToldAnswer
+from serve_eval.launchers._embedded.weights import Array
+from serve_eval.launchers._http.answers import ToldAnswer
 
 
 def draw_token(

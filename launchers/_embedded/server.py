@@ -17,17 +17,17 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from launchers._embedded.chat import Chat
-from launchers._embedded.damage import Damage
-from launchers._embedded.engine import Engine
-from launchers._embedded.fields import refuse_unserved
-from launchers._embedded.generation import Generation, Wanted
-from launchers._embedded.model import Model
-from launchers._embedded.prefix_cache import NO_CACHE, PrefixCaching
-from launchers._embedded.tokenizer import Tokenizer
-from launchers._http.answers import Events, Generated, TokenUsage, answer_body
-from launchers._http.errors import RefusedRequest, bad_request, encode
-from launchers._http.requests import (
+from serve_eval.launchers._embedded.chat import Chat
+from serve_eval.launchers._embedded.damage import Damage
+from serve_eval.launchers._embedded.engine import Engine
+from serve_eval.launchers._embedded.fields import refuse_unserved
+from serve_eval.launchers._embedded.generation import Generation, Wanted
+from serve_eval.launchers._embedded.model import Model
+from serve_eval.launchers._embedded.prefix_cache import NO_CACHE, PrefixCaching
+from serve_eval.launchers._embedded.tokenizer import Tokenizer
+from serve_eval.launchers._http.answers import Events, Generated, TokenUsage, answer_body
+from serve_eval.launchers._http.errors import RefusedRequest, bad_request, encode
+from serve_eval.launchers._http.requests import (
     DEFAULT_MAX_TOKENS,
     Ask,
     refuse_too_few,
@@ -35,7 +35,7 @@ from launchers._http.requests import (
     refuse_unknown_fields,
     understand,
 )
-from launchers._http.server import json_response, send_stream
+from serve_eval.launchers._http.server import json_response, send_stream
 from serve_eval.protocol.special_tokens import CONFIG_FILE, json_of
 from serve_eval.schema import Prompt
 

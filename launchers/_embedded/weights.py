@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchers._embedded.damage import Damage
+from serve_eval.launchers._embedded.damage import Damage
 
 Array = NDArray[np.float32]
 _HOW: Mapping[Damage, tuple[int, int | None]] = {

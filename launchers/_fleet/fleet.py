@@ -17,17 +17,17 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
-from launchers._fleet.running import Running, first_end
-from launchers._machine import hosts, local_gpus, lock_files, neighbours
-from launchers._machine.local_gpus import Gpu
-from launchers._machine.memory_kills import kills
-from launchers._machine.neighbours import BACK_S, PAUSE_S
-from launchers._options import LOOPBACK
-from launchers._process import environment
-from launchers._process.server_process import server_process, while_alive
-from launchers._process.supervisor import descendants
-from launchers._trtllm.command_line import Server
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._fleet.running import Running, first_end
+from serve_eval.launchers._machine import hosts, local_gpus, lock_files, neighbours
+from serve_eval.launchers._machine.local_gpus import Gpu
+from serve_eval.launchers._machine.memory_kills import kills
+from serve_eval.launchers._machine.neighbours import BACK_S, PAUSE_S
+from serve_eval.launchers._options import LOOPBACK
+from serve_eval.launchers._process import environment
+from serve_eval.launchers._process.server_process import server_process, while_alive
+from serve_eval.launchers._process.supervisor import descendants
+from serve_eval.launchers._trtllm.command_line import Server
 
 SLACK_MIB = 512
 """MiB by which the memory in use may differ from what it was."""

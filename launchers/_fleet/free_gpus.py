@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from launchers._machine import local_gpus, lock_files, neighbours
-from launchers._machine.local_gpus import AUTO, Gpu, Named
-from launchers._trtllm.command_line import Server
 from serve_eval.errors import NoRoomError
+from serve_eval.launchers._machine import local_gpus, lock_files, neighbours
+from serve_eval.launchers._machine.local_gpus import AUTO, Gpu, Named
+from serve_eval.launchers._trtllm.command_line import Server
 
 
 @dataclass(frozen=True, slots=True)

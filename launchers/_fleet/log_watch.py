@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from launchers._fleet.running import Running
-from launchers._logs.growing_log import LogLines
-from launchers._logs.signs import Sign, Signs, Strength
-from launchers._process.activity import Activity
-from launchers._trtllm.parts import ORCHESTRATOR
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._fleet.running import Running
+from serve_eval.launchers._logs.growing_log import LogLines
+from serve_eval.launchers._logs.signs import Sign, Signs, Strength
+from serve_eval.launchers._process.activity import Activity
+from serve_eval.launchers._trtllm.parts import ORCHESTRATOR
 
 SETTLE_S = 1.5
 """Seconds to wait for the lines that belong to a certain sign."""

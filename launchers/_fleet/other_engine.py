@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from launchers._fleet import free_gpus, places
-from launchers._fleet.fleet import free_ports
-from launchers._fleet.session import serve_commands
-from launchers._machine import hosts, local_gpus
-from launchers._options import EngineOptions
-from launchers._process import environment
-from launchers._trtllm.command_line import Place, Server
 from serve_eval.errors import PlanError
+from serve_eval.launchers._fleet import free_gpus, places
+from serve_eval.launchers._fleet.fleet import free_ports
+from serve_eval.launchers._fleet.session import serve_commands
+from serve_eval.launchers._machine import hosts, local_gpus
+from serve_eval.launchers._options import EngineOptions
+from serve_eval.launchers._process import environment
+from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
 Options = TypeVar("Options", bound=EngineOptions)

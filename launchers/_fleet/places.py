@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from launchers._machine import hosts, local_gpus
-from launchers._options import LOOPBACK
-from launchers._trtllm.command_line import Place
-from launchers._trtllm.parts import Part
 from serve_eval.errors import PlanError
+from serve_eval.launchers._machine import hosts, local_gpus
+from serve_eval.launchers._options import LOOPBACK
+from serve_eval.launchers._trtllm.command_line import Place
+from serve_eval.launchers._trtllm.parts import Part
 
 FIRST_PORT = 8000
 """First port that a dry run shows where a launch takes free ports: the orchestrator's; its servers

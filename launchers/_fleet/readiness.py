@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from launchers._fleet import loading
-from launchers._fleet.log_watch import Watching
-from launchers._fleet.running import Running, first_end
-from launchers._logs.causes import cause
-from launchers._logs.refusals import SAME, Refusals
-from launchers._process.server_process import WATCH_S
-from launchers._trtllm.command_line import Server
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._fleet import loading
+from serve_eval.launchers._fleet.log_watch import Watching
+from serve_eval.launchers._fleet.running import Running, first_end
+from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._logs.refusals import SAME, Refusals
+from serve_eval.launchers._process.server_process import WATCH_S
+from serve_eval.launchers._trtllm.command_line import Server
 
 POLL_S, FIRST_POLL_S = 0.5, 0.05
 """Seconds between two checks of the servers, in the end and at first: some are ready immediately,

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from launchers._logs.causes import Cause, cause
-from launchers._machine.memory_kills import Kills, kills
-from launchers._process.server_process import LOG_LINES, ServerProcess
-from launchers._trtllm.command_line import Server
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._logs.causes import Cause, cause
+from serve_eval.launchers._machine.memory_kills import Kills, kills
+from serve_eval.launchers._process.server_process import LOG_LINES, ServerProcess
+from serve_eval.launchers._trtllm.command_line import Server
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from launchers._fleet.fleet import fleet
-from launchers._fleet.log_watch import Watching
-from launchers._fleet.readiness import ready
-from launchers._logs.causes import UNKNOWN_OPTION
-from launchers._options import TimeLimits
-from launchers._process.server_process import while_alive
-from launchers._trtllm import kv_transfer, mpi, shared_key
-from launchers._trtllm.command_line import Server
-from launchers._trtllm.flavour import adapt_to_machine, forget
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._fleet.fleet import fleet
+from serve_eval.launchers._fleet.log_watch import Watching
+from serve_eval.launchers._fleet.readiness import ready
+from serve_eval.launchers._logs.causes import UNKNOWN_OPTION
+from serve_eval.launchers._options import TimeLimits
+from serve_eval.launchers._process.server_process import while_alive
+from serve_eval.launchers._trtllm import kv_transfer, mpi, shared_key
+from serve_eval.launchers._trtllm.command_line import Server
+from serve_eval.launchers._trtllm.flavour import adapt_to_machine, forget
 from serve_eval.schema import Endpoint, KvTransfer, LaunchContext, ServerInfo
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from launchers._http.errors import RefusedRequest, bad_request, openai_error
+from serve_eval.launchers._http.errors import RefusedRequest, bad_request, openai_error
 from serve_eval.schema import Message, Prompt
 
 DEFAULT_MAX_TOKENS = 16

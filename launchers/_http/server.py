@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager, suppress
 
 from aiohttp import web
 
-from launchers._http.arrival import Arrival
-from launchers._http.errors import encode, trtllm_error
-from launchers._machine import hosts
+from serve_eval.launchers._http.arrival import Arrival
+from serve_eval.launchers._http.errors import encode, trtllm_error
+from serve_eval.launchers._machine import hosts
 
 KEEPALIVE_S = 5.0
 """Idle seconds after which a connection is closed, as trtllm-serve does."""

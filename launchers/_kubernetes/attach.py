@@ -7,16 +7,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from launchers._kubernetes.cluster import NEEDED, Cluster, connect
-from launchers._kubernetes.logs import follow_logs, log_path
-from launchers._kubernetes.pods import PodState
-from launchers._kubernetes.records import record_pods
-from launchers._kubernetes.services import FoundService, find_service
-from launchers._kubernetes.tunnels import PodPort, open_tunnels
-from launchers._kubernetes.waiting import wait_for_completion, wait_until_ready
-from launchers._kubernetes.watch import PodWatch, watch_pods
-from launchers._process.server_process import while_alive
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._kubernetes.cluster import NEEDED, Cluster, connect
+from serve_eval.launchers._kubernetes.logs import follow_logs, log_path
+from serve_eval.launchers._kubernetes.pods import PodState
+from serve_eval.launchers._kubernetes.records import record_pods
+from serve_eval.launchers._kubernetes.services import FoundService, find_service
+from serve_eval.launchers._kubernetes.tunnels import PodPort, open_tunnels
+from serve_eval.launchers._kubernetes.waiting import wait_for_completion, wait_until_ready
+from serve_eval.launchers._kubernetes.watch import PodWatch, watch_pods
+from serve_eval.launchers._process.server_process import while_alive
 from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 
 

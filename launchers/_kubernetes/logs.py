@@ -9,9 +9,14 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from launchers._kubernetes.cluster import NOT_FOUND, Cluster, RefusedError, UnreachableError
-from launchers._kubernetes.pods import PodState
-from launchers._process.server_process import LOG_LINES
+from serve_eval.launchers._kubernetes.cluster import (
+    NOT_FOUND,
+    Cluster,
+    RefusedError,
+    UnreachableError,
+)
+from serve_eval.launchers._kubernetes.pods import PodState
+from serve_eval.launchers._process.server_process import LOG_LINES
 
 EARLIER_LINES = 1000
 """Lines of a log from before the run that are kept."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from launchers._kubernetes.pods import PodState
-from launchers._process.environment import SECRET_VALUE
+from serve_eval.launchers._kubernetes.pods import PodState
+from serve_eval.launchers._process.environment import SECRET_VALUE
 from serve_eval.masking import HIDDEN
 from serve_eval.processes.environment import secret
 from serve_eval.schema import PodContainer, ServedPod

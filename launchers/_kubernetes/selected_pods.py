@@ -6,17 +6,17 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from launchers._kubernetes.cluster import (
+from serve_eval.errors import LaunchError
+from serve_eval.launchers._kubernetes.cluster import (
     Cluster,
     RefusedError,
     UnreachableError,
     as_launch_error,
     connect,
 )
-from launchers._kubernetes.pods import PodState
-from launchers._kubernetes.services import list_pods
-from launchers._kubernetes.tunnels import PodPort, Tunnels
-from serve_eval.errors import LaunchError
+from serve_eval.launchers._kubernetes.pods import PodState
+from serve_eval.launchers._kubernetes.services import list_pods
+from serve_eval.launchers._kubernetes.tunnels import PodPort, Tunnels
 from serve_eval.schema.base_url import authority
 
 PORT_NAMES = ("http", "serve")

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launchers._kubernetes.cluster import (
+from serve_eval.errors import LaunchError
+from serve_eval.launchers._kubernetes.cluster import (
     NOT_FOUND,
     Cluster,
     RefusedError,
     UnreachableError,
     as_launch_error,
 )
-from launchers._kubernetes.pods import PodState, read_pod
-from serve_eval.errors import LaunchError
+from serve_eval.launchers._kubernetes.pods import PodState, read_pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ import httpx_ws
 import wsproto.events
 import wsproto.utilities
 
-from launchers._kubernetes.cluster import FORBIDDEN, Cluster
+from serve_eval.launchers._kubernetes.cluster import FORBIDDEN, Cluster
 
 PIECE_BYTES = 65536
 DATA, ERROR = 0, 1

@@ -8,14 +8,19 @@ from collections.abc import Callable, Sequence
 
 import httpx
 
-from launchers._fleet import loading
-from launchers._kubernetes.cluster import Cluster, RefusedError, UnreachableError, as_launch_error
-from launchers._kubernetes.logs import read_last_lines
-from launchers._kubernetes.pods import PodState
-from launchers._kubernetes.services import list_pods
-from launchers._logs.causes import cause
-from launchers._logs.refusals import SAME, Refusals
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._fleet import loading
+from serve_eval.launchers._kubernetes.cluster import (
+    Cluster,
+    RefusedError,
+    UnreachableError,
+    as_launch_error,
+)
+from serve_eval.launchers._kubernetes.logs import read_last_lines
+from serve_eval.launchers._kubernetes.pods import PodState
+from serve_eval.launchers._kubernetes.services import list_pods
+from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._logs.refusals import SAME, Refusals
 
 POLL_S = 1.0
 """Seconds between two looks at the pods."""

@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from launchers._kubernetes import logs
-from launchers._kubernetes.cluster import Cluster, RefusedError, UnreachableError
-from launchers._kubernetes.pods import ContainerState, PodState, find_end
-from launchers._kubernetes.services import list_pods
-from launchers._logs.causes import cause
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._kubernetes import logs
+from serve_eval.launchers._kubernetes.cluster import Cluster, RefusedError, UnreachableError
+from serve_eval.launchers._kubernetes.pods import ContainerState, PodState, find_end
+from serve_eval.launchers._kubernetes.services import list_pods
+from serve_eval.launchers._logs.causes import cause
 
 POLL_S = 1.0
 AWAY_S = 30.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from launchers._logs import transfer_causes
+from serve_eval.launchers._logs import transfer_causes
 
 UNKNOWN_OPTION = "it does not know an option that it was given"
 AT_ONCE, STILL, ENDS_ITSELF = "at once", "still", "ends itself"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from launchers._logs.causes import AT_ONCE, find_known
+from serve_eval.launchers._logs.causes import AT_ONCE, find_known
 
 SAME = 3
 """Number of equal refusals in a row that are final."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
-from launchers._logs import levels
-from launchers._logs.causes import AT_ONCE, ENDS_ITSELF, Cause, find_known
-from launchers._logs.growing_log import Line
-from launchers._logs.levels import GOES_ON, Kind
+from serve_eval.launchers._logs import levels
+from serve_eval.launchers._logs.causes import AT_ONCE, ENDS_ITSELF, Cause, find_known
+from serve_eval.launchers._logs.growing_log import Line
+from serve_eval.launchers._logs.levels import GOES_ON, Kind
 
 MOST_STREAMS = 4096
 """Maximum number of ranks that are read separately."""

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from launchers._machine import smi
-from launchers._machine.lock_files import OF_GPU
 from serve_eval.errors import LaunchError, NoRoomError, PlanError
+from serve_eval.launchers._machine import smi
+from serve_eval.launchers._machine.lock_files import OF_GPU
 
 Named = list[int | str] | Literal["auto"] | None
 """The option `gpus`: names of GPUs, or `auto` for free ones."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launchers._machine import local_gpus, smi
-from launchers._machine.local_gpus import Gpu
 from serve_eval.errors import NoRoomError
+from serve_eval.launchers._machine import local_gpus, smi
+from serve_eval.launchers._machine.local_gpus import Gpu
 
 FREE_MIB = 1024
 """MiB that may be in use on a GPU that counts as free, by a desktop for example."""

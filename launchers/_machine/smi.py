@@ -10,7 +10,7 @@ import signal
 import subprocess
 from contextlib import suppress
 
-from launchers._process.environment import for_helpers
+from serve_eval.launchers._process.environment import for_helpers
 
 SMI_S = 30.0
 """Seconds that it may take: it is slow on a machine whose driver starts with it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launchers._options.options import (
+from serve_eval.launchers._options.options import (
     LOOPBACK,
     EngineOptions,
     Env,

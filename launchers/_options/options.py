@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from launchers._machine.local_gpus import Named
+from serve_eval.launchers._machine.local_gpus import Named
 from serve_eval.plugins.setting import Setting
 
 LOOPBACK = "127.0.0.1"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from launchers._process.supervisor import descendants
+from serve_eval.launchers._process.supervisor import descendants
 
 SAMPLE_S = 1.0
 """Minimum seconds between two samples: CPU time is counted in hundredths of a second."""

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from launchers._process.server_process import ServerProcess, server_process, while_alive
 from serve_eval.errors import PlanError, install_hint
+from serve_eval.launchers._process.server_process import ServerProcess, server_process, while_alive
 from serve_eval.processes.environment import inherit
 from serve_eval.whole_file import write_whole
 

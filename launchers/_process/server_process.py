@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from launchers._process.supervisor import AT_END_S
 from serve_eval.errors import EndpointError, LaunchError
+from serve_eval.launchers._process.supervisor import AT_END_S
 
 STOP_S = 10.0
 """Seconds that a server may take to end after SIGTERM, before SIGKILL."""

@@ -1,6 +1,6 @@
 """Start the simulated endpoint as a separate process, with an option per field of SimulatorConfig.
 
-python -m launchers._simulated --answers FILE [--model NAME] [--port 0] [--ready-file FILE] [FAULTS]
+python -m serve_eval.launchers._simulated --answers FILE [--model NAME] [--port 0] [FAULTS]
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import get_type_hints
 
 import msgspec
 
-from launchers._process.own_server import serve_until_ended
-from launchers._simulated.config import SimulatorConfig
-from launchers._simulated.simulator import serve
+from serve_eval.launchers._process.own_server import serve_until_ended
+from serve_eval.launchers._simulated.config import SimulatorConfig
+from serve_eval.launchers._simulated.simulator import serve
 
 IN_PROCESS_ONLY = ("api_key", "record")
 """Fields without an option: a key does not belong on a command line, and records could not be
@@ -27,7 +27,7 @@ read."""
 def parse(arguments: Sequence[str] | None) -> tuple[SimulatorConfig, int, Path | None]:
     """Return the config, the port and the ready file from the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m launchers._simulated",
+        prog="python -m serve_eval.launchers._simulated",
         description="A simulated OpenAI-compatible endpoint on 127.0.0.1. It contains no model.",
         usage="%(prog)s [--answers FILE] [options]",
         argument_default=argparse.SUPPRESS,

@@ -15,10 +15,10 @@ from collections import Counter
 
 import msgspec
 
-from launchers._http.answers import Generated
-from launchers._http.requests import Ask
-from launchers._simulated import guided, tools, words
-from launchers._simulated.config import SimulatorConfig
+from serve_eval.launchers._http.answers import Generated
+from serve_eval.launchers._http.requests import Ask
+from serve_eval.launchers._simulated import guided, tools, words
+from serve_eval.launchers._simulated.config import SimulatorConfig
 from serve_eval.schema.prompt_hash import uniform
 
 UNKNOWN_ANSWER = "I do not know."

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
-from launchers._http.answers import Events, Generated, TokenUsage, answer_body
-from launchers._http.requests import Ask
-from launchers._simulated import words
+from serve_eval.launchers._http.answers import Events, Generated, TokenUsage, answer_body
+from serve_eval.launchers._http.requests import Ask
+from serve_eval.launchers._simulated import words
 from serve_eval.schema import Prompt
 
 

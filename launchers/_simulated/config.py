@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from launchers._simulated.faults import COUNTS, SHARES, Fault, out_of_range
-from launchers._simulated.prompt_logprobs import Form, Telling
+from serve_eval.launchers._simulated.faults import COUNTS, SHARES, Fault, out_of_range
+from serve_eval.launchers._simulated.prompt_logprobs import Form, Telling
 from serve_eval.plugins.setting import Setting
 
 

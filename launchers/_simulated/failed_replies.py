@@ -8,11 +8,11 @@ from typing import assert_never
 
 from aiohttp import web
 
-from launchers._http.answers import Generated
-from launchers._http.errors import encode, trtllm_error
-from launchers._http.server import json_response, send_stream
-from launchers._simulated.asked import Asked, events, whole
-from launchers._simulated.faults import BadAnswer, Fault, Refusal
+from serve_eval.launchers._http.answers import Generated
+from serve_eval.launchers._http.errors import encode, trtllm_error
+from serve_eval.launchers._http.server import json_response, send_stream
+from serve_eval.launchers._simulated.asked import Asked, events, whole
+from serve_eval.launchers._simulated.faults import BadAnswer, Fault, Refusal
 
 
 async def reply(

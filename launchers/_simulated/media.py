@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from launchers._http.errors import RefusedRequest, bad_request
-from launchers._simulated.config import SimulatorConfig
+from serve_eval.launchers._http.errors import RefusedRequest, bad_request
+from serve_eval.launchers._simulated.config import SimulatorConfig
 from serve_eval.schema import MediaFile, MediaForm, MediaPart, Message, Prompt, SentPart, TextPart
 from serve_eval.schema.media import MediaKind, make_part, media_bytes, media_kind, media_url
 from serve_eval.schema.media_types import IMAGES, SOUNDS, VIDEOS, recognise_media

@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from launchers._http.answers import Generated, ToldAnswer
-from launchers._http.requests import Ask
+from serve_eval.launchers._http.answers import Generated, ToldAnswer
+from serve_eval.launchers._http.requests import Ask
 
 Form = Literal["none", "echo", "prompt_logprobs"]
 """Support of a server: none, as trtllm-serve, which echoes only the text; `echo` with `logprobs`;

@@ -1,7 +1,8 @@
 """An OpenAI-compatible server without a model, which looks answers up in a file.
 
-`python -m launchers._simulated` runs it as a process. `answer_file` describes how chance decides
-the answer to a prompt. The jitter of the latency depends on the seed and the request's number.
+`python -m serve_eval.launchers._simulated` runs it as a process. `answer_file` describes how chance
+decides the answer to a prompt. The jitter of the latency depends on the seed and the request's
+number.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from launchers._http.answers import Generated
-from launchers._http.errors import RefusedRequest, bad_request, encode, openai_error
-from launchers._http.requests import (
+from serve_eval.launchers._http.answers import Generated
+from serve_eval.launchers._http.errors import RefusedRequest, bad_request, encode, openai_error
+from serve_eval.launchers._http.requests import (
     DEFAULT_MAX_TOKENS,
     refuse_too_few,
     refuse_too_long,
     refuse_unknown_fields,
     understand,
 )
-from launchers._http.server import json_response, send_stream, serve_app
-from launchers._simulated import failed_replies, prompt_logprobs, tools, words
-from launchers._simulated.answer_file import AnswerFile
-from launchers._simulated.asked import Asked, events, whole
-from launchers._simulated.config import SimulatorConfig
-from launchers._simulated.media import accept_media
+from serve_eval.launchers._http.server import json_response, send_stream, serve_app
+from serve_eval.launchers._simulated import failed_replies, prompt_logprobs, tools, words
+from serve_eval.launchers._simulated.answer_file import AnswerFile
+from serve_eval.launchers._simulated.asked import Asked, events, whole
+from serve_eval.launchers._simulated.config import SimulatorConfig
+from serve_eval.launchers._simulated.media import accept_media
 from serve_eval.schema import Prompt
 from serve_eval.schema.prompt_hash import prompt_sha256, uniform
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from launchers._http.answers import Call, Generated
-from launchers._http.requests import Ask
-from launchers._simulated import guided
+from serve_eval.launchers._http.answers import Call, Generated
+from serve_eval.launchers._http.requests import Ask
+from serve_eval.launchers._simulated import guided
 
 
 class _Call(msgspec.Struct):

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 
-from launchers._http.answers import Generated
+from serve_eval.launchers._http.answers import Generated
 from serve_eval.schema import Prompt
 
 MEDIA_TOKENS = 64

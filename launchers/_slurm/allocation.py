@@ -9,10 +9,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from launchers._process.environment import for_helpers
-from launchers._slurm.job_script import NO_HETEROGENEOUS
-from launchers._slurm.running_steps import ASK_S
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers._process.environment import for_helpers
+from serve_eval.launchers._slurm.job_script import NO_HETEROGENEOUS
+from serve_eval.launchers._slurm.running_steps import ASK_S
 
 USUAL_GPUS = 8
 """GPUs per node if SLURM does not report a number."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from launchers._process import environment
 from serve_eval.errors import PlanError
+from serve_eval.launchers._process import environment
 from serve_eval.schema import JobSize
 
 PLAIN = re.compile(r"[\w@%+=:,./~^-]+", re.ASCII)

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from launchers._process.environment import for_helpers
-from launchers._slurm.allocation import count_gpus
-from launchers._slurm.running_steps import ASK_S
 from serve_eval.errors import PlanError
+from serve_eval.launchers._process.environment import for_helpers
+from serve_eval.launchers._slurm.allocation import count_gpus
+from serve_eval.launchers._slurm.running_steps import ASK_S
 
 
 def list_gpus() -> list[int] | None:

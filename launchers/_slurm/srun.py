@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from launchers._process import environment
-from launchers._slurm import rank_tasks, step_container
-from launchers._slurm.job_script import check_one_part
-from launchers._slurm.step_container import OURS, SlurmContainer
-from launchers._trtllm.command_line import Server
-from launchers._trtllm.parts import ORCHESTRATOR
 from serve_eval.errors import PlanError
+from serve_eval.launchers._process import environment
+from serve_eval.launchers._slurm import rank_tasks, step_container
+from serve_eval.launchers._slurm.job_script import check_one_part
+from serve_eval.launchers._slurm.step_container import OURS, SlurmContainer
+from serve_eval.launchers._trtllm.command_line import Server
+from serve_eval.launchers._trtllm.parts import ORCHESTRATOR
 from serve_eval.plugins.setting import Setting
 
 STRAGGLERS_S = 30

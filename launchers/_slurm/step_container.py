@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from launchers._process import environment
-from launchers._trtllm import containers, mpi
-from launchers._trtllm.command_line import Server
-from launchers._trtllm.deployments import Deployment
 from serve_eval.errors import PlanError
+from serve_eval.launchers._process import environment
+from serve_eval.launchers._trtllm import containers, mpi
+from serve_eval.launchers._trtllm.command_line import Server
+from serve_eval.launchers._trtllm.deployments import Deployment
 from serve_eval.plugins.setting import Setting
 
 OURS = (

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launchers._machine import hosts
-from launchers._process import reported
 from serve_eval.errors import PlanError
+from serve_eval.launchers._machine import hosts
+from serve_eval.launchers._process import reported
 from serve_eval.schema import PerfMetricsFolders
 
 PARALLEL = {

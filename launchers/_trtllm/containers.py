@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Annotated, Literal
 
-from launchers._machine import hosts
-from launchers._process import environment
-from launchers._trtllm import mpi
-from launchers._trtllm.command_line import Server
-from launchers._trtllm.deployments import Aggregated, Deployment
 from serve_eval.errors import PlanError
+from serve_eval.launchers._machine import hosts
+from serve_eval.launchers._process import environment
+from serve_eval.launchers._trtllm import mpi
+from serve_eval.launchers._trtllm.command_line import Server
+from serve_eval.launchers._trtllm.deployments import Aggregated, Deployment
 from serve_eval.plugins.setting import Setting
 
 Engine = Literal["docker", "podman"]

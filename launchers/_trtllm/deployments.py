@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from launchers._options import Env, Variables, WorkerOptions
-from launchers._trtllm import kv_transfer
 from serve_eval.errors import PlanError
+from serve_eval.launchers._options import Env, Variables, WorkerOptions
+from serve_eval.launchers._trtllm import kv_transfer
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import LaunchContext
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from launchers._machine import hosts
-from launchers._trtllm import router_types, shared_key, version
 from serve_eval.errors import PlanError
+from serve_eval.launchers._machine import hosts
+from serve_eval.launchers._trtllm import router_types, shared_key, version
 
 TRANSCEIVER = "cache_transceiver_config"
 CACHE_TYPE = "kv_cache_config.dtype"

@@ -9,12 +9,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from launchers._logs.causes import cause
-from launchers._process import environment
-from launchers._process.server_process import supervise
-from launchers._trtllm import known_flags, router_types, shared_key, version
-from launchers._trtllm.command_line import Server
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._process import environment
+from serve_eval.launchers._process.server_process import supervise
+from serve_eval.launchers._trtllm import known_flags, router_types, shared_key, version
+from serve_eval.launchers._trtllm.command_line import Server
 
 HELP_S = 300.0
 """Seconds that --help may take: it imports all of TensorRT-LLM, from a cold disk or in a

@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from launchers._machine import smi
-from launchers._process import environment
+from serve_eval.launchers._machine import smi
+from serve_eval.launchers._process import environment
 from serve_eval.schema import KvTransfer
 
 BACKEND = "UCX"

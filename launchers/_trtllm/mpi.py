@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from launchers._process import environment
-from launchers._trtllm.command_line import Server
+from serve_eval.launchers._process import environment
+from serve_eval.launchers._trtllm.command_line import Server
 
 AS_ROOT = {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 """Without both, Open MPI 5 starts no rank for root, and the server never stops waiting."""

@@ -9,12 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launchers._machine.local_gpus import AUTO, Named
-from launchers._process import environment
-from launchers._trtllm import command_line, disaggregated, kv_transfer, metrics
-from launchers._trtllm.deployments import Aggregated, Deployment, ServerSide, name_model, role
-from launchers._trtllm.kv_transfer import Ways
 from serve_eval.errors import PlanError
+from serve_eval.launchers._machine.local_gpus import AUTO, Named
+from serve_eval.launchers._process import environment
+from serve_eval.launchers._trtllm import command_line, disaggregated, kv_transfer, metrics
+from serve_eval.launchers._trtllm.deployments import (
+    Aggregated,
+    Deployment,
+    ServerSide,
+    name_model,
+    role,
+)
+from serve_eval.launchers._trtllm.kv_transfer import Ways
 from serve_eval.schema import JobSize, KvTransfer, LaunchContext
 
 ORCHESTRATOR = "orchestrator"

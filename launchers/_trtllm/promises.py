@@ -8,14 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launchers._options.agreement import (
+from serve_eval.launchers._options.agreement import (
     SharedOption,
     describe_speculation,
     list_differences,
     warn_of_chunks,
 )
-from launchers._trtllm import command_line
-from launchers._trtllm.deployments import Aggregated, Deployment, Disaggregated, ServerSide
+from serve_eval.launchers._trtllm import command_line
+from serve_eval.launchers._trtllm.deployments import (
+    Aggregated,
+    Deployment,
+    Disaggregated,
+    ServerSide,
+)
 
 SPECULATION, CHUNKED = "speculative_config", "enable_chunked_prefill"
 SHARED: Mapping[str, str] = {

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from launchers._trtllm.command_line import Server
 from serve_eval.errors import PlanError
+from serve_eval.launchers._trtllm.command_line import Server
 
 TYPES = (
     "round_robin",

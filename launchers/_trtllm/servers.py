@@ -7,12 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launchers._trtllm import command_line, disaggregated, kv_transfer, metrics, mpi
-from launchers._trtllm.command_line import Place, Server
-from launchers._trtllm.deployments import Aggregated, Deployment, Disaggregated, name_model, role
-from launchers._trtllm.kv_transfer import Ways
-from launchers._trtllm.parts import ORCHESTRATOR, Part
 from serve_eval.errors import PlanError
+from serve_eval.launchers._trtllm import command_line, disaggregated, kv_transfer, metrics, mpi
+from serve_eval.launchers._trtllm.command_line import Place, Server
+from serve_eval.launchers._trtllm.deployments import (
+    Aggregated,
+    Deployment,
+    Disaggregated,
+    name_model,
+    role,
+)
+from serve_eval.launchers._trtllm.kv_transfer import Ways
+from serve_eval.launchers._trtllm.parts import ORCHESTRATOR, Part
 from serve_eval.schema import LaunchContext
 
 REQUEST_S = 7200

@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from launchers._trtllm.command_line import Server
 from serve_eval.errors import ServeEvalError
+from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.masking import Masking
 from serve_eval.schema import LaunchContext
 from serve_eval.whole_file import write_whole

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from launchers._trtllm import shared_key
-from launchers._trtllm.command_line import Server
+from serve_eval.launchers._trtllm import shared_key
+from serve_eval.launchers._trtllm.command_line import Server
 
 CONFIG, OLD_CONFIG = "--config", "--extra_llm_api_options"
 """Options that name the config file: all versions know the second, those from November 2025 on

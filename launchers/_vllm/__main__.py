@@ -6,14 +6,14 @@ import argparse
 import asyncio
 from collections.abc import Sequence
 
-from launchers._http.server import serve_app
-from launchers._process.own_server import serve_until_ended
-from launchers._vllm.orchestrator import VllmServer, create_app
+from serve_eval.launchers._http.server import serve_app
+from serve_eval.launchers._process.own_server import serve_until_ended
+from serve_eval.launchers._vllm.orchestrator import VllmServer, create_app
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m launchers._vllm", description=__doc__, allow_abbrev=False
+        prog="python -m serve_eval.launchers._vllm", description=__doc__, allow_abbrev=False
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=0, help="0: a free one")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from launchers._fleet import other_engine
-from launchers._trtllm.command_line import words
 from serve_eval.errors import PlanError
+from serve_eval.launchers._fleet import other_engine
+from serve_eval.launchers._trtllm.command_line import words
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import LaunchContext
 

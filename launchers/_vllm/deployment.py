@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from launchers._fleet import other_engine
-from launchers._options import Env, FrontDoor, GpuChoice, TimeLimits, Variables
-from launchers._process import environment
-from launchers._trtllm.command_line import Place, Server, words
-from launchers._trtllm.parts import ORCHESTRATOR, Part
-from launchers._vllm import command_line, transfer
-from launchers._vllm.command_line import COMMAND, Command, Model, VllmServerOptions
 from serve_eval.errors import PlanError
+from serve_eval.launchers._fleet import other_engine
+from serve_eval.launchers._options import Env, FrontDoor, GpuChoice, TimeLimits, Variables
+from serve_eval.launchers._process import environment
+from serve_eval.launchers._trtllm.command_line import Place, Server, words
+from serve_eval.launchers._trtllm.parts import ORCHESTRATOR, Part
+from serve_eval.launchers._vllm import command_line, transfer
+from serve_eval.launchers._vllm.command_line import COMMAND, Command, Model, VllmServerOptions
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import LaunchContext
 
@@ -179,7 +179,7 @@ def _orchestrator(
     argv = [
         sys.executable,
         "-m",
-        "launchers._vllm",
+        "serve_eval.launchers._vllm",
         "--host",
         place.host,
         "--port",

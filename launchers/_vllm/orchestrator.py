@@ -19,9 +19,14 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from launchers._http.errors import encode, trtllm_error
-from launchers._http.server import json_response
-from launchers._vllm.handover import build_first, build_second, find_obstacle, read_params
+from serve_eval.launchers._http.errors import encode, trtllm_error
+from serve_eval.launchers._http.server import json_response
+from serve_eval.launchers._vllm.handover import (
+    build_first,
+    build_second,
+    find_obstacle,
+    read_params,
+)
 
 CONTEXT, GENERATION = "X-Context-Server", "X-Generation-Server"
 MAX_BODY_BYTES = 16 * 1024 * 1024

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launchers._options.agreement import (
+from serve_eval.launchers._options.agreement import (
     SharedOption,
     describe_speculation,
     list_differences,
     warn_of_chunks,
 )
-from launchers._trtllm.command_line import value_of
-from launchers._vllm.command_line import VllmServerOptions
-from launchers._vllm.deployment import VllmDisaggregatedOptions, VllmSide, merge_side
+from serve_eval.launchers._trtllm.command_line import value_of
+from serve_eval.launchers._vllm.command_line import VllmServerOptions
+from serve_eval.launchers._vllm.deployment import VllmDisaggregatedOptions, VllmSide, merge_side
 
 FLAGS: Mapping[str, str] = {
     "--chat-template": "the same messages become other tokens, so that their KV caches differ",

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from launchers._options import LOOPBACK
 from serve_eval.errors import PlanError
+from serve_eval.launchers._options import LOOPBACK
 from serve_eval.schema import KvTransfer
 
 Connector = Literal["nixl", "folder"]

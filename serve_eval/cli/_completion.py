@@ -95,7 +95,7 @@ def _list_alternatives(folder: str) -> Callable[[], Iterable[str]]:
 _NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "tasks": _list_alternatives("serve_eval.tasks"),
     "task": _list_alternatives("serve_eval.tasks"),
-    "launcher": _list_alternatives("launchers"),
+    "launcher": _list_alternatives("serve_eval.launchers"),
     "verdict": _list_alternatives("serve_eval.verdicts.rules"),
     "what": lambda: ("tasks", "launchers", "verdicts"),
     "shell": lambda: ("bash", "zsh", "fish"),

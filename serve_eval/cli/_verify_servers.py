@@ -119,10 +119,10 @@ async def open_given(
     if options.pods is None:
         yield list(named)
         return
-    from launchers._kubernetes.surroundings import check_packages, needs_tunnels
+    from serve_eval.launchers._kubernetes.surroundings import check_packages, needs_tunnels
 
     check_packages("--pods")
-    from launchers._kubernetes.selected_pods import ChosenPods, reach_pods
+    from serve_eval.launchers._kubernetes.selected_pods import ChosenPods, reach_pods
 
     chosen = ChosenPods(
         selector=options.pods,

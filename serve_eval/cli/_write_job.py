@@ -198,10 +198,10 @@ def _write(
     """Write both files. Return lines that tell the user how to submit the job."""
     import msgspec
 
-    from launchers._slurm.job_script import job_script
-    from launchers._slurm.sbatch import list_gpus, try_out
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.storage.private_files import write_private
+    from serve_eval.launchers._slurm.job_script import job_script
+    from serve_eval.launchers._slurm.sbatch import list_gpus, try_out
     from serve_eval.yaml_source import dump
 
     found = list_gpus()

@@ -135,11 +135,9 @@ def _reserve_when_called(command: Any) -> Any:
     if (call := command.callback) is not None:
 
         def call_reserved(*args: Any, **options: Any) -> Any:
-            from serve_eval.plugins.own_launchers import check_launchers
             from serve_eval.plugins.scope import scope
 
             reserve_stdout()
-            check_launchers()
             with scope():
                 return call(*args, **options)
 

@@ -79,7 +79,7 @@ def _one(package: str | None, kind: str, name: str) -> None:
             f"unknown {registry.kind_of(package)} {name!r}.{registry.nearest(name, known)}"
         )
     lines = describe_task(file) if package == TASKS else describe_plugin(package, file)
-    if package == "launchers":
+    if package == "serve_eval.launchers":
         lines += ["", "Set them with --set launcher.OPTION=VALUE, or below launcher in a plan."]
     emit("".join(f"{clean(line)}\n" for line in lines))
 

@@ -21,7 +21,7 @@ from serve_eval.protocol.shared import OPTIONS as CHOICES
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Connection, DataRoots, Plan, Spec, Task, is_mutable
 
-LAUNCHERS, TASKS = "launchers", "serve_eval.tasks"
+LAUNCHERS, TASKS = "serve_eval.launchers", "serve_eval.tasks"
 _TIMES = frozenset({"port", "ready_timeout_s", "answer_timeout_s", "stop_timeout_s"})
 _SIZES = frozenset({"tp", "pp", "cp", "ep", "gpus"})
 _SIMULATED = {

@@ -21,6 +21,7 @@ from serve_eval.evaluation.reach import CONNECTION, list_reached
 from serve_eval.evaluation.storage import ownership, run_folder, sessions
 from serve_eval.evaluation.storage.records.traces import read_traces
 from serve_eval.plugins import extensions, registry
+from serve_eval.plugins.values import LAUNCHERS, VERDICTS
 from serve_eval.schema import Plan
 
 SHOWN = 2000
@@ -190,7 +191,7 @@ def adopt_code(saved: Plan, include_path: Sequence[str]) -> Plan:
     """
     extensions.include(include_path)
     wanted = [("serve_eval.tasks", task) for task in saved.tasks]
-    wanted += [("launchers", saved.launcher), ("serve_eval.verdicts.rules", saved.verdict)]
+    wanted += [(LAUNCHERS, saved.launcher), (VERDICTS, saved.verdict)]
     unknown = [
         f"{registry.kind_of(folder)} {spec.name!r}"
         for folder, spec in wanted

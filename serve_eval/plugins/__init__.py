@@ -4,7 +4,6 @@ __all__ = [
     "declarations",
     "extensions",
     "nested_options",
-    "own_launchers",
     "registry",
     "scope",
     "setting",

@@ -10,12 +10,12 @@ from typing import Any
 from serve_eval.errors import PlanError
 from serve_eval.plugins.declarations import PARAMETER, REQUIRED, find_structure, read_options
 
-BESIDE = {"launchers": ("commands",)}
+BESIDE = {"serve_eval.launchers": ("commands",)}
 """Further functions that a file must have: those of a launcher return what it would start."""
 HANDED = {
     "serve_eval.tasks": (0, 1),
     "serve_eval.scorers": (0,),
-    "launchers": (1,),
+    "serve_eval.launchers": (1,),
     "serve_eval.verdicts.rules": (4,),
 }
 """Allowed numbers of arguments before the options of a function; a task with one is a family."""

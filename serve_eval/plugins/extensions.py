@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 KINDS = {
     "serve_eval.tasks": "tasks",
     "serve_eval.scorers": "scorers",
-    "launchers": "launchers",
+    "serve_eval.launchers": "launchers",
     "serve_eval.verdicts.rules": "verdicts",
 }
 """Our packages, and their names as subfolders of a user's folder and in entry points."""

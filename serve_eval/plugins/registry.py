@@ -26,14 +26,14 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import PlanError
-from serve_eval.plugins import extensions, nested_options, own_launchers
+from serve_eval.plugins import extensions, nested_options
 from serve_eval.plugins._shape import check_shape
 from serve_eval.plugins.declarations import Option, read_options
 
 ENTRY_POINTS = {
     "serve_eval.tasks": "task",
     "serve_eval.scorers": "scorer",
-    "launchers": "launch",
+    "serve_eval.launchers": "launch",
     "serve_eval.verdicts.rules": "judge",
 }
 SCORERS = "serve_eval.scorers"
@@ -59,9 +59,6 @@ def look_in(found: Mapping[str, Sequence[str]]) -> None:
 
 
 def _package(folder: str) -> ModuleType:
-    """Return one of our packages. Raises PlanError if another package has its name."""
-    if folder == own_launchers.NAME and folder not in sys.modules:
-        own_launchers.check_launchers()
     return importlib.import_module(folder)
 
 

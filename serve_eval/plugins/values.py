@@ -23,7 +23,7 @@ from serve_eval.plugins.declarations import Option, find_structure
 if TYPE_CHECKING:
     from serve_eval.schema import Endpoint, JobSize, LaunchContext, Verdict
 
-LAUNCHERS = "launchers"
+LAUNCHERS = "serve_eval.launchers"
 VERDICTS = "serve_eval.verdicts.rules"
 OF_EVERY_RULE: Mapping[str, Any] = {
     "repaired": Literal["bound", "trust"],

@@ -20,7 +20,7 @@ def count_gpus(environ: Mapping[str, str] = os.environ) -> int | None:
     Those are the ones in CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists. None: this machine
     has GPUs that it does not list. Raises PlanError if the variable is wrong.
     """
-    from launchers._machine import local_gpus
+    from serve_eval.launchers._machine import local_gpus
 
     if (named := local_gpus.visible(environ)) is not None:
         return len(named)
@@ -50,7 +50,7 @@ def count_needed(plan: Plan) -> int:
 @cache
 def has_gpu(kind: str) -> bool:
     """Return True if a GPU here is of this kind: a part of its name, or sm90."""
-    from launchers._machine import smi
+    from serve_eval.launchers._machine import smi
 
     lines = smi.ask("--query-gpu=name,compute_cap", "--format=csv,noheader") or []
     for line in lines:

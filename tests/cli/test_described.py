@@ -17,7 +17,7 @@ from serve_eval.plugins.nested_options import options
 from serve_eval.protocol import shared
 from serve_eval.schema import DataRoots, Spec
 
-LAUNCHERS = registry.list_shipped("launchers")
+LAUNCHERS = registry.list_shipped("serve_eval.launchers")
 TASKS = registry.list_shipped(shared.TASKS)
 WITHOUT_LOAD = ("cases", "lm_eval", "longbench_v1")
 """Families, and a task that needs the extra lm-eval before its data."""
@@ -25,12 +25,12 @@ WITHOUT_LOAD = ("cases", "lm_eval", "longbench_v1")
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_every_option_of_every_launcher_is_described(name: str) -> None:
-    found = options(registry.function("launchers", name))
+    found = options(registry.function("serve_eval.launchers", name))
     paths = [option.path for option in found]
     assert [
         option.path for option in found if not re.fullmatch(r"[A-Za-z].*\.", option.meaning)
     ] == []
-    lines = describe_plugin("launchers", name)
+    lines = describe_plugin("serve_eval.launchers", name)
     assert max(map(len, lines)) <= WIDTH
     shown = [line for line in lines if re.match(r"  \S", line)]
     assert [line.split()[0] for line in shown] == paths
@@ -71,7 +71,7 @@ def test_the_list_of_all_says_where_nested_options_are_shown(
 
 
 def test_what_is_called_alike_may_mean_something_else() -> None:
-    lines = describe_plugin("launchers", "slurm")
+    lines = describe_plugin("serve_eval.launchers", "slurm")
     at = lines.index("  container.engine (pyxis or docker or podman; pyxis)")
     assert "plug-in of SLURM" in lines[at + 1]
     assert "  image (text; required)" not in lines

@@ -43,7 +43,7 @@ def endpoint(tmp_path: Path, data_root: Path) -> Iterator[str]:
     command = [
         sys.executable,
         "-m",
-        "launchers._simulated",
+        "serve_eval.launchers._simulated",
         "--answers",
         str(tmp_path / "answers.jsonl"),
     ]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers._simulated.simulator import SimulatorConfig, create_app
+from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
 from tests.cli.command import environment, in_a_process, serve_eval
 from tests.scripted_server import serve_in_thread
 

@@ -42,7 +42,7 @@ def _simulator(folder: Path, data_root: Path, *flags: str) -> Iterator[str]:
     command = [
         sys.executable,
         "-m",
-        "launchers._simulated",
+        "serve_eval.launchers._simulated",
         "--answers",
         str(folder / "answers.jsonl"),
     ]

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
 from serve_eval.client.wire_format.calls import (
@@ -26,6 +25,7 @@ from serve_eval.client.wire_format.calls import (
 from serve_eval.client.wire_format.stream import StreamedAnswer
 from serve_eval.evaluation.results.accumulator import score_response
 from serve_eval.evaluation.storage.journal import Journal, Record
+from serve_eval.launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.schema import (
     CallMessage,
     Endpoint,

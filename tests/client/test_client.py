@@ -15,10 +15,16 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from launchers._simulated.simulator import STATS, SimulatorConfig, Stats, create_app, serve
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
 from serve_eval.errors import EndpointError, PlanError
+from serve_eval.launchers._simulated.simulator import (
+    STATS,
+    SimulatorConfig,
+    Stats,
+    create_app,
+    serve,
+)
 from serve_eval.schema import (
     Endpoint,
     Failure,

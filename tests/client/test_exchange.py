@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from launchers._http.server import serve_app
 from serve_eval.client.client import Client
 from serve_eval.client.transport import Disconnected
 from serve_eval.client.wire_format.reply import Reply, TooLarge
+from serve_eval.launchers._http.server import serve_app
 from serve_eval.schema import Endpoint, Failure, FailureKind, Limits
 
 pytestmark = pytest.mark.usefixtures("transport")

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from launchers._simulated.prompt_logprobs import Form
-from launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format.logprobs import decode
 from serve_eval.client.wire_format.wire import InvalidResponse
 from serve_eval.evaluation.storage.journal import Journal, Record
+from serve_eval.launchers._simulated.prompt_logprobs import Form
+from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.schema import (
     Endpoint,
     Failure,

@@ -10,7 +10,6 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers._http.server import json_response, serve_app
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format.server_timing import (
     MAX_BEHIND,
@@ -21,6 +20,7 @@ from serve_eval.client.wire_format.server_timing import (
     parse,
 )
 from serve_eval.client.wire_format.stream import StreamedAnswer
+from serve_eval.launchers._http.server import json_response, serve_app
 from serve_eval.schema import (
     Endpoint,
     Limits,

@@ -9,11 +9,11 @@ from typing import TypeVar
 import pytest
 from aiohttp import web
 
-from launchers._http.server import serve_app
 from serve_eval.client.attempts import starting as module
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
 from serve_eval.errors import EndpointError
+from serve_eval.launchers._http.server import serve_app
 from serve_eval.schema import (
     Endpoint,
     Failure,

@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from launchers.simulated import probability
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.launchers.simulated import probability
 from serve_eval.schema import Comparison, Degradation, Limits, Plan, Spec
 from serve_eval.workflows.attribute import attribute
 from serve_eval.workflows.attribute.attributed import Attributed

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from launchers._fleet.fleet import free_ports
-from launchers._options import LOOPBACK
+from serve_eval.launchers._fleet.fleet import free_ports
+from serve_eval.launchers._options import LOOPBACK
 from tests.cli.command import serve_eval
 from tests.docs.commands import read_command
 

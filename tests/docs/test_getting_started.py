@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launchers._fleet.fleet import free_ports
-from launchers._options import LOOPBACK
+from serve_eval.launchers._fleet.fleet import free_ports
+from serve_eval.launchers._options import LOOPBACK
 from tests.cli.command import serve_eval
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/getting-started.md").read_text()

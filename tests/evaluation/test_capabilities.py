@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.client.client import Client
 from serve_eval.datasets import small_media
 from serve_eval.errors import EndpointError
@@ -23,6 +22,7 @@ from serve_eval.evaluation.capabilities import (
 )
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.schema import (
     Ability,
     DataRoots,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from launchers import embedded
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.launchers import embedded
 from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Spec, TaskResult
 
 SOUND, DAMAGED = "embedded", "damaged"

@@ -11,13 +11,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from launchers._simulated.simulator import STATS, SimulatorConfig, Stats, create_app, serve
-from launchers._simulated.words import MEDIA_TOKENS
 from serve_eval.cli._dry_run import _readable
 from serve_eval.client.client import Client
 from serve_eval.datasets import small_media
 from serve_eval.datasets.media import audio_part, image_part, video_part
 from serve_eval.errors import DatasetError
+from serve_eval.launchers._simulated.simulator import (
+    STATS,
+    SimulatorConfig,
+    Stats,
+    create_app,
+    serve,
+)
+from serve_eval.launchers._simulated.words import MEDIA_TOKENS
 from serve_eval.schema import (
     Endpoint,
     Failure,

@@ -26,9 +26,9 @@ def _can_hold_text(hint: typing.Any) -> bool:
     return hint in TEXTS or typing.get_origin(hint) in TEXTS or any(map(_can_hold_text, inner))
 
 
-@pytest.mark.parametrize("launcher", registry.list_shipped("launchers"))
+@pytest.mark.parametrize("launcher", registry.list_shipped("serve_eval.launchers"))
 def test_every_option_of_a_launcher_is_classified(launcher: str) -> None:
-    options = set(registry.options_of(registry.load("launchers", launcher)))
+    options = set(registry.options_of(registry.load("serve_eval.launchers", launcher)))
     harmless = reach.HARMLESS[launcher]
     assert options <= harmless | reach.OPTIONS.keys(), "list it in serve_eval/evaluation/reach.py"
     assert harmless <= options, "it was removed"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from launchers._simulated.simulator import STATS, SimulatorConfig, Stats, create_app
+from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, Stats, create_app
 from tests.scripted_server import serve_in_thread
 
 

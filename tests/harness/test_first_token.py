@@ -298,10 +298,10 @@ def _of_tokens() -> float:
     """Return the log-probability of the texts after the end token, by the tokens' ids."""
     from aiohttp import ClientSession, web
 
-    from launchers._embedded.server import create_app
-    from launchers._embedded.tokenizer import Tokenizer
-    from launchers._http.server import serve_app
-    from launchers.embedded import WEIGHTS
+    from serve_eval.launchers._embedded.server import create_app
+    from serve_eval.launchers._embedded.tokenizer import Tokenizer
+    from serve_eval.launchers._http.server import serve_app
+    from serve_eval.launchers.embedded import WEIGHTS
 
     tokenizer = Tokenizer(WEIGHTS / "tokenizer.json")
 

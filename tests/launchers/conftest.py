@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launchers._machine import local_gpus, lock_files
+from serve_eval.launchers._machine import local_gpus, lock_files
 from serve_eval.schema import LaunchContext, Limits, Plan, Spec
 from tests.standin.options import Flavour
 from tests.standin.process import environment

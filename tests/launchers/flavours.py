@@ -21,9 +21,9 @@ from unittest import mock
 
 import httpx
 
-from launchers import trtllm_disaggregated
-from launchers._machine import local_gpus
 from serve_eval.errors import LaunchError, PlanError, ServeEvalError
+from serve_eval.launchers import trtllm_disaggregated
+from serve_eval.launchers._machine import local_gpus
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.standin.options import ALL, Flavour

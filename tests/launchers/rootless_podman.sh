@@ -33,8 +33,8 @@ devices: [{name: "0", containerEdits: {env: [GIVEN=gpu0]}}]
 END
 line=$(cd "$root" && "$python" - <<'END'
 import shlex
-from launchers._trtllm.command_line import Place, Server
-from launchers._trtllm.containers import Container, wrap
+from serve_eval.launchers._trtllm.command_line import Place, Server
+from serve_eval.launchers._trtllm.containers import Container, wrap
 words = ("/bin/busybox", "sh", "-c", "echo ran with $GIVEN, memlock $(ulimit -l), stack $(ulimit -s)")
 server = Server(name="trtllm", argv=words, probe=words, place=Place(host="127.0.0.1", port=8000, gpus=("0",)))
 print(shlex.join(wrap(server, Container(image="localhost/tiny:1", engine="podman"), "test").argv))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers._machine import local_gpus
+from serve_eval.launchers._machine import local_gpus
 
 MEMORY_USED = local_gpus.memory_used
 """The function that runs nvidia-smi; tests of launchers replace it."""

@@ -19,15 +19,20 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchers._fleet import places
-from launchers._trtllm import containers, version
-from launchers._trtllm.command_line import Server
-from launchers._trtllm.containers import Container
-from launchers._trtllm.deployments import Aggregated, Deployment, Disaggregated, ServerSide
-from launchers._trtllm.flavour import FLAG, adapt
-from launchers._trtllm.parts import list_parts
-from launchers._trtllm.servers import build_servers
 from serve_eval.errors import PlanError
+from serve_eval.launchers._fleet import places
+from serve_eval.launchers._trtllm import containers, version
+from serve_eval.launchers._trtllm.command_line import Server
+from serve_eval.launchers._trtllm.containers import Container
+from serve_eval.launchers._trtllm.deployments import (
+    Aggregated,
+    Deployment,
+    Disaggregated,
+    ServerSide,
+)
+from serve_eval.launchers._trtllm.flavour import FLAG, adapt
+from serve_eval.launchers._trtllm.parts import list_parts
+from serve_eval.launchers._trtllm.servers import build_servers
 from serve_eval.schema import LaunchContext
 from tests.standin import config as definitions
 from tests.standin.arguments import group

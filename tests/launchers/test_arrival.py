@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from launchers._embedded.server import create_app as embedded
-from launchers._http import arrival, server
-from launchers._http.server import serve_app
-from launchers._simulated.simulator import SimulatorConfig
-from launchers._simulated.simulator import create_app as simulated
+from serve_eval.launchers._embedded.server import create_app as embedded
+from serve_eval.launchers._http import arrival, server
+from serve_eval.launchers._http.server import serve_app
+from serve_eval.launchers._simulated.simulator import SimulatorConfig
+from serve_eval.launchers._simulated.simulator import create_app as simulated
 from tests.launchers.embedded import tiny
 from tests.scripted_server import ScriptedServer, after, raw
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from launchers import container
-from launchers._trtllm import containers
-from launchers._trtllm.command_line import Place, Server
-from launchers._trtllm.containers import Container
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers import container
+from serve_eval.launchers._trtllm import containers
+from serve_eval.launchers._trtllm.command_line import Place, Server
+from serve_eval.launchers._trtllm.containers import Container
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.conftest import Engine

@@ -9,11 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from launchers import trtllm
-from launchers._fleet import log_watch
-from launchers._process import activity
 from serve_eval.errors import LaunchError
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.launchers import trtllm
+from serve_eval.launchers._fleet import log_watch
+from serve_eval.launchers._process import activity
 from serve_eval.schema import LaunchContext, Plan, Report
 from tests.launchers.dead_servers import DEAD, FRAMES, WARNINGS, Dead, measured
 from tests.standin.options import Flavour

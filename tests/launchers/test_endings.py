@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launchers import trtllm_disaggregated
-from launchers._machine import lock_files
 from serve_eval.errors import LaunchError
+from serve_eval.launchers import trtllm_disaggregated
+from serve_eval.launchers._machine import lock_files
 from serve_eval.schema import LaunchContext
 from tests.standin.process import environment
 

@@ -19,8 +19,8 @@ from typing import Any
 import httpx
 import pytest
 
-from launchers import trtllm_disaggregated
 from serve_eval.errors import LaunchError
+from serve_eval.launchers import trtllm_disaggregated
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.standin.etcd import Etcd

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launchers import external
-from launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.errors import LaunchError
+from serve_eval.launchers import external
+from serve_eval.launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 
 CONTEXT = LaunchContext(model="a/b", log_dir=Path("logs"))

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from launchers._fleet import readiness
 from serve_eval.errors import EndpointError, LaunchError, PlanError, ServeEvalError
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.launchers._fleet import readiness
 from serve_eval.schema import Plan, Report
 
 slow = pytest.mark.slow

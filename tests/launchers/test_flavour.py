@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from launchers._trtllm import known_flags
-from launchers._trtllm.command_line import Place, Server
-from launchers._trtllm.flavour import adapt_to_machine
 from serve_eval.errors import PlanError
+from serve_eval.launchers._trtllm import known_flags
+from serve_eval.launchers._trtllm.command_line import Place, Server
+from serve_eval.launchers._trtllm.flavour import adapt_to_machine
 
 SCRIPT = """#!/bin/sh
 echo "$1" >> {folder}/asked

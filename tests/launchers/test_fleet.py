@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from launchers._fleet import fleet
-from launchers._process import environment
-from launchers._process.supervisor import descendants
-from launchers._trtllm.command_line import Place, Server
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._fleet import fleet
+from serve_eval.launchers._process import environment
+from serve_eval.launchers._process.supervisor import descendants
+from serve_eval.launchers._trtllm.command_line import Place, Server
 from tests.launchers.processes import gone
 
 pytestmark = pytest.mark.skipif(

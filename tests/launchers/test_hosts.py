@@ -12,13 +12,13 @@ import httpx
 import pytest
 from aiohttp import web
 
-from launchers import llama_cpp, trtllm, trtllm_disaggregated
-from launchers._fleet import fleet
-from launchers._machine.hosts import family as family_of
-from launchers._trtllm import containers
-from launchers._trtllm.command_line import Place, Server
 from serve_eval.client.client import Client
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers import llama_cpp, trtllm, trtllm_disaggregated
+from serve_eval.launchers._fleet import fleet
+from serve_eval.launchers._machine.hosts import family as family_of
+from serve_eval.launchers._trtllm import containers
+from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, Failure, LaunchContext, Limits
 from tests.scripted_server import ScriptedServer, models

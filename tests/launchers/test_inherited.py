@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from launchers import container, simulated, trtllm
-from launchers._machine import local_gpus
-from launchers._process import environment
-from launchers._process.supervisor import descendants
 from serve_eval.errors import PlanError
+from serve_eval.launchers import container, simulated, trtllm
+from serve_eval.launchers._machine import local_gpus
+from serve_eval.launchers._process import environment
+from serve_eval.launchers._process.supervisor import descendants
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.conftest import Engine
 from tests.launchers.processes import process_number

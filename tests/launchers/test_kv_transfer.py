@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from launchers import container, slurm, trtllm_disaggregated
-from launchers._trtllm import deployments, kv_transfer
-from launchers._trtllm.kv_transfer import Ways
-from launchers._trtllm.parts import summarise_transfer
+from serve_eval.launchers import container, slurm, trtllm_disaggregated
+from serve_eval.launchers._trtllm import deployments, kv_transfer
+from serve_eval.launchers._trtllm.kv_transfer import Ways
+from serve_eval.launchers._trtllm.parts import summarise_transfer
 from serve_eval.schema import LaunchContext
 
 UUID = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from launchers._machine import lock_files
 from serve_eval.errors import LaunchError, NoRoomError
+from serve_eval.launchers._machine import lock_files
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDS = """
@@ -22,7 +22,7 @@ import os, sys
 uid, shared, *names = sys.argv[1:]
 sys.path.insert(0, os.getcwd())
 from pathlib import Path
-from launchers._machine import lock_files
+from serve_eval.launchers._machine import lock_files
 if shared:
     lock_files.SHARED = Path(shared)
 if uid:

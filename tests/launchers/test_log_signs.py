@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launchers._logs.causes import find_known
-from launchers._logs.growing_log import clean
-from launchers._logs.signs import Sign, Signs, Strength
+from serve_eval.launchers._logs.causes import find_known
+from serve_eval.launchers._logs.growing_log import clean
+from serve_eval.launchers._logs.signs import Sign, Signs, Strength
 from tests.launchers.dead_servers import DEAD, FRAMES, MPI_LOGS, WARNINGS, Dead
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."

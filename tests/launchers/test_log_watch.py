@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from launchers._fleet import log_watch
-from launchers._fleet.log_watch import LogWatch, ends
-from launchers._logs.growing_log import LogLines
-from launchers._logs.signs import Strength
-from launchers._process import activity as process_activity
-from launchers._process.activity import Activity, Used, busy, measure_use
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._fleet import log_watch
+from serve_eval.launchers._fleet.log_watch import LogWatch, ends
+from serve_eval.launchers._logs.growing_log import LogLines
+from serve_eval.launchers._logs.signs import Strength
+from serve_eval.launchers._process import activity as process_activity
+from serve_eval.launchers._process.activity import Activity, Used, busy, measure_use
 from tests.launchers.dead_servers import FRAMES
 
 OOM = f"{FRAMES}torch.OutOfMemoryError: CUDA out of memory.\n"

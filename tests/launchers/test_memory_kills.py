@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from launchers import trtllm
-from launchers._fleet import fleet, running
-from launchers._machine.memory_kills import Kills, kills
 from serve_eval.errors import LaunchError
+from serve_eval.launchers import trtllm
+from serve_eval.launchers._fleet import fleet, running
+from serve_eval.launchers._machine.memory_kills import Kills, kills
 from serve_eval.schema import LaunchContext
 from tests.launchers.processes import process_number
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from launchers import container, llama_cpp, slurm, trtllm, trtllm_disaggregated
-from launchers._logs.causes import cause
-from launchers._process import environment
-from launchers._slurm.step_container import SlurmContainer
-from launchers._trtllm import mpi
-from launchers._trtllm.command_line import Place, Server
-from launchers._trtllm.deployments import Disaggregated
+from serve_eval.launchers import container, llama_cpp, slurm, trtllm, trtllm_disaggregated
+from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._process import environment
+from serve_eval.launchers._slurm.step_container import SlurmContainer
+from serve_eval.launchers._trtllm import mpi
+from serve_eval.launchers._trtllm.command_line import Place, Server
+from serve_eval.launchers._trtllm.deployments import Disaggregated
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
 from tests.launchers.processes import process_number

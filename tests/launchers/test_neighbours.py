@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
-from launchers import container, llama_cpp, trtllm, trtllm_disaggregated
-from launchers._fleet import fleet, free_gpus
-from launchers._machine import local_gpus, lock_files, neighbours
-from launchers._machine import smi as nvidia_smi
-from launchers._trtllm.command_line import Place, Server
 from serve_eval.errors import LaunchError, NoRoomError, PlanError
+from serve_eval.launchers import container, llama_cpp, trtllm, trtllm_disaggregated
+from serve_eval.launchers._fleet import fleet, free_gpus
+from serve_eval.launchers._machine import local_gpus, lock_files, neighbours
+from serve_eval.launchers._machine import smi as nvidia_smi
+from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.schema import LaunchContext
 from tests.launchers.processes import gone
 from tests.launchers.smi import Smi, smi

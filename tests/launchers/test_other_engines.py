@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from launchers import llama_cpp, transformers_serve, vllm
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers import llama_cpp, transformers_serve, vllm
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 

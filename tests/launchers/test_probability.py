@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from launchers.simulated import _mixture, probability
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers.simulated import _mixture, probability
 
 IDS = [str(i) for i in range(2000)]
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from launchers._process import server_process as process_module
-from launchers._process.server_process import (
+from serve_eval.errors import LaunchError
+from serve_eval.launchers._process import server_process as process_module
+from serve_eval.launchers._process.server_process import (
     KILL_S,
     LOG_LINES,
     STOP_S,
@@ -21,7 +22,6 @@ from launchers._process.server_process import (
     server_process,
     supervise,
 )
-from serve_eval.errors import LaunchError
 from tests.launchers.processes import gone
 
 PYTHON = [sys.executable, "-c"]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from launchers import trtllm_disaggregated
-from launchers._trtllm import router_types
-from launchers._trtllm.command_line import Place, Server, to_yaml
-from launchers._trtllm.flavour import adapt
 from serve_eval.errors import PlanError
+from serve_eval.launchers import trtllm_disaggregated
+from serve_eval.launchers._trtllm import router_types
+from serve_eval.launchers._trtllm.command_line import Place, Server, to_yaml
+from serve_eval.launchers._trtllm.flavour import adapt
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
 from tests.standin.options import ALL

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launchers._process.server_process import supervise
+from serve_eval.launchers._process.server_process import supervise
 from tests.launchers.processes import gone
 from tests.launchers.test_endings import LEFT_S, MARK, ROOT, marked
 from tests.standin.process import environment

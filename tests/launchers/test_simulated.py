@@ -18,12 +18,12 @@ import aiohttp
 import msgspec
 import pytest
 
-from launchers import simulated
-from launchers._process import server_process as process_module
-from launchers._process.server_process import server_process
-from launchers._simulated.__main__ import IN_PROCESS_ONLY, parse
-from launchers._simulated.config import SimulatorConfig
 from serve_eval.errors import EndpointError, LaunchError, PlanError
+from serve_eval.launchers import simulated
+from serve_eval.launchers._process import server_process as process_module
+from serve_eval.launchers._process.server_process import server_process
+from serve_eval.launchers._simulated.__main__ import IN_PROCESS_ONLY, parse
+from serve_eval.launchers._simulated.config import SimulatorConfig
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from serve_eval.schema.prompt_hash import prompt_sha256
@@ -189,7 +189,7 @@ def test_the_simulator_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(
         "import asyncio, pathlib, sys\n"
-        "from launchers import simulated\n"
+        "from serve_eval.launchers import simulated\n"
         "from serve_eval.schema import LaunchContext\n"
         "async def main():\n"
         "    context = LaunchContext(model='m', log_dir=pathlib.Path(sys.argv[1]),\n"
@@ -230,7 +230,7 @@ def test_the_command_names_only_what_differs_from_the_default(context: LaunchCon
         "crash_after": 4,
     }
     [command] = simulated.commands(context, simulated.SimulatedOptions(**options))
-    assert command[1:5] == ["-m", "launchers._simulated", "--model", "a/b"]
+    assert command[1:5] == ["-m", "serve_eval.launchers._simulated", "--model", "a/b"]
     assert command[9:] == [
         "--damage",
         "0.1",
@@ -263,7 +263,7 @@ def test_all_that_the_simulator_can_is_an_option_of_the_launcher() -> None:
 def test_options_of_a_plan_are_checked() -> None:
     given = {"accuracy": {"mmlu": 0.6}, "flip_rate": 0.05, "failure_kind": "429", "latency_s": 1}
     assert registry.check_options(simulated.launch, given, "launcher") == given
-    assert "simulated" in registry.summary("launchers", "simulated")
+    assert "simulated" in registry.summary("serve_eval.launchers", "simulated")
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,13 @@ def test_sigterm_ends_the_simulator_cleanly(tmp_path: Path) -> None:
         async def up() -> bool | None:
             return ready.exists() or None
 
-        command = [sys.executable, "-m", "launchers._simulated", "--ready-file", str(ready)]
+        command = [
+            sys.executable,
+            "-m",
+            "serve_eval.launchers._simulated",
+            "--ready-file",
+            str(ready),
+        ]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         async with server_process(command, log_file=tmp_path / "log", env=env) as server:
             await server.until(up, timeout_s=10)

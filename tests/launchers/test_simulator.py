@@ -14,8 +14,14 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from launchers._simulated.answer_file import SAMPLED_ANSWERS, UNKNOWN_ANSWER
-from launchers._simulated.simulator import STATS, SimulatorConfig, Stats, create_app, serve
+from serve_eval.launchers._simulated.answer_file import SAMPLED_ANSWERS, UNKNOWN_ANSWER
+from serve_eval.launchers._simulated.simulator import (
+    STATS,
+    SimulatorConfig,
+    Stats,
+    create_app,
+    serve,
+)
 from serve_eval.schema import Message, Prompt
 from serve_eval.schema.prompt_hash import prompt_sha256
 

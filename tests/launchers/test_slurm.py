@@ -23,19 +23,19 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers import slurm
-from launchers._logs.causes import cause
-from launchers._machine import lock_files
-from launchers._process import environment
-from launchers._slurm import allocation, running_steps, srun, step_container
-from launchers._slurm.allocation import around_us, find_running
-from launchers._slurm.node_placement import node_count, spots
-from launchers._slurm.srun import SlurmSteps, step
-from launchers._slurm.step_container import SlurmContainer
-from launchers._trtllm.command_line import Place, Server
-from launchers._trtllm.containers import TIED
-from launchers._trtllm.parts import Part
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers import slurm
+from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._machine import lock_files
+from serve_eval.launchers._process import environment
+from serve_eval.launchers._slurm import allocation, running_steps, srun, step_container
+from serve_eval.launchers._slurm.allocation import around_us, find_running
+from serve_eval.launchers._slurm.node_placement import node_count, spots
+from serve_eval.launchers._slurm.srun import SlurmSteps, step
+from serve_eval.launchers._slurm.step_container import SlurmContainer
+from serve_eval.launchers._trtllm.command_line import Place, Server
+from serve_eval.launchers._trtllm.containers import TIED
+from serve_eval.launchers._trtllm.parts import Part
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.conftest import Engine
@@ -639,7 +639,7 @@ def test_a_supervisor_asks_by_the_command_that_it_was_given(tmp_path: Path, kill
     }
     code = f"""
 import asyncio, json, os, pathlib
-from launchers._process.server_process import server_process
+from serve_eval.launchers._process.server_process import server_process
 async def main():
     words = json.loads({json.dumps(json.dumps(words))})
     async with server_process(words["command"], log_file=pathlib.Path(words["log_file"]),

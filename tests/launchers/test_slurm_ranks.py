@@ -15,7 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from launchers._slurm.rank_tasks import HELD, HOLDER, PORTS_EACH, SCRIPT, count_held_ports, files
+from serve_eval.launchers._slurm.rank_tasks import (
+    HELD,
+    HOLDER,
+    PORTS_EACH,
+    SCRIPT,
+    count_held_ports,
+    files,
+)
 
 # The leader is a sleep. After the server has failed, the older wrapper stays and the newer one
 # stops the leader.

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from launchers import external, trtllm
-from launchers._fleet import readiness
-from launchers._fleet.loading import says_so
 from serve_eval.errors import LaunchError
+from serve_eval.launchers import external, trtllm
+from serve_eval.launchers._fleet import readiness
+from serve_eval.launchers._fleet.loading import says_so
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
 from tests.scripted_server import EVERY_PATH, ScriptedServer, answer, fail
@@ -116,7 +116,7 @@ def test_the_first_completion_is_not_given_up_while_the_front_door_starts(
     async def story(start_timeout_s: float) -> None:
         import httpx
 
-        from launchers._trtllm.command_line import Place, Server
+        from serve_eval.launchers._trtllm.command_line import Place, Server
 
         async with server.serve() as url, httpx.AsyncClient(trust_env=False) as client:
             place = Place(host="127.0.0.1", port=int(url.split(":")[2].removesuffix("/v1")))

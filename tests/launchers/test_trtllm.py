@@ -16,13 +16,13 @@ from typing import Any
 import httpx
 import pytest
 
-from launchers import trtllm
-from launchers._fleet import fleet
-from launchers._machine import local_gpus, lock_files
-from launchers._trtllm import mpi
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.launchers import trtllm
+from serve_eval.launchers._fleet import fleet
+from serve_eval.launchers._machine import local_gpus, lock_files
+from serve_eval.launchers._trtllm import mpi
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext, Plan
 from tests.launchers.processes import gone, process_number

@@ -15,10 +15,10 @@ import httpx
 import pytest
 import yaml
 
-from launchers import trtllm_disaggregated
-from launchers._logs.causes import cause
-from launchers._process import supervisor
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers import trtllm_disaggregated
+from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._process import supervisor
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.processes import gone, process_number

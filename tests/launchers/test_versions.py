@@ -16,15 +16,15 @@ import click
 import httpx
 import pytest
 
-from launchers import trtllm, trtllm_disaggregated
-from launchers._fleet import fleet
-from launchers._logs.causes import cause
-from launchers._trtllm import disaggregated, known_flags, shared_key, version
-from launchers._trtllm.command_line import Place, Server
-from launchers._trtllm.flavour import FLAG, adapt
-from launchers._trtllm.parts import list_parts
-from launchers._trtllm.servers import build_servers
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers import trtllm, trtllm_disaggregated
+from serve_eval.launchers._fleet import fleet
+from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._trtllm import disaggregated, known_flags, shared_key, version
+from serve_eval.launchers._trtllm.command_line import Place, Server
+from serve_eval.launchers._trtllm.flavour import FLAG, adapt
+from serve_eval.launchers._trtllm.parts import list_parts
+from serve_eval.launchers._trtllm.servers import build_servers
 from serve_eval.plugins import registry
 from serve_eval.plugins.declarations import find_structure
 from serve_eval.schema import Endpoint, LaunchContext
@@ -428,8 +428,8 @@ def test_discovery_beyond_loopback_is_refused_where_the_version_refuses_it(
 def test_what_is_refused_is_known_by_the_newest_option(
     host: str, discovery: bool | str, given: bool, context: LaunchContext
 ) -> None:
-    from launchers._fleet import places
-    from launchers._trtllm import deployments
+    from serve_eval.launchers._fleet import places
+    from serve_eval.launchers._trtllm import deployments
 
     deployment = deployments.Disaggregated(discovery=discovery)
     parts = list_parts(deployment, context)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launchers._machine import local_gpus
+from serve_eval.launchers._machine import local_gpus
 from serve_eval.schema import LaunchContext
 from tests.standin.process import FOLDER as STANDIN
 from tests.standin.process import environment

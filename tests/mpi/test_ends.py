@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from launchers import trtllm
 from serve_eval.errors import LaunchError
+from serve_eval.launchers import trtllm
 from serve_eval.schema import LaunchContext
 from tests.mpi.conftest import ROOT, WAIT_S, Mpi, ranks, until
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from launchers import trtllm
-from launchers._logs.causes import cause
-from launchers._trtllm.mpi import AS_ROOT
+from serve_eval.launchers import trtllm
+from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._trtllm.mpi import AS_ROOT
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.mpi.conftest import ROOT, Mpi, ranks, until
 from tests.standin.process import FOLDER as STANDIN

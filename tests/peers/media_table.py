@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from launchers import embedded
-from launchers._simulated.simulator import SimulatorConfig, create_app, serve
 from serve_eval.checks.kinds.media import CHECKS
 from serve_eval.checks.row import CheckRow
+from serve_eval.launchers import embedded
+from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app, serve
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import LaunchContext
 from tests.peers.peers import PEERS_OF_OURS, PYTHON, WEIGHTS, Peer

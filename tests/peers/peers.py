@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launchers import embedded
+from serve_eval.launchers import embedded
 from serve_eval.schema import Spec
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from launchers import llama_cpp
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.launchers import llama_cpp
 from serve_eval.schema import LaunchContext, Limits, Plan, Spec, VerdictOutcome
 from tests.peers.conftest import (
     BEGINNING,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from launchers import llama_cpp
 from serve_eval.client.client import Client
 from serve_eval.evaluation.prompt_audit.audit import PROMPTS, audit
 from serve_eval.evaluation.prompt_audit.causes import PromptCause
 from serve_eval.evaluation.prompt_audit.reading import PromptFinding
+from serve_eval.launchers import llama_cpp
 from serve_eval.schema import LaunchContext, Limits
 from tests.evaluation.prompt_audit.embedded_tokenizer import local_side
 from tests.peers.conftest import BEGINNING, MODEL

@@ -19,8 +19,8 @@ import gguf
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from launchers._embedded.damage import Damage
-from launchers._embedded.weights import Array, read
+from serve_eval.launchers._embedded.damage import Damage
+from serve_eval.launchers._embedded.weights import Array, read
 
 NAMES = {
     "input_layernorm": "attn_norm",

@@ -189,7 +189,7 @@ def test_a_launcher_has_to_say_what_it_would_start(tmp_path: Path) -> None:
     with pytest.raises(
         PlanError, match=r"launchers/mine.py: launch: its file has no function commands"
     ):
-        registry.load("launchers", "mine")
+        registry.load("serve_eval.launchers", "mine")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launchers._http.answers import Generated
-from launchers._http.requests import understand
-from launchers._simulated import tools
+from serve_eval.launchers._http.answers import Generated
+from serve_eval.launchers._http.requests import understand
+from serve_eval.launchers._simulated import tools
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import (

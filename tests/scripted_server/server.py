@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from launchers._http.server import serve_app
+from serve_eval.launchers._http.server import serve_app
 from tests.scripted_server.replies import Reply
 from tests.scripted_server.request import HttpRequest
 

@@ -13,8 +13,8 @@ from tests.slurm.cluster import CPUS, MEMORY_MB, NODES, cluster, missing
 if reason := missing():
     pytest.skip(reason, allow_module_level=True)
 
-from launchers._slurm.allocation import find_running
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._slurm.allocation import find_running
 from tests.slurm.conftest import Site, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm]

@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from launchers._http.errors import encode
-from launchers._http.server import json_response
+from serve_eval.launchers._http.errors import encode
+from serve_eval.launchers._http.server import json_response
 from tests.standin.config import ROLE_NUMBERS, Cluster
 from tests.standin.etcd import SCHEME, Etcd
 from tests.standin.serving import log

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from launchers._http.server import serve_app
+from serve_eval.launchers._http.server import serve_app
 from tests.standin.config import Worker, orchestrator
 from tests.standin.faults import Faults
 from tests.standin.model import Model

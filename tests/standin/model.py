@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from launchers._simulated.tools import generate_call
+from serve_eval.launchers._simulated.tools import generate_call
 from serve_eval.schema import Message, Prompt
 from serve_eval.schema.prompt_hash import prompt_sha256, uniform
 from tests import skills

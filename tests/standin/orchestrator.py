@@ -19,8 +19,8 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from launchers._http.errors import encode
-from launchers._http.server import json_response
+from serve_eval.launchers._http.errors import encode
+from serve_eval.launchers._http.server import json_response
 from tests.standin import auth
 from tests.standin.bodies import Answer, ChatAnswer, TextAnswer
 from tests.standin.config import Orchestrator

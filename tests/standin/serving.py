@@ -14,8 +14,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from launchers._http.errors import encode
-from launchers._http.server import json_response
+from serve_eval.launchers._http.errors import encode
+from serve_eval.launchers._http.server import json_response
 from tests.standin.options import Flavour
 from tests.standin.starting import Loading
 

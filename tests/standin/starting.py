@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from launchers._http.errors import encode
-from launchers._http.server import json_response
+from serve_eval.launchers._http.errors import encode
+from serve_eval.launchers._http.server import json_response
 
 HEADERS = {"x-trtllm-server-state": "starting", "Retry-After": "1"}
 ERROR = {

@@ -17,8 +17,8 @@ from weakref import WeakSet
 import msgspec
 from aiohttp import web
 
-from launchers._http.errors import RefusedRequest, bad_request, encode, trtllm_error
-from launchers._http.server import json_response
+from serve_eval.launchers._http.errors import RefusedRequest, bad_request, encode, trtllm_error
+from serve_eval.launchers._http.server import json_response
 from tests.standin import auth, metrics, model
 from tests.standin.bodies import (
     Answer,

@@ -9,10 +9,10 @@ import json
 
 import pytest
 
-from launchers._embedded.damage import Damage
-from launchers._embedded.model import Model
-from launchers._embedded.tokenizer import Tokenizer
-from launchers.embedded import WEIGHTS
+from serve_eval.launchers._embedded.damage import Damage
+from serve_eval.launchers._embedded.model import Model
+from serve_eval.launchers._embedded.tokenizer import Tokenizer
+from serve_eval.launchers.embedded import WEIGHTS
 from training.documents import TEMPLATE
 from training.measure import Asked, accuracy, as_chat, as_plain, passkeys
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from launchers.embedded import WEIGHTS
+from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import Endpoint, LaunchContext, Spec
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from aiohttp import web
 
-from launchers._vllm.orchestrator import VllmServer, create_app
+from serve_eval.launchers._vllm.orchestrator import VllmServer, create_app
 from tests.scripted_server import serve_in_thread
 
 Change = Callable[[dict[str, Any], dict[str, Any]], None]

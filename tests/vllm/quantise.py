@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchers._embedded import weights
-from launchers.embedded import WEIGHTS
+from serve_eval.launchers._embedded import weights
+from serve_eval.launchers.embedded import WEIGHTS
 
 GROUP = 32
 Tensors = Mapping[str, NDArray[Any]]

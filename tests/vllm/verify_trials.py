@@ -91,8 +91,8 @@ def read_pool(folder: Path) -> tuple[list[Probe], Pool]:
 
 @contextmanager
 def _embedded(damage: str) -> Iterator[str]:
-    from launchers._embedded.server import create_app
-    from launchers.embedded import WEIGHTS
+    from serve_eval.launchers._embedded.server import create_app
+    from serve_eval.launchers.embedded import WEIGHTS
 
     with serve_in_thread(create_app(WEIGHTS, {MODEL: damage})) as url:
         yield url

@@ -19,7 +19,7 @@ from serve_eval.plugins import registry
 from serve_eval.plugins.setting import SAME
 from serve_eval.schema import AccuracySpec, Connection, Limits, Spec
 
-TASKS, LAUNCHERS, VERDICTS = "serve_eval.tasks", "launchers", "serve_eval.verdicts.rules"
+TASKS, LAUNCHERS, VERDICTS = "serve_eval.tasks", "serve_eval.launchers", "serve_eval.verdicts.rules"
 SECTIONS: dict[str, type] = {
     "accuracy_spec": AccuracySpec,
     "connection": Connection,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
 
-from launchers._machine import smi
 from serve_eval import __version__
 from serve_eval.errors import SandboxError
+from serve_eval.launchers._machine import smi
 from serve_eval.sandbox.probe import strongest
 
 FILES = 4096

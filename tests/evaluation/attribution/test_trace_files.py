@@ -207,7 +207,7 @@ def test_only_plain_answers_of_this_session_can_be_unknown(
 
 
 def test_an_option_that_is_no_folder_is_refused() -> None:
-    start = registry.load("launchers", "external")
+    start = registry.load("serve_eval.launchers", "external")
     with pytest.raises(PlanError, match="perf_metrics_dir"):
         registry.check_options(
             start, {"base_url": "http://h/v1", "perf_metrics_dir": 7}, "launcher.external"

@@ -12,7 +12,6 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers._simulated.simulator import STATS, SimulatorConfig, _Simulator, create_app
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.engine.circuit_breaker import DEAD_AFTER, CircuitBreaker
@@ -24,6 +23,7 @@ from serve_eval.evaluation.results.accumulator import ScoreAccumulator, score_re
 from serve_eval.evaluation.results.replay import replay
 from serve_eval.evaluation.results.sample_table import UNLISTED_FINISH
 from serve_eval.evaluation.storage.journal import Journal
+from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, _Simulator, create_app
 from serve_eval.schema import (
     DataRoots,
     Dataset,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import serve_eval.tasks
-from launchers._http.answers import Generated, TokenUsage, answer_body
-from launchers._http.errors import RefusedRequest
-from launchers._http.requests import DEFAULT_MAX_TOKENS, Ask, understand
-from launchers._simulated import words
+from serve_eval.launchers._http.answers import Generated, TokenUsage, answer_body
+from serve_eval.launchers._http.errors import RefusedRequest
+from serve_eval.launchers._http.requests import DEFAULT_MAX_TOKENS, Ask, understand
+from serve_eval.launchers._simulated import words
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, json_reply, raw, stall
 
 Says = Callable[[str, int], str | int | None]

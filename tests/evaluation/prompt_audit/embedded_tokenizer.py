@@ -8,9 +8,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from launchers._embedded.tokenizer import Tokenizer
-from launchers.embedded import WEIGHTS
 from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
+from serve_eval.launchers._embedded.tokenizer import Tokenizer
+from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.protocol.chat_template import renderer
 from serve_eval.schema import Message
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, json_reply, models

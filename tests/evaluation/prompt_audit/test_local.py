@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from launchers._embedded.server import create_app
-from launchers.embedded import WEIGHTS
 from serve_eval.client.client import Client
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.prompt_audit.audit import PROMPTS, audit
 from serve_eval.evaluation.prompt_audit.causes import PromptCause
 from serve_eval.evaluation.prompt_audit.local import LocalTokenizer, open_local
 from serve_eval.evaluation.prompt_audit.reading import PromptFinding, PromptReading
+from serve_eval.launchers._embedded.server import create_app
+from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.schema import Endpoint, Limits, Message, Prompt
 from tests.evaluation.prompt_audit.embedded_tokenizer import (
     TEMPLATE,

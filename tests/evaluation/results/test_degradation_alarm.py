@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
-from launchers.simulated import probability
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.engine import upkeep
 from serve_eval.evaluation.evaluate import evaluate
@@ -28,6 +26,8 @@ from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.degradation import VALUE, Course, Lookout, degradations
 from serve_eval.evaluation.results.degradation_alarm import DegradationAlarm
 from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
+from serve_eval.launchers.simulated import probability
 from serve_eval.protocol.shared import build_task
 from serve_eval.report.page.run_page import write_page
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.engine.order import arrange, task_seed
@@ -27,6 +26,7 @@ from serve_eval.evaluation.results.degradation import Course, degradations
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.file_names import ORDER_FILE
 from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from serve_eval.schema import Comparison, Limits, Metric, Plan, Report, Spec
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.invariants.check import check

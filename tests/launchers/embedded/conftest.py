@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from launchers._embedded.model import Model
-from launchers._embedded.tokenizer import Tokenizer
+from serve_eval.launchers._embedded.model import Model
+from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from tests.launchers.embedded import tiny
 
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers._embedded.chat import Chat
-from launchers._embedded.model import Model
-from launchers._embedded.tokenizer import Tokenizer
-from launchers.embedded import WEIGHTS
 from serve_eval.datasets.word_problems import problems
+from serve_eval.launchers._embedded.chat import Chat
+from serve_eval.launchers._embedded.model import Model
+from serve_eval.launchers._embedded.tokenizer import Tokenizer
+from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.schema import Message
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from launchers._embedded.server import create_app
-from launchers._http.server import serve_app
+from serve_eval.launchers._embedded.server import create_app
+from serve_eval.launchers._http.server import serve_app
 from serve_eval.protocol import chat_template
 from tests.launchers.embedded import tiny
 

@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from launchers import embedded
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers import embedded
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.cli.command import environment, serve_eval
@@ -144,7 +144,7 @@ def test_the_command_says_what_is_served(context: LaunchContext, folder: Path) -
             port=8123,
         ),
     )
-    assert command[1:5] == ["-m", "launchers._embedded", "--weights", str(folder)]
+    assert command[1:5] == ["-m", "serve_eval.launchers._embedded", "--weights", str(folder)]
     assert command[5:] == [
         *(
             "--model",
@@ -160,7 +160,10 @@ def test_the_command_says_what_is_served(context: LaunchContext, folder: Path) -
     assert not context.log_dir.exists()
     shown = serve_eval("serve", "embedded", "--set", f"launcher.weights={folder}", "--dry-run")
     assert shown.returncode == 0
-    assert f"-m launchers._embedded --weights {folder} --model embedded=none" in shown.stdout
+    assert (
+        f"-m serve_eval.launchers._embedded --weights {folder} --model embedded=none"
+        in shown.stdout
+    )
 
 
 @pytest.mark.slow

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchers._embedded.engine import CHUNK, PER_TURN, ROWS, Engine
-from launchers._embedded.generation import Generation, Wanted
-from launchers._embedded.model import Model
-from launchers._embedded.sampling import draw_token
-from launchers._embedded.tokenizer import Tokenizer
+from serve_eval.launchers._embedded.engine import CHUNK, PER_TURN, ROWS, Engine
+from serve_eval.launchers._embedded.generation import Generation, Wanted
+from serve_eval.launchers._embedded.model import Model
+from serve_eval.launchers._embedded.sampling import draw_token
+from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from tests.launchers.embedded import tiny
 
 TENSORS = tiny.tensors(0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchers._embedded.model import TILE, Model
+from serve_eval.launchers._embedded.model import TILE, Model
 from tests.launchers.embedded import tiny
 
 TENSORS = tiny.tensors(0)

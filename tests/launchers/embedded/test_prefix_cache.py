@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from launchers import embedded
-from launchers._embedded.engine import Engine
-from launchers._embedded.generation import Generation, Wanted
-from launchers._embedded.model import Model
-from launchers._embedded.prefix_cache import BLOCK, PrefixCache, PrefixCaching
-from launchers._embedded.tokenizer import Tokenizer
 from serve_eval.errors import LaunchError
+from serve_eval.launchers import embedded
+from serve_eval.launchers._embedded.engine import Engine
+from serve_eval.launchers._embedded.generation import Generation, Wanted
+from serve_eval.launchers._embedded.model import Model
+from serve_eval.launchers._embedded.prefix_cache import BLOCK, PrefixCache, PrefixCaching
+from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from serve_eval.schema import LaunchContext
 from tests.launchers.embedded.test_engine import _greedy, _ids, _run
 from tests.launchers.embedded.test_server import running

@@ -17,13 +17,13 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from launchers._embedded import fields
-from launchers._embedded.engine import Engine
-from launchers._embedded.generation import Generation, Wanted
-from launchers._embedded.server import create_app
-from launchers._embedded.tokenizer import Tokenizer
-from launchers._http import requests
-from launchers._http.server import serve_app
+from serve_eval.launchers._embedded import fields
+from serve_eval.launchers._embedded.engine import Engine
+from serve_eval.launchers._embedded.generation import Generation, Wanted
+from serve_eval.launchers._embedded.server import create_app
+from serve_eval.launchers._embedded.tokenizer import Tokenizer
+from serve_eval.launchers._http import requests
+from serve_eval.launchers._http.server import serve_app
 from tests.launchers.embedded import tiny
 
 PROMPT = "Two and two, is it 4 é?"

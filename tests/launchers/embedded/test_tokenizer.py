@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchers._embedded.tokenizer import Tokenizer
+from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from tests.launchers.embedded import tiny
 
 

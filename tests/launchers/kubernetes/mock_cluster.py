@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from launchers._simulated.simulator import SimulatorConfig, serve
+from serve_eval.launchers._simulated.simulator import SimulatorConfig, serve
 
 NAMESPACE, SERVICE, TOKEN = "serving", "llama", "a-token-of-the-mock"
 PODS = kmock.resource("", "v1", "pods")

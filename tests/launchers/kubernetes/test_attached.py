@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launchers._kubernetes import logs, waiting, watch
+from serve_eval.launchers._kubernetes import logs, waiting, watch
 from tests.cli.command import serve_eval
 from tests.launchers.kubernetes.mock_cluster import DIGEST, SERVICE, MockCluster, pod, service
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from launchers import kubernetes
-from launchers._kubernetes import surroundings, waiting, watch
 from serve_eval.errors import LaunchError
+from serve_eval.launchers import kubernetes
+from serve_eval.launchers._kubernetes import surroundings, waiting, watch
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.kubernetes.mock_cluster import (
     NAMESPACE,

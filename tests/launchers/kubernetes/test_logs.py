@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launchers._kubernetes import logs
-from launchers._kubernetes.cluster import connect
-from launchers._kubernetes.pods import read_pod
+from serve_eval.launchers._kubernetes import logs
+from serve_eval.launchers._kubernetes.cluster import connect
+from serve_eval.launchers._kubernetes.pods import read_pod
 from tests.launchers.kubernetes.mock_cluster import MockCluster, pod
 
 DAY = "2026-11-25T18:00:"

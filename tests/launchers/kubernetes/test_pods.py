@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from launchers._kubernetes.pods import find_end, read_pod
-from launchers._kubernetes.records import mask_words
-from launchers._kubernetes.services import read_service
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._kubernetes.pods import find_end, read_pod
+from serve_eval.launchers._kubernetes.records import mask_words
+from serve_eval.launchers._kubernetes.services import read_service
 from tests.launchers.kubernetes.mock_cluster import NAMESPACE, container_status, pod, service
 
 KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}

@@ -6,8 +6,8 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 
-from launchers._kubernetes.cluster import connect
-from launchers._kubernetes.tunnels import open_tunnels
+from serve_eval.launchers._kubernetes.cluster import connect
+from serve_eval.launchers._kubernetes.tunnels import open_tunnels
 from tests.launchers.kubernetes.mock_cluster import MockCluster, Serving, pod
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

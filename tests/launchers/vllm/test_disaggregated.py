@@ -17,11 +17,11 @@ from typing import Any
 import httpx
 import pytest
 
-from launchers import vllm_disaggregated
-from launchers._vllm import transfer
-from launchers._vllm.deployment import VllmDisaggregatedOptions
-from launchers.vllm_disaggregated import job_size, launch
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers import vllm_disaggregated
+from serve_eval.launchers._vllm import transfer
+from serve_eval.launchers._vllm.deployment import VllmDisaggregatedOptions
+from serve_eval.launchers.vllm_disaggregated import job_size, launch
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 

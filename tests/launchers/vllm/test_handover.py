@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from launchers._vllm.handover import FIRST, build_first, build_second, find_obstacle, read_params
+from serve_eval.launchers._vllm.handover import (
+    FIRST,
+    build_first,
+    build_second,
+    find_obstacle,
+    read_params,
+)
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 

@@ -14,8 +14,8 @@ import httpx
 import pytest
 from aiohttp import web
 
-from launchers._http.server import serve_app
-from launchers._vllm.orchestrator import VllmServer, create_app
+from serve_eval.launchers._http.server import serve_app
+from serve_eval.launchers._vllm.orchestrator import VllmServer, create_app
 from tests.scripted_server import (
     HttpRequest,
     Reply,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from launchers._fleet.fleet import free_ports
-from launchers._options import LOOPBACK
-from launchers._vllm.deployment import VllmSide
+from serve_eval.launchers._fleet.fleet import free_ports
+from serve_eval.launchers._options import LOOPBACK
+from serve_eval.launchers._vllm.deployment import VllmSide
 from serve_eval.schema import Spec
 from tests.vllm.conftest import SIDE_PORT
 from tests.vllm.damaged_files import Damage, OtherPrompts, damage_files, round_to_four_bits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from launchers._vllm.deployment import VllmSide
+from serve_eval.launchers._vllm.deployment import VllmSide
 from serve_eval.schema import Spec
 from tests.vllm.deployments import aggregated, disaggregated
 from tests.vllm.fault_table.faults import Fault

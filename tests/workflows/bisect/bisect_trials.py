@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launchers import embedded
-from launchers._embedded.damage import Damage
+from serve_eval.launchers import embedded
+from serve_eval.launchers._embedded.damage import Damage
 from serve_eval.plugins.scope import scope
 from serve_eval.schema import LaunchContext
 from serve_eval.workflows.bisect.configurations import Configurations

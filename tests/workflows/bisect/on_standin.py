@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from launchers import simulated
-from launchers._machine import lock_files
+from serve_eval.launchers import simulated
+from serve_eval.launchers._machine import lock_files
 from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.workflows.bisect.changes import list_changes
 from serve_eval.workflows.bisect.configurations import Configurations, between_plans

@@ -14,7 +14,6 @@ from urllib.parse import unquote
 
 import pytest
 
-from launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.cases import holdout
 from serve_eval.client.client import Client
 from serve_eval.client.secret_mask import SecretMask
@@ -22,6 +21,7 @@ from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.schema import Connection, Endpoint, Limits, Spec
 from serve_eval.workflows.capsule.capsule import capsules
 from serve_eval.workflows.diagnose.story import diagnose

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launchers import embedded
-from launchers._embedded.damage import Damage
 from serve_eval.evaluation.agreement.self_flips import FLIP_ALPHA
+from serve_eval.launchers import embedded
+from serve_eval.launchers._embedded.damage import Damage
 from serve_eval.schema import ComparedTask, LaunchContext, Plan, Spec
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.verdicts.exit_code import FAIL, PASS

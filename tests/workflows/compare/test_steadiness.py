@@ -17,11 +17,11 @@ from aiohttp import web
 from rich.console import Console
 from scipy.stats import binom
 
-from launchers._simulated.simulator import SimulatorConfig, _Simulator
-from launchers.simulated import probability
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator
+from serve_eval.launchers.simulated import probability
 from serve_eval.schema import Comparison, Limits, Plan, Spec
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare

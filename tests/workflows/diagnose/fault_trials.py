@@ -19,8 +19,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from launchers.embedded import WEIGHTS
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.schema.prompt_hash import uniform
 from serve_eval.stats.mcnemar import mcnemar
@@ -68,7 +68,7 @@ def name_folder(top: Path, name: str) -> Path:
 def _embedded(top: Path, damage: str, *more: str) -> Iterator[str]:
     ready = top / f"{'_'.join([damage, *more])}.url"
     command = [
-        sys.executable, "-m", "launchers._embedded", "--weights", WEIGHTS, "--model",
+        sys.executable, "-m", "serve_eval.launchers._embedded", "--weights", WEIGHTS, "--model",
         f"{MODEL}={damage}", "--ready-file", ready, *more,
     ]  # fmt: skip
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)

@@ -16,12 +16,12 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
-from launchers._http.server import serve_app
-from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app
-from launchers.simulated import probability
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.launchers._http.server import serve_app
+from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app
+from serve_eval.launchers.simulated import probability
 from serve_eval.schema import Invariants, Limits, Plan, Spec
 from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.verdicts.exit_code import FAIL, PASS

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from scipy.stats import chi2
 
-from launchers._simulated.simulator import SimulatorConfig, create_app, serve
 from serve_eval.errors import ReferenceFileError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
@@ -29,6 +28,7 @@ from serve_eval.evaluation.storage.records.reply_proofs import (
     ConnectionStep,
     Proofs,
 )
+from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app, serve
 from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.workflows.references.register import register

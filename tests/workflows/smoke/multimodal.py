@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from launchers._http.errors import RefusedRequest
-from launchers._simulated.media import accept_media
-from launchers._simulated.simulator import SimulatorConfig
 from serve_eval.datasets.small_media import dot, number, shape
+from serve_eval.launchers._http.errors import RefusedRequest
+from serve_eval.launchers._simulated.media import accept_media
+from serve_eval.launchers._simulated.simulator import SimulatorConfig
 from serve_eval.schema import MediaPart, Message
 from serve_eval.schema.media import media_sha256
 from tests.scripted_server import Reply, fail, json_reply

@@ -12,8 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
-from launchers._simulated import guided
 from serve_eval.checks.kinds import answering
+from serve_eval.launchers._simulated import guided
 from serve_eval.schema import Message
 from tests import skills
 from tests.scripted_server import (

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from launchers.embedded import WEIGHTS
 from serve_eval.checks.kinds.prompt_tokens import prompt_tokens_check
 from serve_eval.checks.row import CheckOutcome, CheckRow
 from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
+from serve_eval.launchers.embedded import WEIGHTS
 from tests.cli.command import in_a_process, serve_eval
 from tests.evaluation.prompt_audit.embedded_tokenizer import (
     TEMPLATE,

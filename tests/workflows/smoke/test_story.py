@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.checks.curl import curl
 from serve_eval.checks.row import SentRequest
 from serve_eval.errors import PlanError
+from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.report.ci import write_junit
 from serve_eval.schema import Connection
 from serve_eval.workflows.smoke import smoke

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from launchers import embedded
-from launchers._simulated.simulator import SimulatorConfig, create_app
+from serve_eval.launchers import embedded
+from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.schema import LaunchContext
 from serve_eval.workflows.smoke import smoke
 from serve_eval.workflows.smoke.smoke import Smoke

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.errors import LaunchError, RunFolderError
 from serve_eval.evaluation.endpoint import launch as endpoints
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.schema import (
     AccuracySpec,
     Connection,

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from launchers._http.server import serve_app
+from serve_eval.launchers._http.server import serve_app
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Limits, Plan, Spec, ToolCheck
 from serve_eval.schema.prompt_hash import prompt_sha256, uniform

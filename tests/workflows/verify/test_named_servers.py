@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launchers._kubernetes.surroundings import IN_A_POD
+from serve_eval.launchers._kubernetes.surroundings import IN_A_POD
 from tests.cli.command import in_a_process, serve_eval
 from tests.launchers.kubernetes.mock_cluster import MockCluster, pod
 from tests.workflows.verify.model_server import ModelServer

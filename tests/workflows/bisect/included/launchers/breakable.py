@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from launchers import embedded, simulated
-from launchers._simulated.config import SimulatorConfig
-from launchers._simulated.simulator import serve
 from serve_eval.errors import LaunchError
+from serve_eval.launchers import embedded, simulated
+from serve_eval.launchers._simulated.config import SimulatorConfig
+from serve_eval.launchers._simulated.simulator import serve
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, LaunchContext
 
