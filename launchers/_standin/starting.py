@@ -26,7 +26,7 @@ class Loading:
 
     async def run(self) -> None:
         """Run `load`. Raise its errors, and Ended if it exits."""
-        from tests.standin.serving import Ended
+        from serve_eval.launchers._standin.serving import Ended
 
         try:
             await asyncio.to_thread(self._load)
