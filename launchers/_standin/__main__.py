@@ -2,7 +2,9 @@
 
 It reads these variables:
 
-* STANDIN_FLAVOUR: v12 (default), old or main.
+* STANDIN_FLAVOUR: v12 (default), old or main; the words --flavour FLAVOUR before all others
+  take precedence.
+* STANDIN_REHEARSAL: 1 lets the reported version end in +stand-in.
 * STANDIN_LOAD_S: seconds of loading.
 * STANDIN_ANSWERS: an answer file of the simulated endpoint. STANDIN_SEED and STANDIN_RUN choose
   among its answers. STANDIN_RUN=new makes another choice at each start, STANDIN_VARIED=1 for every
@@ -28,11 +30,14 @@ from serve_eval.launchers._standin.options import Flavour
 def main() -> None:
     """Run the command line as the flavour reads it."""
     given = os.environ.get("STANDIN_FLAVOUR")
+    if sys.argv[1:2] == ["--flavour"]:
+        given = sys.argv[2]
+        del sys.argv[1:3]
     flavour: Flavour = "main" if given == "main" else "old" if given == "old" else "v12"
 
     def run(command: str, params: dict[str, Any], given: frozenset[str]) -> None:
         # Slow imports come after the command line is parsed.
-        from serve_eval.launchers._standin.serving import Ended
+        from serve_eval.launchers._standin.starting import Ended
 
         try:
             if command == "serve":

@@ -37,7 +37,7 @@ from serve_eval.launchers._standin.metrics import (
     event,
     wanted,
 )
-from serve_eval.launchers._standin.options import VERSIONS, Flavour
+from serve_eval.launchers._standin.options import Flavour, version_of
 from serve_eval.launchers._standin.parsing import Invalid, parse, set_fields
 from serve_eval.launchers._standin.relay import WorkerRefused
 from serve_eval.launchers._standin.serving import application, log
@@ -116,7 +116,7 @@ class Orchestrating:
             )
 
     async def _version(self, request: web.Request) -> web.Response:
-        return json_response(200, encode({"version": VERSIONS[self.flavour]}))
+        return json_response(200, encode({"version": version_of(self.flavour)}))
 
     async def _cluster_info(self, request: web.Request) -> web.Response:
         info: dict[str, Any] = {"is_ready": self._workers.are_ready()}

@@ -14,7 +14,8 @@ import yaml
 from serve_eval.launchers._standin.config import orchestrator
 from serve_eval.launchers._standin.faults import find_faults
 from serve_eval.launchers._standin.options import Flavour
-from serve_eval.launchers._standin.serving import Ended, bind, serve
+from serve_eval.launchers._standin.serving import bind, serve
+from serve_eval.launchers._standin.starting import Ended
 
 
 def run_orchestrator(params: dict[str, Any], flavour: Flavour) -> None:

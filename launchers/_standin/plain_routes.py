@@ -10,7 +10,7 @@ from aiohttp import web
 from serve_eval.launchers._http.errors import encode
 from serve_eval.launchers._http.server import json_response
 from serve_eval.launchers._standin import model
-from serve_eval.launchers._standin.options import VERSIONS, Flavour
+from serve_eval.launchers._standin.options import Flavour, version_of
 from serve_eval.launchers._standin.worker_config import Worker
 
 
@@ -21,7 +21,7 @@ class PlainRoutes:
         self.config, self.flavour = config, flavour
 
     async def version(self, request: web.Request) -> web.Response:
-        return json_response(200, encode({"version": VERSIONS[self.flavour]}))
+        return json_response(200, encode({"version": version_of(self.flavour)}))
 
     async def models(self, request: web.Request) -> web.Response:
         path = Path(self.config.model)

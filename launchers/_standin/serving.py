@@ -24,13 +24,6 @@ _FOR_EVER = 1e9
 EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
 
-class Ended(Exception):
-    """Ends the process with this exit code after a failed start."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-
-
 def log(message: str) -> None:
     sys.stderr.write(f"INFO:     {message}\n")
     sys.stderr.flush()

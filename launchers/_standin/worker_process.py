@@ -19,8 +19,8 @@ from serve_eval.launchers._standin.config import check_storage
 from serve_eval.launchers._standin.faults import Faults, find_faults
 from serve_eval.launchers._standin.leader import joined
 from serve_eval.launchers._standin.options import Flavour
-from serve_eval.launchers._standin.serving import Ended, bind, log, note, serve
-from serve_eval.launchers._standin.starting import Loading
+from serve_eval.launchers._standin.serving import bind, log, note, serve
+from serve_eval.launchers._standin.starting import Ended, Loading
 from serve_eval.launchers._standin.worker_config import Worker, check_llm_args, worker
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from serve_eval.evaluation.agreement.first_divergence import (
 )
 from serve_eval.evaluation.agreement.load_words import NOTHING
 from serve_eval.evaluation.storage.file_names import LOAD_RESULT
-from serve_eval.report.layout import fit_tables
+from serve_eval.report.layout import fit_tables, tell_rehearsal
 from serve_eval.report.summary.headline import badge
 from serve_eval.report.summary.print_rows import print_rows
 from serve_eval.report.text import clean
@@ -53,6 +53,7 @@ def render(found: LoadSurface, out_dir: Path, console: Console, *, brief: bool =
 
     `brief`: only the conclusions.
     """
+    tell_rehearsal(found.rehearsal, console)
     for task in found.tasks:
         bisected = found.bracket is not None and found.bracket.task == task.task
         console.print(_headline(found, task, bisected=bisected), soft_wrap=True)
