@@ -271,13 +271,17 @@ def _mark(found: Verification, named: Sequence[NamedPlan]) -> Verification:
     """Return the result, marked as a rehearsal if the stand-in was among the servers."""
     import msgspec
 
-    from serve_eval.schema import is_rehearsal
-    from serve_eval.verdicts.rehearsed import went_through
+    from serve_eval.schema import VerificationOutcome, is_rehearsal
+    from serve_eval.verdicts.rehearsed import WITHHELD, went_through
 
     if not any(is_rehearsal(one.plan) for one in named):
         return found
+    sides = tuple(
+        msgspec.structs.replace(side, outcome=VerificationOutcome.UNDECIDED, why=WITHHELD)
+        for side in found.sides
+    )
     code = went_through(found.exit_code)
-    return msgspec.structs.replace(found, rehearsal=True, exit_code=code)
+    return msgspec.structs.replace(found, rehearsal=True, sides=sides, named=(), exit_code=code)
 
 
 def _plan_sibling(asked: _Asked) -> NamedPlan | None:

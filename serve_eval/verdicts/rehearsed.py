@@ -14,14 +14,11 @@ WITHHELD = "rehearsal: the stand-in answered, so nothing was judged"
 
 def withhold(verdict: Verdict) -> Verdict:
     """Return the verdict without PASS and FAIL, which say something about a model."""
+    verdict = replace(verdict, other=None)
     if verdict.outcome not in (VerdictOutcome.PASS, VerdictOutcome.FAIL):
         return verdict
-    return replace(
-        verdict,
-        outcome=VerdictOutcome.INCONCLUSIVE,
-        other=None,
-        reasons=(WITHHELD, *verdict.reasons),
-    )
+    reasons = (WITHHELD, *verdict.reasons)
+    return replace(verdict, outcome=VerdictOutcome.INCONCLUSIVE, reasons=reasons)
 
 
 def code_of_rehearsal(tasks: Sequence[tuple[TaskResult, Verdict]]) -> int:

@@ -81,9 +81,14 @@ def render(found: LoadSurface, out_dir: Path, console: Console, *, brief: bool =
     )
 
 
+def name_outcome(found: LoadSurface, code: int) -> tuple[str, str]:
+    """Return the verdict and its style; a rehearsal passes and fails nothing."""
+    return OUTCOMES[UNDECIDED if found.rehearsal and code in (PASS, FAIL) else code]
+
+
 def _headline(found: LoadSurface, task: LoadTask, *, bisected: bool) -> Text:
     """Return the verdict on a task, and the loads that are broken."""
-    outcome, style = OUTCOMES[find_exit_code([task])]
+    outcome, style = name_outcome(found, find_exit_code([task]))
     words = task.words if found.bracket is None or not bisected else name_edge(found.bracket)
     return badge(outcome, style).append(f"  {clean(task.task)}  {clean(words)}")
 

@@ -39,7 +39,8 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
     if (worst := next((row for row in rows if row.outcome in _SHOWN), None)) is not None:
         command = f"serve-eval show {folder}/runs/{shlex.quote(worst.run)} --wrong"
         print_commands(console, [command])
-    print_commands(console, _name_take_command(rows, out_dir))
+    if not report.rehearsal:
+        print_commands(console, _name_take_command(rows, out_dir))
 
 
 def _name_take_command(rows: Sequence[SuiteRow], out_dir: Path) -> list[str]:
