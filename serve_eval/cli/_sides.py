@@ -33,6 +33,7 @@ class SidePromptOptions:
     settings: shared.Set = None
     allow_code_execution: shared.AllowCodeExecution = None
     include_path: shared.IncludePath = None
+    rehearse: shared.Rehearse = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import typer
 
 from serve_eval.cli._options import command, lines_of
 from serve_eval.evaluation.plan.flag_values import absolute_all
-from serve_eval.evaluation.plan.shared_options import IncludePath
+from serve_eval.evaluation.plan.shared_options import IncludePath, Rehearse
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class ServerOptions:
             metavar="DIR",
         ),
     ] = None
+    rehearse: Rehearse = None
     detach: Annotated[
         bool, Setting("Return when the servers are ready, and keep them up in the background.")
     ] = False
@@ -108,6 +109,10 @@ def serve(
         raise typer.Exit(_stop(held.stop))
     assert what is not None
     plan = _resolve(what, asked.model, asked.settings, absolute_all(asked.include_path or ()))
+    if asked.rehearse:
+        from serve_eval.evaluation.plan.rehearse import rehearse_plan
+
+        plan = rehearse_plan(plan)
     if asked.dry_run:
         from serve_eval.cli._launch_preview import lines, preview
         from serve_eval.evaluation.storage.file_names import LOGS

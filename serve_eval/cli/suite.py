@@ -24,7 +24,7 @@ from serve_eval.cli._include import permissions
 from serve_eval.cli._options import command
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_suite
 from serve_eval.evaluation.plan.flag_values import absolute_all
-from serve_eval.evaluation.plan.shared_options import AllowCodeExecution, IncludePath
+from serve_eval.evaluation.plan.shared_options import AllowCodeExecution, IncludePath, Rehearse
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class SuiteOptions:
     reuse: Reuse = False
     allow_code_execution: AllowCodeExecution = None
     include_path: IncludePath = None
+    rehearse: Rehearse = None
     trust_plan: TrustPlan = False
 
 
@@ -109,6 +110,8 @@ def suite(
         follow=not result.dry_run and job.write_job is None,
         trust_plan=asked.trust_plan,
     )
+    if asked.rehearse:
+        known = _rehearse(known)
     what = rerun_of(asked.rerun, run_all=asked.run_all)
     if job.write_job is not None:
         flags = list_kept_flags(strict=result.strict, as_json=result.as_json, rerun=what)
@@ -123,6 +126,25 @@ def suite(
         known, out_dir, as_json=result.as_json, strict=result.strict, reuse=asked.reuse, rerun=what
     )
     raise typer.Exit(code)
+
+
+def _rehearse(known: Suite) -> Suite:
+    """Return the suite with the rehearsals of its runs. Raise PlanError, which names the run."""
+    from dataclasses import replace
+
+    from serve_eval.errors import PlanError
+    from serve_eval.evaluation.plan.rehearse import rehearse_plan
+
+    runs, problems, hint = [], [], None
+    for run in known.runs:
+        try:
+            runs.append(replace(run, plan=rehearse_plan(run.plan)))
+        except PlanError as error:
+            problems += [f"{run.name}: {problem}" for problem in error.problems]
+            hint = error.hint
+    if problems:
+        raise PlanError(problems, hint=hint)
+    return replace(known, runs=tuple(runs))
 
 
 def _suite(

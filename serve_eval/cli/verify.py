@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -222,11 +223,18 @@ def _execute(asked: _Asked, *, as_json: bool) -> int:
 
 async def _register(asked: _Asked) -> VerificationReference:
     from serve_eval.cli._streams import say
+    from serve_eval.errors import PlanError
+    from serve_eval.schema import is_rehearsal
     from serve_eval.workflows.verify.verify import register
 
     async with open_given(asked.named, asked.pods, say) as given:
         _check_number(len(given), asked.reference)
         [server] = to_plans(given, asked.settings)
+        if is_rehearsal(server.plan):
+            raise PlanError(
+                "--register: the stand-in of a rehearsal is no reference",
+                hint="Leave --rehearse out.",
+            )
         return await register(server, _plan_sibling(asked), asked.rules, asked.out_dir, notify=say)
 
 
@@ -244,7 +252,7 @@ async def _verify(
         addresses = {one.name: one.text for one in given if one.lasts}
         if asked.reference.fleet:
             found, used = await verify_fleet(named, asked.rules, asked.out_dir, notify=say)
-            return found, used, addresses
+            return _mark(found, named), used, addresses
         found, used = await verify(
             named[0] if known is None else known,
             named[1:] if known is None else named,
@@ -256,7 +264,24 @@ async def _verify(
             tokenizer=asked.tokenizer,
             notify=say,
         )
-        return found, used, addresses
+        return _mark(found, named), used, addresses
+
+
+def _mark(found: Verification, named: Sequence[NamedPlan]) -> Verification:
+    """Return the result, marked as a rehearsal if the stand-in was among the servers."""
+    import msgspec
+
+    from serve_eval.schema import VerificationOutcome, is_rehearsal
+    from serve_eval.verdicts.rehearsed import WITHHELD, went_through
+
+    if not any(is_rehearsal(one.plan) for one in named):
+        return found
+    sides = tuple(
+        msgspec.structs.replace(side, outcome=VerificationOutcome.UNDECIDED, why=WITHHELD)
+        for side in found.sides
+    )
+    code = went_through(found.exit_code)
+    return msgspec.structs.replace(found, rehearsal=True, sides=sides, named=(), exit_code=code)
 
 
 def _plan_sibling(asked: _Asked) -> NamedPlan | None:

@@ -32,8 +32,10 @@ from serve_eval.schema import (
     Report,
     Spec,
     Verdict,
+    is_rehearsal,
 )
 from serve_eval.verdicts.exit_code import exit_code
+from serve_eval.verdicts.rehearsed import code_of_rehearsal, withhold
 
 
 def report_on(
@@ -67,14 +69,20 @@ def report_on(
     tasks = judge_controls(plan, (report_task(w, run) for w in work), work)
     path = prove_path(plan, noted, work, tasks, engine, served)
     tasks = tuple(replace(t, verdict=apply_path(t.verdict, path.findings)) for t in tasks)
+    code = exit_code([t.verdict for t in tasks], strict=strict)
+    rehearsal = is_rehearsal(plan, [endpoint, *(one.endpoint for one in noted)])
+    if rehearsal:
+        code = code_of_rehearsal([(t.result, t.verdict) for t in tasks])
+        tasks = tuple(replace(t, verdict=withhold(t.verdict)) for t in tasks)
     return Report(
         schema_version=REPORT_SCHEMA,
+        rehearsal=rehearsal,
         plan=plan,
         endpoint=endpoint,
         environment=environment(),
         tasks=tasks,
         loads=loads,
-        exit_code=exit_code([t.verdict for t in tasks], strict=strict),
+        exit_code=code,
         started_at=session.stopwatch.started_at,
         wall_s=wall_s,
         warnings=(*warnings, *path.warnings, *more),

@@ -71,6 +71,7 @@ HARMLESS: Mapping[str, frozenset[str]] = {
     "trtllm_disaggregated": _TIMES | {"gpus", "auth_key", "perf_metrics", "request_timeout_s"},
     "container": _TIMES | {"gpus", "engine", "shm_size", "ulimits"},
     "slurm": _TIMES | {"gpus_per_node"},
+    "rehearsal": frozenset({"of"}),
     "kubernetes": frozenset(
         {"port", "address", "ready_timeout_s", "answer_timeout_s", "job_shards"}
     ),
@@ -93,6 +94,7 @@ HARMLESS: Mapping[str, frozenset[str]] = {
 """Options of our launchers that run and reach nothing themselves. `device`, `dtype` and the like
 are one word each."""
 OPTIONS: Mapping[str, str] = {
+    "options": "rehearse the launcher with",
     "perf_metrics_dir": "read what the orchestrator writes in",
     "request_trace_dir": "read the requests to the orchestrator in",
     "base_url": "send the prompts, and the key in {key}, to",

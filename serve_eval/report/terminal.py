@@ -12,7 +12,7 @@ from rich.text import Text
 from serve_eval.evaluation.endpoint.deployment import describe
 from serve_eval.report import engine, lines
 from serve_eval.report.attribution import sentences, table
-from serve_eval.report.layout import fit_tables, say
+from serve_eval.report.layout import fit_tables, say, tell_rehearsal
 from serve_eval.report.lines import number, plain
 from serve_eval.schema import (
     MEAN,
@@ -62,6 +62,7 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
 
     On a narrow terminal the table has a column per task.
     """
+    tell_rehearsal(report.rehearsal, console)
     spec = spec_text(report.plan.accuracy_spec)
     say(
         console,

@@ -100,6 +100,7 @@ from serve_eval.schema.path import (
     RepeatedAnswers,
 )
 from serve_eval.schema.plan import (
+    REHEARSAL,
     AccuracySpec,
     Connection,
     Limits,
@@ -111,6 +112,7 @@ from serve_eval.schema.plan import (
 )
 from serve_eval.schema.progress import Progress
 from serve_eval.schema.reference import Reference, ReferenceRuns
+from serve_eval.schema.rehearsal import REHEARSED, STAND_IN, is_rehearsal
 from serve_eval.schema.report import Report, TaskReport, WrongExample
 from serve_eval.schema.result import ScorerError, Stability, TaskResult
 from serve_eval.schema.sample import (
@@ -205,6 +207,9 @@ __all__ = [
     "MEAN",
     "MEDIUM",
     "NOT_PROVEN",
+    "REHEARSAL",
+    "REHEARSED",
+    "STAND_IN",
     "Ability",
     "Acceptance",
     "AcceptanceCheck",
@@ -393,6 +398,7 @@ __all__ = [
     "file_stem",
     "find_lost",
     "is_mutable",
+    "is_rehearsal",
     "no_breakdown",
     "no_secondary",
 ]

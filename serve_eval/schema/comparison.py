@@ -252,9 +252,13 @@ class ComparedSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The comparison of two runs, as stored in comparison.json."""
+    """The comparison of two runs, as stored in comparison.json.
+
+    `rehearsal`: the stand-in answered for A or B, and nothing was judged.
+    """
 
     schema_version: int
+    rehearsal: bool = False
     a: ComparedSide
     b: ComparedSide
     rule: Spec

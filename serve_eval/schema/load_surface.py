@@ -128,9 +128,11 @@ class LoadSurface:
 
     `order` are the loads in the order of asking and `seed` is that of both orders. `requests` are
     the prompts that were asked, over all passes. `bracket` is of a bisection.
+    `rehearsal`: the stand-in answered.
     """
 
     schema_version: int
+    rehearsal: bool = False
     model: str | None
     base_url: str
     alpha: float

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+REHEARSAL = "rehearsal"
+"""Launcher that starts the stand-in for trtllm-serve in the place of another launcher's servers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:

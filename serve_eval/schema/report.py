@@ -61,10 +61,11 @@ class Report:
     `loads` has one entry per session with requests. `engine` is what the engines of the servers
     counted during all sessions (None: no server reports it). `path` has a finding for each part of
     the path that the plan or the launcher expects. `unproven_answers` count although nothing proves
-    that they belong to their samples.
+    that they belong to their samples. `rehearsal`: the stand-in answered, and nothing was judged.
     """
 
     schema_version: int
+    rehearsal: bool = False
     plan: Plan
     endpoint: Endpoint
     environment: Mapping[str, object]

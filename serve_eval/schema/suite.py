@@ -145,10 +145,11 @@ class SuiteReport:
     """The report of a suite, as stored in suite_report.json.
 
     `alpha` is the chance of any false alarm among the paired gates together; `verdict` is the exit
-    code as a word.
+    code as a word. `rehearsal`: the stand-in answered in a run.
     """
 
     schema_version: int
+    rehearsal: bool = False
     name: str
     verdict: str
     exit_code: int

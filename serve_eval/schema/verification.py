@@ -183,10 +183,11 @@ class Verification(Struct, frozen=True, kw_only=True):
     """The result of `serve-eval verify`.
 
     `named` says which part of a deployment differs, if that was found. `lost` are servers without
-    an outcome.
+    an outcome. `rehearsal`: the stand-in answered for one of them.
     """
 
     version: int = REFERENCE_VERSION
+    rehearsal: bool = False
     started_at: str
     wall_s: float
     reference: str

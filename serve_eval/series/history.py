@@ -100,6 +100,8 @@ def sort_runs(runs: Sequence[FinishedRun], notes: Sequence[str] = ()) -> History
 def _unfit(report: Report, task: TaskReport) -> str | None:
     """Return why a result must not be charted, or None if it may be."""
     result = task.result
+    if report.rehearsal:
+        return "a rehearsal, in which the stand-in answered"
     if report.plan.integration_test:
         return "an integration test of one sample"
     if report.plan.shard is not None:

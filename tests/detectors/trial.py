@@ -16,6 +16,7 @@ from serve_eval.errors import EndpointError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.launchers._standin.model import Model
 from serve_eval.launchers.simulated import probability
 from serve_eval.schema import Comparison, Degradation, Limits, Plan, Spec
 from serve_eval.workflows.attribute import attribute
@@ -23,7 +24,6 @@ from serve_eval.workflows.attribute.attributed import Attributed
 from serve_eval.workflows.compare.compare import SELF, CompareRules, CompareSide, compare
 from serve_eval.workflows.smoke.smoke import Smoke
 from tests.standin.in_process import Deployed, aggregated, deployed
-from tests.standin.model import Model
 from tests.workflows.smoke.trying import smoke_at
 
 CONTEXT, GENERATION = 2, 4

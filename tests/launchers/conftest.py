@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from serve_eval.launchers._machine import local_gpus, lock_files
+from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema import LaunchContext, Limits, Plan, Spec
-from tests.standin.options import Flavour
 from tests.standin.process import environment
 
 FAKE_ENGINE = Path(__file__).with_name("fake_docker.py")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from serve_eval.datasets.generated import write_gsm8k
-from tests.standin.options import ALL, Flavour
+from serve_eval.launchers._standin.options import ALL, Flavour
 from tests.standin.process import environment
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,9 +24,9 @@ import httpx
 from serve_eval.errors import LaunchError, PlanError, ServeEvalError
 from serve_eval.launchers import trtllm_disaggregated
 from serve_eval.launchers._machine import local_gpus
+from serve_eval.launchers._standin.options import ALL, Flavour
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
-from tests.standin.options import ALL, Flavour
 from tests.standin.process import environment
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/launched-servers.md"

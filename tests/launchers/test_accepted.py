@@ -21,6 +21,10 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import PlanError
 from serve_eval.launchers._fleet import places
+from serve_eval.launchers._standin import config as front_config
+from serve_eval.launchers._standin import worker_config
+from serve_eval.launchers._standin.arguments import group
+from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._trtllm import containers, version
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.containers import Container
@@ -34,9 +38,6 @@ from serve_eval.launchers._trtllm.flavour import FLAG, adapt
 from serve_eval.launchers._trtllm.parts import list_parts
 from serve_eval.launchers._trtllm.servers import build_servers
 from serve_eval.schema import LaunchContext
-from tests.standin import config as definitions
-from tests.standin.arguments import group
-from tests.standin.options import Flavour
 
 FLAVOURS: tuple[Flavour, ...] = ("v12", "main")
 ALL: tuple[Flavour, ...] = ("old", *FLAVOURS)
@@ -175,12 +176,12 @@ def accept(server: Server, flavour: Flavour) -> str:
 
     def run(command: str, params: dict[str, Any], given: frozenset[str]) -> str:
         if command == "serve":
-            worker = definitions.worker(params["model"], params, given, flavour)
-            definitions.check_llm_args(worker.args)
+            worker = worker_config.worker(params["model"], params, given, flavour)
+            worker_config.check_llm_args(worker.args)
             assert (worker.host, worker.port) == (server.place.host, server.place.port)
         else:
             content = yaml.safe_load(Path(params["config_file"]).read_text())
-            found = definitions.orchestrator(content, flavour)
+            found = front_config.orchestrator(content, flavour)
             assert (found.hostname, found.port) == (server.place.host, server.place.port)
             assert bool(found.cluster) != bool(found.servers)
         return command

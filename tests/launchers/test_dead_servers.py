@@ -14,9 +14,9 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.launchers import trtllm
 from serve_eval.launchers._fleet import log_watch
 from serve_eval.launchers._process import activity
+from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema import LaunchContext, Plan, Report
 from tests.launchers.dead_servers import DEAD, FRAMES, WARNINGS, Dead, measured
-from tests.standin.options import Flavour
 
 slow = pytest.mark.slow
 TWO = "trtllm_disaggregated"

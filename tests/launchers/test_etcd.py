@@ -21,9 +21,9 @@ import pytest
 
 from serve_eval.errors import LaunchError
 from serve_eval.launchers import trtllm_disaggregated
+from serve_eval.launchers._standin.etcd import Etcd
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
-from tests.standin.etcd import Etcd
 from tests.standin.process import free_port
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,8 +22,8 @@ from serve_eval.evaluation.attribution.matching import METRICS, TIMES, TRACES
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema import Endpoint, Plan, Report
-from tests.standin.options import Flavour
 
 pytestmark = pytest.mark.slow
 

@@ -11,13 +11,13 @@ import pytest
 
 from serve_eval.errors import PlanError
 from serve_eval.launchers import trtllm_disaggregated
+from serve_eval.launchers._standin.options import ALL
+from serve_eval.launchers._standin.routers import TYPES
 from serve_eval.launchers._trtllm import router_types
 from serve_eval.launchers._trtllm.command_line import Place, Server, to_yaml
 from serve_eval.launchers._trtllm.flavour import adapt
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
-from tests.standin.options import ALL
-from tests.standin.routers import TYPES
 
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 PROBE = ("trtllm-serve", "disaggregated")

@@ -20,6 +20,8 @@ from serve_eval.errors import LaunchError, PlanError
 from serve_eval.launchers import trtllm, trtllm_disaggregated
 from serve_eval.launchers._fleet import fleet
 from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._standin.arguments import group
+from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._trtllm import disaggregated, known_flags, shared_key, version
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.flavour import FLAG, adapt
@@ -28,8 +30,6 @@ from serve_eval.launchers._trtllm.servers import build_servers
 from serve_eval.plugins import registry
 from serve_eval.plugins.declarations import find_structure
 from serve_eval.schema import Endpoint, LaunchContext
-from tests.standin.arguments import group
-from tests.standin.options import Flavour
 from tests.standin.process import free_port
 
 Standin = Callable[..., None]

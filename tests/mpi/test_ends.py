@@ -24,7 +24,7 @@ from tests.mpi.conftest import ROOT, WAIT_S, Mpi, ranks, until
 pytestmark = [pytest.mark.slow, pytest.mark.mpi]
 
 WHO = {
-    "server": "tests.standin",
+    "server": "serve_eval.launchers._standin",
     "supervisor": "_process/supervisor.py",
     "rank": "mpi4py.futures.server",
 }
@@ -104,7 +104,7 @@ def test_a_tool_that_ends_leaves_no_rank(
 
 def test_a_tool_that_is_killed_with_its_server_leaves_no_rank(mpi: Mpi, evaluation: Any) -> None:
     """Only the supervisor can find a hung daemon of MPI then: it inherits the server's children."""
-    [daemon], [server] = daemons(mpi), mpi.processes("-P\0-m\0tests.standin")
+    [daemon], [server] = daemons(mpi), mpi.processes("-P\0-m\0serve_eval.launchers._standin")
     os.kill(daemon, signal.SIGSTOP)
     evaluation.kill()
     os.kill(server, signal.SIGKILL)

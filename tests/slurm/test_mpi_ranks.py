@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 
 ENOUGH = {"OMPI_MCA_rmaps_base_oversubscribe": "1"}
 """Without it, Open MPI 4 starts no more ranks than there are cores."""
-RANK, SERVER = "mpi4py.futures.server", "-P\0-m\0tests.standin"
+RANK, SERVER = "mpi4py.futures.server", "-P\0-m\0serve_eval.launchers._standin"
 DAEMONS = {"pypi": "prte", "debian": "orted"}
 
 

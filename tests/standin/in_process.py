@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from serve_eval.launchers._http.server import serve_app
-from tests.standin.config import Worker, orchestrator
-from tests.standin.faults import Faults
-from tests.standin.model import Model
-from tests.standin.options import Flavour
-from tests.standin.orchestrator import Orchestrating
-from tests.standin.worker import create
+from serve_eval.launchers._standin.config import orchestrator
+from serve_eval.launchers._standin.faults import Faults
+from serve_eval.launchers._standin.model import Model
+from serve_eval.launchers._standin.options import Flavour
+from serve_eval.launchers._standin.orchestrator import Orchestrating
+from serve_eval.launchers._standin.worker import create
+from serve_eval.launchers._standin.worker_config import Worker
 
 PERF_METRICS = {"return_perf_metrics": True, "perf_metrics_max_requests": 1000}
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from tests.standin.options import Flavour
+from serve_eval.launchers._standin.options import Flavour
 
 FOLDER = Path(__file__).resolve().parent
 """The folder with `trtllm-serve`, to be first on PATH."""

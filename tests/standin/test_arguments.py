@@ -9,8 +9,8 @@ from typing import Any
 import click
 import pytest
 
-from tests.standin.arguments import group
-from tests.standin.options import Flavour
+from serve_eval.launchers._standin.arguments import group
+from serve_eval.launchers._standin.options import Flavour
 
 OWN: list[dict[str, Any]] = [
     {"argv": ["M", "--tp_size", "2"], "flavour": "v12", "rc": 0, "subcommand": "serve"},

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.standin.arguments import group
-from tests.standin.config import Worker, check_llm_args, orchestrator, worker
-from tests.standin.options import Flavour
+from serve_eval.launchers._standin.arguments import group
+from serve_eval.launchers._standin.config import orchestrator
+from serve_eval.launchers._standin.options import Flavour
+from serve_eval.launchers._standin.worker_config import Worker, check_llm_args, worker
 
 GEN = {"urls": ["c:3"]}
 OWN: list[dict[str, Any]] = [

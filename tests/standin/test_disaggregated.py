@@ -15,10 +15,10 @@ import msgspec
 import pytest
 import yaml
 
+from serve_eval.launchers._standin.model import decode
+from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema import Message
 from serve_eval.schema.prompt_hash import prompt_sha256
-from tests.standin.model import decode
-from tests.standin.options import Flavour
 from tests.standin.process import HTTP, READY_S, environment, free_port, running, wait_healthy
 
 TRANSCEIVER = {"cache_transceiver_config": {"backend": "DEFAULT"}}

@@ -15,11 +15,11 @@ import httpx
 import msgspec
 import pytest
 
+from serve_eval.launchers._standin.faults import Faults, faults, flatten
+from serve_eval.launchers._standin.model import BOS, Model, decode, encode
+from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema.prompt_hash import prompt_sha256
-from tests.standin.faults import Faults, faults, flatten
 from tests.standin.in_process import Deployed, aggregated, deployed
-from tests.standin.model import BOS, Model, decode, encode
-from tests.standin.options import Flavour
 from tests.standin.process import HTTP, READY_S, environment, free_port, running, wait_healthy
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.standin.fields import Invalid, parse, set_fields
+from serve_eval.launchers._standin.parsing import Invalid, parse, set_fields
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}

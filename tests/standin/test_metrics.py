@@ -12,8 +12,16 @@ from typing import Any
 import httpx
 import pytest
 
+from serve_eval.launchers._standin.metrics import (
+    DONE,
+    EVENT,
+    RETURN,
+    STAMPS,
+    TIMING,
+    TRACE_VARIABLE,
+    Stripped,
+)
 from tests.standin.in_process import Deployed, deployed
-from tests.standin.metrics import DONE, EVENT, RETURN, STAMPS, TIMING, TRACE_VARIABLE, Stripped
 
 ASKED = {RETURN: "1"}
 FIELDS = ("disagg", "ctx", "gen")

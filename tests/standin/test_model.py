@@ -9,11 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve_eval.launchers._standin.generation import generate, split_thoughts
+from serve_eval.launchers._standin.model import (
+    BOS,
+    EOS,
+    Model,
+    decode,
+    encode,
+    encode_messages,
+    prompt_of,
+)
+from serve_eval.launchers._standin.parsing import parse
 from serve_eval.schema import Message
 from serve_eval.schema.prompt_hash import prompt_sha256
-from tests.standin.fields import parse
-from tests.standin.generation import generate, split_thoughts
-from tests.standin.model import BOS, EOS, Model, decode, encode, encode_messages, prompt_of
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)))
 

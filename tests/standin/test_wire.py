@@ -15,9 +15,9 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import discover_model
 from serve_eval.errors import EndpointError
+from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema import Endpoint, Failure, Limits, Message, Request, Response, SamplingParams
 from tests.standin.in_process import Deployed, deployed
-from tests.standin.options import Flavour
 from tests.standin.process import HTTP, READY_S, environment, free_port, running, wait_healthy
 
 TEXT: dict[str, Any] = {"model": "m", "prompt": "hi"}

@@ -35,6 +35,7 @@ from serve_eval.evaluation.plan.shared_options import (
     Proxy,
     ReferenceModel,
     ReferencesDir,
+    Rehearse,
     Seed,
     SendMediaOption,
     Set,
@@ -246,6 +247,7 @@ class AddressOptions:
             in_file=SPEC,
         ),
     ] = None
+    rehearse: Rehearse = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,6 +42,7 @@ from serve_eval.evaluation.plan.parse import (
     spec_of,
     tasks_of,
 )
+from serve_eval.evaluation.plan.rehearse import rehearse
 from serve_eval.evaluation.plan.set_options import apply_setting
 from serve_eval.evaluation.plan.shard import parse_shard
 from serve_eval.plugins import extensions
@@ -112,6 +113,7 @@ def resolve(
     tasks = [_with_absolute_tokenizer(task) for task in tasks]
     launcher = with_normal_address(launcher, problems)
     check_specs(tasks, launcher, verdict, problems)
+    launcher = _rehearsed(launcher, settings, problems)
     check_values(values, sections, verdict.name, problems, makes_references=makes_references)
     check_repeats(values.get("repeats"), file, tasks, problems)
     for path, message in connection.problems(sections["connection"], environ):
@@ -209,6 +211,17 @@ def resolve_address(settings: Mapping[str, Any], environ: Mapping[str, str]) -> 
     return Plan(
         model=values.get("model"), launcher=launcher, tasks=(), connection=Connection(**given)
     )
+
+
+def _rehearsed(launcher: Spec, settings: Mapping[str, Any], problems: Problems) -> Spec:
+    """Return the launcher, or its rehearsal if the settings ask for one."""
+    if not settings.get("rehearse"):
+        return launcher
+    try:
+        return rehearse(launcher)
+    except PlanError as error:
+        problems.found += [*error.problems, *([error.hint] if error.hint else [])]
+        return launcher
 
 
 def _with_cases(

@@ -81,6 +81,15 @@ ApplyChatTemplate = Annotated[
         flags=("--apply-chat-template/--no-apply-chat-template",),
     ),
 ]
+Rehearse = Annotated[
+    bool | None,
+    Setting(
+        "Start a stand-in for trtllm-serve in place of the plan's servers, without GPUs or models."
+        " The result shows nothing about a model.",
+        key="rehearse",
+        in_file=None,
+    ),
+]
 AllowMismatch = Annotated[
     list[str] | None,
     Setting("Compare even if this protocol field differs. Repeatable.", metavar="FIELD"),

@@ -18,6 +18,8 @@ def list_annotations(result: CiResult) -> Iterator[str]:
         (case for case in result.cases if case.state is not CiState.PASSED),
         key=lambda case: [*_LEVELS].index(case.state),
     )
+    if result.notice:
+        yield f"::warning title=serve-eval::{_escape(result.notice)}"
     for case in bad[:MOST]:
         yield f"::{_LEVELS[case.state]} title={_escape_title(case.name)}::{_escape(case.message)}"
     told = [(case.name, one) for case in result.cases for one in case.remarks]

@@ -61,7 +61,7 @@ class CiResult:
     """The result of a command.
 
     `outcome` is its verdict in a word, and `title` names what was tested. `notes` are sentences
-    below the table, and `commands` those that come next.
+    below the table, and `commands` those that come next. `notice` comes before everything.
     """
 
     title: str
@@ -70,6 +70,7 @@ class CiResult:
     table: CiTable
     notes: Sequence[str] = ()
     commands: Sequence[str] = ()
+    notice: str = ""
 
     @property
     def cases(self) -> list[CiCase]:

@@ -20,12 +20,17 @@ def write_junit(result: CiResult) -> str:
     cases, seconds = result.cases, sum(suite.seconds for suite in result.suites)
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
-        f"<testsuites name={_quote(result.title)} {_count(cases)} time={_quote(f'{seconds:.3f}')}>",
+        f"<testsuites name={_quote(_name(result))} {_count(cases)}"
+        f" time={_quote(f'{seconds:.3f}')}>",
         *(line for suite in result.suites for line in _write_suite(suite)),
         "</testsuites>",
         "",
     ]
     return "\n".join(lines)
+
+
+def _name(result: CiResult) -> str:
+    return f"{result.notice}: {result.title}" if result.notice else result.title
 
 
 def _write_suite(suite: CiSuite) -> Iterator[str]:

@@ -21,6 +21,9 @@ def write_markdown(result: CiResult) -> str:
 
 
 def _lines(result: CiResult) -> Iterator[str]:
+    if result.notice:
+        yield f"**{escape_text(result.notice)}**"
+        yield ""
     yield f"### {escape_text(result.outcome)}: {escape_text(result.title)}"
     yield ""
     if result.table.rows:

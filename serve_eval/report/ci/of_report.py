@@ -19,6 +19,7 @@ from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
 from serve_eval.report.summary.table import COLUMNS, cells, name_worst
 from serve_eval.schema import (
     NOT_PROVEN,
+    REHEARSED,
     OtherRule,
     PathFinding,
     ProofState,
@@ -50,6 +51,7 @@ def describe_report(report: Report, out_dir: Path) -> CiResult:
         seconds=report.wall_s,
     )
     return CiResult(
+        notice=REHEARSED if report.rehearsal else "",
         title=f"serve-eval run of {report.plan.model} at {report.endpoint.base_url}",
         outcome=name_worst([task.verdict.outcome for task in report.tasks]),
         suites=[suite],

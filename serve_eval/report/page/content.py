@@ -118,7 +118,7 @@ class PageContent:
     `kind` names the story: run, compare, suite. `title` is that of the browser's tab, and `heading`
     says what was measured. `badge` is the verdict, coloured by `state`, and
     `headline` the rest of the first line. `rows` are those of the terminal's summary below it, and
-    `foot` says what made the page.
+    `foot` says what made the page. `notice` comes before all of it, with a badge of its own.
     """
 
     kind: str
@@ -130,3 +130,4 @@ class PageContent:
     rows: Sequence[Fact] = ()
     sections: Sequence[Section] = field(default=())
     foot: str = ""
+    notice: str = ""

@@ -42,7 +42,7 @@ from serve_eval.report.summary import (
     summarise_task,
 )
 from serve_eval.report.terminal import explain
-from serve_eval.schema import Attribution, Report, TaskReport
+from serve_eval.schema import REHEARSED, Attribution, Report, TaskReport
 
 
 def write_page(
@@ -74,6 +74,7 @@ def make_run_page(
     rows = [row for task in report.tasks for row in describe_workers(task, report)]
     rows += [*describe_slices(report, slices), *describe_run(report, out_dir)]
     return PageContent(
+        notice=REHEARSED if report.rehearsal else "",
         kind="run",
         title=", ".join(f"{task.result.task}: {task.verdict.outcome}" for task in report.tasks),
         heading=report.plan.model or report.endpoint.base_url,

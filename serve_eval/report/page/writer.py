@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -33,8 +34,23 @@ def save_page(content: PageContent, path: Path) -> None:
     write_private(path, render_page(content).encode())
 
 
+def _put_notice_first(content: PageContent) -> PageContent:
+    """Return the content with its notice in the title and as the first line."""
+    if not content.notice:
+        return content
+    word, _, rest = content.notice.partition(": ")
+    return replace(
+        content,
+        title=f"{word}: {content.title}",
+        state="warn",
+        badge=word,
+        headline=f"{rest}. {content.badge}  {content.headline.strip()}",
+    )
+
+
 def render_page(content: PageContent) -> str:
     """Return the HTML of a page."""
+    content = _put_notice_first(content)
     style = _read("page.css")
     script = "\n".join(_read(f"scripts/{name}") for name in _list_scripts(content))
     policy = {

@@ -27,7 +27,7 @@ def next_steps(report: Report, out_dir: Path) -> Iterator[str]:
         assert shown.example is not None
         several = f" --task {shlex.quote(shown.result.task)}" if len(report.tasks) > 1 else ""
         yield f"serve-eval show {folder} {shlex.quote(shown.example.id)}{several}"
-    if _LACKING in outcomes:
+    if _LACKING in outcomes and not report.rehearsal:
         yield write_take_command(report.plan, list_unreferenced(report))
     if (out_dir / PAGE_FILE).exists():
         yield f"open {shlex.quote(str(out_dir / PAGE_FILE))}"

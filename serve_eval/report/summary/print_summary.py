@@ -11,7 +11,7 @@ from rich.text import Text
 from serve_eval.report import lines
 from serve_eval.report.attribution import sentences
 from serve_eval.report.attribution import table as worker_table
-from serve_eval.report.layout import fit_tables, say
+from serve_eval.report.layout import fit_tables, say, tell_rehearsal
 from serve_eval.report.summary.axis import choose_marks
 from serve_eval.report.summary.headline import axis_of, headline
 from serve_eval.report.summary.next_steps import next_steps
@@ -30,6 +30,7 @@ def print_summary(
 
     `slices` are sentences that name where a red run lost its score.
     """
+    tell_rehearsal(report.rehearsal, console)
     tasks = list(map(summarise_task, report.tasks))
     print_tasks(tasks, console)
     for task, one in zip(tasks, report.tasks, strict=True):

@@ -15,7 +15,7 @@ from serve_eval.report.ci.of_report import (
 )
 from serve_eval.report.summary.table import cells, name_worst
 from serve_eval.report.terminal import RED, diagnose_command
-from serve_eval.schema import ComparedTask, Comparison
+from serve_eval.schema import REHEARSED, ComparedTask, Comparison
 from serve_eval.workflows.compare.rows import summarise_compared
 
 COLUMNS = ("verdict", "task", "B", "95 %", "A", "change", "fails")
@@ -29,6 +29,7 @@ def describe_comparison(comparison: Comparison, out_dir: Path) -> CiResult:
     folder = shlex.quote(str(out_dir))
     red = any(outcome in RED for outcome in outcomes)
     return CiResult(
+        notice=REHEARSED if comparison.rehearsal else "",
         title=f"serve-eval compare {a} with {b}",
         outcome=name_worst(outcomes),
         suites=[CiSuite(name="serve-eval compare", cases=cases, host=b, seconds=comparison.wall_s)],

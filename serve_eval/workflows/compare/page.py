@@ -34,7 +34,7 @@ from serve_eval.report.pictures.run_pictures import read_drawn
 from serve_eval.report.samples.known import KnownTask, know_task
 from serve_eval.report.samples.samples import RIGHT, SampleSource
 from serve_eval.report.summary import Row, rows_of
-from serve_eval.schema import ComparedTask, Comparison, Report
+from serve_eval.schema import REHEARSED, ComparedTask, Comparison, Report
 from serve_eval.workflows.compare.rows import (
     describe_service,
     describe_sides,
@@ -86,6 +86,7 @@ def make_comparison_page(
         ("folder", str(out_dir)),
     ]
     return PageContent(
+        notice=REHEARSED if comparison.rehearsal else "",
         kind="compare",
         title=", ".join(f"{one.task}: {one.verdict.outcome}" for one in comparison.tasks),
         heading=f"{comparison.b.model} (B) against {comparison.a.model} (A)",

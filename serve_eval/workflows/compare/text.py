@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from serve_eval.report.layout import say
+from serve_eval.report.layout import say, tell_rehearsal
 from serve_eval.report.summary import print_commands, print_rows, print_tasks
 from serve_eval.report.terminal import RED, attribution, diagnose_command
 from serve_eval.schema import ComparedTask, Comparison
@@ -32,6 +32,7 @@ def render(
 
     `slices` are sentences that name where B lost its score.
     """
+    tell_rehearsal(comparison.rehearsal, console)
     tasks = list(map(summarise_compared, comparison.tasks))
     print_tasks(tasks, console)
     for task in comparison.tasks:

@@ -35,6 +35,7 @@ from serve_eval.schema import (
     Spec,
 )
 from serve_eval.verdicts.exit_code import exit_code
+from serve_eval.verdicts.rehearsed import code_of_rehearsal, withhold
 from serve_eval.verdicts.repaired import read_policy
 from serve_eval.workflows.compare.exact import compare_tokens
 from serve_eval.workflows.compare.judging import judge_sides
@@ -112,17 +113,25 @@ def compare_folders(
         one for name, report in zip("AB", reports, strict=True) for one in _read_path(name, report)
     ]
     tasks = [replace(task, verdict=apply_path(task.verdict, path)) for task in tasks]
+    code = exit_code([task.verdict for task in tasks], strict=strict)
+    rehearsal = any(report.rehearsal for report in reports)
+    if rehearsal:
+        code = code_of_rehearsal(
+            [(one, task.verdict) for task in tasks for one in (task.a, task.b)]
+        )
+        tasks = [replace(task, verdict=withhold(task.verdict)) for task in tasks]
     warnings = _first_tokens(reports[0])
     shown = [
         _side(folder, report, warnings) for folder, report in zip((a, b), reports, strict=True)
     ]
     return Comparison(
         schema_version=COMPARISON_SCHEMA,
+        rehearsal=rehearsal,
         a=shown[0],
         b=shown[1],
         rule=rule,
         tasks=tuple(tasks),
-        exit_code=exit_code([task.verdict for task in tasks], strict=strict),
+        exit_code=code,
         started_at=reports[1].started_at,
         wall_s=0.0,
         warnings=(*warnings, *describe_unsteady(doubled, {"A": a, "B": b})),

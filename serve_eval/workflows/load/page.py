@@ -18,14 +18,14 @@ from serve_eval.report.page.content import (
 )
 from serve_eval.report.pictures import draw_load
 from serve_eval.report.summary import join_row
-from serve_eval.schema import LoadSurface, LoadTask
+from serve_eval.schema import REHEARSED, LoadSurface, LoadTask
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.load.text import (
     COLUMNS,
-    OUTCOMES,
     describe_bracket,
     describe_task,
     list_cells,
+    name_outcome,
 )
 
 
@@ -33,9 +33,10 @@ def make_load_page(found: LoadSurface) -> PageContent:
     """Return the page of a check."""
     broken = [task for task in found.tasks if task.broken or task.failing]
     state: State = {FAIL: "fail", PASS: "pass"}.get(found.exit_code, "warn")  # type: ignore[assignment]
-    badge = OUTCOMES[found.exit_code][0]
+    badge = name_outcome(found, found.exit_code)[0]
     words = [f"{task.task}: {task.words}" for task in broken or found.tasks]
     return PageContent(
+        notice=REHEARSED if found.rehearsal else "",
         kind="load",
         title=f"load: {badge} {found.model or ''}".strip(),
         heading=f"{found.model or found.base_url}",

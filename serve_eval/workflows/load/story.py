@@ -36,6 +36,7 @@ from serve_eval.evaluation.storage.reports.load_files import (
 )
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import LoadBracket, LoadSurface, LoadTask, Plan, Progress
+from serve_eval.verdicts.rehearsed import went_through
 from serve_eval.workflows.load.asking import AGAIN, SurfaceSession, describe_shortfalls
 from serve_eval.workflows.load.bisecting import bisect_loads
 from serve_eval.workflows.load.judging import ALPHA, LoadData, find_exit_code, judge_tasks
@@ -185,8 +186,10 @@ def _surface(
 ) -> LoadSurface:
     lowest = session.find(str(next(p.load for p in tasks[0].points if p.outcome != "gave up")))
     assert lowest is not None
+    code, rehearsal = find_exit_code(tasks), lowest.report.rehearsal
     return LoadSurface(
         schema_version=LOAD_SCHEMA,
+        rehearsal=rehearsal,
         model=session.plan.model,
         base_url=lowest.report.endpoint.base_url,
         alpha=ALPHA,
@@ -195,7 +198,7 @@ def _surface(
         tasks=tasks,
         bracket=bracket if any(task.broken for task in tasks) else None,
         requests=session.count_requests(),
-        exit_code=find_exit_code(tasks),
+        exit_code=went_through(code) if rehearsal else code,
         started_at="",
         wall_s=0.0,
         warnings=tuple(warnings),

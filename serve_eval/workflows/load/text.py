@@ -15,7 +15,7 @@ from serve_eval.evaluation.agreement.first_divergence import (
 )
 from serve_eval.evaluation.agreement.load_words import NOTHING
 from serve_eval.evaluation.storage.file_names import LOAD_RESULT
-from serve_eval.report.layout import fit_tables
+from serve_eval.report.layout import fit_tables, tell_rehearsal
 from serve_eval.report.summary.headline import badge
 from serve_eval.report.summary.print_rows import print_rows
 from serve_eval.report.text import clean
@@ -53,6 +53,7 @@ def render(found: LoadSurface, out_dir: Path, console: Console, *, brief: bool =
 
     `brief`: only the conclusions.
     """
+    tell_rehearsal(found.rehearsal, console)
     for task in found.tasks:
         bisected = found.bracket is not None and found.bracket.task == task.task
         console.print(_headline(found, task, bisected=bisected), soft_wrap=True)
@@ -80,9 +81,14 @@ def render(found: LoadSurface, out_dir: Path, console: Console, *, brief: bool =
     )
 
 
+def name_outcome(found: LoadSurface, code: int) -> tuple[str, str]:
+    """Return the verdict and its style; a rehearsal passes and fails nothing."""
+    return OUTCOMES[UNDECIDED if found.rehearsal and code in (PASS, FAIL) else code]
+
+
 def _headline(found: LoadSurface, task: LoadTask, *, bisected: bool) -> Text:
     """Return the verdict on a task, and the loads that are broken."""
-    outcome, style = OUTCOMES[find_exit_code([task])]
+    outcome, style = name_outcome(found, find_exit_code([task]))
     words = task.words if found.bracket is None or not bisected else name_edge(found.bracket)
     return badge(outcome, style).append(f"  {clean(task.task)}  {clean(words)}")
 

@@ -21,7 +21,7 @@ from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins.scope import with_scope
 from serve_eval.protocol.fingerprint import sample_key
-from serve_eval.schema import Plan
+from serve_eval.schema import Plan, is_rehearsal
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_answers import StoredAnswers
 from serve_eval.verdicts.reference_samples import SampleScores
@@ -132,6 +132,11 @@ def _check_alike(
             "a run is named twice", hint="Name different runs, each with its own answers."
         )
     for run, plan, found in zip(runs, plans, prints, strict=True):
+        if is_rehearsal(plan, [one.endpoint for one in read_sessions(run)]):
+            raise RunFolderError(
+                f"{run} is a rehearsal: the stand-in answered, so it is no reference",
+                hint="Run the plan without --rehearse.",
+            )
         if plan.shard is not None:
             raise RunFolderError(
                 f"{run} is shard {plan.shard} of a run",

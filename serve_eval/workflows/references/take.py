@@ -31,7 +31,7 @@ from serve_eval.evaluation.storage.reports.taken_file import TakenRuns, read_tak
 from serve_eval.evaluation.storage.unfinished import list_unfinished
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
-from serve_eval.schema import Endpoint, Plan, Progress, Spec
+from serve_eval.schema import Endpoint, Plan, Progress, Spec, is_rehearsal
 from serve_eval.workflows.references.entries import check_entry, make_folder
 from serve_eval.workflows.references.register import (
     WANTED_RUNS,
@@ -146,6 +146,11 @@ def _check(
     """Raise ServeEvalError for what could not be registered after the runs."""
     if runs < 1:
         raise PlanError("--runs must be 1 or more")
+    if is_rehearsal(plan):
+        raise PlanError(
+            "a rehearsal, in which the stand-in answers, is no reference",
+            hint="Take it with the launcher of the real servers.",
+        )
     if plan.limit is not None or plan.shard is not None or plan.integration_test:
         raise PlanError(
             "a reference needs complete runs",

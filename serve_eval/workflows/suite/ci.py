@@ -9,7 +9,7 @@ from pathlib import Path
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
 from serve_eval.report.ci.of_report import choose_state, list_other, pick_remarks
 from serve_eval.report.summary.figures import count
-from serve_eval.schema import SuiteReport, SuiteRow
+from serve_eval.schema import REHEARSED, SuiteReport, SuiteRow
 from serve_eval.workflows.suite.table import describe_waiver, list_cells, rank
 
 _COLUMNS = ("verdict", "run", "task", "value", "95 %", "reference", "fails")
@@ -27,6 +27,7 @@ def describe_suite(report: SuiteReport, out_dir: Path) -> CiResult:
     ]
     folder = shlex.quote(str(out_dir))
     return CiResult(
+        notice=REHEARSED if report.rehearsal else "",
         title=f"suite {report.name}: {count(len(report.runs), 'run')},"
         f" {count(len(report.rows), 'task')}",
         outcome=report.verdict,

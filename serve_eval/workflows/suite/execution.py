@@ -20,8 +20,17 @@ from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_RUNS
 from serve_eval.evaluation.storage.reports.suite_files import SUITE_SCHEMA, write_suite_report
 from serve_eval.plugins.extensions import defect
 from serve_eval.plugins.scope import with_scope
-from serve_eval.schema import Progress, RunError, Suite, SuiteReport, SuiteRun, SuiteRunReport
+from serve_eval.schema import (
+    Progress,
+    RunError,
+    Suite,
+    SuiteReport,
+    SuiteRun,
+    SuiteRunReport,
+    is_rehearsal,
+)
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
+from serve_eval.verdicts.rehearsed import went_through
 from serve_eval.workflows.suite.folder import open_folder, read_kept_report
 from serve_eval.workflows.suite.judgement import ALPHA, EndedRun, judge
 from serve_eval.workflows.suite.server_groups import groups
@@ -63,11 +72,14 @@ async def evaluate_suite(
         )
         in_order = await _finish_runs(session)
         judged = judge(in_order, suite.waivers, today or datetime.now(UTC).date(), strict=strict)
+        rehearsal = any(is_rehearsal(run.plan) for run in suite.runs)
+        code = went_through(judged.exit_code) if rehearsal else judged.exit_code
         report = SuiteReport(
             schema_version=SUITE_SCHEMA,
+            rehearsal=rehearsal,
             name=suite.name,
             verdict=judged.verdict,
-            exit_code=judged.exit_code,
+            exit_code=code,
             alpha=ALPHA,
             runs=tuple(map(_run_report, in_order)),
             rows=judged.rows,

@@ -32,7 +32,7 @@ from serve_eval.report.pictures import (
 )
 from serve_eval.report.summary import join_row
 from serve_eval.report.summary.figures import figure, span
-from serve_eval.schema import Scalar, SuiteReport, SuiteRow, TaskReport
+from serve_eval.schema import REHEARSED, Scalar, SuiteReport, SuiteRow, TaskReport
 from serve_eval.workflows.suite.table import (
     describe_counts,
     describe_verdict,
@@ -52,6 +52,7 @@ def make_suite_page(report: SuiteReport, folder: Path) -> PageContent:
     """Return the page of a suite. `folder` has the reports of its runs, for their intervals."""
     tasks = _read_tasks(report, folder)
     return PageContent(
+        notice=REHEARSED if report.rehearsal else "",
         kind="suite",
         title=f"suite {report.name}: {report.verdict}",
         heading=report.name,

@@ -14,7 +14,7 @@ from serve_eval.evaluation.plan.command_line import write_take_command
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.evaluation.storage.run_folder import read_plan
 from serve_eval.report.ci.of_report import pick_remarks
-from serve_eval.report.layout import fit_tables
+from serve_eval.report.layout import fit_tables, tell_rehearsal
 from serve_eval.report.summary import Row, badge, print_commands, print_rows, style_of
 from serve_eval.report.summary.figures import count, write_figure
 from serve_eval.report.summary.table import ORDER, SHORTEST, measure
@@ -28,6 +28,7 @@ _SHOWN = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE)
 
 def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
     """Print the verdict, a table with the worst rows first, the reasons, and the waivers."""
+    tell_rehearsal(report.rehearsal, console)
     console.print(make_title(report), soft_wrap=True)
     rows = sorted(report.rows, key=rank)
     console.print(*fit_tables(*_lay_out(rows, console.width), console.width), sep="\n\n")
@@ -38,7 +39,8 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
     if (worst := next((row for row in rows if row.outcome in _SHOWN), None)) is not None:
         command = f"serve-eval show {folder}/runs/{shlex.quote(worst.run)} --wrong"
         print_commands(console, [command])
-    print_commands(console, _name_take_command(rows, out_dir))
+    if not report.rehearsal:
+        print_commands(console, _name_take_command(rows, out_dir))
 
 
 def _name_take_command(rows: Sequence[SuiteRow], out_dir: Path) -> list[str]:

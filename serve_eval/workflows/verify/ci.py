@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
-from serve_eval.schema import Verification, VerificationOutcome, VerifiedSide
+from serve_eval.schema import REHEARSED, Verification, VerificationOutcome, VerifiedSide
 from serve_eval.workflows.verify.text import find_worst
 
 _STATES = {
@@ -21,6 +21,7 @@ def describe_verification(found: Verification) -> CiResult:
     """Return the result of a verification."""
     wholes = [side for side in found.sides if side.part_of is None]
     return CiResult(
+        notice=REHEARSED if found.rehearsal else "",
         title=f"serve-eval verify against {found.reference}",
         outcome=find_worst(found, wholes).value,
         suites=[

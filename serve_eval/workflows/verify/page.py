@@ -19,7 +19,7 @@ from serve_eval.report.page.content import (
 )
 from serve_eval.report.pictures import draw_distribution
 from serve_eval.report.summary import join_row
-from serve_eval.schema import Verification, VerificationOutcome, VerifiedSide
+from serve_eval.schema import REHEARSED, Verification, VerificationOutcome, VerifiedSide
 from serve_eval.workflows.verify.text import (
     COLUMNS,
     describe_cost,
@@ -57,6 +57,7 @@ def make_verify_page(found: Verification, addresses: Mapping[str, str]) -> PageC
     rows += [Fact(label=label, text=text) for label, text in describe_cost(found)]
     rows += [Fact(label="next", text=command) for command in list_commands(found, addresses)]
     return PageContent(
+        notice=REHEARSED if found.rehearsal else "",
         kind="verify",
         title=f"verify: {worst}",
         heading=headline if len(wholes) == 1 else f"{len(wholes)} servers",

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_eval.evaluation.probes.evidence import ALPHA, FAR_NATS
-from serve_eval.report.layout import fit_tables, say
+from serve_eval.report.layout import fit_tables, say, tell_rehearsal
 from serve_eval.report.summary.headline import badge
 from serve_eval.report.summary.print_rows import print_commands, print_rows
 from serve_eval.report.text import clean
@@ -53,6 +53,7 @@ def render(
 
     `addresses` are those with which a further command reaches the servers, by name.
     """
+    tell_rehearsal(found.rehearsal, console)
     wholes = [one for one in found.sides if one.part_of is None]
     if len(wholes) + len(_list_lost(found)) > 1:
         worst = find_worst(found, wholes)

@@ -22,11 +22,11 @@ from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.journal import Journal
+from serve_eval.launchers._standin import metrics
+from serve_eval.launchers._standin.options import Flavour
 from serve_eval.plugins import registry
 from serve_eval.schema import Attempt, Limits, Plan, Report, Spec
-from tests.standin import metrics
 from tests.standin.in_process import Deployed, deployed
-from tests.standin.options import Flavour
 
 N = 60
 

@@ -17,6 +17,7 @@ from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.reports.attribution_file import ATTRIBUTION_SCHEMA
+from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema import Endpoint, Limits, Plan, Spec
 from serve_eval.workflows.attribute import attribute as attributing
 from serve_eval.workflows.attribute import workers
@@ -30,7 +31,6 @@ from serve_eval.workflows.attribute.attribute import (
 from serve_eval.workflows.attribute.attributed import Attributed
 from tests.cli.command import serve_eval
 from tests.standin.in_process import Deployed, deployed
-from tests.standin.options import Flavour
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from aiohttp import web
 
 from serve_eval.checks.kinds import answering
 from serve_eval.launchers._simulated import guided
+from serve_eval.launchers._standin import skills
 from serve_eval.schema import Message
-from tests import skills
 from tests.scripted_server import (
     EVERY_PATH,
     HttpRequest,

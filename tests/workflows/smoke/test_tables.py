@@ -17,10 +17,10 @@ import yaml
 
 from serve_eval.launchers import embedded
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
+from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema import LaunchContext
 from serve_eval.workflows.smoke import smoke
 from serve_eval.workflows.smoke.smoke import Smoke
-from tests.standin.options import Flavour
 from tests.standin.process import environment, free_port, running, wait_healthy
 from tests.workflows.smoke.server import Quirks, create
 from tests.workflows.smoke.trying import smoke_at, smoke_of

@@ -10,16 +10,16 @@ from typing import Any
 from aiohttp import web
 
 from serve_eval.launchers._http.server import serve_app
+from serve_eval.launchers._standin.calls import ToolFaults
+from serve_eval.launchers._standin.faults import Faults
+from serve_eval.launchers._standin.model import Model, encode
+from serve_eval.launchers._standin.worker import create
+from serve_eval.launchers._standin.worker_config import Worker
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Limits, Plan, Spec, ToolCheck
 from serve_eval.schema.prompt_hash import prompt_sha256, uniform
 from serve_eval.tasks._tool_calls.requests import KIND
 from serve_eval.workflows.tools.story import ToolRules, check_tools
-from tests.standin.calls import ToolFaults
-from tests.standin.config import Worker
-from tests.standin.faults import Faults
-from tests.standin.model import Model, encode
-from tests.standin.worker import create
 
 MODEL_ERRORS = 0.06
 """Share of the answers in which the model itself is wrong."""

@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tests.standin.fields import Request
-from tests.standin.model import EOS, decode, encode
+from serve_eval.launchers._standin.fields import Request
+from serve_eval.launchers._standin.model import EOS, decode, encode
 
 [FILLER] = encode(".")
 """The token for an answer that must not be empty."""

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from tests.standin.serving import log
+from serve_eval.launchers._standin.serving import log
 
 SCHEME = "etcd://"
 CLIENT_S = 10.0

@@ -16,18 +16,12 @@ from aiohttp import web
 
 from serve_eval.launchers._http.errors import encode
 from serve_eval.launchers._http.server import json_response
-from tests.standin.options import Flavour
-from tests.standin.starting import Loading
+from serve_eval.launchers._standin.options import Flavour
+from serve_eval.launchers._standin.starting import Loading
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _FOR_EVER = 1e9
-
-
-class Ended(Exception):
-    """Ends the process with this exit code after a failed start."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
+EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
 
 def log(message: str) -> None:
@@ -96,17 +90,7 @@ async def serve(
     after, and left when the open requests are finished; with `hangs` it is never left. `report` is
     the file of --report_addr. `loading` runs after the port is open, as on main.
     """
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    caught: list[signal.Signals] = []
-
-    def end(number: signal.Signals) -> None:
-        if number is signal.SIGINT and caught:
-            _die(number)
-        caught.append(number)
-        ended.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end, number)
+    caught, ended = _catch_signals()
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -144,8 +128,23 @@ async def serve(
         listener.close()
     log(f"Finished server process [{os.getpid()}]")
     for number in caught[:1]:
-        loop.remove_signal_handler(number)
+        asyncio.get_running_loop().remove_signal_handler(number)
         _die(number)
+
+
+def _catch_signals() -> tuple[list[signal.Signals], asyncio.Event]:
+    """Return the signals that come from now on, and an event that the first one sets."""
+    ended, caught = asyncio.Event(), list[signal.Signals]()
+
+    def end(number: signal.Signals) -> None:
+        if number is signal.SIGINT and caught:
+            _die(number)
+        caught.append(number)
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    return caught, ended
 
 
 def _die(number: signal.Signals) -> None:
@@ -175,9 +174,7 @@ async def _unless(ended: asyncio.Event, start: Awaitable[None]) -> bool:
 
 
 def _write_address(report: Path, host: str, port: int) -> None:
-    name = (
-        socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    )
+    name = socket.gethostname() if host in EVERY_ADDRESS else f"[{host}]" if ":" in host else host
     partial = report.with_name(report.name + ".partial")
     partial.write_text(f"{name}:{port}\n")
     partial.replace(report)

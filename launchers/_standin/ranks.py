@@ -25,7 +25,7 @@ class Ranks:
         from mpi4py import MPI
         from mpi4py.futures import MPIPoolExecutor
 
-        from tests.standin.serving import log
+        from serve_eval.launchers._standin.serving import log
 
         log(
             "rank 0 using MpiPoolSession to spawn MPI processes"

@@ -18,6 +18,13 @@ ERROR = {
 }
 
 
+class Ended(Exception):
+    """Ends the process with this exit code after a failed start."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
 class Loading:
     """Answers instead of an application until `load`, which blocks, has ended in a thread."""
 
@@ -26,8 +33,6 @@ class Loading:
 
     async def run(self) -> None:
         """Run `load`. Raise its errors, and Ended if it exits."""
-        from tests.standin.serving import Ended
-
         try:
             await asyncio.to_thread(self._load)
         except SystemExit as end:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tests.standin.generation import Output, split_calls, split_thoughts
+from serve_eval.launchers._standin.generation import Output, split_calls, split_thoughts
 
 PIECE = 5
 """Characters of the arguments in a piece of a stream."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.standin.config import Router as Section
-from tests.standin.fields import CompletionRequest, Request
-from tests.standin.options import Flavour
+from serve_eval.launchers._standin.config import Router as Section
+from serve_eval.launchers._standin.fields import CompletionRequest, Request
+from serve_eval.launchers._standin.options import Flavour
 
 TYPES: dict[Flavour, tuple[str, ...]] = {
     "old": ("round_robin", "load_balancing", "kv_cache_aware"),

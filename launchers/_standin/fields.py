@@ -1,11 +1,10 @@
-"""Request models of both generations that forbid unknown fields, and their error texts.
+"""Request models of both generations, which forbid unknown fields.
 
 Fields are in the order in which the real server forwards them.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal, Union
 
 from pydantic import (
@@ -13,18 +12,10 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    TypeAdapter,
-    ValidationError,
     model_validator,
 )
 from pydantic import field_validator as check_field
 from typing_extensions import TypedDict
-
-from tests.standin.options import Flavour
-
-
-class Invalid(Exception):
-    """A body that no model accepts. The text is what follows `error` in the answer."""
 
 
 class Strict(BaseModel):
@@ -251,7 +242,7 @@ class _MainOnly(Strict):
     conversation_params: dict[str, Any] | None = None
 
 
-def _main_models() -> tuple[type[CompletionRequest], type[ChatCompletionRequest]]:
+def main_models() -> tuple[type[CompletionRequest], type[ChatCompletionRequest]]:
     """Return models with the same names, since errors quote them."""
 
     class MainCompletionRequest(CompletionRequest, _MainOnly):
@@ -259,8 +250,8 @@ def _main_models() -> tuple[type[CompletionRequest], type[ChatCompletionRequest]
 
     class MainChatCompletionRequest(ChatCompletionRequest, _MainOnly):
         disaggregated_params: MainDisaggregatedParams | None = None
-        tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = "none"
-        reasoning_effort: Literal["none", "low", "medium", "high", "max"] | None = "low"
+        tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = "none"  # type: ignore[assignment]
+        reasoning_effort: Literal["none", "low", "medium", "high", "max"] | None = "low"  # type: ignore[assignment]
         parallel_tool_calls: bool | None = True
         agent_hierarchy: Any = None
         media_io_kwargs: dict[str, Any] | None = None
@@ -275,51 +266,3 @@ def _main_models() -> tuple[type[CompletionRequest], type[ChatCompletionRequest]
 
 
 Request = CompletionRequest | ChatCompletionRequest
-_MODELS = {"v12": (CompletionRequest, ChatCompletionRequest), "main": _main_models()}
-_EITHER: TypeAdapter[Request] = TypeAdapter(Request)
-
-
-def parse(
-    raw: bytes | dict[str, Any], *, chat: bool, flavour: Flavour, path: str, either: bool = False
-) -> Request:
-    """Return the request in a body.
-
-    With `either`, both kinds are tried, as the 1.2 orchestrator does on both its routes. Raises
-    Invalid.
-    """
-    if isinstance(raw, bytes):
-        try:
-            body = json.loads(raw)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            at, said = (
-                (error.pos, error.msg)
-                if isinstance(error, json.JSONDecodeError)
-                else (0, str(error))
-            )
-            problem = {
-                "type": "json_invalid",
-                "loc": ("body", at),
-                "msg": "JSON decode error",
-                "input": {},
-            }
-            raise Invalid(_text([{**problem, "ctx": {"error": said}}], path)) from error
-    else:
-        body = raw
-    try:
-        if either:
-            return _EITHER.validate_python(body)
-        return _MODELS["main" if flavour == "main" else "v12"][chat].model_validate(body)
-    except ValidationError as error:
-        problems = error.errors(include_url=False)
-        raise Invalid(_text([{**p, "loc": ("body", *p["loc"])} for p in problems], path)) from error
-
-
-def _text(problems: list[dict[str, Any]], path: str) -> str:
-    count = f"{len(problems)} validation error{'s' if len(problems) > 1 else ''}:\n"
-    lines = "".join(f"  {problem}\n" for problem in problems)
-    return f'{count}{lines}\n  File "trtllm-serve", line 1, in wrapper\n    POST {path}'
-
-
-def set_fields(request: BaseModel) -> dict[str, Any]:
-    """Return the fields that the sender set, by their own names: those that are forwarded."""
-    return request.model_dump(exclude_unset=True, by_alias=True)

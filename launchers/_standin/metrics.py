@@ -252,7 +252,7 @@ class Traces(Lines):
         body: Any = raw.decode(errors="replace")
         with suppress(ValueError):
             body = json.loads(raw)
-        request = {
+        request: dict[str, Any] = {
             "event": "request",
             "trace_id": one,
             "session": "_no_session",
@@ -264,7 +264,7 @@ class Traces(Lines):
 
         def note_response(status: str, answer: Any, number: int | None) -> None:
             end = datetime.now(UTC).isoformat()
-            response = {
+            response: dict[str, Any] = {
                 "event": "response",
                 "trace_id": one,
                 "session": "_no_session",

@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 
 from serve_eval.launchers._simulated.tools import generate_call
+from serve_eval.launchers._standin import skills
 from serve_eval.schema import Message, Prompt
 from serve_eval.schema.prompt_hash import prompt_sha256, uniform
-from tests import skills
 
 BOS, EOS, TURN, SAYS, TURN_END = 1, 2, 3, 4, 5
 """Special tokens: start and end of a text; start of a message, role separator, end of a message."""
@@ -137,7 +137,7 @@ class Model:
 
     `seed`, `run` and `varied` choose among right and wrong answers as in the simulated endpoint;
     with `varied`, a repeated prompt is decided again. With `skilled`, prompts known to
-    `tests.skills` are answered.
+    `serve_eval.launchers._standin.skills` are answered.
     """
 
     def __init__(

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tests.standin.config import Worker
-from tests.standin.fields import Request
+from serve_eval.launchers._standin.fields import Request
+from serve_eval.launchers._standin.worker_config import Worker
 
 BYTES_PER_TOKEN = 131072
 """Bytes of the KV cache: 32 layers, 8 heads of 128, keys and values of 2 bytes."""

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from tests.standin.options import COMMANDS, Flavour, Option
+from serve_eval.launchers._standin.options import COMMANDS, Flavour, Option
 
 Run = Callable[[str, dict[str, Any], frozenset[str]], object]
 """Called for a valid command line: subcommand, parameters, names of the given ones."""

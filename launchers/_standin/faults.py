@@ -9,13 +9,15 @@ completions: whole requests or one leg of them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from serve_eval.launchers._standin.calls import ToolFaults
 from serve_eval.schema.prompt_hash import uniform
-from tests.standin.calls import ToolFaults
 
 
 class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,3 +148,20 @@ def faults(text: str | None, place: Mapping[str, Any]) -> Faults:
         one for one in (found if isinstance(found, list) else [found]) if is_at(one.when, place)
     ]
     return fitting[-1] if fitting else Faults()
+
+
+def find_faults(
+    command: str,
+    role: str | None,
+    port: object,
+    config: str | None,
+    args: Mapping[str, Any] | None = None,
+) -> Faults:
+    """Return the faults that STANDIN_FAULTS holds for this process."""
+    place = flatten(args or {})
+    place |= {"command": command, "role": role and role.lower(), "port": port}
+    place |= {
+        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "config": config and Path(config).name,
+    }
+    return faults(os.environ.get("STANDIN_FAULTS"), place)

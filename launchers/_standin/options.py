@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal, NamedTuple
+
+from serve_eval.schema import STAND_IN
 
 Flavour = Literal["old", "v12", "main"]
 ALL: tuple[Flavour, ...] = ("old", "v12", "main")
@@ -14,6 +17,14 @@ OLD: tuple[Flavour, ...] = ("old",)
 BEFORE_MAIN: tuple[Flavour, ...] = ("old", "v12")
 V12: tuple[Flavour, ...] = ("v12",)
 MAIN: tuple[Flavour, ...] = ("main",)
+VERSIONS: dict[Flavour, str] = {"old": "1.1.0", "v12": "1.2.1", "main": "1.3.0rc25"}
+"""What GET /version reports."""
+
+
+def version_of(flavour: Flavour) -> str:
+    """Return the version to report; that of a rehearsal deceives no client."""
+    named = STAND_IN if os.environ.get("STANDIN_REHEARSAL") == "1" else ""
+    return VERSIONS[flavour] + named
 
 
 class Option(NamedTuple):

@@ -8,7 +8,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tests.standin.fields import DisaggregatedParams, MainDisaggregatedParams, Strict
+from serve_eval.launchers._standin.fields import (
+    DisaggregatedParams,
+    MainDisaggregatedParams,
+    Strict,
+)
 
 
 def _id(prefix: str) -> str:
@@ -57,7 +61,7 @@ class ChatMessage(Strict):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[dict[str, Any]] = []
+    tool_calls: list[dict[str, Any]] = Field(default_factory=list)
 
 
 class ChatChoice(Strict):

@@ -16,9 +16,9 @@ from aiohttp import web
 
 from serve_eval.launchers._http.errors import encode
 from serve_eval.launchers._http.server import json_response
-from tests.standin.config import ROLE_NUMBERS, Cluster
-from tests.standin.etcd import SCHEME, Etcd
-from tests.standin.serving import log
+from serve_eval.launchers._standin.config import ROLE_NUMBERS, Cluster
+from serve_eval.launchers._standin.etcd import SCHEME, Etcd
+from serve_eval.launchers._standin.serving import log
 
 CLIENT_S = 5.0
 RETRY_S = 5.0

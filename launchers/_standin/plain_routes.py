@@ -1,0 +1,47 @@
+"""Routes of a worker that depend on its configuration alone."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from aiohttp import web
+
+from serve_eval.launchers._http.errors import encode
+from serve_eval.launchers._http.server import json_response
+from serve_eval.launchers._standin import model
+from serve_eval.launchers._standin.options import Flavour, version_of
+from serve_eval.launchers._standin.worker_config import Worker
+
+
+class PlainRoutes:
+    """Answer by the configuration: version, models, tokens."""
+
+    def __init__(self, config: Worker, flavour: Flavour) -> None:
+        self.config, self.flavour = config, flavour
+
+    async def version(self, request: web.Request) -> web.Response:
+        return json_response(200, encode({"version": version_of(self.flavour)}))
+
+    async def models(self, request: web.Request) -> web.Response:
+        path = Path(self.config.model)
+        name = self.config.served_model_name or (
+            path.absolute().name if path.is_dir() else self.config.model
+        )
+        one = {
+            "id": name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "tensorrt_llm",
+        }
+        return json_response(200, encode({"object": "list", "data": [one]}))
+
+    async def nothing(self, request: web.Request) -> web.Response:
+        return json_response(200, b"[]")
+
+    async def info(self, request: web.Request) -> web.Response:
+        return json_response(200, encode({"disaggregated_params": {}}))
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        ids = [model.BOS, *model.encode((await request.json())["prompt"])]
+        return json_response(200, encode({"count": len(ids), "tokens": ids}))

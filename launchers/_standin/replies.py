@@ -1,0 +1,199 @@
+"""What a worker writes: whole answers, and the events of a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakSet
+
+from serve_eval.launchers._http.errors import encode
+from serve_eval.launchers._standin.bodies import (
+    Answer,
+    ChatAnswer,
+    ChatChoice,
+    ChatMessage,
+    PromptDetails,
+    TextAnswer,
+    TextChoice,
+    Usage,
+)
+from serve_eval.launchers._standin.calls import Parsed, ToolFaults, list_deltas, parse_answer
+from serve_eval.launchers._standin.fields import ChatCompletionRequest, CompletionRequest, Request
+from serve_eval.launchers._standin.generation import (
+    Output,
+    chat_logprobs,
+    split_thoughts,
+    text_logprobs,
+)
+from serve_eval.launchers._standin.worker_config import Worker
+
+
+class Replies:
+    """Writes answers as the parsers of a worker split them, and as `faults` break them."""
+
+    def __init__(self, config: Worker, faults: ToolFaults) -> None:
+        self.config, self.faults = config, faults
+        # A client on the same cores is too slow to keep requests waiting; its connections show how
+        # many it would send at a time.
+        self.connections: WeakSet[asyncio.BaseTransport] = WeakSet()
+
+    def body(self, request: Request, outputs: list[Output], prompt_tokens: int) -> Answer:
+        """Return the whole answer."""
+        usage = _usage(prompt_tokens, outputs)
+        if isinstance(request, ChatCompletionRequest):
+            prefix = _echo(request, 0)
+            choices = [
+                ChatChoice(
+                    index=index,
+                    message=ChatMessage(
+                        role="assistant",
+                        content=prefix + parsed.text,
+                        reasoning_content=parsed.thoughts,
+                        tool_calls=parsed.calls,
+                    ),
+                    logprobs=chat_logprobs(one, request.top_logprobs) if request.logprobs else None,
+                    finish_reason=parsed.finish(one, self.faults),
+                    stop_reason=one.stop_reason,
+                )
+                for index, one in enumerate(outputs)
+                for parsed in [self._parse(request, one)]
+            ]
+            return ChatAnswer(model=request.model, choices=choices, usage=usage)
+        several = (
+            isinstance(request.prompt, list)
+            and request.prompt
+            and not isinstance(request.prompt[0], int)
+        )
+        return TextAnswer(
+            model=request.model,
+            choices=[
+                TextChoice(
+                    index=index,
+                    text=(
+                        _echo(request, index // request.n) + one.text if request.detokenize else ""
+                    ),
+                    token_ids=None if request.detokenize else one.ids,
+                    logprobs=text_logprobs(one, request.logprobs) if request.logprobs else None,
+                    finish_reason=one.finish_reason,
+                    stop_reason=one.stop_reason,
+                )
+                for index, one in enumerate(outputs)
+            ],
+            usage=usage,
+            prompt_token_ids=[] if several else None,
+        )
+
+    def _parse(self, request: Request, output: Output, *, streamed: bool = False) -> Parsed:
+        """Return an answer to a chat as the parsers split it; without them it stays text."""
+        offered = (
+            isinstance(request, ChatCompletionRequest)
+            and request.tools
+            and request.tool_choice != "none"
+        )
+        return parse_answer(
+            output,
+            self.faults,
+            tools=bool(offered and self.config.tool_parser),
+            reasoning=bool(self.config.args.get("reasoning_parser")),
+            in_flight=sum(not one.is_closing() for one in self.connections),
+            streamed=streamed,
+        )
+
+    def events(
+        self, request: Request, outputs: list[Output], prompt_tokens: int
+    ) -> Iterator[bytes]:
+        """Yield the events of a stream, with those that name the roles and the end."""
+        chat = isinstance(request, ChatCompletionRequest)
+        options = request.stream_options
+        counted = prompt_tokens * (2 if self.faults.wrong_usage else 1)
+        body = self.body(request, outputs, prompt_tokens)
+        head: dict[str, Any] = {
+            "id": body.id,
+            "object": "chat.completion.chunk" if chat else "text_completion",
+        }
+        head |= {"created": body.created, "model": body.model}
+
+        def event(choice: dict[str, Any] | None, generated: int) -> bytes:
+            continuous = options is not None and options.continuous_usage_stats
+            usage = _usage(counted, outputs, generated) if choice is None or continuous else None
+            choices = [] if choice is None else [choice]
+            shown = usage.model_dump() if usage else None
+            return b"data: " + encode({**head, "choices": choices, "usage": shown}) + b"\n\n"
+
+        if chat:
+            for index in range(len(outputs)):
+                opened = {"index": index, "delta": {"role": "assistant"}, "finish_reason": None}
+                yield event(opened, 0)[:-2] + b" \n\n"
+        for index, output in enumerate(outputs):
+            for choice, generated in self._steps(request, index, output):
+                yield event(choice, generated)
+        if options is not None and options.include_usage:
+            yield event(None, sum(len(one.ids) for one in outputs))
+        yield b"data: [DONE]\n\n"
+
+    def _steps(
+        self, request: Request, index: int, output: Output
+    ) -> Iterator[tuple[dict[str, Any], int]]:
+        """Yield the choices of an answer's stream, each with the tokens generated so far."""
+        chat = isinstance(request, ChatCompletionRequest)
+        if prefix := _echo(request, index // request.n):
+            yield _chunk(chat, index, prefix), 0
+        parsed = self._parse(request, output, streamed=True) if chat else None
+        if parsed is not None and (parsed.calls or self.faults != ToolFaults()):
+            for delta in list_deltas(parsed, self.faults):
+                yield {**_chunk(True, index, ""), "delta": delta}, 0
+            last = {"delta": {}, "finish_reason": parsed.finish(output, self.faults)}
+            yield {**_chunk(True, index, ""), **last}, len(output.ids)
+            return
+        shown = ""
+        for text, count in output.pieces():
+            chunk = _chunk(chat, index, text)
+            ended = count == len(output.ids)
+            if chat and self.config.args.get("reasoning_parser"):
+                chunk["delta"] = _delta(shown, shown + text, ended=ended)
+                shown += text
+            if ended:
+                chunk |= {"finish_reason": output.finish_reason, "stop_reason": output.stop_reason}
+            if isinstance(request, CompletionRequest) and not request.detokenize:
+                chunk |= {"text": "", "token_ids": output.ids[count - 1 : count]}
+            yield chunk, count
+
+
+def _echo(request: Request, number: int) -> str:
+    """Return the prompt's text if the request wants it echoed."""
+    if not request.echo:
+        return ""
+    if isinstance(request, CompletionRequest):
+        return request.prompt if isinstance(request.prompt, str) else str(request.prompt[number])
+    last: dict[str, Any] = dict(request.messages[-1]) if request.messages else {}
+    return str(last.get("content") or "") if last.get("role") == "assistant" else ""
+
+
+def _delta(before: str, now: str, *, ended: bool) -> dict[str, str]:
+    """Return what a stream with separate thoughts adds to the pieces already sent."""
+    thoughts, answer = split_thoughts(now, ended=ended)
+    old_thoughts, old_answer = split_thoughts(before, ended=False)
+    more = {
+        "reasoning_content": thoughts[len(old_thoughts) :],
+        "content": answer[len(old_answer) :],
+    }
+    return {name: text for name, text in more.items() if text} or {"content": ""}
+
+
+def _chunk(chat: bool, index: int, text: str) -> dict[str, Any]:
+    said: dict[str, Any] = (
+        {"delta": {"content": text}} if chat else {"text": text, "token_ids": None}
+    )
+    return {"index": index, **said, "logprobs": None, "finish_reason": None, "stop_reason": None}
+
+
+def _usage(prompt_tokens: int, outputs: list[Output], generated: int | None = None) -> Usage:
+    if generated is None:
+        generated = sum(len(one.ids) for one in outputs)
+    return Usage(
+        prompt_tokens=prompt_tokens,
+        total_tokens=prompt_tokens + generated,
+        completion_tokens=generated,
+        prompt_tokens_details=PromptDetails(cached_tokens=0),
+    )

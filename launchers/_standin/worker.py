@@ -1,0 +1,297 @@
+"""A worker: one model behind HTTP, for whole answers or one leg of disaggregated serving."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from serve_eval.launchers._http.errors import RefusedRequest, bad_request, encode, trtllm_error
+from serve_eval.launchers._http.server import json_response
+from serve_eval.launchers._standin import auth, metrics, model
+from serve_eval.launchers._standin.bodies import (
+    Answer,
+)
+from serve_eval.launchers._standin.faults import Faults, is_at
+from serve_eval.launchers._standin.fields import (
+    CompletionRequest,
+    Request,
+)
+from serve_eval.launchers._standin.generation import (
+    Output,
+    fits,
+    generate,
+    opaque_state,
+    state_of,
+)
+from serve_eval.launchers._standin.options import Flavour
+from serve_eval.launchers._standin.parsing import Invalid, parse
+from serve_eval.launchers._standin.perf import Performed
+from serve_eval.launchers._standin.plain_routes import PlainRoutes
+from serve_eval.launchers._standin.prompts import Reading
+from serve_eval.launchers._standin.replies import Replies
+from serve_eval.launchers._standin.serving import application, log
+from serve_eval.launchers._standin.worker_config import Worker
+
+UNAVAILABLE = "LLM is unavailable. Please check the server logs for more details."
+
+
+def create(config: Worker, brain: model.Model, faults: Faults, flavour: Flavour) -> web.Application:
+    """Return the application of a worker whose answers are those of `brain`."""
+    worker, plain = _Worker(config, brain, faults, flavour), PlainRoutes(config, flavour)
+    app = application()
+    routes: list[tuple[str, str, Any]] = [
+        ("GET", "/health", worker.health),
+        ("GET", "/health_generate", worker.health_generate),
+        ("GET", "/version", plain.version),
+        ("GET", "/v1/models", plain.models),
+        ("GET", "/metrics", plain.nothing),
+        ("POST", "/kv_cache_events", plain.nothing),
+        ("GET", "/steady_clock_offset", worker.clock),
+        ("POST", "/steady_clock_offset", worker.set_clock),
+        ("GET", "/server_info", plain.info),
+        ("POST", "/v1/completions", worker.completions),
+        ("POST", "/v1/chat/completions", worker.chat),
+    ]
+    if config.args.get("return_perf_metrics"):
+        routes.append(("GET", "/prometheus/metrics", worker.prometheus))
+    if flavour == "main":
+        routes.append(("POST", "/_internal/tokenize", plain.tokenize))
+    else:
+        routes.append(("GET", "/perf_metrics", worker.perf_metrics))
+    for method, path, handler in routes:
+        app.router.add_route(method, path, handler)
+    return app
+
+
+class _Worker:
+    def __init__(
+        self, config: Worker, brain: model.Model, faults: Faults, flavour: Flavour
+    ) -> None:
+        self.config, self.brain, self.faults, self.flavour = config, brain, faults, flavour
+        args = config.args
+        self.tensor_parallel = args.get("tensor_parallel_size") or 1
+        transceiver = config.transceiver and not faults.no_transceiver
+        self._reading = Reading(config, flavour, transceiver=transceiver)
+        self._replies = Replies(config, faults.tools)
+        self.dead = False
+        self._requests = 0
+        self._contexts = itertools.count(1)
+        self._performed = Performed(config)
+
+    # Small routes
+
+    async def health(self, request: web.Request) -> web.Response:
+        return web.Response(status=503, text=UNAVAILABLE) if self.dead else web.Response()
+
+    async def health_generate(self, request: web.Request) -> web.Response:
+        if self.dead or self._beyond(self.faults.error_after):
+            return web.Response(status=500, text="Generation health check failed")
+        if self._beyond(self.faults.hang_after):
+            await asyncio.Event().wait()
+        return web.Response(text="Generation health check OK")
+
+    async def perf_metrics(self, request: web.Request) -> web.Response:
+        return json_response(200, encode(self._performed.drain()))
+
+    async def clock(self, request: web.Request) -> web.Response:
+        received = time.monotonic()
+        await asyncio.sleep(0.2)
+        return json_response(200, encode({"receive_ts": received, "transmit_ts": time.monotonic()}))
+
+    async def set_clock(self, request: web.Request) -> web.Response:
+        self._performed.offset_s = (await request.json())["offset"]
+        return web.Response()
+
+    async def prometheus(self, request: web.Request) -> web.Response:
+        return web.Response(text=f"trtllm_request_success_total {self._requests}\n")
+
+    # Inference
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=False)
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=True)
+
+    def _beyond(self, count: int | None) -> bool:
+        return count is not None and self._requests > count
+
+    async def _receive(self, http: web.Request, *, chat: bool) -> web.StreamResponse:
+        arrived = time.monotonic()
+        if http.transport is not None:
+            self._replies.connections.add(http.transport)
+        try:
+            raw = await http.read()
+            packed = http.headers.get("X-TRTLLM-Msgpack") == "1"
+            body = msgspec.msgpack.decode(raw) if packed else raw
+            request = parse(body, chat=chat, flavour=self.flavour, path=http.path)
+            self._authenticate(http, request)
+            self._requests += 1
+            number = self._requests
+            if self._beyond(self.faults.executor_crash_after):
+                os.kill(os.getpid(), signal.SIGINT)
+                return json_response(200, b"null")
+            if self._requests == self.faults.lose and http.transport is not None:
+                http.transport.abort()
+            await self._misbehave(number)
+            return await self._answer(http, request, number, arrived)
+        except Invalid as error:
+            return json_response(400, encode({"error": str(error)}))
+        except RefusedRequest as error:
+            return json_response(error.status, encode(error.body))
+        except ConnectionError:
+            raise  # the client is gone
+        except Exception as error:
+            return json_response(400, encode(bad_request(str(error)).body))
+
+    def _authenticate(self, http: web.Request, request: Request) -> None:
+        params = request.disaggregated_params
+        if self.faults.tells_key:
+            log(f"the key is {self.config.auth_key}")
+        if self.flavour == "main" and params is not None:
+            auth.check(self.config.auth_key, params.model_dump(), http.headers)
+
+    async def _misbehave(self, number: int) -> None:
+        faults = self.faults
+        if self._beyond(faults.crash_after):
+            sys.stderr.write(f"crashing after {faults.crash_after} requests, as told\n")
+            sys.stderr.flush()
+            os._exit(1)
+        if self._requests <= faults.refuse_first:
+            raise RefusedRequest(500, {"detail": "Internal server error No 0 servers available"})
+        if self._beyond(faults.hang_after):
+            await asyncio.Event().wait()
+        if self._beyond(faults.unhealthy_after):
+            self.dead = True
+            raise bad_request("Generation failed: the executor is gone")
+        if faults.strikes(faults.error_after, number):
+            kind = "BadRequestError" if faults.error_status < 500 else "InternalServerError"
+            raise RefusedRequest(
+                faults.error_status, trtllm_error(faults.error_says, kind, faults.error_status)
+            )
+        await asyncio.sleep(faults.pause_s(number))
+
+    async def _answer(
+        self, http: web.Request, request: Request, number: int, arrived: float
+    ) -> web.StreamResponse:
+        began = time.monotonic()
+        self._reading.check(request)
+        prompts = self._reading.list_prompts(request)
+        room = [self._reading.room(ids, request) for ids in prompts]
+        params = request.disaggregated_params
+        context = params is not None and params.request_type == "context_only"
+        outputs = []
+        for ids, most in zip(prompts, room, strict=True):
+            for index in range(request.n):
+                answer = self._whole(ids, request, index, number)
+                outputs.append(generate(answer, request, 1 if context else most))
+        prompt_tokens = sum(len(ids) for ids in prompts)
+        timing = self._performed.note(
+            request, arrived=arrived, began=began, prompt_tokens=prompt_tokens
+        )
+        kept = self.flavour == "main" and bool(self.config.args.get("return_perf_metrics"))
+        told = metrics.fields("server", timing) if kept and metrics.wanted(http.headers) else {}
+        if context:
+            body = self._replies.body(request, outputs, prompt_tokens)
+            self._hand_over(request, body, outputs, prompts[0], _place(http))
+            return json_response(200, body.model_dump_json().encode(), told)
+        if request.stream:
+            return await self._stream(
+                http, request, outputs, prompt_tokens, number, metrics.event(told)
+            )
+        return json_response(
+            200,
+            self._replies.body(request, outputs, prompt_tokens).model_dump_json().encode(),
+            told,
+        )
+
+    def _whole(self, ids: list[int], request: Request, index: int, number: int) -> list[int]:
+        """Return the whole answer, with the first token that a context worker may have chosen."""
+        params = request.disaggregated_params
+        wrong = self.faults.corrupts(number, len(ids))
+        first: list[int] = []
+        if params is not None and params.request_type == "generation_only":
+            state = state_of(params.encoded_opaque_state)
+            wrong |= not fits(state, ids)
+            wrong |= (
+                self.faults.wrong_tp
+                and state.get("tp", self.tensor_parallel) != self.tensor_parallel
+            )
+            wrong |= bool(self.faults.wrong_pair) and is_at(self.faults.wrong_pair, state)
+            if self.faults.strikes(self.faults.kv_loss_after, number):
+                return [model.EOS]
+            first = params.first_gen_tokens or []
+        sampled = (request.seed or 0) if request.temperature else None
+        answer = self.brain.answer(ids, index=index, wrong=wrong, sampled=sampled)
+        return [*first, *answer[len(first) :]] if len(first) < len(answer) else [*first, model.EOS]
+
+    def _hand_over(
+        self,
+        request: Request,
+        body: Answer,
+        outputs: list[Output],
+        ids: list[int],
+        place: dict[str, Any],
+    ) -> None:
+        """Add the data for the generation worker. `place` is the location of this worker."""
+        params = request.disaggregated_params
+        assert params is not None
+        body.prompt_token_ids = ids
+        for choice, output in zip(body.choices, outputs, strict=True):
+            given = type(params)(
+                request_type="context_only",
+                first_gen_tokens=output.ids[:1],
+                ctx_request_id=next(self._contexts),
+                encoded_opaque_state=opaque_state(ids, self.tensor_parallel, place),
+                disagg_request_id=params.disagg_request_id,
+                ctx_dp_rank=0,
+            )
+            if self.faults.null_ctx_id and output.finish_reason == "stop":
+                given.ctx_request_id = None
+            choice.disaggregated_params = given  # type: ignore[attr-defined] # one of both kinds of choice
+
+    async def _stream(
+        self,
+        http: web.Request,
+        request: Request,
+        outputs: list[Output],
+        prompt_tokens: int,
+        received: int,
+        last: bytes,
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(http)
+        for number, event in enumerate(self._replies.events(request, outputs, prompt_tokens)):
+            told = self.flavour == "main" and isinstance(request, CompletionRequest)
+            if number == self.faults.fail_stream and told and self.faults.drawn(received):
+                error = {
+                    "message": "Generation failed",
+                    "type": "InternalServerError",
+                    "code": 500,
+                    "param": None,
+                }
+                await response.write(b"data: " + encode({"error": error}) + b"\n\ndata: [DONE]\n\n")
+                break
+            if number in (self.faults.drop_stream, self.faults.fail_stream) and self.faults.drawn(
+                received
+            ):
+                if http.transport is not None:
+                    http.transport.abort()
+                return response
+            await response.write(event)
+        await response.write_eof(last)
+        return response
+
+
+def _place(http: web.Request) -> dict[str, Any]:
+    """Return the place of this worker, as faults select it."""
+    port = http.transport.get_extra_info("sockname")[1] if http.transport is not None else None
+    return {"port": port, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}

@@ -1,0 +1,158 @@
+"""The process of a worker: its port, its loading, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from serve_eval.launchers._standin.config import check_storage
+from serve_eval.launchers._standin.faults import Faults, find_faults
+from serve_eval.launchers._standin.leader import joined
+from serve_eval.launchers._standin.options import Flavour
+from serve_eval.launchers._standin.serving import bind, log, note, serve
+from serve_eval.launchers._standin.starting import Ended, Loading
+from serve_eval.launchers._standin.worker_config import Worker, check_llm_args, worker
+
+if TYPE_CHECKING:
+    from serve_eval.launchers._standin.model import Model
+
+
+def run_worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> None:
+    """Serve as the command line and its file say. Raise Ended, or what ends the real software."""
+    config = worker(params["model"], params, given, flavour)
+    if config.cluster:
+        check_storage(config.cluster.cluster_uri, flavour)
+    file = params["extra_llm_api_options"]
+    trouble = find_faults("serve", config.role, config.port, file, config.args)
+    listener = bind(config.host, config.port, flavour)
+    _begin(config, trouble)
+    load = partial(_load, config, trouble, flavour)
+    loading = Loading(load) if flavour == "main" else None
+    if loading is None:
+        load()
+    # Imported while the port is bound, like everything slow.
+    from serve_eval.launchers._standin.worker import create
+
+    app = create(config, _choose_model(), trouble, flavour)
+    if loading is not None:
+        loading.before(app)
+    meanwhile = None
+    ranks = _mpi_ranks(config.args)
+    if config.cluster and config.role:
+        from serve_eval.launchers._standin.discovery import registered
+
+        port = listener.getsockname()[1]
+        meanwhile = registered(
+            config.cluster, config.role, config.host, port, heartbeats=not trouble.silent_discovery
+        )
+    asyncio.run(
+        serve(
+            app,
+            listener,
+            keepalive_s=5.0,
+            meanwhile=meanwhile if ranks is None else ranks.until_the_end_of(meanwhile),
+            early=flavour != "main",
+            hangs=trouble.ignore_sigterm,
+            report=config.report_addr,
+            loading=loading,
+        )
+    )
+
+
+def _begin(config: Worker, trouble: Faults) -> None:
+    """Check the arguments of the model, once the port is bound."""
+    if trouble.rank:
+        log(f"Started rank process [{_rank()}]")
+    if trouble.no_gpu:
+        raise ValueError("No GPU devices found on the node")
+    if trouble.tells_key:
+        log(f"arguments: {config}")
+    check_llm_args(config.args)
+    if trouble.no_model:
+        raise OSError(f"{config.model} is not a local folder and is not a valid model identifier")
+
+
+def _load(config: Worker, trouble: Faults, flavour: Flavour) -> None:
+    """Load a model, as slowly and with the ends that the variables ask for."""
+    if count := joined():
+        log(f"start MpiSession with {count} workers")
+    load_s = float(os.environ.get("STANDIN_LOAD_S", "0"))
+    log(f"Loading {config.model}")
+    for part in range(1, 11 if load_s else 1):
+        time.sleep(load_s / 10)
+        log(f"Loading {config.model}: {10 * part}%")
+    if trouble.says:
+        sys.stderr.write(f"{trouble.says}\n")
+        until = time.monotonic() + trouble.says_s
+        while time.monotonic() < until:
+            time.sleep(0 if trouble.says_busy else until - time.monotonic())
+    if trouble.hang_at_start or trouble.spin_at_start:
+        _hang(trouble)
+    if trouble.crash_at_start is not None:
+        sys.stderr.write(f"{trouble.last_words}\n")
+        raise Ended(trouble.crash_at_start)
+    if flavour == "main" and trouble.no_transceiver:
+        log("cache_transceiver is disabled")
+
+
+def _choose_model() -> Model:
+    """Return the model that the variables describe."""
+    from serve_eval.launchers._standin.model import Model
+
+    answers = os.environ.get("STANDIN_ANSWERS")
+    given_run = os.environ.get("STANDIN_RUN", "0")
+    number = random.getrandbits(32) if given_run == "new" else int(given_run)
+    varied = os.environ.get("STANDIN_VARIED") == "1"
+    return Model(
+        Path(answers) if answers else None,
+        seed=int(os.environ.get("STANDIN_SEED", "0")),
+        run=f"{number}:{os.environ.get('CUDA_VISIBLE_DEVICES')}" if varied else number,
+        skilled=os.environ.get("STANDIN_SKILLS") == "1",
+        varied=varied,
+    )
+
+
+def _hang(trouble: Faults) -> None:
+    """Keep the process alive after the main thread has ended."""
+    if trouble.ignore_sigterm and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    note("says its last words")
+    sys.stderr.write(f"{trouble.last_words}\n")
+    while True:
+        time.sleep(0 if trouble.spin_at_start else 60)
+
+
+def _mpi_ranks(args: Mapping[str, Any]) -> Any:
+    """Return the MPI ranks once all run, or None without STANDIN_MPI.
+
+    Never returns if MPI starts no ranks.
+    """
+    if os.environ.get("STANDIN_MPI") != "1":
+        return None
+    from serve_eval.launchers._standin.ranks import Ranks
+
+    sizes = [args.get(f"{kind}_parallel_size") or 1 for kind in ("tensor", "pipeline", "context")]
+    return Ranks(sizes[0] * sizes[1] * sizes[2])
+
+
+def _rank() -> int:
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True);"
+        " time.sleep(120)"
+    )
+    rank = subprocess.Popen(  # noqa: S603 - our own words
+        [sys.executable, "-c", deaf], start_new_session=True, stdout=subprocess.PIPE
+    )
+    assert rank.stdout is not None
+    rank.stdout.readline()
+    return rank.pid
