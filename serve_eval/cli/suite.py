@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from serve_eval.cli._common_options import (
+    NotifyText,
     Quiet,
     ReportAsJson,
     RerunWhat,
@@ -26,6 +27,7 @@ from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, wr
 from serve_eval.evaluation.plan.flag_values import absolute_all
 from serve_eval.evaluation.plan.shared_options import AllowCodeExecution, IncludePath
 from serve_eval.plugins.setting import Setting
+from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.rerun import Rerun
@@ -75,6 +77,7 @@ class SuiteResultOptions:
         bool, Setting("Show runs, servers, requests and references; send nothing.")
     ] = False
     strict: Strict = False
+    notify_text: NotifyText = None
     quiet: Quiet = False
     as_json: ReportAsJson = False
 
@@ -93,8 +96,10 @@ def suite(
     Exit codes, the first that applies: 1 a FAIL without a waiver, 4 endpoint or infrastructure, 2 a
     plan or its data, 3 undecided or no reference, 0 pass; 130 interrupted.
     """
+    from serve_eval.cli._ci_files import check_asked
     from serve_eval.errors import PlanError
 
+    check_asked(None, result.notify_text, as_json=result.as_json)
     if (file is None) == (asked.resume is None):
         raise PlanError("give a suite file, or --resume with the folder of a suite")
     if asked.resume is not None and result.output_dir is not None:
@@ -120,7 +125,13 @@ def suite(
         raise typer.Exit(show(known, as_json=result.as_json))
     out_dir = asked.resume or result.output_dir or _new_folder(known.name)
     code = execute(
-        known, out_dir, as_json=result.as_json, strict=result.strict, reuse=asked.reuse, rerun=what
+        known,
+        out_dir,
+        as_json=result.as_json,
+        strict=result.strict,
+        reuse=asked.reuse,
+        rerun=what,
+        notify_text=result.notify_text,
     )
     raise typer.Exit(code)
 
@@ -177,9 +188,9 @@ def execute(
     strict: bool = False,
     reuse: bool = False,
     rerun: Rerun = "failed",
+    notify_text: Path | None = None,
 ) -> int:
     """Run a suite, with progress on stderr and its verdict on stdout. Return the exit code."""
-    import shlex
     from functools import partial
 
     from serve_eval.cli._async import Interrupted, run_async
@@ -204,7 +215,7 @@ def execute(
 
     def again() -> str:
         flags = permissions(plans) + flag_of(plans, own=suite_and_owner(out_dir)[1])
-        return f"serve-eval suite --resume {shlex.quote(str(out_dir))}{flags}"
+        return f"serve-eval suite --resume {quote_path(out_dir)}{flags}"
 
     launching = partial(attach, reuse=True, keep=False, notify=say) if reuse else None
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
@@ -234,7 +245,12 @@ def execute(
         emit(read_written_text(out_dir / SUITE_REPORT_FILE))
     else:
         draw(lambda console: render(report, out_dir, console))
-    return save_ci_files(lambda: describe_suite(report, out_dir), report.exit_code, folder=out_dir)
+    return save_ci_files(
+        lambda: describe_suite(report, out_dir),
+        report.exit_code,
+        folder=out_dir,
+        notify_text=notify_text,
+    )
 
 
 def _new_folder(name: str) -> Path:

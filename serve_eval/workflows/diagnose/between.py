@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from serve_eval.evaluation.agreement.answer_signs import SIGNS, is_loop
 from serve_eval.evaluation.agreement.at_start import find_at_start
 from serve_eval.schema import Response
+from serve_eval.shell_words import join_words
 from serve_eval.stats.binomial import binomial_tail
 from serve_eval.stats.common_prefix import common_prefix
 from serve_eval.stats.hypergeometric import no_worse
@@ -229,7 +230,7 @@ def find_even_losses(
             f" {counts[1 - side] - counts[side] + only} the other way round; no slice of"
             " the samples explains them: weights, precision or cache, rather than a fault of some"
             " requests",
-            (f"serve-eval verify {urls[0]} {urls[1]}",),
+            (f"serve-eval verify {join_words(urls)}",),
             [pair[side] for pair, bad in zip(both.pairs, wrong, strict=True) if bad[side]],
             p,
         )

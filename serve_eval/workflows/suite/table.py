@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from serve_eval.report.summary.figures import count, write_figure
 from serve_eval.report.summary.table import ORDER, SHORTEST, measure
 from serve_eval.report.text import clean
 from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome, WaiverState, WaiverUse
+from serve_eval.shell_words import quote_path
 
 _TESTED = ("p", "p holm", "q")
 _SHOWN = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE)
@@ -33,10 +33,9 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
     console.print(*fit_tables(*_lay_out(rows, console.width), console.width), sep="\n\n")
     print_rows(console, list_explanations(report))
     print_rows(console, map(describe_waiver, report.waivers))
-    folder = shlex.quote(str(out_dir))
     print_rows(console, [("runs", f"{out_dir}/runs/RUN, each with report.json and report.html")])
     if (worst := next((row for row in rows if row.outcome in _SHOWN), None)) is not None:
-        command = f"serve-eval show {folder}/runs/{shlex.quote(worst.run)} --wrong"
+        command = f"serve-eval show {quote_path(out_dir / SUITE_RUNS / worst.run)} --wrong"
         print_commands(console, [command])
     print_commands(console, _name_take_command(rows, out_dir))
 
