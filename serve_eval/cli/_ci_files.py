@@ -71,7 +71,7 @@ def find_place(folder: Path | None, environ: Mapping[str, str]) -> str:
     found = next((url for name in _JOB_URLS if (url := environ.get(name, ""))), "")
     if found.startswith(("http://", "https://")):
         return found
-    return "" if folder is None else str(folder)
+    return str(folder) if folder is not None and folder.exists() else ""
 
 
 @contextmanager
@@ -88,7 +88,8 @@ def tell_ending(command: str, asked: Mapping[str, Any]) -> Iterator[None]:
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
 
     junit, notify_text = asked.get("junit"), asked.get("notify_text")
-    folder = asked.get("resume") or asked.get("output_dir")
+    given = asked.get("resume") or asked.get("output_dir")
+    folder = None if given is None else Path(given)
 
     def save(kind: str, message: str, hint: str, exit_code: int, *, refused: bool = False) -> None:
         save_ci_files(

@@ -154,8 +154,10 @@ def _flatten(
 
 def _name_call(name: str, given: dict[str, Any]) -> str:
     """Return a command with what it is about: its arguments."""
-    texts = [str(value) for value in given.values() if isinstance(value, str | Path)]
-    return " ".join([name, *texts])
+    lists = [value if isinstance(value, list) else [value] for value in given.values()]
+    return " ".join(
+        [name, *(str(one) for of in lists for one in of if isinstance(one, str | Path))]
+    )
 
 
 def _parameter(option: Declared, title: str, every_variable: bool) -> inspect.Parameter:

@@ -107,6 +107,7 @@ def _describe_result(found: Sequence[Rescored]) -> CiResult:
             figures=f"{_number(one.after)} against {_number(one.before)}",
             counts=f"{one.answered} of {one.planned} scored, {one.moved} changed outcome",
             cause=", ".join(f"{name} {old} -> {new}" for name, (old, new) in one.options.items()),
+            sure=True,
         )
         for one, outcome in zip(found, outcomes, strict=True)
     ]

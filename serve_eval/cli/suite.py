@@ -198,17 +198,18 @@ def execute(
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._page import save_story_page
     from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._red_results import find_causes
     from serve_eval.cli._streams import draw, emit, say
-    from serve_eval.evaluation.storage.file_names import PAGE_FILE, SUITE_REPORT_FILE
+    from serve_eval.evaluation.storage.file_names import PAGE_FILE, SUITE_REPORT_FILE, SUITE_RUNS
     from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.evaluation.storage.reports.suite_files import holds_suite, suite_and_owner
     from serve_eval.evaluation.trust import flag_of
-    from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.verdicts.exit_code import FAIL, INTERRUPTED
     from serve_eval.workflows.servers.reuse import attach
     from serve_eval.workflows.suite.ci import describe_suite
     from serve_eval.workflows.suite.execution import evaluate_suite
     from serve_eval.workflows.suite.page import make_suite_page
-    from serve_eval.workflows.suite.table import render
+    from serve_eval.workflows.suite.table import find_worst_fail, render
 
     say(f"serve-eval: suite {known.name}, {len(known.runs)} runs, folder {out_dir}")
     plans = [run.plan for run in known.runs]
@@ -245,8 +246,12 @@ def execute(
         emit(read_written_text(out_dir / SUITE_REPORT_FILE))
     else:
         draw(lambda console: render(report, out_dir, console))
+    causes = {}
+    if (worst := find_worst_fail(report)) is not None:
+        found = find_causes(out_dir / SUITE_RUNS / worst.run, FAIL)
+        causes = {f"{worst.run}/{task}": cause for task, cause in found.items()}
     return save_ci_files(
-        lambda: describe_suite(report, out_dir),
+        lambda: describe_suite(report, out_dir, causes),
         report.exit_code,
         folder=out_dir,
         notify_text=notify_text,

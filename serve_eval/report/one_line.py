@@ -27,8 +27,8 @@ class OneLine:
     """What is said of one test: its outcome, what it is about, and why.
 
     `figures` are its value with the reference, `counts` the samples, `cause` is the likeliest one
-    (empty: none is known or needed), `others` counts the outcomes of all tests if there are more,
-    and `place` is a link or a path.
+    (empty: none is known or needed), or if `sure` the reason itself, `others` counts the outcomes
+    of all tests if there are more, and `place` is a link or a path.
     """
 
     outcome: str
@@ -36,6 +36,7 @@ class OneLine:
     figures: str = ""
     counts: str = ""
     cause: str = ""
+    sure: bool = False
     others: str = ""
     place: str = ""
 
@@ -47,9 +48,10 @@ def write_line(one: OneLine) -> str:
     figures = "; ".join(filter(None, (part["figures"], part["counts"])))
     before = ": ".join(filter(None, (head, figures)))
     after = [text for text in (part["others"], _flatten_place(one.place)) if text]
-    room = MOST - len("; ".join([before, *after])) - len("; likely: ")
+    prefix = "" if one.sure else "likely: "
+    room = MOST - len("; ".join([before, *after])) - len(f"; {prefix}")
     cause = _flatten(one.cause, room) if room >= _LEAST_CAUSE else ""
-    return "; ".join([before, *([f"likely: {cause}"] if cause else ()), *after])
+    return "; ".join([before, *([f"{prefix}{cause}"] if cause else ()), *after])
 
 
 def lead(lines: Sequence[OneLine], ranks: Sequence[int], noun: str) -> list[OneLine]:

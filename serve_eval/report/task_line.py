@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from serve_eval.evaluation.results.degradation import what
 from serve_eval.report.attribution import accusations
@@ -11,6 +12,7 @@ from serve_eval.report.summary import figures
 from serve_eval.report.summary.summary_task import SummaryTask
 from serve_eval.schema import (
     Attribution,
+    ComparedTask,
     Degradation,
     Outcome,
     TaskResult,
@@ -37,22 +39,34 @@ def make_task_line(
     """
     verdict, result = task.verdict, task.result
     asked = verdict.outcome not in (VerdictOutcome.UNSUPPORTED, VerdictOutcome.ERROR)
-    causes = (*verdict.reasons[:1],) if verdict.outcome is not VerdictOutcome.FAIL else ()
-    known = (*causes, *filter(None, (found,)), *_list_causes(result, attribution, degradations))
+    failed = verdict.outcome is VerdictOutcome.FAIL
+    why = () if failed else verdict.reasons[:1]
+    known = (*why, *filter(None, (found,)), *_list_causes(result, attribution, degradations))
     return OneLine(
         outcome=verdict.outcome.value,
         about=" ".join(filter(None, (result.task, model))),
         figures=_describe_figures(task),
         counts=count_samples(result) if asked or result.scored else "",
         cause="" if verdict.outcome in _DECIDED else next(iter((*known, *verdict.reasons)), ""),
+        sure=bool(why),
     )
 
 
-def count_samples(result: TaskResult, who: str = "") -> str:
+def make_compared_line(task: ComparedTask, model: str | None, found: str = "") -> OneLine:
+    """Return the line about a compared task: B against A. `found` is as in `make_task_line`."""
+    summary = SummaryTask(
+        result=task.b, verdict=task.verdict, names=("B", "A"), default_rule="paired"
+    )
+    line = make_task_line(summary, model, found=found, attribution=task.attributions[1])
+    lost = task.a.failed or task.a.doubted
+    more = f"; A: {task.a.failed} failed, {task.a.doubted} repaired" if lost else ""
+    return replace(line, counts=f"{line.counts}{more}")
+
+
+def count_samples(result: TaskResult) -> str:
     """Return how many samples were asked, failed and repaired."""
     asked = result.planned - result.spared
-    prefix = f"{who}: " if who else ""
-    return f"{prefix}{asked:,} asked, {result.failed} failed, {result.doubted} repaired"
+    return f"{asked:,} asked, {result.failed} failed, {result.doubted} repaired"
 
 
 def split_change(

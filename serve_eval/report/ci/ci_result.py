@@ -96,7 +96,9 @@ class CiResult:
         )
         bad = worst is not None and worst.state is not CiState.PASSED
         cause = f"{worst.name}: {worst.message}" if worst is not None and bad else ""
-        return OneLine(outcome=self.outcome, about=self.title, counts=counts, cause=cause)
+        return OneLine(
+            outcome=self.outcome, about=self.title, counts=counts, cause=cause, sure=True
+        )
 
     @property
     def cases(self) -> list[CiCase]:

@@ -10,7 +10,7 @@ def describe_ending(command: str, outcome: str, message: str, hint: str) -> CiRe
     """Return an error, or an interruption, as the result of a command."""
     first, _, rest = message.strip().partition("\n")
     cause = "; ".join(filter(None, (first, " ".join(rest.split()))))
-    line = OneLine(outcome=outcome, about=command, figures="no result", cause=cause)
+    line = OneLine(outcome=outcome, about=command, figures="no result", cause=cause, sure=True)
     name = command.partition(" ")[0]
     case = CiCase(
         group=name,

@@ -51,6 +51,7 @@ def _make_line(found: LoadComparison, one: TaskAtLoad) -> OneLine:
         figures=figures,
         counts=f"{one.lost} fell, {one.won} rose{tested}, {one.failed[0]} and {one.failed[1]} failed",
         cause="" if one.outcome is VerdictOutcome.PASS else found.words.get(one.task, ""),
+        sure=True,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiSuite, CiTable
@@ -18,7 +17,7 @@ from serve_eval.report.ci.of_report import (
 )
 from serve_eval.report.one_line import OneLine
 from serve_eval.report.summary.table import cells, name_worst
-from serve_eval.report.task_line import make_task_line
+from serve_eval.report.task_line import make_compared_line
 from serve_eval.report.terminal import RED, diagnose_command
 from serve_eval.schema import ComparedTask, Comparison
 from serve_eval.shell_words import quote_path
@@ -34,7 +33,11 @@ def describe_comparison(
     outcomes = [task.verdict.outcome for task in comparison.tasks]
     a, b = (side.base_url or side.folder for side in (comparison.a, comparison.b))
     lines = lead_tasks(
-        [make_line(task, comparison.b.model, causes or {}) for task in comparison.tasks], outcomes
+        [
+            make_compared_line(task, comparison.b.model, (causes or {}).get(task.task, ""))
+            for task in comparison.tasks
+        ],
+        outcomes,
     )
     cases = [_describe_task(*pair) for pair in zip(comparison.tasks, lines, strict=True)]
     folder = quote_path(out_dir)
@@ -65,20 +68,6 @@ def describe_comparison(
         commands=[diagnose_command(out_dir), f"serve-eval show {folder} --flips"] if red else [],
         line=choose_line(cases, outcomes),
     )
-
-
-def make_line(task: ComparedTask, model: str | None, causes: Mapping[str, str]) -> OneLine:
-    """Return the line about a compared task: B against A."""
-    _, attribution = task.attributions
-    line = make_task_line(
-        summarise_compared(task),
-        model,
-        found=causes.get(task.task, ""),
-        attribution=attribution,
-    )
-    lost = task.a.failed or task.a.doubted
-    more = f"; A: {task.a.failed} failed, {task.a.doubted} repaired" if lost else ""
-    return replace(line, counts=f"{line.counts}{more}")
 
 
 def _describe_task(task: ComparedTask, line: OneLine) -> CiCase:

@@ -14,7 +14,7 @@ from serve_eval.stats.common_prefix import common_prefix
 from serve_eval.stats.hypergeometric import no_worse
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, TaskEvidence
-from serve_eval.workflows.diagnose.finding import ALPHA, Finding, ids
+from serve_eval.workflows.diagnose.finding import ALPHA, WEIGHTS, Finding, ids
 from serve_eval.workflows.diagnose.paired_answers import ComparedAnswers
 
 LEAST, MOST_SHARE = 10, 0.5
@@ -233,6 +233,7 @@ def find_even_losses(
             (f"serve-eval verify {join_words(urls)}",),
             [pair[side] for pair, bad in zip(both.pairs, wrong, strict=True) if bad[side]],
             p,
+            WEIGHTS,
         )
 
 
@@ -287,6 +288,7 @@ def _find(
     change: tuple[str, ...],
     shown: Sequence[AskedSample],
     p: float | None,
+    rather: str = "",
     *,
     of: int | None = None,
     count: int | None = None,
@@ -300,4 +302,5 @@ def _find(
         task=both.name,
         samples=ids(shown),
         p=p,
+        rather=rather,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.workflows.diagnose.story import diagnose
+from serve_eval.workflows.diagnose.story import diagnose, order_findings
 
 
 def find_causes(folder: Path, *, include_path: Sequence[str] = ()) -> dict[str, str]:
@@ -20,8 +20,7 @@ def find_causes(folder: Path, *, include_path: Sequence[str] = ()) -> dict[str, 
     except RunFolderError:
         return {}
     judged = found.runs[-1]
-    findings = [*judged.findings, *found.between]
-    findings.sort(key=lambda one: -1 if one.explains is None else one.explains, reverse=True)
+    findings = order_findings((*judged.findings, *found.between))
     causes: dict[str, str] = {}
     for task in judged.tasks:
         own = [one for one in findings if one.task == task.task]

@@ -52,8 +52,11 @@ class Finding:
     @property
     def brief(self) -> str:
         """The cause in the words of one line."""
-        place = self.told.partition("; ")[0]
-        return f"{self.rather} ({place})" if self.rather else place
+        place = self.told.partition("; ")[0].partition(", and ")[0]
+        p = "" if self.p is None or "p = " in place else f"p = {self.p:.1g}"
+        if self.rather:
+            return f"{self.rather} ({', '.join(filter(None, (place, p)))})"
+        return f"{place} ({p})" if p else place
 
 
 WEIGHTS = "weights, precision or cache"

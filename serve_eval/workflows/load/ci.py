@@ -68,6 +68,7 @@ def _make_line(found: LoadSurface, task: LoadTask, code: int) -> OneLine:
         counts=f"{sum(p.scored + p.failed for p in asked):,} asked,"
         f" {sum(p.failed for p in asked)} failed",
         cause="" if code == PASS else task.words,
+        sure=True,
     )
 
 
@@ -84,8 +85,8 @@ def _describe_figures(lowest: LoadPoint, shown: LoadPoint) -> str:
         change = 100.0 * (shown.won - shown.lost) / shown.paired
         interval = (100.0 * low, 100.0 * high)
     drop, *ends = split_change(change, interval, points=True)
-    names = (f"at {shown.load} in flight", f"at {lowest.load}")
-    return describe_drop(f"{shown.value:.1f}", f"{lowest.value:.1f}", drop, ends, names=names)
+    here = f"{shown.value:.1f} at {shown.load} in flight"
+    return describe_drop(here, f"{lowest.value:.1f} at {lowest.load}", drop, ends)
 
 
 def _describe_point(task: LoadTask, point: LoadPoint, line: OneLine) -> CiCase:

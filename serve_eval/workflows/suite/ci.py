@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,10 +25,12 @@ from serve_eval.workflows.suite.table import (
 _COLUMNS = ("verdict", "run", "task", "value", "95 %", "reference", "fails")
 
 
-def describe_suite(report: SuiteReport, out_dir: Path) -> CiResult:
-    """Return the result of a suite."""
+def describe_suite(
+    report: SuiteReport, out_dir: Path, causes: Mapping[str, str] | None = None
+) -> CiResult:
+    """Return the result of a suite. `causes` has likely causes by RUN/TASK, as far as known."""
     rows = sorted(report.rows, key=rank)
-    lines = dict(zip(map(_key, rows), _make_lines(report, rows), strict=True))
+    lines = dict(zip(map(_key, rows), _make_lines(report, rows, causes or {}), strict=True))
     suites = [
         CiSuite(
             name=run.name,
@@ -66,25 +68,28 @@ def _key(row: SuiteRow) -> tuple[str, str]:
     return row.run, row.task
 
 
-def _make_lines(report: SuiteReport, rows: Sequence[SuiteRow]) -> list[OneLine]:
+def _make_lines(
+    report: SuiteReport, rows: Sequence[SuiteRow], causes: Mapping[str, str]
+) -> list[OneLine]:
     """Return the lines of rows that are sorted, the worst of which speaks for the suite."""
     errors = {run.name: run.error for run in report.runs if run.error is not None}
-    found = []
+    lines = []
     for row in rows:
         error = errors.get(row.run)
-        causes = [f"{error.kind}: {error.message}"] if error is not None else []
-        causes += [f"p {row.p_holm:.2g} by Holm"] if row.p_holm is not None else []
-        causes += row.reasons
+        found = causes.get(f"{row.run}/{row.task}", "")
+        known = [f"{error.kind}: {error.message}"] if error is not None else [*row.reasons]
+        known += [found] if found else []
         sound = row.outcome in (VerdictOutcome.PASS, VerdictOutcome.NOT_JUDGED)
         one = OneLine(
             outcome=describe_verdict(row),
             about=" ".join(filter(None, (f"{row.run}/{row.task}", row.model))),
             figures=_describe_figures(row),
             counts=f"{row.failed} failed, {row.repaired} repaired" if error is None else "",
-            cause="" if sound or not causes else causes[0],
+            cause="" if sound or not known else known[0],
+            sure=bool(known) and known[0] != found,
         )
-        found.append(one)
-    return lead(found, range(len(found)), "tasks")
+        lines.append(one)
+    return lead(lines, range(len(lines)), "tasks")
 
 
 def _describe_figures(row: SuiteRow) -> str:
@@ -123,7 +128,7 @@ def _describe_row(row: SuiteRow, line: OneLine) -> CiCase:
         group=row.run,
         name=row.task,
         state=_choose(row),
-        line=line if not waived else replace(line, cause=waived[0]),
+        line=line if not waived else replace(line, cause=waived[0], sure=True),
         remarks=[
             *pick_remarks(row.warnings),
             *([f"{count(row.repaired, 'sample')} repaired"] if row.repaired else ()),

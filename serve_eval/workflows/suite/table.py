@@ -63,6 +63,13 @@ def describe_counts(report: SuiteReport) -> str:
     return f"{count(len(report.runs), 'run')}, {count(len(report.rows), 'task')}: {counted}"
 
 
+def find_worst_fail(report: SuiteReport) -> SuiteRow | None:
+    """Return the first failing row that no waiver covers, in the order of the table."""
+    rows = sorted(report.rows, key=rank)
+    failing = (r for r in rows if r.outcome is VerdictOutcome.FAIL and r.waiver is None)
+    return next(failing, None)
+
+
 def rank(row: SuiteRow) -> tuple[int, bool]:
     """Return a sort key: the worst outcome first, and a waived one after its like."""
     return ORDER.index(row.outcome), row.waiver is not None

@@ -49,7 +49,13 @@ def describe_verification(found: Verification) -> CiResult:
 def _list_cases(found: Verification) -> Iterator[CiCase]:
     lines = [_make_line(found, side) for side in found.sides]
     lines += [
-        OneLine(outcome="ERROR", about=f"verify {one.name}", figures="no result", cause=one.why)
+        OneLine(
+            outcome="ERROR",
+            about=f"verify {one.name}",
+            figures="no result",
+            cause=one.why,
+            sure=True,
+        )
         for one in found.lost
     ]
     states = [
@@ -78,6 +84,7 @@ def _make_line(found: Verification, side: VerifiedSide) -> OneLine:
         f" {side.median:.3g}",
         counts=f"{side.unanswered} unanswered",
         cause="" if sound or not causes else causes[0],
+        sure=True,
     )
 
 

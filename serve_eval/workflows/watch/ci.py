@@ -57,7 +57,7 @@ def describe_watch(state: WatchState, rounds: Sequence[Seen], base_url: str) -> 
 def make_alarm_line(alarm: WatchAlarm, model: str | None, base_url: str) -> OneLine:
     """Return the line about an alarm. Its words have the figures and the likeliest cause."""
     about = " ".join(filter(None, (alarm.name, model, f"at {base_url}")))
-    return OneLine(outcome="ALARM", about=about, cause=alarm.told)
+    return OneLine(outcome="ALARM", about=about, cause=alarm.told, sure=True)
 
 
 def _describe_alarm(alarm: WatchAlarm, line: OneLine) -> CiCase:
@@ -80,7 +80,7 @@ def _describe_calm(state: WatchState, base_url: str, counts: str) -> CiCase:
     )
     if state.accuracy is None:
         told = f"the baseline is not complete after {state.rounds} rounds"
-        line = replace(line, outcome="BASELINE", cause=told)
+        line = replace(line, outcome="BASELINE", cause=told, sure=True)
         return CiCase(group="watch", name="accuracy", state=CiState.SKIPPED, line=line)
     line = replace(line, figures=f"baseline {state.accuracy.mean:.1%}")
     return CiCase(group="watch", name="accuracy", state=CiState.PASSED, line=line)
