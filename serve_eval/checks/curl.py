@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Collection
 from urllib.parse import urlsplit, urlunsplit
 
 from serve_eval.checks.row import SentRequest
 from serve_eval.schema import Connection
 from serve_eval.schema.base_url import on_the_wire
+from serve_eval.shell_words import quote_word
 
 _VARIABLE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 
@@ -31,25 +31,25 @@ def curl(
     """
     base = "" if base_variable is None else f'"${{{base_variable}}}"'
     url = escape(sent.url)
-    words = ["curl", "-sS", base + shlex.quote(url)]
+    words = ["curl", "-sS", base + quote_word(url)]
     # Without these, curl removes "/..", and expands brackets, which an escaped URL does not have.
     if base or "/." in url:
         words += ["--globoff", "--path-as-is"]
     given = {name.lower() for name in connection.headers}
     if sent.body is not None and "content-type" not in given:
-        words += ["-H", shlex.quote("Content-Type: application/json")]
+        words += ["-H", quote_word("Content-Type: application/json")]
     if connection.api_key_env in variables and "authorization" not in given:
         words += ["-H", _quote(f"Authorization: Bearer ${{{connection.api_key_env}}}")]
     for name, value in connection.headers.items():
         words += ["-H", _quote(f"{name}: {value}")]
     words += ["--proxy", _quote(connection.proxy)] if connection.proxy else ["--noproxy", "'*'"]
     if connection.ca_bundle:
-        words += ["--cacert", shlex.quote(connection.ca_bundle)]
+        words += ["--cacert", quote_word(connection.ca_bundle)]
     if sent.body is not None:
         if sent.body.get("stream"):
             words.append("-N")
         data = json.dumps(sent.body, ensure_ascii=False) if body_file is None else f"@{body_file}"
-        words += ["--data-binary", shlex.quote(data)]
+        words += ["--data-binary", quote_word(data)]
     return " ".join(words)
 
 
@@ -76,4 +76,4 @@ def _quote(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return shlex.quote(text) if text else ""
+    return quote_word(text) if text else ""

@@ -1,14 +1,20 @@
-"""Write the result of a command for CI systems, into its folder and where GitHub asks for it."""
+"""Write the result of a command for CI systems and chat, into files and where GitHub asks for it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from serve_eval.report.ci import CiResult
+
+STANDARD_OUTPUT = Path("-")
+"""The file of --notify-text that stands for standard output."""
+_JOB_URLS = ("CI_JOB_URL", "BUILD_URL")
+"""Variables of GitLab and Jenkins with the address of the job."""
 
 
 def save_ci_files(
@@ -17,50 +23,138 @@ def save_ci_files(
     *,
     folder: Path | None = None,
     junit: Path | None = None,
+    notify_text: Path | None = None,
+    about: Path | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> int:
-    """Write junit.xml and summary.md into a folder, and the file of --junit. Return the exit code.
+    """Write junit.xml and summary.md into a folder, and the files asked for. Return the exit code.
 
     In GitHub Actions, the summary is also added to that of the job, and each test that did not
-    pass is an annotation. Only a file that was asked for with --junit changes the exit code if it
-    cannot be written.
+    pass is an annotation. Only a file that was asked for with --junit or --notify-text changes the
+    exit code if it cannot be written. `about` is the folder that the line names, if nothing is
+    written there.
     """
+    from serve_eval.client.secret_mask import SecretMask
     from serve_eval.evaluation.storage.file_names import JUNIT_FILE, SUMMARY_FILE
     from serve_eval.evaluation.storage.private_files import write_private
-    from serve_eval.report.ci import list_annotations, write_junit, write_markdown
+    from serve_eval.report.ci import list_annotations, place_result, write_junit, write_markdown
+    from serve_eval.schema import Connection
 
-    step_summary = environ.get("GITHUB_STEP_SUMMARY")
-    if folder is None and junit is None and not step_summary:
+    step_summary, in_github = environ.get("GITHUB_STEP_SUMMARY"), _is_github(environ)
+    if not (folder or junit or notify_text or step_summary or in_github):
         return exit_code
-    result = describe()
+    mask = SecretMask(Connection(), environ)
+    result = place_result(describe(), find_place(folder or about, environ), mask)
     text, summary = write_junit(result), write_markdown(result)
     if folder is not None:
         _try(lambda: write_private(folder / JUNIT_FILE, _encode(text)), folder / JUNIT_FILE)
         _try(lambda: write_private(folder / SUMMARY_FILE, _encode(summary)), folder / SUMMARY_FILE)
     if step_summary:
         _try(lambda: _append(Path(step_summary), summary), "GITHUB_STEP_SUMMARY")
-    if environ.get("GITHUB_ACTIONS") == "true":
+    if in_github:
         _print_annotations(list(list_annotations(result)))
-    return exit_code if junit is None else _save_asked(junit, text, exit_code)
+    if junit is not None:
+        exit_code = _save_asked("--junit", junit, text, exit_code)
+    if notify_text is not None:
+        exit_code = _save_asked("--notify-text", notify_text, f"{result.said}\n", exit_code)
+    return exit_code
 
 
-def check_junit(file: Path | None) -> None:
-    """Raise PlanError if a JUnit file could not be written at the end."""
+def find_place(folder: Path | None, environ: Mapping[str, str]) -> str:
+    """Return the address of the CI job, or else the folder of the result, if there is one."""
+    if _is_github(environ):
+        server, repository, run = (
+            environ.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")
+        )
+        if server and repository and run:
+            return f"{server}/{repository}/actions/runs/{run}"
+    found = next((url for name in _JOB_URLS if (url := environ.get(name, ""))), "")
+    if found.startswith(("http://", "https://")):
+        return found
+    return str(folder) if folder is not None and folder.exists() else ""
+
+
+@contextmanager
+def tell_ending(command: str, asked: Mapping[str, Any]) -> Iterator[None]:
+    """Write the files that were asked for also if a command ends without a result.
+
+    An error or an interruption is their content then. The folder gets them too if the command has
+    begun in it; one that was refused stays as it is. `asked` are the options by name.
+    """
+    import typer
+
+    from serve_eval.errors import RunFolderError, ServeEvalError
+    from serve_eval.report.ci.of_ending import describe_ending
+    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
+
+    junit, notify_text = asked.get("junit"), asked.get("notify_text")
+    given = asked.get("resume") or asked.get("output_dir")
+    folder = None if given is None else Path(given)
+
+    def save(kind: str, message: str, hint: str, exit_code: int, *, refused: bool = False) -> None:
+        save_ci_files(
+            lambda: describe_ending(command, kind, message, hint),
+            exit_code,
+            folder=None if refused or not _has_begun(folder) else folder,
+            junit=junit,
+            notify_text=notify_text,
+            about=folder,
+        )
+
+    try:
+        yield
+    except typer.Exit as ending:
+        if ending.exit_code == INTERRUPTED:
+            again = "the same command resumes what it kept"
+            save("INTERRUPTED", "ended by a signal before there was a result", again, INTERRUPTED)
+        raise
+    except Exception as error:
+        code, message, hint = INFRASTRUCTURE, f"unexpected {type(error).__name__}: {error}", ""
+        if isinstance(error, ServeEvalError):
+            code, message, hint = error.exit_code, str(error), error.hint
+        save("ERROR", message, hint, code, refused=isinstance(error, RunFolderError))
+        raise
+
+
+def check_asked(
+    junit: Path | None, notify_text: Path | None = None, *, as_json: bool = False
+) -> None:
+    """Raise PlanError if a file that was asked for could not be written at the end."""
     from serve_eval.errors import PlanError
 
-    if file is not None and not file.absolute().parent.is_dir():
-        raise PlanError(f"--junit: {file.parent} is not a folder")
+    for flag, file in (("--junit", junit), ("--notify-text", notify_text)):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise PlanError(f"{flag}: {file.parent} is not a folder")
+    if notify_text == STANDARD_OUTPUT and as_json:
+        raise PlanError(
+            "--notify-text -: standard output holds JSON already",
+            hint="Name a file, such as --notify-text line.txt.",
+        )
 
 
-def _save_asked(junit: Path, text: str, exit_code: int) -> int:
-    from serve_eval.cli._streams import path_of, say
+def _is_github(environ: Mapping[str, str]) -> bool:
+    return environ.get("GITHUB_ACTIONS") == "true"
+
+
+def _has_begun(folder: Path | None) -> bool:
+    """Return True if a folder holds the plan of a command."""
+    from serve_eval.evaluation.storage.file_names import PLANS
+
+    return folder is not None and any((folder / name).is_file() for name in PLANS)
+
+
+def _save_asked(flag: str, file: Path, text: str, exit_code: int) -> int:
+    from serve_eval.cli._streams import emit, path_of, say
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, worst
     from serve_eval.whole_file import write_named_file
 
+    if flag == "--notify-text" and file == STANDARD_OUTPUT:
+        emit(text)
+        return exit_code
     try:
-        write_named_file(path_of(junit), _encode(text))
+        write_named_file(path_of(file), _encode(text))
     except OSError as error:
-        say(f"error: --junit: {junit} cannot be written: {error.strerror}")
+        say(f"error: {flag}: {file} cannot be written: {error.strerror}")
         return worst([exit_code, INFRASTRUCTURE])
     return exit_code
 

@@ -22,6 +22,11 @@ RerunWhat = Annotated[
 RunAll = Annotated[bool, Setting("Same as --rerun all. Old answers are archived.")]
 Strict = Annotated[bool, Setting("Exit with code 1 instead of 3.")]
 JunitFile = Annotated[Path | None, Setting("Write the verdicts as a JUnit file.", metavar="FILE")]
+NotifyText = Annotated[
+    Path | None,
+    Setting("Write the result as one line of text for chat (- : standard output).", metavar="FILE"),
+]
+"""A command whose structure has this field, as `notify_text`, writes it whatever its ending."""
 Verbose = Annotated[
     bool,
     Setting("Add every figure of the test, the protocol and the times.", flags=("--verbose", "-v")),

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from serve_eval.shell_words import quote_path
+
 if TYPE_CHECKING:
     from serve_eval.workflows.compare.compare import CompareRules, CompareSide
 
@@ -20,9 +22,11 @@ def compare_loads(
     one_after_the_other: bool,
     strict: bool,
     as_json: bool,
+    notify_text: Path | None = None,
 ) -> int:
     """Compare at each load, with progress on stderr. Return the exit code."""
     from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
@@ -30,6 +34,7 @@ def compare_loads(
     from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.compare.at_loads import compare_at_loads
+    from serve_eval.workflows.compare.at_loads_ci import describe_load_comparison
     from serve_eval.workflows.compare.at_loads_text import render_loads
 
     say(f"serve-eval compare: folder {out_dir}")
@@ -48,10 +53,15 @@ def compare_loads(
             )
         )
     except Interrupted:
-        say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
+        say(explain_kept(out_dir, f"the same command with -o {quote_path(out_dir)}"))
         return INTERRUPTED
     if as_json:
         emit(read_written_text(out_dir / LOAD_COMPARISON))
     else:
         draw(lambda console: render_loads(found, out_dir, console))
-    return found.exit_code
+    return save_ci_files(
+        lambda: describe_load_comparison(found),
+        found.exit_code,
+        folder=out_dir,
+        notify_text=notify_text,
+    )

@@ -5,7 +5,6 @@ Commands that may need the user's tasks, scorers, launchers or verdict rules hav
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ import typer
 from serve_eval.cli._options import lines_of
 from serve_eval.evaluation.plan.flag_values import absolute_all
 from serve_eval.evaluation.plan.shared_options import INCLUDE_HELP
+from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
@@ -42,7 +42,7 @@ def permissions(plans: Sequence[Plan]) -> str:
     Permission to run code is never saved.
     """
     paths = dict.fromkeys(path for plan in plans for path in plan.include_path)
-    flags = "".join(f" --include-path {shlex.quote(path)}" for path in paths)
+    flags = "".join(f" --include-path {quote_path(path)}" for path in paths)
     return (
         " --allow-code-execution" if any(plan.allow_code_execution for plan in plans) else ""
     ) + flags

@@ -10,6 +10,7 @@ import typer
 
 from serve_eval.cli._async import Interrupted
 from serve_eval.errors import ServeEvalError
+from serve_eval.shell_words import quote_path
 
 
 def explain_kept(folder: Path, again: str) -> str:
@@ -59,7 +60,7 @@ def end_early(ending: Interrupted | ServeEvalError, folder: Path, plan_file: str
 
     stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
     if stopped and (folder / plan_file).exists():
-        say(explain_kept(folder, f"the same command with -o {folder}"))
+        say(explain_kept(folder, f"the same command with -o {quote_path(folder)}"))
     elif isinstance(ending, Interrupted):
         say("Interrupted; nothing was saved")
     if isinstance(ending, ServeEvalError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import msgspec
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import LaunchContext, Plan
+from serve_eval.shell_words import join_words, quote_path
 
 
 def preview(plan: Plan, log_dir: Path) -> tuple[list[list[str]], dict[str, str]]:
@@ -39,11 +39,11 @@ def lines(commands: Sequence[Sequence[str]], files: Mapping[str, str]) -> list[s
     if files:
         found += [
             "files:",
-            f"mkdir -p {shlex.join(sorted({str(Path(path).parent) for path in files}))}",
+            f"mkdir -p {join_words(sorted({str(Path(path).parent) for path in files}))}",
         ]
     for path, text in files.items():
-        found += [f"cat > {shlex.quote(path)} <<'END'", text.rstrip("\n"), "END"]
+        found += [f"cat > {quote_path(path)} <<'END'", text.rstrip("\n"), "END"]
     if commands:
         together = " &" if len(commands) > 1 else ""
-        found += ["commands:", *(f"  {shlex.join(command)}{together}" for command in commands)]
+        found += ["commands:", *(f"  {join_words(command)}{together}" for command in commands)]
     return found

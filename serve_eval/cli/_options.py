@@ -13,10 +13,12 @@ import os
 import typing
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from serve_eval.cli._ci_files import tell_ending
 from serve_eval.cli._streams import be_quiet
 from serve_eval.errors import PlanError
 from serve_eval.plugins.setting import Declared, list_declared
@@ -120,14 +122,20 @@ def _flatten(
                 raise PlanError(message, hint=hint)
         for one in more:
             given.pop(one.name, None)
+        asked: dict[str, Any] = {}
         for name, structure in structures.items():
             values = {
                 one.name: _value(one, given.pop(one.name), every_variable) for one in options[name]
             }
             given[name] = structure(**values)
+            asked |= values
             if values.get("quiet"):
                 be_quiet()
-        function(**given)
+        if "notify_text" not in asked:
+            function(**given)
+            return
+        with tell_ending(_name_call(function.__name__, given), asked):
+            function(**given)
 
     parameters = [*more]
     for name, parameter in inspect.signature(function).parameters.items():
@@ -142,6 +150,14 @@ def _flatten(
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     call.__name__, call.__doc__ = function.__name__, function.__doc__
     return call
+
+
+def _name_call(name: str, given: dict[str, Any]) -> str:
+    """Return a command with what it is about: its arguments."""
+    lists = [value if isinstance(value, list) else [value] for value in given.values()]
+    return " ".join(
+        [name, *(str(one) for of in lists for one in of if isinstance(one, str | Path))]
+    )
 
 
 def _parameter(option: Declared, title: str, every_variable: bool) -> inspect.Parameter:

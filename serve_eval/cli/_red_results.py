@@ -36,6 +36,17 @@ def draw_comparison(comparison: Comparison, out_dir: Path, slices: Sequence[str]
     draw(lambda console: render(comparison, out_dir, console, slices))
 
 
+def find_causes(out_dir: Path, exit_code: int, include_path: Sequence[str] = ()) -> dict[str, str]:
+    """Return the likeliest cause of a red result, by task."""
+    from serve_eval.verdicts.exit_code import FAIL
+
+    if exit_code != FAIL:
+        return {}
+    from serve_eval.workflows.diagnose import causes
+
+    return causes.find_causes(out_dir, include_path=include_path)
+
+
 def find_slices(out_dir: Path, exit_code: int, include_path: Sequence[str] = ()) -> list[str]:
     """Return sentences about where a red result lost its score."""
     from serve_eval.verdicts.exit_code import FAIL

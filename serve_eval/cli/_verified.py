@@ -17,6 +17,7 @@ def show_verified(
     addresses: Mapping[str, str],
     *,
     as_json: bool,
+    notify_text: Path | None = None,
 ) -> int:
     """Write the files, print the result, and return the exit code.
 
@@ -49,4 +50,9 @@ def show_verified(
         emit(read_written_text(files[0]))
     else:
         draw(lambda console: render(found, files, addresses, console))
-    return save_ci_files(lambda: describe_verification(found), found.exit_code, folder=out_dir)
+    return save_ci_files(
+        lambda: describe_verification(found),
+        found.exit_code,
+        folder=out_dir,
+        notify_text=notify_text,
+    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from serve_eval.cli._common_options import Quiet
+from serve_eval.cli._common_options import NotifyText, Quiet
 from serve_eval.plugins.setting import Setting
 
 
@@ -92,5 +92,6 @@ class VerifyOutputOptions:
             "Folder (default outputs/<time>_verify).", flags=("--output-dir", "-o"), metavar="DIR"
         ),
     ] = None
+    notify_text: NotifyText = None
     quiet: Quiet = False
     as_json: Annotated[bool, Setting("Print verification.json.", flags=("--json",))] = False

@@ -9,6 +9,7 @@ import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._run_folder import name_run
+from serve_eval.shell_words import quote_path
 
 
 def capsule(
@@ -37,7 +38,6 @@ def capsule(
 
     Exit codes: 0 written, 2 usage, or a folder or data that cannot be used.
     """
-    import shlex
 
     from serve_eval.cli._streams import emit
     from serve_eval.evaluation.storage.file_names import CAPSULES
@@ -54,7 +54,7 @@ def capsule(
     )
     emit(
         "".join(
-            f"{clean(str(folder))}: sh {clean(shlex.quote(str(folder / 'curl.sh')))}\n"
+            f"{clean(str(folder))}: sh {clean(quote_path(folder / 'curl.sh'))}\n"
             for folder in folders
         )
     )

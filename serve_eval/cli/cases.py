@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from serve_eval.shell_words import quote_path
+
 if TYPE_CHECKING:
     from serve_eval.cases.question import Questions
 
@@ -81,7 +83,7 @@ def new(
         raise PlanError(f"{file} already exists", hint="Choose another name.") from error
     except OSError as error:
         raise PlanError(f"{file}: cannot be written: {error.strerror}") from error
-    emit(f"{file} written. Try it: serve-eval cases expand {file}\n")
+    emit(f"{file} written. Try it: serve-eval cases expand {quote_path(file)}\n")
 
 
 @app.command()

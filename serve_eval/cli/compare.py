@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import Quiet, Strict, TrustPlan
+from serve_eval.cli._common_options import NotifyText, Quiet, Strict, TrustPlan
 from serve_eval.cli._compared_loads import compare_loads
 from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command
@@ -154,6 +154,7 @@ class CompareResultOptions:
         ),
     ] = None
     strict: Strict = False
+    notify_text: NotifyText = None
     quiet: Quiet = False
     as_json: Annotated[bool, Setting("Print comparison.json.", flags=("--json",))] = False
 
@@ -212,9 +213,11 @@ def compare(
     Exit codes: 0 pass, 1 fail, 2 usage, 3 undecided or not comparable, 4 endpoint or
     infrastructure, 130 interrupted.
     """
+    from serve_eval.cli._ci_files import check_asked
     from serve_eval.errors import PlanError
     from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules
 
+    check_asked(None, result.notify_text, as_json=result.as_json)
     for name, number in (("self", asked.again), ("show-flips", asked.show_flips)):
         if number is not None and number < 0:
             raise PlanError(f"--{name} must be 0 or more")
@@ -245,6 +248,7 @@ def compare(
             one_after_the_other=asked.one_after_the_other,
             strict=result.strict,
             as_json=result.as_json,
+            notify_text=result.notify_text,
         )
         raise typer.Exit(code)
     raise typer.Exit(_execute(sides, rules, out_dir, asked, result))
@@ -298,7 +302,7 @@ def _execute(
     from serve_eval.cli._kept import end_early
     from serve_eval.cli._page import save_comparison_page
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import draw_comparison, find_slices
+    from serve_eval.cli._red_results import draw_comparison, find_causes, find_slices
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
@@ -330,6 +334,10 @@ def _execute(
         emit(read_written_text(out_dir / COMPARISON))
     else:
         draw_comparison(comparison, out_dir, slices)
+    causes = find_causes(out_dir, comparison.exit_code)
     return save_ci_files(
-        lambda: describe_comparison(comparison, out_dir), comparison.exit_code, folder=out_dir
+        lambda: describe_comparison(comparison, out_dir, causes),
+        comparison.exit_code,
+        folder=out_dir,
+        notify_text=result.notify_text,
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +106,7 @@ def path(
     folder = root if name is None else vault.where(_choose([name])[name], root)
     _say(str(folder))
     if not folder.is_dir():
-        fill = f"serve-eval datasets fetch {name or 'NAME'} --to {shlex.quote(str(root))}"
+        fill = f"serve-eval datasets fetch {name or 'NAME'} --to {quote_path(root)}"
         say(f"the folder does not exist yet. To create it: {fill}")
         raise typer.Exit(2)
 

@@ -14,6 +14,7 @@ from serve_eval.cli._options import command
 from serve_eval.evaluation.plan.options import ConnectionOptions
 from serve_eval.evaluation.plan.shared_options import Model
 from serve_eval.plugins.setting import Setting
+from serve_eval.shell_words import quote_path, quote_word
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
@@ -91,12 +92,11 @@ def _ask(plan: Plan, *, offline: bool) -> EndpointFacts:
 
 def _list_next(file: Path, base_url: str) -> list[str]:
     """Return the name of the file, and the commands that come next."""
-    import shlex
 
-    plan = shlex.quote(str(file))
+    plan = quote_path(file)
     return [
         f"{file} written. Next:",
-        f"  serve-eval smoke {base_url}",
+        f"  serve-eval smoke {quote_word(base_url)}",
         f"  serve-eval run {plan} --dry-run",
         f"  serve-eval run {plan}",
         f"  serve-eval references take {plan}",

@@ -19,6 +19,7 @@ from serve_eval.cli._sides import (
     settings_with,
 )
 from serve_eval.plugins.setting import Setting
+from serve_eval.shell_words import quote_path
 
 UNUSED_TASK = "word_problems"
 """Task of a plan for canaries, which asks none of them. It needs no data set."""
@@ -203,7 +204,7 @@ def _execute_canaries(a: str, settings: dict[str, Any], out_dir: Path, *, as_jso
     try:
         found = run_async(check_canaries(plan, out_dir, progress=shown, notify=say))
     except Interrupted:
-        say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
+        say(explain_kept(out_dir, f"the same command with -o {quote_path(out_dir)}"))
         return INTERRUPTED
     if as_json:
         emit(read_written_text(out_dir / CANARIES))
@@ -237,7 +238,7 @@ def _execute(
     try:
         found = run_async(check(plan, out_dir, progress=shown, notify=say, **more))
     except Interrupted:
-        say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
+        say(explain_kept(out_dir, f"the same command with -o {quote_path(out_dir)}"))
         return INTERRUPTED
     if as_json:
         emit(read_written_text(out_dir / INVARIANTS))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import Quiet
+from serve_eval.cli._common_options import NotifyText, Quiet
 from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
@@ -21,6 +21,7 @@ from serve_eval.cli._sides import (
     settings_with,
 )
 from serve_eval.plugins.setting import Setting
+from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,6 +95,7 @@ class LoadResultOptions:
             metavar="DIR",
         ),
     ] = None
+    notify_text: NotifyText = None
     quiet: Quiet = False
     as_json: Annotated[bool, Setting("Print load.json.", flags=("--json",))] = False
 
@@ -121,8 +123,10 @@ def load(
     Exit codes: 0 nothing found, 1 a load is broken, 2 usage, 3 inconclusive or changed over time, 4
     endpoint or infrastructure, 5 no answers, 130 interrupted.
     """
+    from serve_eval.cli._ci_files import check_asked
     from serve_eval.workflows.load.story import LOADS, check_loads
 
+    check_asked(None, result.notify_text, as_json=result.as_json)
     settings = settings_with(protocol, prompts, sending)
     settings.setdefault("stream", True)
     asked = LOADS if loads.loads is None else check_loads(parse_loads(loads.loads))
@@ -130,14 +134,29 @@ def load(
         check_launched({"A": a}, settings)
     out_dir = result.output_dir or new_folder("load")
     plan = find_endpoint_plan(a, settings)
-    raise typer.Exit(_execute(plan, out_dir, asked, bisect=loads.bisect, as_json=result.as_json))
+    code = _execute(
+        plan,
+        out_dir,
+        asked,
+        bisect=loads.bisect,
+        as_json=result.as_json,
+        notify_text=result.notify_text,
+    )
+    raise typer.Exit(code)
 
 
 def _execute(
-    plan: Plan, out_dir: Path, loads: Sequence[int], *, bisect: bool, as_json: bool
+    plan: Plan,
+    out_dir: Path,
+    loads: Sequence[int],
+    *,
+    bisect: bool,
+    as_json: bool,
+    notify_text: Path | None,
 ) -> int:
     """Ask, with progress on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._page import save_story_page
     from serve_eval.cli._progress import PatientConsole, progress
@@ -145,6 +164,7 @@ def _execute(
     from serve_eval.evaluation.storage.file_names import LOAD_RESULT, PAGE_FILE
     from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.workflows.load.ci import describe_load
     from serve_eval.workflows.load.page import make_load_page
     from serve_eval.workflows.load.story import measure_load
     from serve_eval.workflows.load.text import render
@@ -156,7 +176,7 @@ def _execute(
             measure_load(plan, out_dir, loads, bisect=bisect, progress=shown, notify=say)
         )
     except Interrupted:
-        say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
+        say(explain_kept(out_dir, f"the same command with -o {quote_path(out_dir)}"))
         return INTERRUPTED
     save_story_page(lambda: make_load_page(found), out_dir / PAGE_FILE)
     if as_json:
@@ -166,4 +186,6 @@ def _execute(
             lambda console: render(found, out_dir, console, brief=is_quiet()),
             conclusion=len(found.tasks),
         )
-    return found.exit_code
+    return save_ci_files(
+        lambda: describe_load(found), found.exit_code, folder=out_dir, notify_text=notify_text
+    )

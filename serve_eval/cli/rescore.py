@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from serve_eval.evaluation.rescore import Changed, Rescored, RescoreSummary
+    from serve_eval.report.ci import CiResult
 
 SHOWN = 5
 """Changed samples shown per task."""
 TARGET_CHARACTERS = 40
+_OUTCOMES = ("NOT SCORED", "CHANGED", "UNCHANGED")
+"""Outcomes of a task, the worst first."""
 
 
 def rescore(
@@ -43,6 +46,14 @@ def rescore(
         ),
     ] = False,
     include_path: IncludePath = None,
+    notify_text: Annotated[
+        Path | None,
+        typer.Option(
+            "--notify-text",
+            metavar="FILE",
+            help="Write the result as one line of text for chat (- : standard output).",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object with every changed sample.")
     ] = False,
@@ -53,25 +64,72 @@ def rescore(
 
     Exit codes: 0 even if something changed, 2 usage, folder or data, 5 no answer to score.
     """
+    from serve_eval.cli._ci_files import check_asked, save_ci_files, tell_ending
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.evaluation.rescore import rescore as again
     from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.verdicts.exit_code import NOTHING_SCORED, PASS
 
-    found = again(
-        run,
-        settings or (),
-        to=output_dir,
-        allow_code_execution=allow_code_execution,
-        include_path=folders_of(include_path),
-    )
+    with tell_ending(f"rescore {run}", {"notify_text": notify_text}):
+        check_asked(None, notify_text, as_json=as_json)
+        found = again(
+            run,
+            settings or (),
+            to=output_dir,
+            allow_code_execution=allow_code_execution,
+            include_path=folders_of(include_path),
+        )
     if as_json:
         emit(pretty_json({"schema_version": 1, "run": str(run), "tasks": found}).decode())
     else:
         draw(lambda console: _draw(found, console))
     if output_dir is not None:
         say(f"run folder with these scores: {output_dir}")
-    raise typer.Exit(PASS if any(one.answered for one in found) else NOTHING_SCORED)
+    code = save_ci_files(
+        lambda: _describe_result(found),
+        PASS if any(one.answered for one in found) else NOTHING_SCORED,
+        notify_text=notify_text,
+        about=output_dir or run,
+    )
+    raise typer.Exit(code)
+
+
+def _describe_result(found: Sequence[Rescored]) -> CiResult:
+    """Return what changed as the result of a command; nothing of it is a failure."""
+    from serve_eval.report.ci import CiCase, CiResult, CiState, CiSuite, CiTable
+    from serve_eval.report.one_line import OneLine, lead
+
+    outcomes = [_name_outcome(one)[0] for one in found]
+    lines = [
+        OneLine(
+            outcome=outcome,
+            about=f"rescore {one.task}",
+            figures=f"{_number(one.after)} against {_number(one.before)}",
+            counts=f"{one.answered} of {one.planned} scored, {one.moved} changed outcome",
+            cause=", ".join(f"{name} {old} -> {new}" for name, (old, new) in one.options.items()),
+            sure=True,
+        )
+        for one, outcome in zip(found, outcomes, strict=True)
+    ]
+    ranks = [_OUTCOMES.index(outcome) for outcome in outcomes]
+    led = lead(lines, ranks, "tasks")
+    cases = [
+        CiCase(
+            group="rescore",
+            name=one.task,
+            state=CiState.PASSED if one.answered else CiState.ERROR,
+            line=line,
+        )
+        for one, line in zip(found, led, strict=True)
+    ]
+    worst = min(range(len(led)), key=lambda place: ranks[place], default=None)
+    return CiResult(
+        title="serve-eval rescore",
+        outcome="NOTHING SCORED" if worst is None else outcomes[worst],
+        suites=[CiSuite(name="serve-eval rescore", cases=cases)],
+        table=CiTable(columns=(), rows=()),
+        line=None if worst is None else led[worst],
+    )
 
 
 def _draw(found: Sequence[Rescored], console: Console) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from serve_eval.cli._common_options import (
     JunitFile,
+    NotifyText,
     Quiet,
     ReportAsJson,
     RerunWhat,
@@ -44,6 +45,7 @@ from serve_eval.evaluation.plan.options import (
     ProtocolOptions,
 )
 from serve_eval.plugins.setting import Setting
+from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.endpoint.launch import Launching
@@ -128,6 +130,7 @@ class EndingOptions:
     ] = None
     strict: Strict = False
     junit: JunitFile = None
+    notify_text: NotifyText = None
     verbose: Verbose = False
     quiet: Quiet = False
     as_json: ReportAsJson = False
@@ -208,6 +211,7 @@ def _list_refused(held: HeldServerOptions, ending: EndingOptions) -> dict[str, b
         "--dump-prompts": ending.dump_prompts is not None,
         "--json-events": ending.json_events,
         "--junit": ending.junit is not None,
+        "--notify-text": ending.notify_text is not None,
         "--keep-servers": held.keep_servers,
         "--reuse": held.reuse,
     }
@@ -235,6 +239,7 @@ def _evaluate(
         moved=moved,
         rerun=rerun,
         junit=ending.junit,
+        notify_text=ending.notify_text,
     )
     if not (held.keep_servers or held.reuse):
         return finish()
@@ -267,16 +272,16 @@ def execute(
     launching: Launching | None = None,
     rerun: Rerun = "failed",
     junit: Path | None = None,
+    notify_text: Path | None = None,
 ) -> int:
     """Run a plan, with progress on stderr and verdicts on stdout. Return the exit code."""
-    import shlex
 
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._ci_files import check_junit, save_ci_files
+    from serve_eval.cli._ci_files import check_asked, save_ci_files
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._page import save_run_page
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import draw_report, find_slices
+    from serve_eval.cli._red_results import draw_report, find_causes, find_slices
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.reports.report_file import report_text
@@ -285,7 +290,7 @@ def execute(
     from serve_eval.report.ci import describe_report
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
 
-    check_junit(junit)
+    check_asked(junit, notify_text, as_json=as_json or json_events)
     base_url = plan.launcher.options.get("base_url")
     where = f"endpoint {base_url}" if base_url else f"launcher {plan.launcher.name}"
     if base_url and os.environ.get("OPENAI_BASE_URL", "").removesuffix("/v1") in (
@@ -314,7 +319,7 @@ def execute(
     except (Interrupted, ServeEvalError) as ending:
         stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
         if stopped and holds_run(out_dir):
-            again = f"serve-eval run --resume {shlex.quote(str(out_dir))}{permissions([plan])}"
+            again = f"serve-eval run --resume {quote_path(out_dir)}{permissions([plan])}"
             say(explain_kept(out_dir, f"{again}{flag_of([plan], own=plan_and_owner(out_dir)[1])}"))
         elif isinstance(ending, Interrupted):
             say("Interrupted; nothing was saved")
@@ -327,6 +332,11 @@ def execute(
         emit(report_text(out_dir))
     elif not json_events:
         draw_report(report, out_dir, slices, verbose=verbose)
+    causes = find_causes(out_dir, report.exit_code, report.plan.include_path)
     return save_ci_files(
-        lambda: describe_report(report, out_dir), report.exit_code, folder=out_dir, junit=junit
+        lambda: describe_report(report, out_dir, causes),
+        report.exit_code,
+        folder=out_dir,
+        junit=junit,
+        notify_text=notify_text,
     )

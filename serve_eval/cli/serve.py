@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from serve_eval.cli._options import command, lines_of
 from serve_eval.evaluation.plan.flag_values import absolute_all
 from serve_eval.evaluation.plan.shared_options import IncludePath, Rehearse
 from serve_eval.plugins.setting import Setting
+from serve_eval.shell_words import join_words
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
@@ -199,7 +199,7 @@ def _describe(entry: Held, what: str, *, detached: bool) -> str:
         "model": entry.model,
         "id": entry.id,
         "logs": entry.log_dir,
-        "evaluate": f"serve-eval run {shlex.join(words)}",
+        "evaluate": f"serve-eval run {join_words(words)}",
         "stop": end if detached else f"Ctrl-C, or {end}",
     }
     return "".join(f"{name + ':':<10}{text}\n" for name, text in lines.items())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from serve_eval.cli._address import ADDRESS_HELP, address_of
-from serve_eval.cli._common_options import Quiet
+from serve_eval.cli._common_options import NotifyText, Quiet
 from serve_eval.cli._options import command
 from serve_eval.evaluation.plan import shared_options as shared
 from serve_eval.evaluation.plan.flag_values import names_of
@@ -96,6 +96,7 @@ class SmokeResultOptions:
     )
     page: Annotated[Path | None, Setting("Write the table as a page.", metavar="FILE")] = None
     dry_run: Annotated[bool, Setting("Show the checks and their cost; send nothing.")] = False
+    notify_text: NotifyText = None
     quiet: Quiet = False
     as_json: Annotated[bool, Setting("Print the table as one JSON object.", flags=("--json",))] = (
         False
@@ -119,6 +120,7 @@ def smoke(
     from contextlib import ExitStack
 
     from serve_eval.checks.run import choose_checks
+    from serve_eval.cli._ci_files import check_asked
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import resolve_address
     from serve_eval.evaluation.prompt_audit.local import open_local
@@ -140,9 +142,9 @@ def smoke(
         if result.dry_run:
             _preview(checks, as_json=result.as_json)
             return
-        for flag, file in (("--junit", result.junit), ("--page", result.page)):
-            if file is not None and not file.absolute().parent.is_dir():
-                raise PlanError(f"{flag}: {file.parent} is not a folder")
+        check_asked(result.junit, result.notify_text, as_json=result.as_json)
+        if result.page is not None and not result.page.absolute().parent.is_dir():
+            raise PlanError(f"--page: {result.page.parent} is not a folder")
         if result.output_dir is not None:
             _make_folder(result.output_dir)
         code = _run(
@@ -154,6 +156,7 @@ def smoke(
             folder=result.output_dir,
             junit=result.junit,
             page=result.page,
+            notify_text=result.notify_text,
             as_json=result.as_json,
         )
     raise typer.Exit(code)
@@ -215,6 +218,7 @@ def _run(
     folder: Path | None,
     junit: Path | None,
     page: Path | None,
+    notify_text: Path | None,
     as_json: bool,
 ) -> int:
     from dataclasses import replace
@@ -284,7 +288,11 @@ def _run(
     if folder is not None:
         save_story_page(lambda: make_smoke_page(done, base_url), folder / PAGE_FILE)
     return save_ci_files(
-        lambda: describe_smoke(done, base_url), done.exit_code, folder=folder, junit=junit
+        lambda: describe_smoke(done, base_url),
+        done.exit_code,
+        folder=folder,
+        junit=junit,
+        notify_text=notify_text,
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from serve_eval.cli._common_options import (
+    NotifyText,
     Quiet,
     ReportAsJson,
     RerunWhat,
@@ -26,6 +27,7 @@ from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, wr
 from serve_eval.evaluation.plan.flag_values import absolute_all
 from serve_eval.evaluation.plan.shared_options import AllowCodeExecution, IncludePath, Rehearse
 from serve_eval.plugins.setting import Setting
+from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.rerun import Rerun
@@ -76,6 +78,7 @@ class SuiteResultOptions:
         bool, Setting("Show runs, servers, requests and references; send nothing.")
     ] = False
     strict: Strict = False
+    notify_text: NotifyText = None
     quiet: Quiet = False
     as_json: ReportAsJson = False
 
@@ -94,8 +97,10 @@ def suite(
     Exit codes, the first that applies: 1 a FAIL without a waiver, 4 endpoint or infrastructure, 2 a
     plan or its data, 3 undecided or no reference, 0 pass; 130 interrupted.
     """
+    from serve_eval.cli._ci_files import check_asked
     from serve_eval.errors import PlanError
 
+    check_asked(None, result.notify_text, as_json=result.as_json)
     if (file is None) == (asked.resume is None):
         raise PlanError("give a suite file, or --resume with the folder of a suite")
     if asked.resume is not None and result.output_dir is not None:
@@ -123,7 +128,13 @@ def suite(
         raise typer.Exit(show(known, as_json=result.as_json))
     out_dir = asked.resume or result.output_dir or _new_folder(known.name)
     code = execute(
-        known, out_dir, as_json=result.as_json, strict=result.strict, reuse=asked.reuse, rerun=what
+        known,
+        out_dir,
+        as_json=result.as_json,
+        strict=result.strict,
+        reuse=asked.reuse,
+        rerun=what,
+        notify_text=result.notify_text,
     )
     raise typer.Exit(code)
 
@@ -199,9 +210,9 @@ def execute(
     strict: bool = False,
     reuse: bool = False,
     rerun: Rerun = "failed",
+    notify_text: Path | None = None,
 ) -> int:
     """Run a suite, with progress on stderr and its verdict on stdout. Return the exit code."""
-    import shlex
     from functools import partial
 
     from serve_eval.cli._async import Interrupted, run_async
@@ -209,24 +220,25 @@ def execute(
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._page import save_story_page
     from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._red_results import find_causes
     from serve_eval.cli._streams import draw, emit, say
-    from serve_eval.evaluation.storage.file_names import PAGE_FILE, SUITE_REPORT_FILE
+    from serve_eval.evaluation.storage.file_names import PAGE_FILE, SUITE_REPORT_FILE, SUITE_RUNS
     from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.evaluation.storage.reports.suite_files import holds_suite, suite_and_owner
     from serve_eval.evaluation.trust import flag_of
-    from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.verdicts.exit_code import FAIL, INTERRUPTED
     from serve_eval.workflows.servers.reuse import attach
     from serve_eval.workflows.suite.ci import describe_suite
     from serve_eval.workflows.suite.execution import evaluate_suite
     from serve_eval.workflows.suite.page import make_suite_page
-    from serve_eval.workflows.suite.table import render
+    from serve_eval.workflows.suite.table import find_worst_fail, render
 
     say(f"serve-eval: suite {known.name}, {len(known.runs)} runs, folder {out_dir}")
     plans = [run.plan for run in known.runs]
 
     def again() -> str:
         flags = permissions(plans) + flag_of(plans, own=suite_and_owner(out_dir)[1])
-        return f"serve-eval suite --resume {shlex.quote(str(out_dir))}{flags}"
+        return f"serve-eval suite --resume {quote_path(out_dir)}{flags}"
 
     launching = partial(attach, reuse=True, keep=False, notify=say) if reuse else None
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
@@ -256,7 +268,16 @@ def execute(
         emit(read_written_text(out_dir / SUITE_REPORT_FILE))
     else:
         draw(lambda console: render(report, out_dir, console))
-    return save_ci_files(lambda: describe_suite(report, out_dir), report.exit_code, folder=out_dir)
+    causes = {}
+    if (worst := find_worst_fail(report)) is not None:
+        found = find_causes(out_dir / SUITE_RUNS / worst.run, FAIL)
+        causes = {f"{worst.run}/{task}": cause for task, cause in found.items()}
+    return save_ci_files(
+        lambda: describe_suite(report, out_dir, causes),
+        report.exit_code,
+        folder=out_dir,
+        notify_text=notify_text,
+    )
 
 
 def _new_folder(name: str) -> Path:

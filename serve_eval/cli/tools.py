@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._ci_files import check_junit, save_ci_files
-from serve_eval.cli._common_options import Quiet
+from serve_eval.cli._ci_files import check_asked, save_ci_files
+from serve_eval.cli._common_options import NotifyText, Quiet
 from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._sides import find_endpoint_plan, new_folder
 from serve_eval.evaluation.plan import shared_options as shared
 from serve_eval.evaluation.plan.flag_values import names_of
 from serve_eval.plugins.setting import Setting
+from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,6 +114,7 @@ class ToolResultOptions:
             metavar="DIR",
         ),
     ] = None
+    notify_text: NotifyText = None
     junit: Annotated[Path | None, Setting("Write the result as a JUnit file.", metavar="FILE")] = (
         None
     )
@@ -150,7 +152,7 @@ def tools(
     kinds, needed = names_of(asked.kinds) or [], names_of(rule.require) or []
     if unknown := sorted({*kinds, *needed} - {*KINDS, REFUSALS}):
         raise PlanError(f"unknown kinds: {', '.join(unknown)}", hint=f"Known: {', '.join(KINDS)}.")
-    check_junit(result.junit)
+    check_asked(result.junit, result.notify_text, as_json=result.as_json)
     limits = _read_limits(rule.most or ())
     check_limits(limits)
     settings: dict[str, Any] = {**settings_of(asked, sending), "tasks": ["tool_calls"]}
@@ -206,7 +208,7 @@ def _execute(plan: Plan, loads: Sequence[int], rules: ToolRules, result: ToolRes
             check_tools(plan, out_dir, loads, rules=rules, progress=shown, notify=say)
         )
     except Interrupted:
-        say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
+        say(explain_kept(out_dir, f"the same command with -o {quote_path(out_dir)}"))
         return INTERRUPTED
     save_story_page(lambda: make_tools_page(found), out_dir / PAGE_FILE)
     if result.as_json:
@@ -214,5 +216,9 @@ def _execute(plan: Plan, loads: Sequence[int], rules: ToolRules, result: ToolRes
     else:
         draw(lambda console: render(found, out_dir, console))
     return save_ci_files(
-        lambda: describe_check(found), found.exit_code, folder=out_dir, junit=result.junit
+        lambda: describe_check(found),
+        found.exit_code,
+        folder=out_dir,
+        junit=result.junit,
+        notify_text=result.notify_text,
     )

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import JunitFile, ReportAsJson, Strict, Verbose
+from serve_eval.cli._common_options import JunitFile, NotifyText, ReportAsJson, Strict, Verbose
 from serve_eval.cli._include import folders_of
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._run_folder import name_run
@@ -49,6 +49,7 @@ class VerdictOutputOptions:
     include_path: IncludePath = None
     strict: Strict = False
     junit: JunitFile = None
+    notify_text: NotifyText = None
     verbose: Verbose = False
     as_json: ReportAsJson = False
 
@@ -66,8 +67,8 @@ def verdict(
     Exit codes: the same as for `serve-eval run`.
     """
 
-    from serve_eval.cli._ci_files import check_junit, save_ci_files
-    from serve_eval.cli._red_results import draw_report, find_slices
+    from serve_eval.cli._ci_files import check_asked, save_ci_files
+    from serve_eval.cli._red_results import draw_report, find_causes, find_slices
     from serve_eval.cli._streams import emit
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.evaluation.plan.resolve import resolve
@@ -76,7 +77,7 @@ def verdict(
     from serve_eval.evaluation.trust import to_read
     from serve_eval.report.ci import describe_report
 
-    check_junit(output.junit)
+    check_asked(output.junit, output.notify_text, as_json=output.as_json)
     plan = to_read(run, folders_of(output.include_path))
     saved, was = to_file(plan), plan.verdict.name
     if judged.verdict not in (None, was):
@@ -93,5 +94,12 @@ def verdict(
     else:
         slices = find_slices(run, report.exit_code, report.plan.include_path)
         draw_report(report, run, slices, verbose=output.verbose)
-    code = save_ci_files(lambda: describe_report(report, run), report.exit_code, junit=output.junit)
+    causes = find_causes(run, report.exit_code, report.plan.include_path)
+    code = save_ci_files(
+        lambda: describe_report(report, run, causes),
+        report.exit_code,
+        junit=output.junit,
+        notify_text=output.notify_text,
+        about=run,
+    )
     raise typer.Exit(code)

@@ -100,11 +100,13 @@ def verify(
     comparable, 4 endpoint or infrastructure, 130 interrupted.
     """
     from serve_eval.cli._async import Interrupted
+    from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._streams import say
     from serve_eval.evaluation.prompt_audit.local import open_local
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.verify.servers import PROBES, VerifyRules
 
+    check_asked(None, output.notify_text, as_json=output.as_json)
     _check(reference, probes)
     check_pods(more)
     settings = settings_with(protocol, prompts, sending)
@@ -132,7 +134,7 @@ def verify(
         out_dir=output.output_dir or new_folder("verify"),
     )
     try:
-        code = _execute(asked, as_json=output.as_json)
+        code = _execute(asked, as_json=output.as_json, notify_text=output.notify_text)
     except Interrupted:
         say("Interrupted; nothing was saved")
         code = INTERRUPTED
@@ -194,7 +196,7 @@ def _check_number(servers: int, reference: ReferenceOptions) -> None:
         )
 
 
-def _execute(asked: _Asked, *, as_json: bool) -> int:
+def _execute(asked: _Asked, *, as_json: bool, notify_text: Path | None) -> int:
     """Register or verify, with remarks on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import run_async
     from serve_eval.cli._streams import draw
@@ -217,7 +219,12 @@ def _execute(asked: _Asked, *, as_json: bool) -> int:
         _verify(asked, None if known is None else read_reference(known))
     )
     return show_verified(
-        found, used if known is None else None, asked.out_dir, addresses, as_json=as_json
+        found,
+        used if known is None else None,
+        asked.out_dir,
+        addresses,
+        as_json=as_json,
+        notify_text=notify_text,
     )
 
 

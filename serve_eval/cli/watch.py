@@ -97,7 +97,14 @@ def watch(
         emit("".join(f"{line}\n" for line in [*_cost(job), "nothing was sent"]))
         return
     place = folder.output_dir or _folder(job.base_url)
-    raise typer.Exit(_run(job, place, metrics_port=alarm.metrics_port, forget=alarm.forget_alarms))
+    code = _run(
+        job,
+        place,
+        metrics_port=alarm.metrics_port,
+        forget=alarm.forget_alarms,
+        notify_text=folder.notify_text,
+    )
+    raise typer.Exit(code)
 
 
 def _plan(address: dict[str, Any], asked: dict[str, Any]) -> Plan:
@@ -251,11 +258,18 @@ def _folder(base_url: str) -> Path:
     return Path("outputs") / f"watch_{re.sub(r'[^A-Za-z0-9.-]', '-', urlsplit(base_url).netloc)}"
 
 
-def _run(job: WatchJob, folder: Path, *, metrics_port: int | None, forget: bool) -> int:
+def _run(
+    job: WatchJob,
+    folder: Path,
+    *,
+    metrics_port: int | None,
+    forget: bool,
+    notify_text: Path | None,
+) -> int:
     from contextlib import ExitStack
 
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._ci_files import save_ci_files
+    from serve_eval.cli._ci_files import check_asked, save_ci_files
     from serve_eval.cli._page import save_story_page
     from serve_eval.cli._streams import emit, say
     from serve_eval.evaluation.storage.file_names import PAGE_FILE
@@ -265,6 +279,7 @@ def _run(job: WatchJob, folder: Path, *, metrics_port: int | None, forget: bool)
     from serve_eval.workflows.watch.page import read_watch_page
     from serve_eval.workflows.watch.story import watch as watch_it
 
+    check_asked(None, notify_text)
     began = False
 
     def ready() -> None:
@@ -298,4 +313,9 @@ def _run(job: WatchJob, folder: Path, *, metrics_port: int | None, forget: bool)
         finally:
             if began:
                 save_story_page(lambda: read_watch_page(job, folder), folder / PAGE_FILE)
-                save_ci_files(lambda: read_watch_ci(job, folder), PASS, folder=folder)
+                save_ci_files(
+                    lambda: read_watch_ci(job, folder),
+                    PASS,
+                    folder=folder,
+                    notify_text=notify_text,
+                )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from serve_eval.evaluation.storage.records.traces import read_traces
 from serve_eval.plugins import extensions, registry
 from serve_eval.plugins.values import LAUNCHERS, VERDICTS
 from serve_eval.schema import Plan
+from serve_eval.shell_words import quote_path
 
 SHOWN = 2000
 """Maximum characters of a value in a refusal; the rest can be read in the folder."""
@@ -200,7 +200,7 @@ def adopt_code(saved: Plan, include_path: Sequence[str]) -> Plan:
         or (spec.name.startswith(f"{extensions.LM_EVAL}:") and not include_path)
     ]
     if unknown and saved.include_path:
-        flags = " ".join(f"--include-path {shlex.quote(path)}" for path in saved.include_path)
+        flags = " ".join(f"--include-path {quote_path(path)}" for path in saved.include_path)
         raise PlanError(
             f"the saved plan takes its {', '.join(unknown)} from {', '.join(saved.include_path)},"
             " whose code runs only if you name the folder again",

@@ -46,7 +46,7 @@ def describe_run(report: Report, folder: Path) -> EvaluatedTest:
     cases = list_cases(report)
     order = (CiState.FAILURE, CiState.ERROR, CiState.SKIPPED, CiState.PASSED)
     worst = min((case.state for case in cases), key=order.index, default=CiState.SKIPPED)
-    reasons = [f"{case.name}: {case.message}" for case in cases if case.state is worst]
+    reasons = [f"{case.name}: {case.said}" for case in cases if case.state is worst]
     reason = "; ".join(reasons)
     return EvaluatedTest(
         state=worst,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
+from serve_eval.shell_words import quote_path
 from serve_eval.stats.availability import failure_rate_upper
 from serve_eval.verdicts.references import spec_text
 
@@ -90,7 +90,7 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
 
 def diagnose_command(out_dir: Path) -> str:
     """Return the command that explains a red verdict."""
-    return f"serve-eval diagnose {shlex.quote(str(out_dir))}"
+    return f"serve-eval diagnose {quote_path(out_dir)}"
 
 
 def _cells(task: TaskReport) -> list[Text]:

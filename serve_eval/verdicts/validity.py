@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 
 from serve_eval.schema import Outcome, TaskResult
+from serve_eval.shell_words import quote_word
 
 MAX_MISSING = 0.02
 """Largest share of the planned samples that may lack an answer for a result to be judged."""
@@ -78,7 +78,7 @@ def _describe_endings(result: TaskResult) -> Iterator[str]:
         )
     if result.unlisted_finishes:
         named = ", ".join(f"{name!r} {count}" for name, count in result.unlisted_finishes.items())
-        first = shlex.quote(next(iter(result.unlisted_finishes)))
+        first = quote_word(next(iter(result.unlisted_finishes)))
         yield (
             f"{sum(result.unlisted_finishes.values())} of {result.scored} answers end with a"
             f" finish_reason of no known server ({named}) and may have been cut: if it ends a whole"

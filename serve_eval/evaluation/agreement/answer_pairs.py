@@ -24,6 +24,7 @@ from serve_eval.schema import (
     TaskReport,
     find_lost,
 )
+from serve_eval.shell_words import quote_path
 from serve_eval.stats.common_prefix import common_prefix
 
 _REPEAT = re.compile(r"(.*)#(\d+)", re.DOTALL)
@@ -105,7 +106,7 @@ def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
     except (OSError, IndexError) as error:
         raise RunFolderError(
             f"{folder}: the answers to {name} cannot be read: {error}",
-            hint=f"Ask again what is missing: serve-eval run --resume {folder}",
+            hint=f"Ask again what is missing: serve-eval run --resume {quote_path(folder)}",
         ) from error
     unknown = tuple(
         frozenset(prompts & line.keys()) for prompts, line in zip(doubted, lines, strict=True)
@@ -252,7 +253,7 @@ def read_responses(answers: TaskAnswers, run: int = 0) -> Iterator[tuple[str, Re
     except OSError as error:
         raise RunFolderError(
             f"{file} cannot be read: {error}",
-            hint=f"Ask again what is missing: serve-eval run --resume {answers.folder}",
+            hint=f"Ask again what is missing: serve-eval run --resume {quote_path(answers.folder)}",
         ) from error
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields, replace
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from serve_eval.errors import PlanError
 from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, is_mutable
 from serve_eval.schema.base_url import normalise_base_url
+from serve_eval.shell_words import join_words
 
 RUNS = 3
 """The runs of a reference. One run is as noisy as the run that is compared with it."""
@@ -28,7 +28,7 @@ def write_take_command(plan: Plan, tasks: Collection[str], *, runs: int = RUNS) 
         words.append(_shorten(str(url)))
     words += ["--runs", str(runs), *_flags(plan)]
     own = () if plan.references_dir is None else ("--references-dir", plan.references_dir)
-    return shlex.join([*words, *own])
+    return join_words([*words, *own])
 
 
 def write_run_command(plan: Plan, references_dir: str) -> str:
@@ -36,7 +36,7 @@ def write_run_command(plan: Plan, references_dir: str) -> str:
     words = ["serve-eval", "run"]
     if (url := plan.launcher.options.get("base_url")) is not None:
         words += ["--base-url", _shorten(str(url))]
-    return shlex.join([*words, *_flags(plan), "--references-dir", references_dir])
+    return join_words([*words, *_flags(plan), "--references-dir", references_dir])
 
 
 def _shorten(url: str) -> str:

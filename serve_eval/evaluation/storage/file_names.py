@@ -83,6 +83,9 @@ BISECTION_REFERENCES = "good_scores"
 TAKEN_PLAN = "references.json"
 """The plan of the runs that `references take` registers."""
 
+PLANS = (PLAN_FILE, COMPARISON_PLAN, SUITE_FILE, LOAD_PLAN, TOOLS_PLAN)
+"""The files that show that a command which ends with a verdict has begun in a folder."""
+
 SERVERS = "servers"
 """The folder in a comparison, check or suite for the logs of servers that several runs share."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
+from typing import Any
+
+from serve_eval.report.one_line import OneLine, write_line
 
 
 class CiState(StrEnum):
@@ -24,8 +27,8 @@ class CiState(StrEnum):
 class CiCase:
     """One test: a task, a check, a part of the path or a server.
 
-    `group` is its class in JUnit. `message` says in one line why it did not pass; `details` have
-    more. `properties` are figures by name. `remarks` must be seen even if it passed.
+    `group` is its class in JUnit. `line`, or else `message`, says in one line why it did not pass;
+    `details` have more. `properties` are figures by name. `remarks` must be seen even if it passed.
     """
 
     group: str
@@ -36,6 +39,12 @@ class CiCase:
     properties: Mapping[str, str] = field(default_factory=dict)
     seconds: float | None = None
     remarks: Sequence[str] = ()
+    line: OneLine | None = None
+
+    @property
+    def said(self) -> str:
+        """What is said of it in one line."""
+        return self.message if self.line is None else write_line(self.line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +70,8 @@ class CiResult:
     """The result of a command.
 
     `outcome` is its verdict in a word, and `title` names what was tested. `notes` are sentences
-    below the table, and `commands` those that come next. `notice` comes before everything.
+    below the table, and `commands` those that come next. `line` says all of it in one line; without
+    one, the worst case speaks for all. `notice` comes before everything.
     """
 
     title: str
@@ -71,8 +81,59 @@ class CiResult:
     notes: Sequence[str] = ()
     commands: Sequence[str] = ()
     notice: str = ""
+    line: OneLine | None = None
+
+    @property
+    def said(self) -> str:
+        """The line that is the same wherever this result is shown."""
+        return write_line(replace(self.line or self._choose_line(), notice=self.notice))
+
+    def _choose_line(self) -> OneLine:
+        """Return the line of the worst case, with the number of the cases."""
+        order = [CiState.FAILURE, CiState.ERROR, CiState.SKIPPED, CiState.PASSED]
+        worst = min(self.cases, key=lambda case: order.index(case.state), default=None)
+        counts = ", ".join(
+            f"{n} {state}" for state in order if (n := [c.state for c in self.cases].count(state))
+        )
+        bad = worst is not None and worst.state is not CiState.PASSED
+        cause = f"{worst.name}: {worst.message}" if worst is not None and bad else ""
+        return OneLine(
+            outcome=self.outcome, about=self.title, counts=counts, cause=cause, sure=True
+        )
 
     @property
     def cases(self) -> list[CiCase]:
         """All tests of all suites."""
         return [case for suite in self.suites for case in suite.cases]
+
+
+def place_result(result: CiResult, place: str, mask: Callable[[str], str]) -> CiResult:
+    """Return a result whose lines end with a place, and without the secrets that `mask` hides."""
+
+    def placed(line: OneLine | None) -> OneLine | None:
+        return None if line is None else replace(line, place=place)
+
+    suites = [
+        replace(suite, cases=[replace(case, line=placed(case.line)) for case in suite.cases])
+        for suite in result.suites
+    ]
+    line = placed(result.line or result._choose_line())
+    masked: CiResult = _mask(replace(result, suites=suites, line=line), mask)
+    return masked
+
+
+def _mask(value: Any, mask: Callable[[str], str]) -> Any:
+    """Return a value in which every text is masked."""
+    if isinstance(value, StrEnum):
+        return value
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, Mapping):
+        return {mask(name): _mask(one, mask) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mask(one, mask) for one in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{f.name: _mask(getattr(value, f.name), mask) for f in fields(value)}
+        )
+    return value

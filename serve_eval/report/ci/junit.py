@@ -58,11 +58,12 @@ def _write_case(case: CiCase) -> str:
         for name, value in case.properties.items()
     )
     properties = f"<properties>{known}</properties>" if known else ""
-    details = escape(_NOT_XML.sub("", "\n".join(case.details)))
+    said = [case.said, *(line for line in case.details if line not in case.said)]
+    details = escape(_NOT_XML.sub("", "\n".join(filter(None, said))))
     if case.state is CiState.PASSED:
         inner = f"<system-out>{details}</system-out>" if details else ""
     else:
-        inner = f"<{case.state} message={_quote(case.message)}>{details}</{case.state}>"
+        inner = f"<{case.state} message={_quote(case.said)}>{details}</{case.state}>"
     return f"{head}{properties}{inner}</testcase>"
 
 

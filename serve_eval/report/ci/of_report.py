@@ -7,16 +7,18 @@ reason, or has no verdict, is skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
 from serve_eval.report.lines import count_lost
+from serve_eval.report.one_line import OneLine, lead
 from serve_eval.report.summary.figures import count
 from serve_eval.report.summary.next_steps import next_steps
 from serve_eval.report.summary.rows import describe_rules
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
-from serve_eval.report.summary.table import COLUMNS, cells, name_worst
+from serve_eval.report.summary.table import COLUMNS, ORDER, cells, name_worst
+from serve_eval.report.task_line import make_task_line
 from serve_eval.schema import (
     NOT_PROVEN,
     REHEARSED,
@@ -26,7 +28,6 @@ from serve_eval.schema import (
     Report,
     TaskReport,
     TaskResult,
-    Verdict,
     VerdictOutcome,
 )
 from serve_eval.stats.judgement import Reason
@@ -42,11 +43,14 @@ _BROKEN = (Reason.TOO_MANY_MISSING.value, NOT_PROVEN, repaired.UNDECIDED)
 """Beginnings of reasons that turn an undecided verdict into an error."""
 
 
-def describe_report(report: Report, out_dir: Path) -> CiResult:
-    """Return the result of a run."""
+def describe_report(
+    report: Report, out_dir: Path, causes: Mapping[str, str] | None = None
+) -> CiResult:
+    """Return the result of a run. `causes` has the likeliest cause by task, as far as known."""
+    cases = list_cases(report, causes or {})
     suite = CiSuite(
         name=f"serve-eval run {report.plan.model}",
-        cases=list_cases(report),
+        cases=cases,
         host=report.endpoint.base_url,
         seconds=report.wall_s,
     )
@@ -58,12 +62,37 @@ def describe_report(report: Report, out_dir: Path) -> CiResult:
         table=CiTable(columns=COLUMNS, rows=list_rows(report)),
         notes=list(_list_notes(report)),
         commands=list(next_steps(report, out_dir)),
+        line=choose_line(cases, [task.verdict.outcome for task in report.tasks]),
     )
 
 
-def list_cases(report: Report) -> list[CiCase]:
+def list_cases(report: Report, causes: Mapping[str, str] | None = None) -> list[CiCase]:
     """Return the test cases of a run: its tasks, and each part of the path that was expected."""
-    return [*map(_describe_task, report.tasks), *map(_describe_finding, report.path)]
+    lines = [
+        make_task_line(
+            summarise_task(task),
+            report.plan.model,
+            found=(causes or {}).get(task.result.task, ""),
+            attribution=task.attribution,
+            degradations=task.degradations,
+        )
+        for task in report.tasks
+    ]
+    led = lead_tasks(lines, [task.verdict.outcome for task in report.tasks])
+    tasks = [_describe_task(task, line) for task, line in zip(report.tasks, led, strict=True)]
+    return [*tasks, *map(_describe_finding, report.path)]
+
+
+def lead_tasks(lines: Sequence[OneLine], outcomes: Sequence[VerdictOutcome]) -> list[OneLine]:
+    """Return the lines of tasks, of which the worst speaks for all."""
+    return lead(lines, [ORDER.index(one) for one in outcomes], "tasks")
+
+
+def choose_line(cases: Sequence[CiCase], outcomes: Sequence[VerdictOutcome]) -> OneLine | None:
+    """Return the line of the first case with the worst outcome; the cases of tasks come first."""
+    if not outcomes:
+        return None
+    return cases[min(range(len(outcomes)), key=lambda i: ORDER.index(outcomes[i]))].line
 
 
 def list_rows(report: Report) -> list[list[str]]:
@@ -80,15 +109,14 @@ def choose_state(outcome: VerdictOutcome, reasons: Sequence[str]) -> CiState:
     return _STATES.get(outcome, CiState.SKIPPED)
 
 
-def _describe_task(task: TaskReport) -> CiCase:
+def _describe_task(task: TaskReport, line: OneLine) -> CiCase:
     verdict = task.verdict
     state = choose_state(verdict.outcome, verdict.reasons)
-    said = [_say_figures(verdict), *remark_on_losses(task.result)]
     return CiCase(
         group="task",
         name=task.result.task,
         state=state,
-        message="; ".join([verdict.outcome.value, *verdict.reasons, *filter(None, said)]),
+        line=line,
         details=[
             *verdict.reasons,
             *name_rules(summarise_task(task)),
@@ -119,16 +147,6 @@ def remark_on_losses(result: TaskResult) -> list[str]:
     if not result.doubted:
         return []
     return [f"{', '.join(count_lost(result))}, of {count(result.planned, 'sample')}"]
-
-
-def _say_figures(verdict: Verdict) -> str:
-    """Return the value with what it is compared with, for a message that stands alone."""
-    known = {
-        "value": verdict.evaluated,
-        "reference": verdict.reference,
-        "threshold": verdict.threshold,
-    }
-    return ", ".join(f"{name} {value:.4g}" for name, value in known.items() if value is not None)
 
 
 def _list_properties(task: TaskReport) -> Iterator[tuple[str, str]]:

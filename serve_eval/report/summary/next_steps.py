@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +9,14 @@ from serve_eval.evaluation.plan.command_line import write_take_command
 from serve_eval.evaluation.storage.file_names import PAGE_FILE
 from serve_eval.report.terminal import RED, diagnose_command
 from serve_eval.schema import Report, TaskReport, VerdictOutcome
+from serve_eval.shell_words import quote_argument, quote_path, quote_word
 
 _LACKING = VerdictOutcome.NO_REFERENCE
 
 
 def next_steps(report: Report, out_dir: Path) -> Iterator[str]:
     """Yield commands, the most useful one first."""
-    folder = shlex.quote(str(out_dir))
+    folder = quote_path(out_dir)
     outcomes = {task.verdict.outcome for task in report.tasks}
     if outcomes & set(RED):
         yield diagnose_command(out_dir)
@@ -25,12 +25,12 @@ def next_steps(report: Report, out_dir: Path) -> Iterator[str]:
         yield f"serve-eval show {folder} --failed"
     if (shown := next(filter(_has_example, report.tasks), None)) is not None:
         assert shown.example is not None
-        several = f" --task {shlex.quote(shown.result.task)}" if len(report.tasks) > 1 else ""
-        yield f"serve-eval show {folder} {shlex.quote(shown.example.id)}{several}"
+        several = f" --task {quote_word(shown.result.task)}" if len(report.tasks) > 1 else ""
+        yield f"serve-eval show {folder}{several} {quote_argument(shown.example.id)}"
     if _LACKING in outcomes and not report.rehearsal:
         yield write_take_command(report.plan, list_unreferenced(report))
     if (out_dir / PAGE_FILE).exists():
-        yield f"open {shlex.quote(str(out_dir / PAGE_FILE))}"
+        yield f"open {quote_path(out_dir / PAGE_FILE)}"
 
 
 def list_unreferenced(report: Report) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from rich.text import Text
 from serve_eval.report.layout import say
 from serve_eval.report.text import clean
 from serve_eval.schema import Bisection, BisectionResult, BisectionStep, BisectionSuspect
+from serve_eval.shell_words import quote_path
 from serve_eval.workflows.bisect.configurations import Configurations
 from serve_eval.workflows.bisect.search import (
     BUDGET,
@@ -168,5 +168,5 @@ def suggest(state: Bisection, found: Configurations, out_dir: Path) -> str | Non
         last = min(worse, key=lambda step: step.configuration)
     else:
         last = min(worse, key=lambda step: (step.configuration.bit_count(), step.number))
-    paths = [f" --include-path {shlex.quote(path)}" for path in found.good.include_path]
-    return f"serve-eval diagnose {shlex.quote(str(out_dir / last.folder))}{''.join(paths)}"
+    paths = [f" --include-path {quote_path(path)}" for path in found.good.include_path]
+    return f"serve-eval diagnose {quote_path(out_dir / last.folder)}{''.join(paths)}"

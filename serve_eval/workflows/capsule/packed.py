@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,6 +18,7 @@ from serve_eval.evaluation.storage.journal import Record
 from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import HOLDOUT, Attempt, Plan, Sample
+from serve_eval.shell_words import quote_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def pack(
     if not records:
         raise PlanError(
             f"--sample {name}: not asked yet",
-            hint=f"serve-eval run --resume {shlex.quote(str(run))}",
+            hint=f"serve-eval run --resume {quote_path(run)}",
         )
     attempts = [attempt for record in records for attempt in result_of(record).attempts]
     asked_s = max((attempt.start_s for attempt in attempts), default=0.0)

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiSuite, CiTable
 from serve_eval.report.ci.of_report import (
+    choose_line,
     choose_state,
+    lead_tasks,
     list_other,
     name_rules,
     pick_remarks,
     remark_on_losses,
 )
+from serve_eval.report.one_line import OneLine
 from serve_eval.report.summary.table import cells, name_worst
+from serve_eval.report.task_line import make_compared_line
 from serve_eval.report.terminal import RED, diagnose_command
 from serve_eval.schema import REHEARSED, ComparedTask, Comparison
+from serve_eval.shell_words import quote_path
 from serve_eval.workflows.compare.rows import summarise_compared
 
 COLUMNS = ("verdict", "task", "B", "95 %", "A", "change", "fails")
 
 
-def describe_comparison(comparison: Comparison, out_dir: Path) -> CiResult:
-    """Return the result of a comparison."""
+def describe_comparison(
+    comparison: Comparison, out_dir: Path, causes: Mapping[str, str] | None = None
+) -> CiResult:
+    """Return the result of a comparison. `causes` has the likeliest cause by task."""
     outcomes = [task.verdict.outcome for task in comparison.tasks]
     a, b = (side.base_url or side.folder for side in (comparison.a, comparison.b))
-    cases = list(map(_describe_task, comparison.tasks))
-    folder = shlex.quote(str(out_dir))
+    lines = lead_tasks(
+        [
+            make_compared_line(task, comparison.b.model, (causes or {}).get(task.task, ""))
+            for task in comparison.tasks
+        ],
+        outcomes,
+    )
+    cases = [_describe_task(*pair) for pair in zip(comparison.tasks, lines, strict=True)]
+    folder = quote_path(out_dir)
     red = any(outcome in RED for outcome in outcomes)
     return CiResult(
         notice=REHEARSED if comparison.rehearsal else "",
@@ -53,10 +67,11 @@ def describe_comparison(comparison: Comparison, out_dir: Path) -> CiResult:
             *(f"warning: {line}" for line in comparison.warnings),
         ],
         commands=[diagnose_command(out_dir), f"serve-eval show {folder} --flips"] if red else [],
+        line=choose_line(cases, outcomes),
     )
 
 
-def _describe_task(task: ComparedTask) -> CiCase:
+def _describe_task(task: ComparedTask, line: OneLine) -> CiCase:
     verdict = task.verdict
     figures = {"A": verdict.reference, "B": verdict.evaluated}
     sides = {"A": task.a, "B": task.b}
@@ -65,7 +80,7 @@ def _describe_task(task: ComparedTask) -> CiCase:
         group="compare",
         name=task.task,
         state=choose_state(verdict.outcome, verdict.reasons),
-        message="; ".join([verdict.outcome.value, *verdict.reasons, *lost]),
+        line=line,
         details=[
             *verdict.reasons,
             *name_rules(summarise_compared(task)),

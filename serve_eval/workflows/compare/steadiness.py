@@ -15,6 +15,7 @@ from pathlib import Path
 from serve_eval.evaluation.agreement import answer_pairs
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, another_answer
 from serve_eval.schema import Report
+from serve_eval.shell_words import quote_path
 from serve_eval.stats.mcnemar import mcnemar
 
 UNSTEADY_ALPHA = 0.01
@@ -73,8 +74,8 @@ def describe_unsteady(
     return (
         f"unsteady: {worse} disagrees with itself on {own[worse]} of {counts.total()} prompts,"
         f" {other} on {own[other]} (p = {p:.2g}): unlike servers behind one address? To ask each of"
-        f" them: serve-eval attribute {folders[worse]}, with --worker URL for each server that the"
-        " address does not list",
+        f" them: serve-eval attribute {quote_path(folders[worse])}, with --worker URL for each server"
+        " that the address does not list",
     )
 
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from serve_eval.evaluation.agreement.answer_signs import SIGNS, is_loop
 from serve_eval.evaluation.agreement.at_start import find_at_start
 from serve_eval.schema import Response
+from serve_eval.shell_words import join_words
 from serve_eval.stats.binomial import binomial_tail
 from serve_eval.stats.common_prefix import common_prefix
 from serve_eval.stats.hypergeometric import no_worse
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, TaskEvidence
-from serve_eval.workflows.diagnose.finding import ALPHA, Finding, ids
+from serve_eval.workflows.diagnose.finding import ALPHA, WEIGHTS, Finding, ids
 from serve_eval.workflows.diagnose.paired_answers import ComparedAnswers
 
 LEAST, MOST_SHARE = 10, 0.5
@@ -229,9 +230,10 @@ def find_even_losses(
             f" {counts[1 - side] - counts[side] + only} the other way round; no slice of"
             " the samples explains them: weights, precision or cache, rather than a fault of some"
             " requests",
-            (f"serve-eval verify {urls[0]} {urls[1]}",),
+            (f"serve-eval verify {join_words(urls)}",),
             [pair[side] for pair, bad in zip(both.pairs, wrong, strict=True) if bad[side]],
             p,
+            WEIGHTS,
         )
 
 
@@ -286,6 +288,7 @@ def _find(
     change: tuple[str, ...],
     shown: Sequence[AskedSample],
     p: float | None,
+    rather: str = "",
     *,
     of: int | None = None,
     count: int | None = None,
@@ -299,4 +302,5 @@ def _find(
         task=both.name,
         samples=ids(shown),
         p=p,
+        rather=rather,
     )

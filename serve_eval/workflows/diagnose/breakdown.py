@@ -13,6 +13,7 @@ from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import judgements_file
 from serve_eval.schema import Outcome
 from serve_eval.scorers import numeric
+from serve_eval.shell_words import quote_word
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.extraction import states
 from serve_eval.workflows.diagnose.finding import capsule_of
@@ -164,7 +165,7 @@ def _judge_errors(run: Evidence, task: TaskEvidence) -> Iterator[str]:
 def _next(run: Evidence, task: TaskEvidence, shown: list[AskedSample], good: str) -> Iterator[str]:
     if shown:
         yield capsule_of(run, task, shown)
-    yield f"serve-eval verify {good} {run.base_url}"
+    yield f"serve-eval verify {quote_word(good)} {quote_word(run.base_url)}"
     if run.several_workers:
         yield f"serve-eval attribute {run.place}"
 

@@ -6,12 +6,12 @@ They end at max_tokens, at a stop string, within the reasoning, or immediately.
 from __future__ import annotations
 
 import json
-import shlex
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from serve_eval.schema import Outcome, Response
+from serve_eval.shell_words import quote_word
 from serve_eval.workflows.diagnose.endings import list_misfiled
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import LEAST, Finding, about, matters, worse
@@ -54,12 +54,12 @@ def find_truncated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         )
     else:
         told += f" exactly max_tokens={task.max_tokens}: {beside}"
-        change = (f"--set {task.name}.max_tokens={2 * task.max_tokens}",)
+        change = (f"--set {task.word}.max_tokens={2 * task.max_tokens}",)
     yield about(task, "truncated", told, change, cut, of=len(answers), p=p)
 
 
 def _shorter(task: TaskEvidence) -> tuple[str, ...]:
-    return (f"--set {task.name}.num_fewshot=0",) if task.option("num_fewshot") else ()
+    return (f"--set {task.word}.num_fewshot=0",) if task.option("num_fewshot") else ()
 
 
 def find_unclosed_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
@@ -81,8 +81,8 @@ def find_unclosed_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Findi
     told = f"{len(shown)} of {len(task.texts)} answers contain only reasoning and score 0; "
     told += f"{cut} of them were truncated at max_tokens={task.max_tokens}"
     more, off = (
-        f"--set {task.name}.max_tokens={4 * task.max_tokens}",
-        f"--set {task.name}.thinking=off",
+        f"--set {task.word}.max_tokens={4 * task.max_tokens}",
+        f"--set {task.word}.thinking=off",
     )
     change = (
         (more, off) if 2 * cut > len(shown) else (off, "trtllm-serve ... --reasoning_parser NAME")
@@ -104,7 +104,7 @@ def find_stopped_in_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Fin
         " they were not truncated"
     )
     told += f"; {_describe_met(shown)}" if any(_response(one).stop_reason for one in shown) else ""
-    change = (f"--set {task.name}.stop=[]",) if stops else (f"--set {task.name}.thinking=off",)
+    change = (f"--set {task.word}.stop=[]",) if stops else (f"--set {task.word}.thinking=off",)
     yield about(task, "stopped_in_reasoning", told, change, shown, of=len(task.texts))
 
 
@@ -141,7 +141,7 @@ def stop_string(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 def _stops(task: TaskEvidence, left: list[str]) -> str:
     """Return the option that sets the stop strings, as JSON: valid YAML on one line."""
-    return f"--set {shlex.quote(f'{task.name}.stop={json.dumps(left, ensure_ascii=False)}')}"
+    return f"--set {quote_word(f'{task.name}.stop={json.dumps(left, ensure_ascii=False)}')}"
 
 
 def empty(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
@@ -159,10 +159,10 @@ def empty(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     change: tuple[str, ...]
     if 2 * len(stopped) > len(shown):
         told += f"; {_describe_met(stopped)}"
-        change = (f"--set {task.name}.stop=[]",)
+        change = (f"--set {task.word}.stop=[]",)
     elif hidden > typical:
         told += f"; a median of {hidden:g} tokens went into thoughts that the server does not show"
-        change = (f"--set {task.name}.max_tokens={4 * task.max_tokens}",)
+        change = (f"--set {task.word}.max_tokens={4 * task.max_tokens}",)
     elif typical > FEW_TOKENS:
         told += (
             f"; a median of {typical:g} tokens was generated: the server's parsers may have removed"
@@ -170,12 +170,12 @@ def empty(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         )
         change = (
             "trtllm-serve without --reasoning_parser and --tool_parser",
-            f"--set {task.name}.thinking=off",
+            f"--set {task.word}.thinking=off",
         )
     else:
         told += f"; a median of {typical:g} tokens was generated: the model stopped immediately"
         other_way = "false" if task.option("apply_chat_template") else "true"
-        change = (f"--set {task.name}.apply_chat_template={other_way}", "serve-eval smoke URL")
+        change = (f"--set {task.word}.apply_chat_template={other_way}", "serve-eval smoke URL")
     yield about(task, "empty", told, change, shown, of=len(task.texts))
 
 

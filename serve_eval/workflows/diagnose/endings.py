@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,6 +10,7 @@ import msgspec
 
 from serve_eval.evaluation.results.examples import name_target
 from serve_eval.schema import Outcome, is_mutable
+from serve_eval.shell_words import quote_word
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding, about, matters
 
@@ -127,7 +127,7 @@ def find_unlisted(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         f"{len(shown)} of {len(task.texts)} answers end with a finish_reason of no known server"
         f" ({', '.join(f'{reason!r} {count}' for reason, count in counts)}): they may have been cut"
     )
-    change = tuple(f"--known-finish-reasons {shlex.quote(reason)}" for reason, _ in counts[:3])
+    change = tuple(f"--known-finish-reasons {quote_word(reason)}" for reason, _ in counts[:3])
     yield about(
         task, "unlisted_finish", told, change, [one for one, _ in shown], of=len(task.texts)
     )

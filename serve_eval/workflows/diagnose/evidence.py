@@ -6,7 +6,6 @@ Reading sends no requests, writes nothing, and needs no data set. Rules may use 
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +38,7 @@ from serve_eval.schema import (
     VerdictOutcome,
     is_mutable,
 )
+from serve_eval.shell_words import quote_path, quote_word
 from serve_eval.stats.low_scores import find_cut
 
 FEW_TOKENS = 2
@@ -90,6 +90,11 @@ class TaskEvidence:
     asked: tuple[AskedSample, ...]
     report: TaskReport | None
     share: float = 1.0
+
+    @property
+    def word(self) -> str:
+        """The name, quoted for a shell."""
+        return quote_word(self.name)
 
     def option(self, name: str) -> Any:
         """Return an option of the protocol, or None if it has no option of that name."""
@@ -178,7 +183,7 @@ class Evidence:
     @property
     def place(self) -> str:
         """The folder, quoted for a shell."""
-        return shlex.quote(str(self.folder))
+        return quote_path(self.folder)
 
     @property
     def info(self) -> ServerInfo:

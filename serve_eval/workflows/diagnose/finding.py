@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from serve_eval.shell_words import quote_word
 from serve_eval.stats.hypergeometric import no_worse
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ class Finding:
     `count` of `of` is the evidence. The finding `explains` at most that number of the `lost`
     samples, which are wrong or missing (None if the number is unknown). `change` are options to
     copy, the best first; `log` are lines of servers' logs. `task` is None if the finding concerns
-    the whole run. `p` is the p-value of the rule's test (None for a fact).
+    the whole run. `p` is the p-value of the rule's test (None for a fact). `rather` is a likelier
+    cause than the place that `told` names.
     """
 
     rule: str
@@ -46,6 +47,20 @@ class Finding:
     samples: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
     p: float | None = None
+    rather: str = ""
+
+    @property
+    def brief(self) -> str:
+        """The cause in the words of one line."""
+        place = self.told.partition("; ")[0].partition(", and ")[0]
+        p = "" if self.p is None or "p = " in place else f"p = {self.p:.1g}"
+        if self.rather:
+            return f"{self.rather} ({', '.join(filter(None, (place, p)))})"
+        return f"{place} ({p})" if p else place
+
+
+WEIGHTS = "weights, precision or cache"
+"""What a loss that no slice explains points to."""
 
 
 def about(
@@ -85,8 +100,7 @@ def capsule_of(run: Evidence, task: TaskEvidence, shown: Iterable[AskedSample]) 
     """Return the shell command for a capsule of the first of the samples that may be shown."""
     one = next((one.id for one in shown if one.shown), "ID")
     return (
-        f"serve-eval capsule {run.place} --task {shlex.quote(task.name)} --sample"
-        f" {shlex.quote(one)}"
+        f"serve-eval capsule {run.place} --task {quote_word(task.name)} --sample {quote_word(one)}"
     )
 
 

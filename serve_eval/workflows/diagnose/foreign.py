@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from serve_eval.scorers import numeric
+from serve_eval.shell_words import quote_word
 from serve_eval.stats.together import DRAWS, Together, compare_together
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence, base_of
 from serve_eval.workflows.diagnose.finding import ALPHA, LEAST, Finding, ids
@@ -112,7 +112,7 @@ def _report(
     return Finding(
         rule="foreign_answers",
         told=told,
-        change=(f"serve-eval invariants {shlex.quote(run.base_url)} --canaries",),
+        change=(f"serve-eval invariants {quote_word(run.base_url)} --canaries",),
         count=len(owners),
         of=wrong,
         explains=max(1, round(len(owners) - found.expected)),

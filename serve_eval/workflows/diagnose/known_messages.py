@@ -101,5 +101,5 @@ def find_known(run: Evidence, task: TaskEvidence, message: str) -> tuple[str, tu
     fewer = max(1, told // 4) if isinstance(told, int) else 8
     for pattern, reason, change in _KNOWN:
         if re.search(pattern, message):
-            return reason, tuple(one.format(task=task.name, concurrency=fewer) for one in change)
+            return reason, tuple(one.format(task=task.word, concurrency=fewer) for one in change)
     return "", ()

@@ -74,7 +74,7 @@ def _judge(task: TaskEvidence, gaps: Sequence[int], side: str, *, dated: bool) -
         yield _find(
             task,
             f"the chat template of {side} writes a date: prompts change from day to day",
-            (f"--set {task.name}.template_date=DATE, and a fixed date on the server",),
+            (f"--set {task.word}.template_date=DATE, and a fixed date on the server",),
             len(gaps),
             len(gaps),
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from serve_eval.evaluation.plan.applicable_reference import DATASET
 from serve_eval.evaluation.prepare import OTHER_DATA
 from serve_eval.schema import VerdictOutcome
+from serve_eval.shell_words import quote_word
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding
 
@@ -36,7 +36,7 @@ def protocol(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
             task,
             "protocol",
             f"the protocol of the reference is {told}",
-            (f"--set {task.name}.suite_exact=true",),
+            (f"--set {task.word}.suite_exact=true",),
         )
 
 
@@ -66,7 +66,7 @@ def too_few(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         return
     verdict, planned = task.report.verdict, task.report.result.planned
     more = [] if run.plan.limit is None else [f"without --limit {run.plan.limit}"]
-    more += [f"--repeats {2 * task.repeats}", f"--set {task.name}.num_samples=N"]
+    more += [f"--repeats {2 * task.repeats}", f"--set {task.word}.num_samples=N"]
     told = f"no answer is missing, but {planned} samples are too few to decide"
     if verdict.paired is not None and verdict.paired.lower is not None:
         told += (
@@ -146,7 +146,7 @@ def other_model(run: Evidence) -> Iterator[Finding]:
     yield Finding(
         rule="other_model",
         told=f"the endpoint lists {', '.join(listed)}, but the run requests and judges {wanted}",
-        change=(f"--model {shlex.quote(listed[0])}", "--base-url URL of the right server"),
+        change=(f"--model {quote_word(listed[0])}", "--base-url URL of the right server"),
         count=1,
         of=1,
     )

@@ -42,7 +42,7 @@ def prompt_tokens(a: Evidence, b: Evidence) -> Iterator[Finding]:
             ),
             change=(
                 "serve-eval smoke URL, row special_tokens",
-                f"--set {task.name}.add_special_tokens=false",
+                f"--set {task.word}.add_special_tokens=false",
             ),
             count=gap.prompts,
             of=gap.of,

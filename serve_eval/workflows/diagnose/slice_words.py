@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from serve_eval.shell_words import quote_word
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.diagnose import candidates
 from serve_eval.workflows.diagnose.candidates import Slice
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import Finding, capsule_of
+from serve_eval.workflows.diagnose.finding import WEIGHTS, Finding, capsule_of
 
 if TYPE_CHECKING:
     from serve_eval.stats.largest_statistic import FoundSlice
@@ -70,12 +71,14 @@ def report_slice(
         lost = [asked[i] for i in places if i in fell]
     told = _describe(task, one, named, len(inside), len(asked), paired=fell is not None)
     change = (*_advise(run, one.kind), capsule_of(run, task, lost))
+    rather = ""
     if fell is not None and _lose_elsewhere(named, len(inside), len(asked)):
         more, less = named.all_lost - named.lost, named.all_gained - named.gained
         told += (
-            f"; the others lose score too ({more} lost, {less} gained), so weights, precision or"
-            " cache are likelier than a fault of these samples"
+            f"; the others lose score too ({more} lost, {less} gained), so {WEIGHTS} are likelier"
+            " than a fault of these samples"
         )
+        rather = WEIGHTS
         change = ("serve-eval verify A B, or the endpoint against a reference", *change)
     return Finding(
         rule=RULE,
@@ -88,6 +91,7 @@ def report_slice(
         task=task.name,
         samples=tuple([sample.id for sample in lost if sample.shown][:SHOWN]),
         p=named.p,
+        rather=rather,
     )
 
 
@@ -121,5 +125,5 @@ def _describe(
 
 
 def _advise(run: Evidence, kind: str) -> tuple[str, ...]:
-    url = run.base_url or "URL"
+    url = quote_word(run.base_url or "URL")
     return tuple(text.format(place=run.place, url=url) for text in _ADVICE.get(kind, ()))

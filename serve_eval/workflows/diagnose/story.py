@@ -39,6 +39,7 @@ from serve_eval.workflows.diagnose import (
 from serve_eval.workflows.diagnose.breakdown import Breakdown, break_down
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, read
 from serve_eval.workflows.diagnose.finding import SIDE_SHARE, Finding
+from serve_eval.workflows.diagnose.headings import head_comparison, head_suite, rank_run
 from serve_eval.workflows.diagnose.slice_data import read_data
 
 SCHEMA_VERSION = 1
@@ -117,12 +118,18 @@ class DiagnosedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The findings about a folder. `between` are findings from comparing two sides."""
+    """The findings about a folder. `between` are findings from comparing two sides.
+
+    `verdict` has lines that say what failed, of a comparison or a suite. `compared`: the runs are
+    the sides of a comparison.
+    """
 
     schema_version: int
     folder: str
     runs: tuple[DiagnosedRun, ...]
     between: tuple[Finding, ...] = ()
+    verdict: tuple[str, ...] = ()
+    compared: bool = False
 
 
 @with_scope
@@ -154,8 +161,25 @@ def diagnose(
     found: tuple[Finding, ...] = ()
     if sides_of:
         a, b = sides_of
-        found = find_between(a, b, find_comparison(folder), runs[1].findings)
-    return Diagnosis(schema_version=SCHEMA_VERSION, folder=str(folder), runs=runs, between=found)
+        comparison = find_comparison(folder)
+        found = find_between(a, b, comparison, runs[1].findings)
+        verdict = head_comparison(comparison, order_findings((*runs[1].findings, *found)), folder)
+    else:
+        verdict = head_suite(folder)
+        runs = tuple(sorted(runs, key=rank_run))
+    return Diagnosis(
+        schema_version=SCHEMA_VERSION,
+        folder=str(folder),
+        runs=runs,
+        between=found,
+        verdict=verdict,
+        compared=bool(sides_of),
+    )
+
+
+def order_findings(found: Iterable[Finding]) -> list[Finding]:
+    """Return findings, those first that explain the most."""
+    return sorted(found, key=lambda one: -1 if one.explains is None else one.explains, reverse=True)
 
 
 def _audit(evidence: Evidence, local: LocalTokenizer) -> list[Finding]:
@@ -215,13 +239,7 @@ def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
             one for task in evidence.tasks for one in unlike.find_unlike(evidence, task, data)
         ]
         found += slicing.find_slices(evidence, found, data)
-    return tuple(
-        sorted(
-            found,
-            key=lambda finding: -1 if finding.explains is None else finding.explains,
-            reverse=True,
-        )
-    )
+    return tuple(order_findings(found))
 
 
 def _has_answers(task: TaskEvidence) -> bool:

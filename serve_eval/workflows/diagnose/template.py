@@ -105,7 +105,7 @@ def find_doubled_bos(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
             "serve-eval rendered the chat template, and add_special_tokens made the server add the"
             " first token again"
         ),
-        change=(f"--set {task.name}.add_special_tokens=false",),
+        change=(f"--set {task.word}.add_special_tokens=false",),
         count=len(task.asked),
         of=len(task.asked),
         lost=len(task.lost),
@@ -144,7 +144,7 @@ def _reason(task: TaskEvidence) -> str:
 
 def _other_way(task: TaskEvidence) -> tuple[str, ...]:
     if task.option("chat_template"):
-        return (f"--set {task.name}.tokenizer=DIR of exactly this model",)
+        return (f"--set {task.word}.tokenizer=DIR of exactly this model",)
     if _chat(task):
-        return (f"--set {task.name}.tokenizer=DIR", f"--set {task.name}.apply_chat_template=false")
-    return (f"--set {task.name}.apply_chat_template=true",)
+        return (f"--set {task.word}.tokenizer=DIR", f"--set {task.word}.apply_chat_template=false")
+    return (f"--set {task.word}.apply_chat_template=true",)

@@ -22,18 +22,21 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
 
 def lines(diagnosis: Diagnosis) -> Iterator[str]:
     """Yield the lines to print."""
+    yield from diagnosis.verdict
+    if diagnosis.verdict:
+        yield ""
     for run in diagnosis.runs:
-        yield from _run(run)
+        yield from _run(run, side=diagnosis.compared)
     if diagnosis.between:
         yield "A compared with B"
         for number, finding in enumerate(diagnosis.between, 1):
             yield from _describe_finding(number, finding)
 
 
-def _run(run: DiagnosedRun) -> Iterator[str]:
+def _run(run: DiagnosedRun, *, side: bool) -> Iterator[str]:
     label = f"{run.label}: " if run.label else ""
     for task in run.tasks:
-        yield f"{label}{_task(task)}"
+        yield f"{label}{_task(task, side=side)}"
         if task.breakdown is not None:
             yield f"{_INDENT}{describe_kinds(task.breakdown)}"
         for accusation in task.accused:
@@ -56,10 +59,12 @@ def _run(run: DiagnosedRun) -> Iterator[str]:
     yield ""
 
 
-def _task(task: DiagnosedTask) -> str:
-    said = f"{task.task}: {task.outcome or 'the run did not finish'}"
-    if task.value is not None:
-        said += f", {task.value:.3f}"
+def _task(task: DiagnosedTask, *, side: bool) -> str:
+    """Return the result of a task. That the side of a comparison lacks a reference says nothing."""
+    outcome = "" if side and task.outcome == "NO REFERENCE" else task.outcome
+    value = "" if task.value is None else f"{task.value:.3f}"
+    ended = "the run did not finish" if task.outcome is None else outcome
+    said = f"{task.task}: {', '.join(filter(None, (ended, value)))}"
     if task.breakdown is not None and task.breakdown.reference is not None:
         said += f" (reference {task.breakdown.reference:.3f})"
     if task.threshold is not None:

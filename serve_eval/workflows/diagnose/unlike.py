@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from serve_eval.evaluation.agreement.answer_signs import find_scripts, is_loop, mark_shared
 from serve_eval.schema import Response
+from serve_eval.shell_words import quote_word
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.verdicts.pairing import read_stored_answers
 from serve_eval.verdicts.reference_answers import StoredAnswers
@@ -126,7 +127,7 @@ def _report(
         rule="unlike",
         told=told,
         change=(
-            f"serve-eval verify {run.base_url}",
+            f"serve-eval verify {quote_word(run.base_url)}",
             "compare stop strings, eos_token and the chat template with those of the reference",
         ),
         count=len(shown),

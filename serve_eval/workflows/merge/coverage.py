@@ -14,6 +14,7 @@ from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.journal import read
 from serve_eval.evaluation.storage.records.reply_proofs import keep_standing, run_proofs
 from serve_eval.schema import Sample, Shard
+from serve_eval.shell_words import quote_path
 from serve_eval.workflows.merge.shards import ShardFolder
 
 
@@ -100,7 +101,7 @@ def _missing(
             lost = "" if why is None else f" (its endpoint lacks {why.need}, the others' do not)"
             yield (
                 f"{shard.name}: {task}: {count} of {of} samples are missing{lost}; finish it with"
-                f" serve-eval run --resume {shard.path}"
+                f" serve-eval run --resume {quote_path(shard.path)}"
             )
 
 

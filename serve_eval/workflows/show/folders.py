@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from serve_eval.evaluation.storage.reports.comparison_files import is_comparison
 from serve_eval.plugins.registry import nearest
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Plan
+from serve_eval.shell_words import quote_path
 
 MOST_DEEP, MOST_LISTED = 3, 12
 """Folders between a folder and a run in it, and runs that an error names."""
@@ -69,7 +69,7 @@ def _only_run(folder: Path) -> Path:
         return found[0]
     if not found:
         raise RunFolderError(f"{folder} holds no run", hint="Name the folder of a run.")
-    lines = [f"  {shlex.quote(str(one))}" for one in found[:MOST_LISTED]]
+    lines = [f"  {quote_path(one)}" for one in found[:MOST_LISTED]]
     if len(found) > MOST_LISTED:
         lines.append(f"  and {len(found) - MOST_LISTED} more")
     raise RunFolderError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -13,6 +12,7 @@ from serve_eval.report.layout import say
 from serve_eval.report.samples.details import describe_failure
 from serve_eval.report.samples.samples import SampleRow, ShownSample
 from serve_eval.report.summary import name_expected
+from serve_eval.shell_words import quote_argument, quote_path
 from serve_eval.workflows.show.flips import FlippedPair
 from serve_eval.workflows.show.sample_text import (
     SamplePrinter,
@@ -65,9 +65,9 @@ def _foot(shown: ShownRun) -> Iterator[str]:
     if shown.brief and listed:
         first = listed[0]
         name = first.b.id if isinstance(first, FlippedPair) else first.id
-        other = "" if shown.a is None else f" --against {shlex.quote(shown.a)}"
+        other = "" if shown.a is None else f" --against {quote_path(shown.a)}"
         yield "" if not more else "one of them in full:"
-        yield f"serve-eval show {shlex.quote(shown.run)} {shlex.quote(name)}{other}"
+        yield f"serve-eval show {quote_path(shown.run)}{other} {quote_argument(name)}"
 
 
 Cells = list[tuple[str, str]]

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
 from serve_eval.report.ci.of_report import choose_state, list_other, pick_remarks
-from serve_eval.report.summary.figures import count
-from serve_eval.schema import REHEARSED, SuiteReport, SuiteRow
-from serve_eval.workflows.suite.table import describe_waiver, list_cells, rank
+from serve_eval.report.one_line import OneLine, describe_drop, lead
+from serve_eval.report.summary.figures import count, write_figure
+from serve_eval.report.task_line import split_change
+from serve_eval.schema import REHEARSED, SuiteReport, SuiteRow, VerdictOutcome
+from serve_eval.shell_words import quote_path
+from serve_eval.workflows.suite.table import (
+    describe_verdict,
+    describe_waiver,
+    list_cells,
+    rank,
+    show_value,
+)
 
 _COLUMNS = ("verdict", "run", "task", "value", "95 %", "reference", "fails")
 
 
-def describe_suite(report: SuiteReport, out_dir: Path) -> CiResult:
-    """Return the result of a suite."""
+def describe_suite(
+    report: SuiteReport, out_dir: Path, causes: Mapping[str, str] | None = None
+) -> CiResult:
+    """Return the result of a suite. `causes` has likely causes by RUN/TASK, as far as known."""
     rows = sorted(report.rows, key=rank)
+    lines = dict(zip(map(_key, rows), _make_lines(report, rows, causes or {}), strict=True))
     suites = [
         CiSuite(
             name=run.name,
-            cases=[_describe_row(row) for row in report.rows if row.run == run.name],
+            cases=[
+                _describe_row(row, lines[_key(row)]) for row in report.rows if row.run == run.name
+            ],
         )
         for run in report.runs
     ]
-    folder = shlex.quote(str(out_dir))
     return CiResult(
         notice=REHEARSED if report.rehearsal else "",
         title=f"suite {report.name}: {count(len(report.runs), 'run')},"
@@ -43,11 +57,61 @@ def describe_suite(report: SuiteReport, out_dir: Path) -> CiResult:
             *(": ".join(describe_waiver(use)) for use in report.waivers),
         ],
         commands=[
-            f"serve-eval show {folder}/runs/{shlex.quote(row.run)} --wrong"
+            f"serve-eval show {quote_path(out_dir / SUITE_RUNS / row.run)} --wrong"
             for row in rows[:1]
             if _choose(row) is CiState.FAILURE
         ],
+        line=lines[_key(rows[0])] if rows else None,
     )
+
+
+def _key(row: SuiteRow) -> tuple[str, str]:
+    return row.run, row.task
+
+
+def _make_lines(
+    report: SuiteReport, rows: Sequence[SuiteRow], causes: Mapping[str, str]
+) -> list[OneLine]:
+    """Return the lines of rows that are sorted, the worst of which speaks for the suite."""
+    errors = {run.name: run.error for run in report.runs if run.error is not None}
+    lines = []
+    for row in rows:
+        error = errors.get(row.run)
+        found = causes.get(f"{row.run}/{row.task}", "")
+        known = [f"{error.kind}: {error.message}"] if error is not None else [*row.reasons]
+        known += [found] if found else []
+        sound = row.outcome in (VerdictOutcome.PASS, VerdictOutcome.NOT_JUDGED)
+        one = OneLine(
+            outcome=describe_verdict(row),
+            about=" ".join(filter(None, (f"{row.run}/{row.task}", row.model))),
+            figures=_describe_figures(row),
+            counts=f"{row.failed} failed, {row.repaired} repaired" if error is None else "",
+            cause="" if sound or not known else known[0],
+            sure=bool(known) and known[0] != found,
+        )
+        lines.append(one)
+    return lead(lines, range(len(lines)), "tasks")
+
+
+def _describe_figures(row: SuiteRow) -> str:
+    """Return the value against the reference, with the drop and its interval.
+
+    The reference is taken as exact.
+    """
+    value = show_value(row)
+    if value == "-":
+        return ""
+    known, interval = row.reference, row.interval
+    if known is None:
+        return describe_drop(value, "")
+    shown = write_figure(known, points=row.in_points)
+    if row.evaluated is None or row.failed:
+        return describe_drop(value, shown)
+    sign = -1.0 if row.higher_is_better is False else 1.0
+    ends = None if interval is None else (interval[0] - known, interval[1] - known)
+    turned = None if ends is None else (sign * ends[0], sign * ends[1])
+    drop, *around = split_change(sign * (row.evaluated - known), turned, points=row.in_points)
+    return describe_drop(value, shown, drop, around)
 
 
 def _list_texts(row: SuiteRow) -> Sequence[str]:
@@ -58,19 +122,19 @@ def _choose(row: SuiteRow) -> CiState:
     return CiState.SKIPPED if row.waiver else choose_state(row.outcome, row.reasons)
 
 
-def _describe_row(row: SuiteRow) -> CiCase:
-    verdict, _, _, value, _, reference, limit = _list_texts(row)
+def _describe_row(row: SuiteRow, line: OneLine) -> CiCase:
+    _, _, _, value, _, reference, limit = _list_texts(row)
     waived = [] if row.waiver is None else [f"until {row.waiver.until}: {row.waiver.reason}"]
     return CiCase(
         group=row.run,
         name=row.task,
         state=_choose(row),
-        message="; ".join([verdict, *waived, *row.reasons, f"value {value}"]),
+        line=line if not waived else replace(line, cause=waived[0], sure=True),
         remarks=[
             *pick_remarks(row.warnings),
             *([f"{count(row.repaired, 'sample')} repaired"] if row.repaired else ()),
         ],
-        details=[*row.reasons, *(f"warning: {line}" for line in row.warnings)],
+        details=[*waived, *row.reasons, *(f"warning: {line}" for line in row.warnings)],
         properties={
             "value": value,
             "reference": reference,

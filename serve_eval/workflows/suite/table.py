@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from serve_eval.report.summary.figures import count, write_figure
 from serve_eval.report.summary.table import ORDER, SHORTEST, measure
 from serve_eval.report.text import clean
 from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome, WaiverState, WaiverUse
+from serve_eval.shell_words import quote_path
 
 _TESTED = ("p", "p holm", "q")
 _SHOWN = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE)
@@ -34,10 +34,9 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
     console.print(*fit_tables(*_lay_out(rows, console.width), console.width), sep="\n\n")
     print_rows(console, list_explanations(report))
     print_rows(console, map(describe_waiver, report.waivers))
-    folder = shlex.quote(str(out_dir))
     print_rows(console, [("runs", f"{out_dir}/runs/RUN, each with report.json and report.html")])
     if (worst := next((row for row in rows if row.outcome in _SHOWN), None)) is not None:
-        command = f"serve-eval show {folder}/runs/{shlex.quote(worst.run)} --wrong"
+        command = f"serve-eval show {quote_path(out_dir / SUITE_RUNS / worst.run)} --wrong"
         print_commands(console, [command])
     if not report.rehearsal:
         print_commands(console, _name_take_command(rows, out_dir))
@@ -64,6 +63,13 @@ def describe_counts(report: SuiteReport) -> str:
     counts = Counter(describe_verdict(row) for row in sorted(report.rows, key=rank))
     counted = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
     return f"{count(len(report.runs), 'run')}, {count(len(report.rows), 'task')}: {counted}"
+
+
+def find_worst_fail(report: SuiteReport) -> SuiteRow | None:
+    """Return the first failing row that no waiver covers, in the order of the table."""
+    rows = sorted(report.rows, key=rank)
+    failing = (r for r in rows if r.outcome is VerdictOutcome.FAIL and r.waiver is None)
+    return next(failing, None)
 
 
 def rank(row: SuiteRow) -> tuple[int, bool]:

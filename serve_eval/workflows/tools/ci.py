@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
+from serve_eval.report.one_line import OneLine
 from serve_eval.schema import ToolCell, ToolCheck, ToolProbe
-from serve_eval.verdicts.exit_code import FAIL, PASS
+from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.workflows.tools.text import conclude, describe_finding
 
 _STATES = {
@@ -15,13 +16,17 @@ _STATES = {
 }
 
 
+_OUTCOMES = {FAIL: "FAIL", PASS: "PASS", NOTHING_SCORED: "ERROR"}
+_COUNTS = ("scored", "failed")
+
+
 def describe_check(found: ToolCheck) -> CiResult:
     """Return the result of a check. A kind that is not supported is skipped."""
     cases = [_describe_probe(row) for row in (*found.unsupported, *found.parameters)]
     cases += [_describe_cell(found, cell) for cell in found.cells]
     return CiResult(
         title=f"serve-eval tools {found.base_url}",
-        outcome={FAIL: "FAIL", PASS: "PASS"}.get(found.exit_code, "INCONCLUSIVE"),
+        outcome=_OUTCOMES.get(found.exit_code, "INCONCLUSIVE"),
         suites=[
             CiSuite(name="serve-eval tools", cases=cases, host=found.base_url, seconds=found.wall_s)
         ],
@@ -30,6 +35,23 @@ def describe_check(found: ToolCheck) -> CiResult:
             rows=[_write_row(found, cell) for cell in found.cells],
         ),
         notes=[conclude(found)],
+        line=_make_line(found),
+    )
+
+
+def _make_line(found: ToolCheck) -> OneLine:
+    """Return the line about a check: the answers with an error, and the first finding."""
+    scored, failed = (sum(getattr(cell, name) for cell in found.cells) for name in _COUNTS)
+    sound = sum(cell.sound for cell in found.cells)
+    asked = sum(cell.scored + cell.failed for cell in found.cells)
+    point = found.findings[0].points_to if found.findings else ""
+    cause = conclude(found) + (f", which points to {point}" if point else "")
+    return OneLine(
+        outcome=_OUTCOMES.get(found.exit_code, "INCONCLUSIVE"),
+        about=" ".join(filter(None, ("tool calls", found.model, found.base_url))),
+        figures=f"{sound:,} of {scored:,} answers sound" if scored else "no answer",
+        counts=f"{asked:,} asked, {failed} failed",
+        cause="" if found.exit_code == PASS else cause,
     )
 
 

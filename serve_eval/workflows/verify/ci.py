@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
+from serve_eval.report.one_line import OneLine, lead
 from serve_eval.schema import REHEARSED, Verification, VerificationOutcome, VerifiedSide
 from serve_eval.workflows.verify.text import find_worst
 
@@ -14,19 +15,20 @@ _STATES = {
     VerificationOutcome.ANOTHER: CiState.FAILURE,
     VerificationOutcome.UNDECIDED: CiState.SKIPPED,
 }
+_RANKS = (CiState.FAILURE, CiState.ERROR, CiState.SKIPPED, CiState.PASSED)
 _COLUMNS = ("outcome", "server", "probes", "beyond the floor", "median, nat")
 
 
 def describe_verification(found: Verification) -> CiResult:
     """Return the result of a verification."""
     wholes = [side for side in found.sides if side.part_of is None]
+    cases = list(_list_cases(found))
+    ranks = [_RANKS.index(case.state) for case in cases]
     return CiResult(
         notice=REHEARSED if found.rehearsal else "",
         title=f"serve-eval verify against {found.reference}",
         outcome=find_worst(found, wholes).value,
-        suites=[
-            CiSuite(name="serve-eval verify", cases=list(_list_cases(found)), seconds=found.wall_s)
-        ],
+        suites=[CiSuite(name="serve-eval verify", cases=cases, seconds=found.wall_s)],
         table=CiTable(
             columns=_COLUMNS,
             rows=[
@@ -41,22 +43,59 @@ def describe_verification(found: Verification) -> CiResult:
             ],
         ),
         notes=[*found.named, *(f"warning: {line}" for line in found.warnings)],
+        line=cases[min(range(len(cases)), key=lambda i: ranks[i])].line if cases else None,
     )
 
 
 def _list_cases(found: Verification) -> Iterator[CiCase]:
-    yield from map(_describe_side, found.sides)
-    for one in found.lost:
-        yield CiCase(group="verify", name=one.name, state=CiState.ERROR, message=one.why)
+    lines = [_make_line(found, side) for side in found.sides]
+    lines += [
+        OneLine(
+            outcome="ERROR",
+            about=f"verify {one.name}",
+            figures="no result",
+            cause=one.why,
+            sure=True,
+        )
+        for one in found.lost
+    ]
+    states = [
+        *(_STATES[side.outcome] for side in found.sides),
+        *(CiState.ERROR for _ in found.lost),
+    ]
+    led = lead(lines, [_RANKS.index(state) for state in states], "servers")
+    yield from map(_describe_side, found.sides, led)
+    for one, line in zip(found.lost, led[len(found.sides) :], strict=True):
+        yield CiCase(
+            group="verify", name=one.name, state=CiState.ERROR, line=line, details=[one.why]
+        )
 
 
-def _describe_side(side: VerifiedSide) -> CiCase:
+def _make_line(found: Verification, side: VerifiedSide) -> OneLine:
+    """Return the line about a server: how far its answers are from those of the reference."""
+    sound = _STATES[side.outcome] is CiState.PASSED
+    floor = "noise" if found.floor is None else "floor"
+    limit = found.noise if found.floor is None else found.floor
+    beyond = side.beyond_noise if found.floor is None else side.beyond_floor
+    causes = [one for one in (*found.named, *side.prompts, side.why) if one]
+    return OneLine(
+        outcome=side.outcome.value,
+        about=f"{side.name} against {found.reference}",
+        figures=f"{beyond} of {side.asked} probes beyond the {floor} of {limit:.3g} nat, median"
+        f" {side.median:.3g}",
+        counts=f"{side.unanswered} unanswered",
+        cause="" if sound or not causes else causes[0],
+        sure=True,
+    )
+
+
+def _describe_side(side: VerifiedSide, line: OneLine) -> CiCase:
     return CiCase(
         group="verify",
         name=side.name,
         state=_STATES[side.outcome],
-        message=f"{side.outcome.value}: {side.why}",
-        details=side.prompts,
+        line=line,
+        details=[side.why, *side.prompts],
         properties={
             "outcome": side.outcome.value,
             "probes": str(side.asked),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from serve_eval.schema import (
     VerificationReference,
     VerifiedSide,
 )
+from serve_eval.shell_words import quote_path
 from serve_eval.workflows.verify.fleet import MAJORITY
 from serve_eval.workflows.verify.path import describe_path
 
@@ -273,4 +273,4 @@ def render_reference(made: VerificationReference, file: Path, console: Console) 
             ("written", f"{file} ({file.stat().st_size / 1000:.0f} KB)"),
         ),
     )
-    print_commands(console, [f"serve-eval verify HOST --reference {shlex.quote(str(file))}"])
+    print_commands(console, [f"serve-eval verify HOST --reference {quote_path(file)}"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Sequence
 
 from serve_eval import __version__
@@ -27,6 +26,7 @@ from serve_eval.report.summary import summarise_task
 from serve_eval.report.summary.figures import add_sign, show_value, span
 from serve_eval.schema import TaskReport
 from serve_eval.series.read_runs import FinishedRun
+from serve_eval.shell_words import join_words
 from serve_eval.workflows.view.listing import Links, date, describe_run
 
 MOST_PICTURES = 6
@@ -74,7 +74,7 @@ def make_side_by_side(a: FinishedRun, b: FinishedRun, links: Links) -> PageConte
     worse = sum(one[0] for one in changed if one is not None)
     better = sum(one[1] for one in changed if one is not None)
     names = links.name(a.folder), links.name(b.folder)
-    command = shlex.join(["serve-eval", "compare", str(a.folder), str(b.folder)])
+    command = join_words(["serve-eval", "compare", str(a.folder), str(b.folder)])
     return PageContent(
         kind="view",
         title=f"{names[0]} and {names[1]}",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
+from serve_eval.report.one_line import OneLine, lead
 from serve_eval.workflows.watch import record
 from serve_eval.workflows.watch.job import WatchJob
 from serve_eval.workflows.watch.record import Seen, WatchAlarm
@@ -26,9 +28,16 @@ def read_watch_ci(job: WatchJob, folder: Path) -> CiResult:
 
 def describe_watch(state: WatchState, rounds: Sequence[Seen], base_url: str) -> CiResult:
     """Return the result of a watch. One that still learns its baseline is skipped."""
-    cases = [_describe_alarm(alarm) for alarm in state.standing] or [_describe_calm(state)]
     failures = sum(sum(seen.failures.values()) for seen in rounds)
     asked = sum(len(seen.asked) for seen in rounds)
+    counts = f"{state.rounds} rounds, {asked:,} asked, {failures} failed"
+    alarms = [
+        replace(make_alarm_line(alarm, state.model, base_url), counts=counts)
+        for alarm in state.standing
+    ]
+    led = lead(alarms, range(len(alarms)), "alarms")
+    calm = _describe_calm(state, base_url, counts)
+    cases = list(map(_describe_alarm, state.standing, led)) or [calm]
     return CiResult(
         title=f"serve-eval watch {base_url}",
         outcome="ALARM" if state.standing else "BASELINE" if state.accuracy is None else "NO ALARM",
@@ -41,23 +50,37 @@ def describe_watch(state: WatchState, rounds: Sequence[Seen], base_url: str) -> 
             ],
         ),
         notes=[f"{state.rounds} rounds; {asked} requests, {failures} of them failed"],
+        line=cases[0].line,
     )
 
 
-def _describe_alarm(alarm: WatchAlarm) -> CiCase:
+def make_alarm_line(alarm: WatchAlarm, model: str | None, base_url: str) -> OneLine:
+    """Return the line about an alarm. Its words have the figures and the likeliest cause."""
+    about = " ".join(filter(None, (alarm.name, model, f"at {base_url}")))
+    return OneLine(outcome="ALARM", about=about, cause=alarm.told, sure=True)
+
+
+def _describe_alarm(alarm: WatchAlarm, line: OneLine) -> CiCase:
     return CiCase(
         group="watch",
         name=alarm.name,
         state=CiState.ERROR if alarm.kind in _BROKEN else CiState.FAILURE,
-        message=alarm.told,
-        details=[f"round {alarm.round}, {alarm.at}"],
+        line=line,
+        details=[alarm.told, f"round {alarm.round}, {alarm.at}"],
         properties={name: f"{value:g}" for name, value in alarm.figures.items()},
     )
 
 
-def _describe_calm(state: WatchState) -> CiCase:
+def _describe_calm(state: WatchState, base_url: str, counts: str) -> CiCase:
     """Return the case of a watch without a standing alarm."""
+    line = OneLine(
+        outcome="NO ALARM",
+        about=" ".join(filter(None, ("watch", state.model, f"at {base_url}"))),
+        counts=counts,
+    )
     if state.accuracy is None:
         told = f"the baseline is not complete after {state.rounds} rounds"
-        return CiCase(group="watch", name="accuracy", state=CiState.SKIPPED, message=told)
-    return CiCase(group="watch", name="accuracy", state=CiState.PASSED, message="no alarm")
+        line = replace(line, outcome="BASELINE", cause=told, sure=True)
+        return CiCase(group="watch", name="accuracy", state=CiState.SKIPPED, line=line)
+    line = replace(line, figures=f"baseline {state.accuracy.mean:.1%}")
+    return CiCase(group="watch", name="accuracy", state=CiState.PASSED, line=line)

@@ -15,12 +15,14 @@ from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.task_run import open_scoring
+from serve_eval.report.one_line import write_line
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.watch import bets, judging, record
 from serve_eval.workflows.watch.alarming import deliver
 from serve_eval.workflows.watch.asking import ask_round
 from serve_eval.workflows.watch.beginning import LEAST_PROMPTS, begin
 from serve_eval.workflows.watch.budget import checks_of
+from serve_eval.workflows.watch.ci import make_alarm_line
 from serve_eval.workflows.watch.job import WatchJob, WatchSession
 from serve_eval.workflows.watch.numerics import forget_probes, warn_once
 from serve_eval.workflows.watch.record import Seen, WatchAlarm
@@ -190,4 +192,6 @@ def _show(alarm: WatchAlarm, session: WatchSession) -> dict[str, object]:
     kept = {
         name: getattr(alarm, name) for name in ("kind", "subject", "round", "at", "told", "figures")
     }
-    return {"tool": "serve-eval watch", **kept, "task": task, **about}
+    said = make_alarm_line(alarm, session.state.model, job.base_url)
+    text = write_line(replace(said, place=str(session.folder)))
+    return {"tool": "serve-eval watch", "text": text, **kept, "task": task, **about}

@@ -23,6 +23,7 @@ from serve_eval.processes.forkserver import describe_error
 from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import ExecutionResult, Isolation, Program, Response, Sample, Task
+from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from serve_eval.schema import Progress
@@ -76,7 +77,8 @@ class Executions:
         except KeyError:
             raise SandboxError(
                 f"{self.path.stem}: an answer has not been run yet",
-                hint=f"serve-eval run --resume {self.path.parents[1]} --allow-code-execution",
+                hint=f"serve-eval run --resume {quote_path(self.path.parents[1])}"
+                " --allow-code-execution",
             ) from None
 
     def list_pending(

@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import scores_file
 from serve_eval.schema import Outcome, Score
+from serve_eval.shell_words import quote_path
 from serve_eval.whole_file import name_partial, open_partial, put_in_place
 
 _BLOCK = 1 << 20
@@ -115,7 +116,8 @@ def _blocks(path: Path, *, torn: bool) -> Iterator[bytes]:
 
 def _refuse(run: Path, file: Path, error: Exception) -> NoReturn:
     raise RunFolderError(
-        f"{file} cannot be read: {error}", hint=f"Write it again: serve-eval verdict {run}"
+        f"{file} cannot be read: {error}",
+        hint=f"Write it again: serve-eval verdict {quote_path(run)}",
     ) from error
 
 

@@ -15,6 +15,7 @@ from serve_eval.evaluation.storage.private_files import (
     write_private,
 )
 from serve_eval.schema import Report
+from serve_eval.shell_words import quote_path
 
 REPORT_SCHEMA = 2
 """The version of report.json that this serve-eval writes, and the newest that it reads."""
@@ -45,11 +46,12 @@ def read_report(run: Path) -> Report:
     except FileNotFoundError as error:
         raise RunFolderError(
             f"{run} holds no finished run: there is no {REPORT_FILE}",
-            hint=f"Finish the run first: serve-eval run --resume {run}",
+            hint=f"Finish the run first: serve-eval run --resume {quote_path(run)}",
         ) from error
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RunFolderError(
-            f"{file} cannot be read: {error}", hint=f"Write it again: serve-eval run --resume {run}"
+            f"{file} cannot be read: {error}",
+            hint=f"Write it again: serve-eval run --resume {quote_path(run)}",
         ) from error
     refuse_newer(file, report.schema_version, REPORT_SCHEMA)
     return report

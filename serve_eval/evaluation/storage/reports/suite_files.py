@@ -63,6 +63,14 @@ def write_suite_report(folder: Path, report: SuiteReport) -> None:
     write_private(folder / SUITE_REPORT_FILE, pretty_json(report))
 
 
+def find_suite_report(folder: Path) -> SuiteReport | None:
+    """Return the report of a suite, or None if there is no readable one."""
+    try:
+        return msgspec.json.decode((folder / SUITE_REPORT_FILE).read_bytes(), type=SuiteReport)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
 def drop_suite_report(folder: Path) -> None:
     """Remove the report and its page, which describe an earlier state."""
     for name in (SUITE_REPORT_FILE, PAGE_FILE):

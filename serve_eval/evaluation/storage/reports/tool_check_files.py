@@ -11,6 +11,7 @@ from serve_eval.evaluation.storage.file_names import TOOLS_PLAN, TOOLS_RESULT
 from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, find_known
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Plan, ToolCheck, ToolProbe
+from serve_eval.shell_words import quote_path
 
 TOOLS_SCHEMA = 1
 """The version of plan and result that this serve-eval writes, and the newest that it reads."""
@@ -47,7 +48,7 @@ def read_tool_check(folder: Path) -> ToolCheck:
     if found is None:
         raise RunFolderError(
             f"{folder} has no result of `serve-eval tools`",
-            hint=f"Finish it first: serve-eval tools ENDPOINT -o {folder}",
+            hint=f"Finish it first: serve-eval tools ENDPOINT -o {quote_path(folder)}",
         )
     return found
 

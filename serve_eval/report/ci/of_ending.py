@@ -1,0 +1,29 @@
+"""Describe a command that ended without a result for CI systems. Pure."""
+
+from __future__ import annotations
+
+from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
+from serve_eval.report.one_line import OneLine
+
+
+def describe_ending(command: str, outcome: str, message: str, hint: str) -> CiResult:
+    """Return an error, or an interruption, as the result of a command."""
+    first, _, rest = message.strip().partition("\n")
+    cause = "; ".join(filter(None, (first, " ".join(rest.split()))))
+    line = OneLine(outcome=outcome, about=command, figures="no result", cause=cause, sure=True)
+    name = command.partition(" ")[0]
+    case = CiCase(
+        group=name,
+        name=name,
+        state=CiState.ERROR,
+        line=line,
+        details=[*message.splitlines(), *hint.splitlines()],
+    )
+    return CiResult(
+        title=f"serve-eval {command}",
+        outcome=outcome,
+        suites=[CiSuite(name=f"serve-eval {name}", cases=[case])],
+        table=CiTable(columns=(), rows=()),
+        notes=[one for one in (message, hint) if one],
+        line=line,
+    )

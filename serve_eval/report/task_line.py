@@ -1,0 +1,141 @@
+"""Make the line about one task of a run or of a comparison. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from serve_eval.evaluation.results.degradation import what
+from serve_eval.report.attribution import accusations
+from serve_eval.report.one_line import OneLine, describe_drop
+from serve_eval.report.summary import figures
+from serve_eval.report.summary.summary_task import SummaryTask
+from serve_eval.schema import (
+    Attribution,
+    ComparedTask,
+    Degradation,
+    Outcome,
+    TaskResult,
+    VerdictOutcome,
+)
+
+MANY = 0.05
+"""Share of the samples from which an ending is a likely cause of a bad value."""
+_DECIDED = (VerdictOutcome.PASS, VerdictOutcome.NOT_JUDGED, VerdictOutcome.SHARD)
+"""Outcomes that need no cause."""
+
+
+def make_task_line(
+    task: SummaryTask,
+    model: str | None,
+    *,
+    found: str = "",
+    attribution: Attribution | None = None,
+    degradations: Sequence[Degradation] = (),
+) -> OneLine:
+    """Return the line about a task.
+
+    `found` is what a diagnosis says is the likeliest cause, if one was made.
+    """
+    verdict, result = task.verdict, task.result
+    asked = verdict.outcome not in (VerdictOutcome.UNSUPPORTED, VerdictOutcome.ERROR)
+    failed = verdict.outcome is VerdictOutcome.FAIL
+    why = () if failed else verdict.reasons[:1]
+    known = (*why, *filter(None, (found,)), *_list_causes(result, attribution, degradations))
+    return OneLine(
+        outcome=verdict.outcome.value,
+        about=" ".join(filter(None, (result.task, model))),
+        figures=_describe_figures(task),
+        counts=count_samples(result) if asked or result.scored else "",
+        cause="" if verdict.outcome in _DECIDED else next(iter((*known, *verdict.reasons)), ""),
+        sure=bool(why),
+    )
+
+
+def make_compared_line(task: ComparedTask, model: str | None, found: str = "") -> OneLine:
+    """Return the line about a compared task: B against A. `found` is as in `make_task_line`."""
+    summary = SummaryTask(
+        result=task.b, verdict=task.verdict, names=("B", "A"), default_rule="paired"
+    )
+    line = make_task_line(summary, model, found=found, attribution=task.attributions[1])
+    lost = task.a.failed or task.a.doubted
+    more = f"; A: {task.a.failed} failed, {task.a.doubted} repaired" if lost else ""
+    return replace(line, counts=f"{line.counts}{more}")
+
+
+def count_samples(result: TaskResult) -> str:
+    """Return how many samples were asked, failed and repaired."""
+    asked = result.planned - result.spared
+    return f"{asked:,} asked, {result.failed} failed, {result.doubted} repaired"
+
+
+def split_change(
+    change: float, interval: tuple[float, float] | None, *, points: bool
+) -> tuple[str, ...]:
+    """Return the drop or the gain in words, and the ends of its interval.
+
+    `change` and `interval` are differences; negative is worse.
+    """
+    drops = change <= 0.0
+    sign = -1.0 if drops else 1.0
+    word = ("drop" if drops else "gain") if points else ("worse by" if drops else "better by")
+    ends = () if interval is None else sorted(sign * end for end in interval)
+    shown = [figures.write_figure(one + 0.0, points=points) for one in (sign * change, *ends)]
+    return f"{word} {shown[0]}", *shown[1:]
+
+
+def _describe_figures(task: SummaryTask) -> str:
+    """Return the value against the reference, with the drop and its interval."""
+    verdict, metric = task.verdict, task.result.metric
+    value = figures.show_value(task)
+    if value == "-":
+        return ""
+    reference = "" if verdict.reference is None else figures.figure(verdict.reference, metric)
+    names = ("", "") if task.names[0] == "" else task.names
+    change, interval = _find_change(task)
+    drop: tuple[str, ...] = ("",)
+    if change is not None:
+        drop = split_change(change, interval, points=figures.in_points(metric))
+    return describe_drop(value, reference, drop[0], drop[1:], names=names)
+
+
+def _find_change(task: SummaryTask) -> tuple[float | None, tuple[float, float] | None]:
+    """Return the change and its interval, of the pairs or else of the value.
+
+    A reference without scores of its own is taken as exact. Negative is worse.
+    """
+    verdict, metric = task.verdict, task.result.metric
+    paired, reference = verdict.paired, verdict.reference
+    if paired is not None and paired.interval is not None:
+        return paired.difference, paired.interval
+    change, own = figures.change(task), task.result.interval
+    sign = 1.0 if metric.higher_is_better else -1.0
+    if change is None or reference is None or own is None:
+        return (None if change is None else sign * change), None
+    low, high = sorted(sign * (end - reference) for end in own)
+    return sign * change, (low, high)
+
+
+def _list_causes(
+    result: TaskResult, attribution: Attribution | None, degradations: Sequence[Degradation]
+) -> Iterator[str]:
+    """Yield what the report itself knows of causes, the most telling first."""
+    if attribution is not None:
+        yield from accusations(attribution)
+    for one in degradations:
+        yield f"{what(one)}: {one.before:.0%} before request {one.since}, {one.after:.0%} from it on"
+    planned = max(1, result.planned)
+    if result.failures and result.failed > MANY * planned:
+        kinds = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in result.failures.items())
+        yield f"no answer: {kinds}"
+    counts = {
+        "cut off at max_tokens": result.truncated,
+        "ended within the reasoning": result.stopped_in_reasoning,
+        "looping": result.looping,
+        "empty": result.outcomes.get(Outcome.EMPTY, 0),
+        "unreadable": result.unparsed,
+        "repaired, so that their first answers are unknown": result.doubted,
+    }
+    most = max(counts, key=lambda name: counts[name])
+    if counts[most] > MANY * planned:
+        yield f"{counts[most]} of {result.planned} answers {most}"

@@ -1,0 +1,32 @@
+"""Name the likeliest cause of a red result in a few words, for the line about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from serve_eval.errors import RunFolderError
+from serve_eval.workflows.diagnose.story import diagnose, order_findings
+
+
+def find_causes(folder: Path, *, include_path: Sequence[str] = ()) -> dict[str, str]:
+    """Return the likeliest cause by task of a run, or of B of a comparison.
+
+    It is that of the first finding of `serve-eval diagnose`. A finding about the whole run stands
+    for the tasks without one. Nothing is returned for a folder that cannot be read.
+    """
+    try:
+        found = diagnose(folder, include_path=include_path)
+    except RunFolderError:
+        return {}
+    judged = found.runs[-1]
+    findings = order_findings((*judged.findings, *found.between))
+    causes: dict[str, str] = {}
+    for task in judged.tasks:
+        own = [one for one in findings if one.task == task.task]
+        own += [one for one in findings if one.task is None]
+        if own:
+            causes[task.task] = own[0].brief
+        elif task.accused:
+            causes[task.task] = task.accused[0]
+    return causes
