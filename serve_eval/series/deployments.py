@@ -11,17 +11,11 @@ from typing import Protocol
 import msgspec
 
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
+from serve_eval.report.results_table.content import RUN
 from serve_eval.schema import Endpoint, Plan, Report, file_stem
 from serve_eval.verdicts.references import SPEC_KEYS
 
-RUN, LAUNCHER, ENDPOINT, SERVER, IMAGE, BEGAN = (
-    "run",
-    "launcher",
-    "endpoint",
-    "server",
-    "image",
-    "began",
-)
+LAUNCHER, ENDPOINT, SERVER, IMAGE, BEGAN = "launcher", "endpoint", "server", "image", "began"
 LONGEST = 60
 """Characters of an attribute at most; the middle of a longer one is left out."""
 _TIME = re.compile(

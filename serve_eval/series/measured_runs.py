@@ -16,10 +16,10 @@ from serve_eval.evaluation.storage.reports.suite_files import (
     holds_suite,
     read_suite,
 )
+from serve_eval.report.results_table.content import RUN
 from serve_eval.schema import Report, Suite, SuiteReport, SuiteRow
 from serve_eval.series.deployments import (
     BEGAN,
-    RUN,
     describe_deployment,
     name_folders,
     name_of_model,

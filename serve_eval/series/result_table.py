@@ -9,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval.report.results_table import ResultCell, ResultRow, ResultsTable, TaskColumn
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.file_names import SUITE_RUNS
+from serve_eval.report.results_table import ResultCell, DeploymentRow, ResultsTable, TaskColumn
 from serve_eval.schema import SuiteRow, TaskReport
 from serve_eval.series.deployments import LAUNCHER, choose_shown, shorten
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
@@ -27,6 +29,15 @@ def read_results(folders: Sequence[Path], *, each: bool = False) -> ResultsTable
     for a folder without a finished run.
     """
     return tabulate(*read_measured(folders, each=each))
+
+
+def find_suite_results(folder: Path) -> ResultsTable | None:
+    """Return the table of a suite that ended; None unless it has several runs and several tasks."""
+    try:
+        table = read_results([folder / SUITE_RUNS])
+    except RunFolderError:
+        return None
+    return table if min(len(table.rows), len(table.columns)) > 1 else None
 
 
 def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsTable:
@@ -57,7 +68,7 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
             for key, task in columns.items()
         ],
         rows=[
-            ResultRow(
+            DeploymentRow(
                 model=model,
                 attributes={name: shorten(value) for name, value in attributes},
                 cells=[cells.get(key) for key in columns],
@@ -132,14 +143,24 @@ def _name_columns(columns: Mapping[Key, TaskReport]) -> dict[Key, str]:
     for name in dict.fromkeys(task for task, _ in columns):
         alike = {key: task for key, task in columns.items() if key[0] == name}
         fields = _list_differing(list(alike.values()))
+        sizes = len({task.result.planned for task in alike.values()}) > 1
         headings = [
-            _describe_settings(name, task, fields) if len(alike) > 1 else name
+            _describe_settings(name, task, fields, sizes) if len(alike) > 1 else name
             for task in alike.values()
         ]
         for i, key in enumerate(alike):
             said, earlier = headings[i], headings[:i].count(headings[i])
             found[key] = f"{said} #{earlier + 1}" if headings.count(said) > 1 else said
     return found
+
+
+def name_asked(tasks: Sequence[TaskReport]) -> list[str]:
+    """Return a heading for each task: equal ones were asked in the same way, and only these."""
+    asked: dict[Key, TaskReport] = {}
+    for task in tasks:
+        asked.setdefault(_key(task), task)
+    headings = _name_columns(asked)
+    return [headings[_key(task)] for task in tasks]
 
 
 def _list_differing(tasks: Sequence[TaskReport]) -> list[str]:
@@ -151,12 +172,13 @@ def _list_differing(tasks: Sequence[TaskReport]) -> list[str]:
     ]
 
 
-def _describe_settings(name: str, task: TaskReport, fields: Sequence[str]) -> str:
+def _describe_settings(name: str, task: TaskReport, fields: Sequence[str], sizes: bool) -> str:
     said = [
         f"{field} {value}"
         for field in fields
         if len(value := task.fingerprint.get(field, "none").strip('"')) <= _SHORT
     ]
+    said += [f"n {task.result.planned}"] if sizes else []
     return f"{name} ({', '.join(said)})" if said else name
 
 

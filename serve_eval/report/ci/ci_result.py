@@ -61,7 +61,8 @@ class CiResult:
     """The result of a command.
 
     `outcome` is its verdict in a word, and `title` names what was tested. `notes` are sentences
-    below the table, and `commands` those that come next.
+    below the table, and `commands` those that come next. `grid` has lines of Markdown with another
+    table: of deployments by tasks.
     """
 
     title: str
@@ -70,6 +71,7 @@ class CiResult:
     table: CiTable
     notes: Sequence[str] = ()
     commands: Sequence[str] = ()
+    grid: Sequence[str] = ()
 
     @property
     def cases(self) -> list[CiCase]:

@@ -1,8 +1,8 @@
 """Write a table of deployments by tasks as text, CSV, Markdown, LaTeX and SVG."""
 
 from serve_eval.report.results_table.content import (
+    DeploymentRow,
     ResultCell,
-    ResultRow,
     ResultsTable,
     TaskColumn,
 )
@@ -11,8 +11,8 @@ from serve_eval.report.results_table.text import write_text
 
 __all__ = [
     "FORMATS",
+    "DeploymentRow",
     "ResultCell",
-    "ResultRow",
     "ResultsTable",
     "TaskColumn",
     "write_table",

@@ -9,6 +9,8 @@ from serve_eval.report.summary.figures import figure, in_points
 from serve_eval.schema import Metric, VerdictOutcome
 
 MISSING = "-"
+RUN = "run"
+"""The attribute with the name of the run, which needs no word in front of it."""
 MARKS = {
     VerdictOutcome.PASS: "P",
     VerdictOutcome.FAIL: "F",
@@ -89,7 +91,7 @@ class TaskColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResultRow:
+class DeploymentRow:
     """One deployment: its model, what is known about it, and a cell for each column, or None."""
 
     model: str
@@ -105,7 +107,7 @@ class ResultsTable:
     """
 
     columns: Sequence[TaskColumn]
-    rows: Sequence[ResultRow]
+    rows: Sequence[DeploymentRow]
     shown: Sequence[str]
     notes: Sequence[str] = field(default_factory=tuple)
 
@@ -127,10 +129,34 @@ class ResultsTable:
         several = ["model"] if len(self.models) > 1 or not self.shown else []
         return [*several, *self.shown]
 
-    def name(self, row: ResultRow) -> list[str]:
+    def name(self, row: DeploymentRow) -> list[str]:
         """Return the cells of a row before the tasks."""
         known = {"model": row.model, **row.attributes}
         return [known.get(head) or MISSING for head in self.heads]
+
+    def label(self, row: DeploymentRow) -> str:
+        """Return the name of a row on one line, with as few attributes as tell the rows apart."""
+        several = [row.model] if len(self.models) > 1 or not self.shown else []
+        told = [
+            row.attributes.get(name, MISSING)
+            if name == RUN and name in row.attributes
+            else f"{name} {row.attributes.get(name, MISSING)}"
+            for name in self._list_least()
+        ]
+        return ", ".join([*several, *told])
+
+    def _list_least(self) -> list[str]:
+        least: list[str] = []
+        told = len(self.models)
+        for name in self.shown:
+            apart = {
+                (row.model, *(row.attributes.get(one) for one in (*least, name)))
+                for row in self.rows
+            }
+            if len(apart) > told:
+                least.append(name)
+                told = len(apart)
+        return least
 
     def list_legend(self) -> Iterator[tuple[str, str]]:
         """Yield the marks that occur, each with its meaning."""
@@ -164,7 +190,7 @@ class ResultsTable:
         """Yield why cells have no value, which runs are not shown, and the other notes."""
         for row in self.rows:
             for column, cell in zip(self.columns, row.cells, strict=True):
-                place = f"{', '.join(self.name(row))}: {column.heading}"
+                place = f"{self.label(row)}: {column.heading}"
                 if cell is not None and cell.value is None:
                     yield f"{place}: no value: {cell.reason or cell.outcome.value}"
                 if cell is not None and cell.others:

@@ -10,20 +10,20 @@ from serve_eval.report.results_table.content import MISSING, ResultsTable
 
 def write_markdown_table(table: ResultsTable) -> str:
     """Return the caption, the table, its legend and its notes."""
-    return "".join(f"{line}\n" for line in _list_lines(table))
+    return "".join(f"{line}\n" for line in list_table_lines(table))
 
 
-def _list_lines(table: ResultsTable) -> Iterator[str]:
+def list_table_lines(table: ResultsTable) -> Iterator[str]:
+    """Yield the lines of the caption, the table, its legend and its notes."""
     yield escape_text(table.caption)
     yield ""
-    yield from list_rows(table)
+    yield from _list_rows(table)
     yield ""
     yield from (f"* {mark}: {meaning}" for mark, meaning in table.list_legend())
     yield from (f"* {escape_text(note)}" for note in table.list_notes())
 
 
-def list_rows(table: ResultsTable) -> Iterator[str]:
-    """Yield the lines of the table alone."""
+def _list_rows(table: ResultsTable) -> Iterator[str]:
     heads = [*table.heads, *(f"{column.heading} ({column.size})" for column in table.columns)]
     yield _write_row(list(map(escape_text, heads)))
     yield _write_row(["---"] * len(heads))

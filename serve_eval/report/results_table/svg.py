@@ -16,7 +16,6 @@ from xml.sax.saxutils import escape
 from serve_eval.report.results_table.content import (
     MISSING,
     ResultCell,
-    ResultRow,
     ResultsTable,
     TaskColumn,
 )
@@ -64,11 +63,12 @@ def write_svg(table: ResultsTable) -> str:
     body: list[str] = []
     at = 0
     for i, column in enumerate(table.columns):
-        cells = [(row, row.cells[i]) for row in table.rows]
-        at = _draw_panel(table, column, cells, at, body)
+        cells = [(table.label(row), row.cells[i]) for row in table.rows]
+        at = _draw_panel(column, cells, at, body)
     legend = [f"{mark}: {meaning}" for mark, meaning in table.list_legend()]
     at += 6
-    for line in (part for one in legend for part in textwrap.wrap(one, 76)):
+    said = [*legend, *(" ".join(clean(note).split()) for note in table.list_notes())]
+    for line in (part for one in said for part in textwrap.wrap(one, 76)):
         body.append(_text(MARGIN, at + LINE, line, "small"))
         at += LINE
     return _frame(table, body, at + MARGIN)
@@ -89,22 +89,22 @@ def _frame(table: ResultsTable, body: Sequence[str], height: int) -> str:
 
 def _describe(table: ResultsTable) -> Iterator[str]:
     for row in table.rows:
+        name = table.label(row)
         for column, cell in zip(table.columns, row.cells, strict=True):
             shown = MISSING if cell is None else cell.write(column.metric)
-            yield f"{column.heading}: {_name(table, row)}: {shown}"
+            yield f"{column.heading}: {name}: {shown}"
     yield from table.list_notes()
 
 
 def _draw_panel(
-    table: ResultsTable,
     column: TaskColumn,
-    cells: Sequence[tuple[ResultRow, ResultCell | None]],
+    cells: Sequence[tuple[str, ResultCell | None]],
     top: int,
     body: list[str],
 ) -> int:
     """Append the marks of a task, and return the y coordinate below them."""
     body.append(_text(MARGIN, top + 24, _cut(column.heading, 36), "head"))
-    body.append(_text(WIDTH - MARGIN, top + 24, f"{column.size}, 95 %", "small", end=True))
+    body.append(_text(WIDTH - MARGIN, top + 24, f"n {column.planned}, 95 % intervals", "small", end=True))
     first = top + 32
     ruler = make_ruler([cell for _, cell in cells if cell is not None])
     bottom = first + ROW * len(cells)
@@ -113,10 +113,9 @@ def _draw_panel(
         body.append(_line(x, first, x, bottom, "grid"))
         body.append(_text(x, bottom + 16, f"{tick:g}", "small", middle=True))
     body.append(_line(MARGIN, bottom, WIDTH - MARGIN, bottom, "axis"))
-    unit = column.unit
-    body.append(_text(WIDTH / 2, bottom + 30, unit, "small", middle=True))
-    for i, (row, cell) in enumerate(cells):
-        body += _draw_row(_name(table, row), column, cell, ruler, first + ROW * i)
+    body.append(_text(WIDTH / 2, bottom + 30, column.unit, "small", middle=True))
+    for i, (name, cell) in enumerate(cells):
+        body += _draw_row(name, column, cell, ruler, first + ROW * i)
     return bottom + AXIS
 
 
@@ -167,10 +166,6 @@ def make_ruler(cells: Sequence[ResultCell]) -> Ruler:
     return Ruler(ticks[0], ticks[-1], ticks)
 
 
-def _name(table: ResultsTable, row: ResultRow) -> str:
-    return ", ".join(table.name(row))
-
-
 def _cut(text: str, longest: int) -> str:
     """Return a text on one line without its middle: the end tells deployments apart."""
     flat = " ".join(clean(text).split())
@@ -183,11 +178,11 @@ def _make_safe(text: str) -> str:
 
 
 def _text(
-    x: float, y: float, said: str, kind: str, *, end: bool = False, middle: bool = False
+    across: float, down: float, said: str, kind: str, *, end: bool = False, middle: bool = False
 ) -> str:
     anchor = ' text-anchor="end"' if end else ' text-anchor="middle"' if middle else ""
     named = f' class="{kind}"' if kind else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}"{named}{anchor}>{_make_safe(said)}</text>'
+    return f'<text x="{across:.1f}" y="{down:.1f}"{named}{anchor}>{_make_safe(said)}</text>'
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""Describe a suite for CI systems: a JUnit suite for each run, and a case for each task. Pure."""
+"""Describe a suite for CI systems: a JUnit suite for each run, and a case for each task."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
 from serve_eval.report.ci.of_report import choose_state, list_other, pick_remarks
+from serve_eval.report.results_table.markdown import list_table_lines
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import SuiteReport, SuiteRow
+from serve_eval.series.result_table import find_suite_results
 from serve_eval.workflows.suite.table import describe_waiver, list_cells, rank
 
 _COLUMNS = ("verdict", "run", "task", "value", "95 %", "reference", "fails")
@@ -26,6 +28,7 @@ def describe_suite(report: SuiteReport, out_dir: Path) -> CiResult:
         for run in report.runs
     ]
     folder = shlex.quote(str(out_dir))
+    table = find_suite_results(out_dir)
     return CiResult(
         title=f"suite {report.name}: {count(len(report.runs), 'run')},"
         f" {count(len(report.rows), 'task')}",
@@ -46,6 +49,7 @@ def describe_suite(report: SuiteReport, out_dir: Path) -> CiResult:
             for row in rows[:1]
             if _choose(row) is CiState.FAILURE
         ],
+        grid=[] if table is None else list(list_table_lines(table)),
     )
 
 
