@@ -63,7 +63,7 @@ def make_suite_page(report: SuiteReport, folder: Path) -> PageContent:
         state=_STATES.get(report.verdict, "warn"),
         badge=report.verdict,
         headline=describe_counts(report),
-        sections=tuple(_list_sections(report, tasks, headings)),
+        sections=tuple(_list_sections(report, tasks, headings, folder)),
         foot=f"serve-eval {__version__}, {report.started_at}",
     )
 
@@ -82,14 +82,14 @@ def _read_tasks(report: SuiteReport, folder: Path) -> Tasks:
 
 
 def _list_sections(
-    report: SuiteReport, tasks: Tasks, headings: Headings
+    report: SuiteReport, tasks: Tasks, headings: Headings, folder: Path
 ) -> Iterator[Section]:
     if rows := [*list_explanations(report)]:
         yield TextLines(title="Reasons and warnings", lines=list(map(join_row, rows)))
     if report.waivers:
         lines = [join_row(describe_waiver(use)) for use in report.waivers]
         yield TextLines(title="Waivers", lines=lines)
-    yield _make_matrix(report, tasks, headings)
+    yield _make_matrix(report, tasks, headings, folder)
     if pictures := [
         *_draw_tasks(report, tasks, headings),
         *_draw_attributes(report, tasks, headings),
@@ -110,7 +110,9 @@ def _name_headings(report: SuiteReport, tasks: Tasks) -> Headings:
     return {place: named.get(place, first.get(place[1], place[1])) for place in places}
 
 
-def _make_matrix(report: SuiteReport, tasks: Tasks, headings: Headings) -> DataTable:
+def _make_matrix(
+    report: SuiteReport, tasks: Tasks, headings: Headings, folder: Path
+) -> DataTable:
     """Return the runs by tasks: values with intervals and verdicts, the worst run first."""
     names = list(dict.fromkeys(headings.values()))
     by_place = {(row.run, headings[row.run, row.task]): row for row in report.rows}
@@ -123,7 +125,8 @@ def _make_matrix(report: SuiteReport, tasks: Tasks, headings: Headings) -> DataT
 
     rows = []
     for run in sorted((one.name for one in report.runs), key=badness):
-        cells = [DataCell(text=run, href=quote(f"{SUITE_RUNS}/{run}/{PAGE_FILE}"))]
+        page = f"{SUITE_RUNS}/{run}/{PAGE_FILE}"
+        cells = [DataCell(text=run, href=quote(page) if (folder / page).exists() else "")]
         for name in names:
             row = by_place.get((run, name))
             cells.append(DataCell(text="-") if row is None else _cell(row, tasks.get((run, row.task))))

@@ -48,7 +48,7 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
     print_rows(console, list_explanations(report))
     print_rows(console, map(describe_waiver, report.waivers))
     folder = shlex.quote(str(out_dir))
-    print_rows(console, [("runs", f"{out_dir}/runs/RUN, each with report.json and report.html")])
+    print_rows(console, [("runs", f"{out_dir}/runs/RUN, each with report.json")])
     if (worst := next((row for row in rows if row.outcome in _SHOWN), None)) is not None:
         command = f"serve-eval show {folder}/runs/{shlex.quote(worst.run)} --wrong"
         print_commands(console, [command])
