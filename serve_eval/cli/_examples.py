@@ -62,6 +62,11 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
             "Write BioChatter's tables of all runs in a folder:",
             "serve-eval export outputs --format biochatter -o FOLDER",
         ),
+        ("Print deployments by tasks:", "serve-eval export outputs --format table"),
+        (
+            "Write them for a paper:",
+            "serve-eval export outputs --format latex -o results.tex",
+        ),
     ),
     "drift": (
         ("Chart the runs of a folder:", "serve-eval drift outputs/"),

@@ -235,7 +235,7 @@ def _panels(one: Chart) -> list[Panel]:
             ticks=ticks,
         ),
         Panel(
-            title="decline, as a cumulative sum",
+            title=f"{one.series.name}: decline, as a cumulative sum",
             x_label="began (UTC)",
             y_label="S (standard deviations of a run)",
             lines=[PlotLine(label="S", x=places, y=sums, **seen)],  # type: ignore[arg-type]

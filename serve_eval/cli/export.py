@@ -1,37 +1,53 @@
-"""Run `serve-eval export`: write a finished run in the file format of another tool."""
+"""Run `serve-eval export`: write finished runs in other formats, or as one table."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
-from serve_eval.cli._run_folder import name_run
+from serve_eval.cli._run_folder import find_run
 
-FORMATS = ("lm-eval", "biochatter")
+FILES, TABLES = ("lm-eval", "biochatter"), ("table", "csv", "markdown", "latex", "svg")
 
 
 def export(
-    run: Annotated[
-        Path,
-        name_run("A run folder with a report, or latest; for biochatter also a folder of runs."),
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Run folders, or latest; for tables and biochatter also folders of runs.",
+        ),
     ],
     to_format: Annotated[
         str,
         typer.Option(
             "--format",
-            help="lm-eval (default): results_*.json and samples_*.jsonl. biochatter: CSV files by"
-            " task, and tables of all models.",
+            help="lm-eval (default): results_*.json and samples_*.jsonl of one run. biochatter:"
+            " CSV files by task, and tables of all models. table, csv, markdown, latex or svg: one"
+            " table of deployments by tasks, with 95 % intervals.",
         ),
     ] = "lm-eval",
-    output_dir: Annotated[
+    output: Annotated[
         Path | None,
         typer.Option(
-            "--output-dir", "-o", help="Folder for the files (default RUN/ and the format)."
+            "--output-dir",
+            "--output",
+            "-o",
+            help="Folder for the files (default RUN/ and the format); for a table a file (default:"
+            " print).",
         ),
     ] = None,
+    each: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Of a table: a row for each run, also of one deployment (default: the latest).",
+        ),
+    ] = False,
     add: Annotated[
         list[Path] | None,
         typer.Option(
@@ -41,29 +57,65 @@ def export(
     ] = None,
     include_path: IncludePath = None,
 ) -> None:
-    """Write the results and samples of a run in the file format of another tool."""
+    """Write runs in the file format of another tool, or as one table of models by tasks."""
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
     from serve_eval.plugins.registry import nearest
     from serve_eval.report.text import clean
 
-    if to_format == "csv":
-        raise PlanError("--format csv has a command of its own", hint="serve-eval collect RUN...")
-    if to_format not in FORMATS:
-        raise PlanError(f"--format: unknown format {to_format!r}.{nearest(to_format, FORMATS)}")
+    if to_format not in FILES + TABLES:
+        raise PlanError(
+            f"--format: unknown format {to_format!r}.{nearest(to_format, FILES + TABLES)}"
+        )
     if add and to_format != "biochatter":
         raise PlanError("--add is for --format biochatter")
+    if each and to_format not in TABLES:
+        raise PlanError(f"--all is for the formats {', '.join(TABLES)}")
+    folders = [found for run in runs if (found := find_run(run)) is not None]
+    if to_format in TABLES:
+        _write_table(folders, to_format, output, each=each)
+        return
     if to_format == "biochatter":
         from serve_eval.workflows.biochatter.export import export_biochatter
 
-        to = output_dir or run / "biochatter"
-        tables = export_biochatter(run, to, more=add or (), include_path=folders_of(include_path))
+        to = output or folders[0] / "biochatter"
+        tables = export_biochatter(
+            folders, to, more=add or (), include_path=folders_of(include_path)
+        )
         files, notes = tables.files, tables.notes
     else:
         from serve_eval.workflows.export import export as written
 
-        exported = written(run, output_dir, include_path=folders_of(include_path))
+        if len(folders) > 1:
+            raise PlanError(
+                f"--format lm-eval writes one run, and {len(folders)} are named",
+                hint="Call it for each run, or choose a table: --format table",
+            )
+        exported = written(folders[0], output, include_path=folders_of(include_path))
         files, notes = exported.files, exported.notes
     emit("".join(f"{clean(str(file))}\n" for file in files))
     for note in notes:
         say(f"warning: {clean(note)}")
+
+
+def _write_table(folders: Sequence[Path], name: str, to: Path | None, *, each: bool) -> None:
+    """Print the table of some folders, or write it to a file."""
+    from serve_eval.cli._streams import draw, emit, path_of, say
+    from serve_eval.errors import PlanError
+    from serve_eval.report.results_table import write_table, write_text
+    from serve_eval.series.result_table import read_results
+    from serve_eval.whole_file import write_named_file
+
+    table = read_results(folders, each=each)
+    if to is None and name == "table":
+        draw(lambda console: console.out(write_text(table, console.width), end=""))
+        return
+    text = write_table(table, name)
+    if to is None:
+        emit(text)
+        return
+    try:
+        write_named_file(path_of(to), text.encode(errors="backslashreplace"))
+    except OSError as error:
+        raise PlanError(f"{to}: cannot be written: {error.strerror}") from error
+    say(f"{to}: {len(table.rows)} deployments, {len(table.columns)} tasks")

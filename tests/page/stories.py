@@ -48,7 +48,9 @@ T0 = datetime(2026, 10, 1, 12, tzinfo=UTC)
 
 
 def make_suite(folder: Path) -> PageContent:
-    """Return a suite with a FAIL, a waived FAIL and a run without a report."""
+    """Return a suite with a FAIL, a waived FAIL, a run without a report and one with a page."""
+    (folder / "runs/a-7b").mkdir(parents=True)
+    (folder / "runs/a-7b/report.html").touch()
     waiver = Waiver(match={"task": "mmlu"}, reason=HOSTILE, until=date(2027, 1, 31))
     rows = [
         ("a-7b", "gsm8k", VerdictOutcome.FAIL, 60.5, None, {"size": "7B", "cache": "fp8"}),

@@ -72,6 +72,7 @@ class CiResult:
     `outcome` is its verdict in a word, and `title` names what was tested. `notes` are sentences
     below the table, and `commands` those that come next. `line` says all of it in one line; without
     one, the worst case speaks for all. `notice` comes before everything.
+    `grid` has lines of Markdown with another table: of deployments by tasks.
     """
 
     title: str
@@ -82,6 +83,7 @@ class CiResult:
     commands: Sequence[str] = ()
     notice: str = ""
     line: OneLine | None = None
+    grid: Sequence[str] = ()
 
     @property
     def said(self) -> str:

@@ -35,6 +35,8 @@ def _lines(result: CiResult) -> Iterator[str]:
         for verdict, *cells in result.table.rows:
             yield _write_row([f"**{escape_text(verdict)}**", *map(escape_text, cells)])
         yield ""
+    if result.grid:
+        yield from (*result.grid, "")
     bad = [
         case
         for case in result.cases

@@ -21,7 +21,8 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.private_files import write_private
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import file_stem
-from serve_eval.series.read_runs import read_runs
+from serve_eval.series.deployments import name_deployments
+from serve_eval.series.measured_runs import read_measured
 from serve_eval.workflows.biochatter.records import CaseRow, read_rows
 from serve_eval.workflows.biochatter.tables import (
     SUMMARY,
@@ -71,27 +72,30 @@ class WrittenTables:
 
 @with_scope
 def export_biochatter(
-    folder: Path,
+    folders: Sequence[Path],
     to: Path,
     *,
     more: Sequence[Path] = (),
     include_path: Sequence[str] = (),
 ) -> WrittenTables:
-    """Write the files of all finished runs in or below a folder.
+    """Write the files of all finished runs in or below some folders.
 
-    Of several runs of a model, the latest row of each case counts. `more` are result files of
+    Deployments of one model have names of their own. Of several runs of a deployment, the latest
+    row of each case counts. `more` are result files of
     BioChatter that the tables also hold, each for the task of its name. Raises ServeEvalError for
     runs, data or files that cannot be read, and RunFolderError if a file cannot be written.
     """
-    runs, notes = read_runs(folder)
+    runs, notes = read_measured(folders)
     by_task: dict[str, dict[tuple[str, str], CaseRow]] = defaultdict(dict)
-    for run in sorted(runs, key=lambda one: (one.began, str(one.folder))):
-        for task in run.report.tasks:
+    for model, run in zip(name_deployments(runs), runs, strict=True):
+        report = run.report
+        for task in report.tasks if report else ():
             name, metric = task.result.task, task.result.metric
             if metric.lo is None or metric.hi is None:
                 notes.append(f"{name}: left out, since its scores have no bounds")
                 continue
-            rows, missing = read_rows(run.folder, run.report, task, include_path)
+            assert report is not None
+            rows, missing = read_rows(run.folder, report, task, model, include_path)
             by_task[name].update({(row.model, row.md5): row for row in rows})
             if missing > 0:
                 notes.append(f"{run.folder}: {name}: {missing} answers without a score")

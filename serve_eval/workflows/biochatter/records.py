@@ -13,6 +13,7 @@ from msgspec import UNSET
 from serve_eval import __version__
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, score_records
 from serve_eval.report.samples.known import prepare_again
+from serve_eval.report.spreadsheet import disarm
 from serve_eval.report.summary import name_expected
 from serve_eval.schema import HOLDOUT, Outcome, Report, Sample, TaskReport
 
@@ -79,10 +80,11 @@ class CaseRow:
 
 
 def read_rows(
-    run: Path, report: Report, task: TaskReport, include_path: Sequence[str]
+    run: Path, report: Report, task: TaskReport, model: str, include_path: Sequence[str]
 ) -> tuple[list[CaseRow], int]:
     """Return the rows of a task of a run, and how many answers have no score.
 
+    `model` is the name under which they stand.
     Raises ServeEvalError if the task's data is not on this machine or its scores cannot be read.
     """
     samples = {
@@ -99,7 +101,7 @@ def read_rows(
         metadata = {} if sample is None else sample.metadata
         rows.append(
             CaseRow(
-                model=report.plan.model or report.endpoint.base_url,
+                model=model,
                 task=task.result.task,
                 subtask=metadata.get("case", name),
                 md5=metadata.get("compat_md5") or _digest(name),
@@ -111,11 +113,6 @@ def read_rows(
         )
     rows.sort(key=lambda row: (row.model, row.subtask, row.md5))
     return rows, task.result.planned - sum(len(row.scores) for row in rows)
-
-
-def disarm(cell: str) -> str:
-    """Return a text of a model that no spreadsheet runs as a formula."""
-    return f"'{cell}" if cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
 def _strip_repeat(name: str, samples: Mapping[str, Sample]) -> str:

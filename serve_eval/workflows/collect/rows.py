@@ -7,8 +7,7 @@ import io
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""Beginnings of a cell that a spreadsheet would run (OWASP, CSV injection)."""
+from serve_eval.report.spreadsheet import disarm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,4 +69,4 @@ def _write_cell(value: str | int | float | None) -> str:
     if isinstance(value, int):
         return str(value)
     line = value.replace("\r", " ").replace("\n", " ")
-    return f"'{line}" if value.startswith(_FORMULA) else line
+    return f"'{line}" if disarm(value) != value else line

@@ -1,4 +1,4 @@
-"""Describe a suite for CI systems: a JUnit suite for each run, and a case for each task. Pure."""
+"""Describe a suite for CI systems: a JUnit suite for each run, and a case for each task."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
 from serve_eval.report.ci.of_report import choose_state, list_other, pick_remarks
 from serve_eval.report.one_line import OneLine, describe_drop, lead
+from serve_eval.report.results_table.markdown import list_table_lines
 from serve_eval.report.summary.figures import count, write_figure
 from serve_eval.report.task_line import split_change
 from serve_eval.schema import REHEARSED, SuiteReport, SuiteRow, VerdictOutcome
+from serve_eval.series.result_table import find_suite_results
 from serve_eval.shell_words import quote_path
 from serve_eval.workflows.suite.table import (
     describe_verdict,
@@ -40,6 +42,7 @@ def describe_suite(
         )
         for run in report.runs
     ]
+    table = find_suite_results(out_dir)
     return CiResult(
         notice=REHEARSED if report.rehearsal else "",
         title=f"suite {report.name}: {count(len(report.runs), 'run')},"
@@ -62,6 +65,7 @@ def describe_suite(
             if _choose(row) is CiState.FAILURE
         ],
         line=lines[_key(rows[0])] if rows else None,
+        grid=[] if table is None else list(list_table_lines(table)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from urllib.parse import quote
 
@@ -31,8 +32,9 @@ from serve_eval.report.pictures import (
     draw_intervals,
 )
 from serve_eval.report.summary import join_row
-from serve_eval.report.summary.figures import figure, span
+from serve_eval.report.summary.figures import figure, in_points, span
 from serve_eval.schema import REHEARSED, Scalar, SuiteReport, SuiteRow, TaskReport
+from serve_eval.series.result_table import name_asked
 from serve_eval.workflows.suite.table import (
     describe_counts,
     describe_verdict,
@@ -46,11 +48,14 @@ _STATES: dict[str, State] = {"PASS": "pass", "FAIL": "fail", "ERROR": "fail"}
 _WORST: tuple[State, ...] = ("fail", "warn", "none", "pass")
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z-]*)\s*")
 Tasks = dict[tuple[str, str], TaskReport]
+Headings = dict[tuple[str, str], str]
+"""The heading of each run and task, which differs between ways to ask a task."""
 
 
 def make_suite_page(report: SuiteReport, folder: Path) -> PageContent:
     """Return the page of a suite. `folder` has the reports of its runs, for their intervals."""
     tasks = _read_tasks(report, folder)
+    headings = _name_headings(report, tasks)
     return PageContent(
         notice=REHEARSED if report.rehearsal else "",
         kind="suite",
@@ -59,7 +64,7 @@ def make_suite_page(report: SuiteReport, folder: Path) -> PageContent:
         state=_STATES.get(report.verdict, "warn"),
         badge=report.verdict,
         headline=describe_counts(report),
-        sections=tuple(_list_sections(report, tasks)),
+        sections=tuple(_list_sections(report, tasks, headings, folder)),
         foot=f"serve-eval {__version__}, {report.started_at}",
     )
 
@@ -77,14 +82,19 @@ def _read_tasks(report: SuiteReport, folder: Path) -> Tasks:
     return found
 
 
-def _list_sections(report: SuiteReport, tasks: Tasks) -> Iterator[Section]:
+def _list_sections(
+    report: SuiteReport, tasks: Tasks, headings: Headings, folder: Path
+) -> Iterator[Section]:
     if rows := [*list_explanations(report)]:
         yield TextLines(title="Reasons and warnings", lines=list(map(join_row, rows)))
     if report.waivers:
         lines = [join_row(describe_waiver(use)) for use in report.waivers]
         yield TextLines(title="Waivers", lines=lines)
-    yield _make_matrix(report, tasks)
-    if pictures := [*_draw_tasks(report, tasks), *_draw_attributes(report)]:
+    yield _make_matrix(report, tasks, headings, folder)
+    if pictures := [
+        *_draw_tasks(report, tasks, headings),
+        *_draw_attributes(report, tasks, headings),
+    ]:
         yield PictureSection(title="Pictures", pictures=pictures)
     yield _tabulate(report)
 
@@ -93,10 +103,20 @@ def _state(row: SuiteRow) -> State:
     return "warn" if row.waiver is not None else name_state(row.outcome)
 
 
-def _make_matrix(report: SuiteReport, tasks: Tasks) -> DataTable:
+def _name_headings(report: SuiteReport, tasks: Tasks) -> Headings:
+    """Return the heading of each row; a run without a report has one that its task has."""
+    named = dict(zip(tasks, name_asked(list(tasks.values())), strict=True))
+    first = {task: heading for (_, task), heading in reversed(named.items())}
+    places = ((row.run, row.task) for row in report.rows)
+    return {place: named.get(place, first.get(place[1], place[1])) for place in places}
+
+
+def _make_matrix(
+    report: SuiteReport, tasks: Tasks, headings: Headings, folder: Path
+) -> DataTable:
     """Return the runs by tasks: values with intervals and verdicts, the worst run first."""
-    names = list(dict.fromkeys(row.task for row in report.rows))
-    by_place = {(row.run, row.task): row for row in report.rows}
+    names = list(dict.fromkeys(headings.values()))
+    by_place = {(row.run, headings[row.run, row.task]): row for row in report.rows}
 
     def badness(run: str) -> tuple[int, float]:
         rows = [by_place[run, name] for name in names if (run, name) in by_place]
@@ -106,10 +126,11 @@ def _make_matrix(report: SuiteReport, tasks: Tasks) -> DataTable:
 
     rows = []
     for run in sorted((one.name for one in report.runs), key=badness):
-        cells = [DataCell(text=run, href=quote(f"{SUITE_RUNS}/{run}/{PAGE_FILE}"))]
+        page = f"{SUITE_RUNS}/{run}/{PAGE_FILE}"
+        cells = [DataCell(text=run, href=quote(page) if (folder / page).exists() else "")]
         for name in names:
             row = by_place.get((run, name))
-            cells.append(DataCell(text="-") if row is None else _cell(row, tasks.get((run, name))))
+            cells.append(DataCell(text="-") if row is None else _cell(row, tasks.get((run, row.task))))
         rows.append(cells)
     return DataTable(
         title="Runs by tasks",
@@ -128,11 +149,17 @@ def _cell(row: SuiteRow, task: TaskReport | None) -> DataCell:
     return DataCell(text=text, order=row.evaluated, state=_state(row))
 
 
-def _draw_tasks(report: SuiteReport, tasks: Tasks) -> Iterator[Picture]:
+def _pick(report: SuiteReport, headings: Headings, heading: str) -> list[SuiteRow]:
+    """Return the rows with a value that have this heading."""
+    rows = (row for row in report.rows if headings[row.run, row.task] == heading)
+    return [row for row in rows if row.evaluated is not None]
+
+
+def _draw_tasks(report: SuiteReport, tasks: Tasks, headings: Headings) -> Iterator[Picture]:
     """Yield the values of all runs for each task, the lowest first."""
-    for name in dict.fromkeys(row.task for row in report.rows):
-        rows = [row for row in report.rows if row.task == name and row.evaluated is not None]
-        known = [(row, tasks[row.run, name]) for row in rows if (row.run, name) in tasks]
+    for name in dict.fromkeys(headings.values()):
+        rows = _pick(report, headings, name)
+        known = [(row, found) for row in rows if (found := tasks.get((row.run, row.task)))]
         if len(known) < 2:
             continue
         entries = [
@@ -149,23 +176,32 @@ def _draw_tasks(report: SuiteReport, tasks: Tasks) -> Iterator[Picture]:
             yield drawn
 
 
-def _draw_attributes(report: SuiteReport) -> Iterator[Picture]:
-    """Yield the values over each attribute that differs: points for numbers, boxes for words."""
+def _draw_attributes(report: SuiteReport, tasks: Tasks, headings: Headings) -> Iterator[Picture]:
+    """Yield the values of each task over each attribute that differs between its runs.
+
+    Values of two tasks never share a picture, since they do not mean the same.
+    """
     names = dict.fromkeys(key for row in report.rows for key in row.attributes)
-    for name in names:
+    for name, heading in product(names, dict.fromkeys(headings.values())):
         rows = [
             (row, row.attributes[name])
-            for row in report.rows
-            if name in row.attributes and row.evaluated is not None
+            for row in _pick(report, headings, heading)
+            if name in row.attributes
         ]
         if len({str(value) for _, value in rows}) < 2:
             continue
-        drawn = _draw_attribute(name, rows)
+        found = tasks.get((rows[0][0].run, rows[0][0].task))
+        metric = None if found is None else found.result.metric
+        unit = "points" if metric is None or in_points(metric) else metric.name
+        drawn = _draw_attribute(f"{heading}: value by {name}", name, rows, unit)
         if drawn is not None:
             yield drawn
 
 
-def _draw_attribute(name: str, rows: Sequence[tuple[SuiteRow, Scalar]]) -> Picture | None:
+def _draw_attribute(
+    title: str, name: str, rows: Sequence[tuple[SuiteRow, Scalar]], unit: str
+) -> Picture | None:
+    """Return the values of a task over an attribute: points for numbers, boxes for words."""
     numbers = [read_number(value) for _, value in rows]
     units = {one[1] for one in numbers if one is not None}
     if None not in numbers and len(units) == 1:
@@ -174,12 +210,12 @@ def _draw_attribute(name: str, rows: Sequence[tuple[SuiteRow, Scalar]]) -> Pictu
             for (row, _), one in zip(rows, numbers, strict=True)
             if one is not None
         ]
-        unit = f" ({units.pop()})" if units != {""} else ""
-        return draw_attribute(f"Value by {name}", points, (f"{name}{unit}", "value (points)"))
+        measured = f" ({units.pop()})" if units != {""} else ""
+        return draw_attribute(title, points, (f"{name}{measured}", f"value ({unit})"))
     groups: dict[str, list[float]] = {}
     for row, value in rows:
         groups.setdefault(str(value), []).append(row.evaluated or 0.0)
-    return draw_boxes(f"Value by {name}", groups, "points")
+    return draw_boxes(title, groups, unit)
 
 
 def read_number(value: Scalar) -> tuple[float, str] | None:

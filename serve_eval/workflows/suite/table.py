@@ -14,27 +14,41 @@ from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.evaluation.storage.run_folder import read_plan
 from serve_eval.report.ci.of_report import pick_remarks
 from serve_eval.report.layout import fit_tables, tell_rehearsal
+from serve_eval.report.results_table import write_text
 from serve_eval.report.summary import Row, badge, print_commands, print_rows, style_of
 from serve_eval.report.summary.figures import count, write_figure
 from serve_eval.report.summary.table import ORDER, SHORTEST, measure
 from serve_eval.report.text import clean
 from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome, WaiverState, WaiverUse
+from serve_eval.series.result_table import find_suite_results
 from serve_eval.shell_words import quote_path
 
 _TESTED = ("p", "p holm", "q")
 _SHOWN = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE)
 """Outcomes after which the answers of a run are worth a look."""
+_FOLDED = (VerdictOutcome.PASS, VerdictOutcome.NO_REFERENCE)
+"""Outcomes that need no line of their own where the table of deployments by tasks is printed."""
+_FIXED = ("verdict", "run", "task", "value")
 
 
 def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
-    """Print the verdict, a table with the worst rows first, the reasons, and the waivers."""
+    """Print the verdict, tables, the reasons, and the waivers.
+
+    The first table has a line for each run and task, the worst first. With several runs and tasks,
+    deployments by tasks follow, and what passed or has no reference is only there.
+    """
     tell_rehearsal(report.rehearsal, console)
     console.print(make_title(report), soft_wrap=True)
     rows = sorted(report.rows, key=rank)
-    console.print(*fit_tables(*_lay_out(rows, console.width), console.width), sep="\n\n")
+    table = find_suite_results(out_dir)
+    told = rows if table is None else [row for row in rows if row.outcome not in _FOLDED]
+    if told:
+        console.print(*fit_tables(*_lay_out(told, console.width), console.width), sep="\n\n")
+    if table is not None:
+        console.out(f"\n{write_text(table, console.width)}", highlight=False)
     print_rows(console, list_explanations(report))
     print_rows(console, map(describe_waiver, report.waivers))
-    print_rows(console, [("runs", f"{out_dir}/runs/RUN, each with report.json and report.html")])
+    print_rows(console, [("runs", f"{out_dir}/runs/RUN, each with report.json")])
     if (worst := next((row for row in rows if row.outcome in _SHOWN), None)) is not None:
         command = f"serve-eval show {quote_path(out_dir / SUITE_RUNS / worst.run)} --wrong"
         print_commands(console, [command])
@@ -80,23 +94,50 @@ def rank(row: SuiteRow) -> tuple[int, bool]:
 def _lay_out(rows: Sequence[SuiteRow], width: int) -> tuple[list[str], list[list[Text]]]:
     """Return columns and cells that fit `width`, if that is possible.
 
-    Attributes are left out first, since most names of runs hold them, then the interval; then the
-    names of runs lose their middle.
+    A column without a figure is not drawn. Of the others, q and attributes are left out first,
+    since most names of runs hold these, then p and the interval. Then names lose their middle, and
+    at last the reference is left out, which the limit follows.
     """
     attributes = list(dict.fromkeys(key for row in rows for key in row.attributes))
     tested = any(row.p is not None for row in rows)
     columns = ["verdict", "run", *attributes, "task", "value", "95 %", "reference", "fails"]
     columns += _TESTED if tested else ()
     cells = [list_cells(row, attributes, tested=tested) for row in rows]
-    for least in (*attributes, "95 %"):
+    empty = [
+        name
+        for i, name in enumerate(columns)
+        if name not in _FIXED and all(row[i].plain == "-" for row in cells)
+    ]
+    columns, cells = _leave_out(columns, cells, empty)
+    for least in ("q", *reversed(attributes), "p", "95 %"):
         if measure(columns, cells) > width:
-            kept = [i for i, name in enumerate(columns) if name != least]
-            columns, cells = [columns[i] for i in kept], [[row[i] for i in kept] for row in cells]
-    over = measure(columns, cells) - width
-    room = max((len(row[1]) for row in cells), default=0) - over
-    if over > 0 and room >= SHORTEST:
-        cells = [[row[0], _shorten(row[1], room), *row[2:]] for row in cells]
+            columns, cells = _leave_out(columns, cells, [least])
+    for least in ("", "reference", "fails"):
+        if measure(columns, cells) > width:
+            columns, cells = _leave_out(columns, cells, [least])
+            for name in ("run", "task"):
+                cells = _narrow(columns, cells, columns.index(name), width)
     return [clean(name) for name in columns], cells
+
+
+def _leave_out(
+    columns: Sequence[str], cells: Sequence[Sequence[Text]], names: Sequence[str]
+) -> tuple[list[str], list[list[Text]]]:
+    """Return columns and cells without the columns of these names."""
+    kept = [i for i, name in enumerate(columns) if name not in names]
+    return [columns[i] for i in kept], [[row[i] for i in kept] for row in cells]
+
+
+def _narrow(
+    columns: Sequence[str], cells: list[list[Text]], place: int, width: int
+) -> list[list[Text]]:
+    """Return cells whose texts at a place are short enough for `width`, if that is possible."""
+    over = measure(columns, cells) - width
+    longest = max((len(row[place]) for row in cells), default=0)
+    if over <= 0 or longest <= SHORTEST:
+        return cells
+    room = max(SHORTEST, longest - over)
+    return [[*row[:place], _shorten(row[place], room), *row[place + 1 :]] for row in cells]
 
 
 def _shorten(name: Text, room: int) -> Text:

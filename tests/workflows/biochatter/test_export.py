@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.workflows.biochatter.records import disarm
+from serve_eval.report.spreadsheet import disarm
 from tests.cli.command import serve_eval
 
 CASES = """
@@ -96,3 +96,40 @@ def test_add_is_refused_for_other_formats(runs: Path, tmp_path: Path) -> None:
 def test_a_spreadsheet_runs_no_answer(text: str) -> None:
     assert disarm(text) == f"'{text}"
     assert disarm(f"a{text}") == f"a{text}"
+
+
+@pytest.mark.usefixtures("simulated_here")
+def test_deployments_of_one_model_are_not_merged(tmp_path: Path) -> None:
+    cases = tmp_path / "cases.yaml"
+    cases.write_text(CASES)
+    flags = {
+        "bf16": [],
+        "fp8": ["--quant-algo", "FP8"],
+        "fp8-kv": ["--quant-algo", "FP8", "--kv-cache-quant-algo", "FP8"],
+        "mtp": ["--spec-dec-algo", "MTP"],
+        "old: build": [],
+    }
+    for i, (name, more) in enumerate(flags.items()):
+        for model in ("org/m:7:gguf:Q4", *(["org/single"] if i == 0 else [])):
+            done = serve_eval(
+                "run", "--launcher", "simulated", "-m", model, "--cases", cases, "--repeats", "2",
+                "--set", f"launcher.accuracy={1 - i % 2}", "--no-reference", *more,
+                "-o", tmp_path / "runs" / (name if model != "org/single" else "single"),
+            )  # fmt: skip
+            assert done.returncode == 3, done.stderr
+    done = serve_eval("export", tmp_path / "runs", "--format", "biochatter", "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    names = [f"org/m:7:gguf:Q4 ({name.replace(':', '-')})" for name in flags]
+    [file] = (tmp_path / "out").glob("*extraction.csv")
+    rows = _rows(file)
+    assert {row["model_name"] for row in rows} == {*names, "org/single"}
+    assert len(rows) == 18
+    # A reader that splits names at colons still finds the model and its size.
+    assert {tuple(name.split(":")[:2]) for name in names} == {("org/m", "7")}
+    for table in (tmp_path / "out/processed").glob("*.csv"):
+        told = {row["Full model name"]: row for row in _rows(table)}
+        assert set(told) == {*names, "org/single"}
+    overview = {row["Full model name"]: row for row in _rows(tmp_path / "out/processed/overview.csv")}
+    assert [overview[name]["Mean Accuracy"] for name in names] == ["1", "0", "1", "0", "1"]
+    failures = _rows(next((tmp_path / "out").glob("*extraction_failure_modes.csv")))
+    assert {row["model_name"] for row in failures} == {names[1], names[3]}

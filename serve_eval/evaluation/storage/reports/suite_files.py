@@ -64,11 +64,21 @@ def write_suite_report(folder: Path, report: SuiteReport) -> None:
 
 
 def find_suite_report(folder: Path) -> SuiteReport | None:
-    """Return the report of a suite, or None if there is no readable one."""
+    """Return the report of a suite, or None if it has not finished.
+
+    Raises RunFolderError if it is damaged, or if a newer serve-eval wrote it.
+    """
+    file = folder / SUITE_REPORT_FILE
     try:
-        return msgspec.json.decode((folder / SUITE_REPORT_FILE).read_bytes(), type=SuiteReport)
-    except (OSError, msgspec.MsgspecError):
+        data = file.read_bytes()
+        refuse_newer(
+            file, msgspec.json.decode(data, type=Versioned).schema_version, SUITE_SCHEMA
+        )
+        return msgspec.json.decode(data, type=SuiteReport)
+    except FileNotFoundError:
         return None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RunFolderError(f"{file} cannot be read: {error}") from error
 
 
 def drop_suite_report(folder: Path) -> None:

@@ -1,0 +1,20 @@
+"""Write a table of deployments by tasks as text, CSV, Markdown, LaTeX and SVG."""
+
+from serve_eval.report.results_table.content import (
+    DeploymentRow,
+    ResultCell,
+    ResultsTable,
+    TaskColumn,
+)
+from serve_eval.report.results_table.formats import FORMATS, write_table
+from serve_eval.report.results_table.text import write_text
+
+__all__ = [
+    "FORMATS",
+    "DeploymentRow",
+    "ResultCell",
+    "ResultsTable",
+    "TaskColumn",
+    "write_table",
+    "write_text",
+]

@@ -1,0 +1,201 @@
+"""Hold a table of deployments by tasks, and the words of its cells and legend. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from serve_eval.report.summary.figures import figure, in_points
+from serve_eval.schema import Metric, VerdictOutcome
+
+MISSING = "-"
+RUN = "run"
+"""The attribute with the name of the run, which needs no word in front of it."""
+MARKS = {
+    VerdictOutcome.PASS: "P",
+    VerdictOutcome.FAIL: "F",
+    VerdictOutcome.INCONCLUSIVE: "I",
+    VerdictOutcome.NO_REFERENCE: "N",
+    VerdictOutcome.NOT_JUDGED: "T",
+    VerdictOutcome.SHARD: "S",
+    VerdictOutcome.UNSUPPORTED: "U",
+    VerdictOutcome.ERROR: "E",
+}
+"""The mark of each outcome: a letter, which every format and font has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultCell:
+    """One task of one run.
+
+    `value` and `interval` (95 %) are in points or in the unit of the metric. `scored` of `planned`
+    samples have a score; `estimate`: an early stop left the others out. `others` further runs of
+    the same row and column are not shown. `reason` says why there is no value.
+    """
+
+    value: float | None
+    interval: tuple[float, float] | None
+    outcome: VerdictOutcome
+    scored: int
+    planned: int
+    failed: int = 0
+    repaired: int = 0
+    estimate: bool = False
+    waived: bool = False
+    run: str = ""
+    others: int = 0
+    reason: str = ""
+
+    @property
+    def marks(self) -> list[str]:
+        """The verdict, and what a reader of the value must know."""
+        counts = {"f": self.failed, "r": self.repaired, "e": self.scored if self.estimate else 0}
+        told = [f"{mark}{n}" for mark, n in counts.items() if n]
+        return [MARKS[self.outcome] + ("w" if self.waived else ""), *told]
+
+    def figures(self, metric: Metric) -> str:
+        """Return the value with its interval: "65.0 [40.8, 84.6]", "~64.1" or "-"."""
+        if self.value is None:
+            return MISSING
+        shown = f"{'~' if self.estimate else ''}{figure(self.value, metric)}"
+        if self.interval is None:
+            return shown
+        low, high = (figure(end, metric) for end in self.interval)
+        return f"{shown} [{low}, {high}]"
+
+    def write(self, metric: Metric) -> str:
+        """Return the figures with the marks."""
+        return f"{self.figures(metric)} {' '.join(self.marks)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskColumn:
+    """A task as it was asked: runs that asked it in another way have a column of their own.
+
+    `heading` tells the columns of a task apart. `planned` is the number of samples, with repeats.
+    """
+
+    task: str
+    heading: str
+    metric: Metric
+    planned: int
+
+    @property
+    def unit(self) -> str:
+        return "points" if in_points(self.metric) else self.metric.name
+
+    @property
+    def size(self) -> str:
+        """The number of samples, and the unit if it is not points."""
+        return f"n {self.planned}" + ("" if in_points(self.metric) else f", {self.unit}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentRow:
+    """One deployment: its model, what is known about it, and a cell for each column, or None."""
+
+    model: str
+    attributes: Mapping[str, str]
+    cells: Sequence[ResultCell | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsTable:
+    """Deployments by tasks. `shown` are the attributes that tell the rows apart.
+
+    `notes` are sentences about what is not shown.
+    """
+
+    columns: Sequence[TaskColumn]
+    rows: Sequence[DeploymentRow]
+    shown: Sequence[str]
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def models(self) -> list[str]:
+        return list(dict.fromkeys(row.model for row in self.rows))
+
+    @property
+    def caption(self) -> str:
+        """What the figures are."""
+        [*units] = dict.fromkeys(column.unit for column in self.columns)
+        said = "Values in points" if units == ["points"] else "Values"
+        whose = f" of {self.models[0]}" if len(self.models) == 1 else ""
+        return f"{said}{whose} with 95 % intervals; n: samples"
+
+    @property
+    def heads(self) -> list[str]:
+        """The names of the columns before the tasks."""
+        several = ["model"] if len(self.models) > 1 or not self.shown else []
+        return [*several, *self.shown]
+
+    def name(self, row: DeploymentRow) -> list[str]:
+        """Return the cells of a row before the tasks."""
+        known = {"model": row.model, **row.attributes}
+        return [known.get(head) or MISSING for head in self.heads]
+
+    def label(self, row: DeploymentRow) -> str:
+        """Return the name of a row on one line, with as few attributes as tell the rows apart."""
+        several = [row.model] if len(self.models) > 1 or not self.shown else []
+        told = [
+            row.attributes.get(name, MISSING)
+            if name == RUN and name in row.attributes
+            else f"{name} {row.attributes.get(name, MISSING)}"
+            for name in self._list_least()
+        ]
+        return ", ".join([*several, *told])
+
+    def _list_least(self) -> list[str]:
+        least: list[str] = []
+        told = len(self.models)
+        for name in self.shown:
+            apart = {
+                (row.model, *(row.attributes.get(one) for one in (*least, name)))
+                for row in self.rows
+            }
+            if len(apart) > told:
+                least.append(name)
+                told = len(apart)
+        return least
+
+    def list_legend(self) -> Iterator[tuple[str, str]]:
+        """Yield the marks that occur, each with its meaning."""
+        cells = [cell for row in self.rows for cell in row.cells]
+        known = [cell for cell in cells if cell is not None]
+        outcomes = {cell.outcome for cell in known}
+        yield from ((mark, one.value) for one, mark in MARKS.items() if one in outcomes)
+        for mark, present, meaning in (
+            ("w", any(cell.waived for cell in known), "a waived FAIL"),
+            (
+                "f",
+                any(cell.failed for cell in known),
+                "so many samples failed; the interval has them at their best and worst",
+            ),
+            (
+                "r",
+                any(cell.repaired for cell in known),
+                "so many samples were repaired: their first answers are unknown",
+            ),
+            (
+                "e",
+                any(cell.estimate for cell in known),
+                "an estimate of so many samples, after an early stop",
+            ),
+            (MISSING, None in cells, "not run in this way, or not finished"),
+        ):
+            if present:
+                yield mark, meaning
+
+    def list_notes(self) -> Iterator[str]:
+        """Yield why cells have no value, which runs are not shown, and the other notes."""
+        for row in self.rows:
+            for column, cell in zip(self.columns, row.cells, strict=True):
+                place = f"{self.label(row)}: {column.heading}"
+                if cell is not None and cell.value is None:
+                    yield f"{place}: no value: {cell.reason or cell.outcome.value}"
+                if cell is not None and cell.others:
+                    yield (
+                        f"{place}: the latest of {cell.others + 1} runs, {cell.run}; --all shows"
+                        " each"
+                    )
+        yield from self.notes

@@ -1,0 +1,67 @@
+"""Write a table of deployments by tasks as CSV (RFC 4180). Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from serve_eval.report.results_table.content import ResultCell, ResultsTable
+from serve_eval.report.spreadsheet import disarm
+from serve_eval.report.text import clean
+
+FIGURES = (
+    "value",
+    "low",
+    "high",
+    "scored",
+    "planned",
+    "failed",
+    "repaired",
+    "estimate",
+    "verdict",
+    "waived",
+    "run",
+    "other runs",
+    "no value because",
+)
+"""The columns of each task, after its heading."""
+
+
+def write_csv_table(table: ResultsTable) -> str:
+    """Return a header and a row for each deployment, with every attribute that is known.
+
+    Each task has the columns FIGURES. Numbers are not rounded; an empty cell is unknown. Lines end
+    with CR LF.
+    """
+    names = list(dict.fromkeys(name for row in table.rows for name in row.attributes))
+    text = io.StringIO(newline="")
+    out = csv.writer(text, lineterminator="\r\n")
+    heads = [f"{column.heading} {figure}" for column in table.columns for figure in FIGURES]
+    out.writerow([_flatten(head) for head in ("model", *names, *heads)])
+    for row in table.rows:
+        attributes = [_flatten(row.attributes.get(name, "")) for name in names]
+        cells = [one for cell in row.cells for one in _list_cells(cell)]
+        out.writerow([_flatten(row.model), *attributes, *cells])
+    return text.getvalue()
+
+
+def _list_cells(cell: ResultCell | None) -> list[str]:
+    if cell is None:
+        return [*[""] * (len(FIGURES) - 1), "not run in this way, or not finished"]
+    low, high = cell.interval or (None, None)
+    counts = (cell.scored, cell.planned, cell.failed, cell.repaired)
+    return [
+        *(("" if one is None else f"{one:.10g}") for one in (cell.value, low, high)),
+        *map(str, counts),
+        "yes" if cell.estimate else "no",
+        cell.outcome.value,
+        "yes" if cell.waived else "no",
+        _flatten(cell.run),
+        str(cell.others),
+        _flatten(cell.reason) if cell.value is None else "",
+    ]
+
+
+def _flatten(text: str) -> str:
+    """Return a text on one line that no terminal and no spreadsheet runs."""
+    return disarm(" ".join(clean(text).split()))

@@ -1,0 +1,77 @@
+"""Write a table of deployments by tasks for LaTeX, with the package booktabs. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from serve_eval.report.results_table.content import MISSING, ResultsTable
+from serve_eval.report.text import clean
+
+_ESCAPES = {
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "<": "\\textless{}",
+    ">": "\\textgreater{}",
+    "|": "\\textbar{}",
+    "`": "\\textasciigrave{}",
+    '"': "''",
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
+    **{sign: f"\\{sign}" for sign in "%_#$&{}"},
+}
+"""Signs that LaTeX would run, and those that it would take as an argument of the line before."""
+_JOINED = re.compile(r"([-',])(?=\1)")
+"""Signs of which LaTeX joins two to another sign."""
+_OTHER = (
+    "\\providecommand\\otherchar[1]{\\ifdefined\\Umathchar\\symbol{\\string\"#1}\\else U+#1\\fi}"
+)
+"""A command for characters outside ASCII, which only XeLaTeX and LuaLaTeX can print all."""
+
+
+def write_latex(table: ResultsTable) -> str:
+    """Return an environment `table` with rules of booktabs. A name is text, whatever it holds."""
+    return "".join(f"{line}\n" for line in _list_lines(table))
+
+
+def _list_lines(table: ResultsTable) -> Iterator[str]:
+    heads = [escape_latex(head) for head in table.heads]
+    yield "% Needs \\usepackage{booktabs}. Characters outside ASCII need XeLaTeX or LuaLaTeX."
+    yield _OTHER
+    yield "\\begin{table}"
+    yield "\\centering"
+    yield f"\\caption{{{escape_latex(table.caption)}.}}"
+    yield f"\\begin{{tabular}}{{{'l' * (len(heads) + len(table.columns))}}}"
+    yield "\\toprule"
+    yield _write_row([*heads, *(escape_latex(column.heading) for column in table.columns)])
+    yield _write_row([*[""] * len(heads), *(escape_latex(one.size) for one in table.columns)])
+    yield "\\midrule"
+    for row in table.rows:
+        pairs = zip(table.columns, row.cells, strict=True)
+        cells = [MISSING if cell is None else cell.write(column.metric) for column, cell in pairs]
+        names = [escape_latex(name) or MISSING for name in table.name(row)]
+        yield _write_row([*names, *map(escape_latex, cells)])
+    yield "\\bottomrule"
+    yield "\\end{tabular}"
+    legend = [f"{mark}: {meaning}" for mark, meaning in table.list_legend()]
+    for line in (*filter(None, ["; ".join(legend)]), *table.list_notes()):
+        yield f"\\par\\footnotesize {escape_latex(line)}"
+    yield "\\end{table}"
+
+
+def _write_row(cells: list[str]) -> str:
+    return f"{' & '.join(cells)} \\\\"
+
+
+def escape_latex(text: str) -> str:
+    """Return a text on one line that LaTeX prints as it is."""
+    flat = " ".join(clean(text.encode(errors="replace").decode()).split())
+    return _JOINED.sub(r"\1{}", "".join(map(_escape, flat)))
+
+
+def _escape(sign: str) -> str:
+    if ord(sign) > 126:
+        return f"\\otherchar{{{ord(sign):04X}}}"
+    return _ESCAPES.get(sign, sign)

@@ -1,0 +1,189 @@
+"""Draw a table of deployments by tasks: a panel for each task, with dots and intervals. Pure.
+
+A page or a phone can scale it: names stand above their intervals, so that it needs little width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from serve_eval.report.results_table.content import (
+    MISSING,
+    ResultCell,
+    ResultsTable,
+    TaskColumn,
+)
+from serve_eval.report.text import clean
+from serve_eval.schema import VerdictOutcome
+
+WIDTH, MARGIN = 480, 16
+LINE, ROW, AXIS = 17, 38, 34
+"""Heights of a line of text, of a row with its interval, and of an axis with its numbers."""
+WIDE = 760
+"""Pixels beyond which the picture does not grow on a wide screen."""
+CHARACTERS = 52
+"""Characters of the name and of the figures of a row together."""
+_STYLE = (
+    f"svg{{max-width:{WIDE}px;height:auto;background:#fff}}"
+    "text{font:12px Arial,Helvetica,sans-serif;fill:#1a1a1a}"
+    ".head{font-weight:bold;font-size:14px}.small{font-size:11px;fill:#555}"
+    ".grid{stroke:#ddd}.axis{stroke:#777}.range{stroke-width:2.5}"
+)
+_COLOURS = {
+    VerdictOutcome.FAIL: "#b3261e",
+    VerdictOutcome.ERROR: "#b3261e",
+    VerdictOutcome.INCONCLUSIVE: "#a15c00",
+}
+_COLOUR = "#0b57a4"
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Ruler:
+    """An axis of numbers: its ends, and its ticks, which are round numbers."""
+
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+
+    def place(self, value: float) -> float:
+        """Return the x coordinate of a value."""
+        share = (value - self.low) / (self.high - self.low)
+        return MARGIN + share * (WIDTH - 2 * MARGIN)
+
+
+def write_svg(table: ResultsTable) -> str:
+    """Return an SVG document with a title, a description and, for each task, a panel."""
+    body: list[str] = []
+    at = 0
+    for i, column in enumerate(table.columns):
+        cells = [(table.label(row), row.cells[i]) for row in table.rows]
+        at = _draw_panel(column, cells, at, body)
+    legend = [f"{mark}: {meaning}" for mark, meaning in table.list_legend()]
+    at += 6
+    said = [*legend, *(" ".join(clean(note).split()) for note in table.list_notes())]
+    for line in (part for one in said for part in textwrap.wrap(one, 76)):
+        body.append(_text(MARGIN, at + LINE, line, "small"))
+        at += LINE
+    return _frame(table, body, at + MARGIN)
+
+
+def _frame(table: ResultsTable, body: Sequence[str], height: int) -> str:
+    title, description = _make_safe(table.caption), _make_safe("; ".join(_describe(table)))
+    name = hashlib.sha256(f"{title}{description}".encode()).hexdigest()[:10]
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="100%"'
+        f' role="img" aria-labelledby="t{name} d{name}">',
+        f'<title id="t{name}">{title}</title>',
+        f'<desc id="d{name}">{description}</desc>',
+        f"<style>{_STYLE}</style>",
+    )
+    return "\n".join((*head, *body, "</svg>")) + "\n"
+
+
+def _describe(table: ResultsTable) -> Iterator[str]:
+    for row in table.rows:
+        name = table.label(row)
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            shown = MISSING if cell is None else cell.write(column.metric)
+            yield f"{column.heading}: {name}: {shown}"
+    yield from table.list_notes()
+
+
+def _draw_panel(
+    column: TaskColumn,
+    cells: Sequence[tuple[str, ResultCell | None]],
+    top: int,
+    body: list[str],
+) -> int:
+    """Append the marks of a task, and return the y coordinate below them."""
+    body.append(_text(MARGIN, top + 24, _cut(column.heading, 36), "head"))
+    body.append(_text(WIDTH - MARGIN, top + 24, f"n {column.planned}, 95 % intervals", "small", end=True))
+    first = top + 32
+    ruler = make_ruler([cell for _, cell in cells if cell is not None])
+    bottom = first + ROW * len(cells)
+    for tick in ruler.ticks:
+        x = ruler.place(tick)
+        body.append(_line(x, first, x, bottom, "grid"))
+        body.append(_text(x, bottom + 16, f"{tick:g}", "small", middle=True))
+    body.append(_line(MARGIN, bottom, WIDTH - MARGIN, bottom, "axis"))
+    body.append(_text(WIDTH / 2, bottom + 30, column.unit, "small", middle=True))
+    for i, (name, cell) in enumerate(cells):
+        body += _draw_row(name, column, cell, ruler, first + ROW * i)
+    return bottom + AXIS
+
+
+def _draw_row(
+    name: str, column: TaskColumn, cell: ResultCell | None, ruler: Ruler, top: int
+) -> Iterator[str]:
+    figures = MISSING if cell is None else cell.write(column.metric)
+    room = CHARACTERS - len(figures)
+    yield f"<g><title>{_make_safe(f'{name}: {figures}')}</title>"
+    yield _text(MARGIN, top + 14, _cut(name, room), "")
+    yield _text(WIDTH - MARGIN, top + 14, figures, "", end=True)
+    if cell is not None and cell.value is not None:
+        colour = _COLOURS.get(cell.outcome, _COLOUR)
+        y = top + 26
+        if cell.interval is not None:
+            low, high = map(ruler.place, cell.interval)
+            yield (
+                f'<line class="range" x1="{low:.1f}" y1="{y}" x2="{high:.1f}" y2="{y}"'
+                f' stroke="{colour}"/>'
+            )
+        fill = "#fff" if cell.estimate else colour
+        yield (
+            f'<circle cx="{ruler.place(cell.value):.1f}" cy="{y}" r="5" fill="{fill}"'
+            f' stroke="{colour}" stroke-width="2"/>'
+        )
+    yield "</g>"
+
+
+def make_ruler(cells: Sequence[ResultCell]) -> Ruler:
+    """Return the axis of a task, which holds every value and interval.
+
+    It need not begin at 0, since dots have no length.
+    """
+    known = [
+        x
+        for cell in cells
+        for x in (cell.value, *(cell.interval or ()))
+        if x is not None and math.isfinite(x)
+    ]
+    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    if high - low <= 1e-9 * max(1.0, abs(low), abs(high)):
+        low, high = low - 1.0, high + 1.0
+    rough = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(times * power for times in (1, 2, 5, 10) if times * power >= rough * 0.999)
+    start, stop = math.floor(low / step), math.ceil(high / step)
+    ticks = tuple(i * step for i in range(start, stop + 1))
+    return Ruler(ticks[0], ticks[-1], ticks)
+
+
+def _cut(text: str, longest: int) -> str:
+    """Return a text on one line without its middle: the end tells deployments apart."""
+    flat = " ".join(clean(text).split())
+    half = (longest - 3) // 2
+    return flat if len(flat) <= longest else f"{flat[: longest - 3 - half]}...{flat[-half:]}"
+
+
+def _make_safe(text: str) -> str:
+    return escape(_NOT_XML.sub("?", " ".join(clean(text).split())))
+
+
+def _text(
+    across: float, down: float, said: str, kind: str, *, end: bool = False, middle: bool = False
+) -> str:
+    anchor = ' text-anchor="end"' if end else ' text-anchor="middle"' if middle else ""
+    named = f' class="{kind}"' if kind else ""
+    return f'<text x="{across:.1f}" y="{down:.1f}"{named}{anchor}>{_make_safe(said)}</text>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1}" x2="{x2:.1f}" y2="{y2}"/>'

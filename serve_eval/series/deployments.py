@@ -1,0 +1,168 @@
+"""Say which deployment a run asked, so that no table merges two deployments of one model."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from serve_eval.evaluation.storage.file_names import SUITE_RUNS
+from serve_eval.report.results_table.content import RUN
+from serve_eval.schema import Endpoint, Plan, Report, file_stem
+from serve_eval.verdicts.references import SPEC_KEYS
+
+LAUNCHER, ENDPOINT, SERVER, IMAGE, BEGAN = "launcher", "endpoint", "server", "image", "began"
+LONGEST = 60
+"""Characters of an attribute at most; the middle of a longer one is left out."""
+_TIME = re.compile(
+    r"(?:19|20)\d{2}[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_.T ]*[0-2]\d[-_.:h]?[0-5]\d(?:[-_.:]?[0-5]\d)?Z?)?"
+)
+"""A date, with or without a time of day."""
+_GAP = "-_. "
+
+
+class Deployed(Protocol):
+    """A run with its model and the attributes of its deployment."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def attributes(self) -> Mapping[str, str]: ...
+
+
+def describe_deployment(
+    plan: Plan, endpoint: Endpoint | None, own: Mapping[str, object]
+) -> dict[str, str]:
+    """Return what is known of a deployment, by name, in the order in which tables show it.
+
+    `own` are the user's words about it. The address counts only if no launcher chose it. An option
+    of the launcher is named launcher.NAME.
+    """
+    spec = {key: str(value) for key in SPEC_KEYS if (value := getattr(plan.accuracy_spec, key))}
+    if spec.get("dtype") == "auto":
+        del spec["dtype"]
+    options = dict(plan.launcher.options)
+    address = options.pop("base_url", None) if plan.launcher.name == "external" else None
+    if address is None and plan.launcher.name == "external" and endpoint is not None:
+        address = endpoint.base_url
+    known = {
+        **spec,
+        LAUNCHER: plan.launcher.name,
+        **({ENDPOINT: str(address)} if address else {}),
+        **({} if endpoint is None else dict(_describe_server(endpoint))),
+        **{f"{LAUNCHER}.{name}": _write(value) for name, value in sorted(options.items())},
+    }
+    words = {name: _write(value) for name, value in own.items()}
+    free = {f"{name} (suite)" if name in known else name: words[name] for name in words}
+    return {**free, **known}
+
+
+def _describe_server(endpoint: Endpoint) -> Iterator[tuple[str, str]]:
+    info = endpoint.info
+    if said := " ".join(filter(None, (info.server, info.version))):
+        yield SERVER, said
+    images = {one.digest or one.image for pod in info.pods or () for one in pod.containers}
+    if images:
+        yield IMAGE, ", ".join(sorted(images))
+
+
+def _write(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return msgspec.json.encode(value, order="sorted", enc_hook=str).decode()
+
+
+def name_of_model(report: Report) -> str:
+    """Return the name of the model, or the address of an endpoint whose model has no name."""
+    return report.plan.model or report.endpoint.model or report.endpoint.base_url
+
+
+def name_folders(runs: Sequence[tuple[Path, Sequence[str]]]) -> list[str]:
+    """Return what the names of run folders say about their deployments.
+
+    `runs` are folders with the tasks of each. Times and tasks are left out, which differ between
+    runs of one deployment, and so is what all names begin with. The rest may be empty.
+    """
+    names = [
+        tuple(filter(None, (_strip(part, tasks) for part in folder.absolute().parts[1:])))
+        for folder, tasks in runs
+    ]
+    if not names:
+        return []
+    common = len(os.path.commonprefix(names))
+    return ["/".join(name[common:]) for name in names]
+
+
+def _strip(part: str, tasks: Sequence[str]) -> str:
+    """Return a part of a path without times and tasks; empty if nothing else is left."""
+    if part == SUITE_RUNS:
+        return ""
+    found, timed = _TIME.subn("", part)
+    if timed:
+        found = re.sub(r"[-_. ]+\d+$", "", found)  # the number of a folder whose name was taken
+    for task in sorted(map(file_stem, tasks), key=len, reverse=True):
+        found = re.sub(rf"(^|[-_. ]){re.escape(task)}(?=$|[-_. ])", "", found)
+    return found.strip(_GAP) if found != part else part
+
+
+def choose_shown(
+    attributes: Sequence[Mapping[str, str]], *, least: bool = False
+) -> list[str]:
+    """Return the names of the attributes that a table shows: those that differ between its rows.
+
+    What the user said comes first. Launchers, addresses, servers and options follow only as far as
+    rows could not be told apart without them; with `least`, this holds for all.
+    """
+    names = list(dict.fromkeys(name for one in attributes for name in one))
+    shown: list[str] = []
+    told = 1
+    for name in sorted(names, key=_rank):
+        values = [one.get(name) for one in attributes]
+        if len(set(values)) < 2 or any(values == [one.get(x) for one in attributes] for x in shown):
+            continue  # the same in all rows, or said by another column
+        apart = len({tuple(one.get(x) for x in (*shown, name)) for one in attributes})
+        if apart > told or (_rank(name) < 2 and not least):
+            shown.append(name)
+            told = apart
+    return shown
+
+
+def name_deployments(runs: Sequence[Deployed]) -> list[str]:
+    """Return a name for the deployment of each run: its model, and what tells it apart.
+
+    A model with one deployment keeps its name. The rest is in brackets, without colons, since
+    readers of such names split them at colons: "org/model (fp8, quant_algo FP8)".
+    """
+    names = []
+    for run in runs:
+        alike = [one.attributes for one in runs if one.model == run.model]
+        shown = choose_shown(alike, least=True)
+        told = ", ".join(_name_attribute(name, run.attributes.get(name)) for name in shown)
+        names.append(f"{run.model} ({told.replace(':', '-')})" if shown else run.model)
+    return names
+
+
+def _name_attribute(name: str, value: str | None) -> str:
+    said = "none" if value is None else shorten(value)
+    return said if name == RUN and value else f"{name} {said}"
+
+
+def _rank(name: str) -> int:
+    """Return 0 for the name of the run, 1 for what the user declared, and more for the rest."""
+    late = (LAUNCHER, ENDPOINT, SERVER, IMAGE)
+    if name.startswith(f"{LAUNCHER}."):
+        return 2 + len(late)
+    if name == BEGAN:
+        return 3 + len(late)
+    return 0 if name == RUN else 2 + late.index(name) if name in late else 1
+
+
+def shorten(text: str) -> str:
+    """Return an attribute without its middle if it is long."""
+    half = (LONGEST - 3) // 2
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3 - half]}...{text[-half:]}"

@@ -1,0 +1,190 @@
+"""Read the runs below folders, each with its deployment, and with its part in a suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.file_names import SUITE_RUNS
+from serve_eval.evaluation.storage.reports.suite_files import (
+    find_suite_report,
+    holds_suite,
+    read_suite,
+)
+from serve_eval.report.results_table.content import RUN
+from serve_eval.schema import Report, Suite, SuiteReport, SuiteRow
+from serve_eval.series.deployments import (
+    BEGAN,
+    describe_deployment,
+    name_folders,
+    name_of_model,
+)
+from serve_eval.series.read_runs import FinishedRun, read_runs
+
+NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """A run with the attributes of its deployment.
+
+    `report` is None if an error ended the run of a suite. `judged` are its rows in the report of
+    its suite, by task: a suite corrects verdicts and waives them.
+    """
+
+    folder: Path
+    model: str
+    attributes: Mapping[str, str]
+    began: datetime
+    report: Report | None
+    judged: Mapping[str, SuiteRow] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Suite:
+    suite: Suite
+    report: SuiteReport | None
+
+
+def read_measured(
+    folders: Sequence[Path], *, each: bool = False
+) -> tuple[list[MeasuredRun], list[str]]:
+    """Return the runs in or below the folders, the oldest first, and notes on those left out.
+
+    Copies of a run count once. `each`: runs that differ in nothing but their time are told apart
+    too. Raises RunFolderError for a folder without a finished run.
+    """
+    found: dict[Path, FinishedRun] = {}
+    notes: list[str] = []
+    for folder in folders:
+        runs, said = read_runs(folder)
+        notes += said
+        found.update({run.folder.resolve(): run for run in runs})
+    ordered = sorted(found.values(), key=lambda run: (run.began, str(run.folder)))
+    return measure(_drop_copies(ordered, notes), folders, each=each, notes=notes)
+
+
+def _drop_copies(runs: Sequence[FinishedRun], notes: list[str]) -> list[FinishedRun]:
+    kept: dict[tuple[bytes, bytes], FinishedRun] = {}
+    for run in runs:
+        key = run.sessions, msgspec.json.encode(run.report.tasks)
+        if key in kept:
+            notes.append(f"left out: {run.folder}: the same run as {kept[key].folder}")
+        else:
+            kept[key] = run
+    return list(kept.values())
+
+
+def measure(
+    runs: Sequence[FinishedRun],
+    folders: Sequence[Path],
+    *,
+    each: bool = False,
+    notes: list[str] | None = None,
+) -> tuple[list[MeasuredRun], list[str]]:
+    """Return finished runs with their deployments, and those of their suites that an error ended.
+
+    Of these only the ones in or below `folders` count.
+    """
+    notes = [] if notes is None else notes
+    suites = _find_suites(runs, notes)
+    measured = [_describe(run, suites.get(run.folder.parent.parent)) for run in runs]
+    known = {run.folder for run in runs}
+    tops = [folder.resolve() for folder in folders]
+    for place, suite in suites.items():
+        for lost in _list_lost(place, suite):
+            if lost.folder not in known and any(
+                lost.folder.resolve().is_relative_to(top) for top in tops
+            ):
+                measured.append(lost)
+    tasks = [_list_tasks(run) for run in measured]
+    labels = name_folders([(run.folder, one) for run, one in zip(measured, tasks, strict=True)])
+    told = [
+        replace(
+            run,
+            attributes={
+                **({RUN: label} if label else {}),
+                **run.attributes,
+                **({BEGAN: f"{run.began:%Y-%m-%d %H:%M:%S}"} if each else {}),
+            },
+        )
+        for run, label in zip(measured, labels, strict=True)
+    ]
+    return (_tell_apart(told) if each else told), notes
+
+
+def _tell_apart(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    """Return runs with the time of each numbered where two began in the same second."""
+    seen: dict[object, int] = {}
+    told = []
+    for run in runs:
+        key = run.model, tuple(run.attributes.items())
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] > 1:
+            began = f"{run.attributes[BEGAN]} ({seen[key]})"
+            run = replace(run, attributes={**run.attributes, BEGAN: began})
+        told.append(run)
+    return told
+
+
+def _list_tasks(run: MeasuredRun) -> list[str]:
+    if run.report is None:
+        return list(run.judged)
+    return [task.result.task for task in run.report.tasks]
+
+
+def _find_suites(runs: Sequence[FinishedRun], notes: list[str]) -> dict[Path, _Suite]:
+    """Return the suites of runs, by their folders."""
+    found = {}
+    for place in dict.fromkeys(
+        run.folder.parent.parent for run in runs if run.folder.parent.name == SUITE_RUNS
+    ):
+        try:
+            if holds_suite(place):
+                found[place] = _Suite(read_suite(place), find_suite_report(place))
+        except RunFolderError as error:
+            notes.append(f"without its suite: {error}")
+    return found
+
+
+def _describe(run: FinishedRun, suite: _Suite | None) -> MeasuredRun:
+    own: Mapping[str, object] = {}
+    judged: Mapping[str, SuiteRow] = {}
+    if suite is not None:
+        name = run.folder.name
+        own = next((one.attributes for one in suite.suite.runs if one.name == name), {})
+        judged = _pick(suite.report, name)
+    return MeasuredRun(
+        folder=run.folder,
+        model=name_of_model(run.report),
+        attributes=describe_deployment(run.report.plan, run.report.endpoint, own),
+        began=run.began,
+        report=run.report,
+        judged=judged,
+    )
+
+
+def _pick(report: SuiteReport | None, run: str) -> dict[str, SuiteRow]:
+    return {} if report is None else {row.task: row for row in report.rows if row.run == run}
+
+
+def _list_lost(place: Path, suite: _Suite) -> list[MeasuredRun]:
+    """Return the runs of a suite that an error ended."""
+    lost = [] if suite.report is None else [r.name for r in suite.report.runs if r.error]
+    return [
+        MeasuredRun(
+            folder=place / SUITE_RUNS / run.name,
+            model=run.plan.model or "-",
+            attributes=describe_deployment(run.plan, None, run.attributes),
+            began=NEVER,
+            report=None,
+            judged=_pick(suite.report, run.name),
+        )
+        for run in suite.suite.runs
+        if run.name in lost
+    ]

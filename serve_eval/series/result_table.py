@@ -1,0 +1,199 @@
+"""Make the table of deployments by tasks. No cell and no column mixes what is not the same."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.file_names import SUITE_RUNS
+from serve_eval.report.results_table import ResultCell, DeploymentRow, ResultsTable, TaskColumn
+from serve_eval.schema import SuiteRow, TaskReport
+from serve_eval.series.deployments import LAUNCHER, choose_shown, shorten
+from serve_eval.series.measured_runs import MeasuredRun, read_measured
+
+_SHORT = 16
+"""Characters of a setting that the heading of a column shows."""
+Key = tuple[str, str]
+RowKey = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def read_results(folders: Sequence[Path], *, each: bool = False) -> ResultsTable:
+    """Return the table of the runs in or below folders.
+
+    Of several runs of a deployment the latest counts, or `each` has a row. Raises RunFolderError
+    for a folder without a finished run.
+    """
+    return tabulate(*read_measured(folders, each=each))
+
+
+def find_suite_results(folder: Path) -> ResultsTable | None:
+    """Return the table of a suite that ended; None unless it has several runs and several tasks."""
+    try:
+        table = read_results([folder / SUITE_RUNS])
+    except RunFolderError:
+        return None
+    return table if min(len(table.rows), len(table.columns)) > 1 else None
+
+
+def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsTable:
+    """Return the table of runs, of which the last of those with one deployment counts."""
+    asked: dict[Key, TaskReport] = {}
+    for run in runs:
+        for task in run.report.tasks if run.report else ():
+            asked.setdefault(_key(task), task)
+    # The columns of one task stand side by side.
+    order = list(dict.fromkeys(name for name, _ in asked))
+    columns = dict(sorted(asked.items(), key=lambda item: order.index(item[0][0])))
+    rows: dict[RowKey, dict[Key, ResultCell]] = defaultdict(dict)
+    for run in runs:
+        cells = rows[run.model, tuple(run.attributes.items())]
+        for key, cell in _list_cells(run, list(columns)):
+            before = cells.get(key)
+            cells[key] = cell if before is None else replace(cell, others=before.others + 1)
+    headings = _name_columns(columns)
+    shown = choose_shown([dict(attributes) for _, attributes in rows])
+    return ResultsTable(
+        columns=[
+            TaskColumn(
+                task=key[0],
+                heading=headings[key],
+                metric=task.result.metric,
+                planned=task.result.planned,
+            )
+            for key, task in columns.items()
+        ],
+        rows=[
+            DeploymentRow(
+                model=model,
+                attributes={name: shorten(value) for name, value in attributes},
+                cells=[cells.get(key) for key in columns],
+            )
+            for (model, attributes), cells in rows.items()
+        ],
+        shown=shown,
+        notes=(*_explain(columns, runs), *notes),
+    )
+
+
+def _key(task: TaskReport) -> Key:
+    """Return a task with all that decides what its value means."""
+    result = task.result
+    asked = (dict(task.fingerprint), task.version, result.planned, result.metric)
+    judges = sorted(judge.name for judge in task.judges)
+    content = (*asked, result.aggregation, judges)
+    return result.task, msgspec.json.encode(content, order="sorted").decode()
+
+
+def _list_cells(run: MeasuredRun, keys: Sequence[Key]) -> Iterator[tuple[Key, ResultCell]]:
+    if run.report is not None:
+        for task in run.report.tasks:
+            yield _key(task), _make_cell(task, run, run.judged.get(task.result.task))
+        return
+    for name, row in run.judged.items():
+        for key in keys:
+            if key[0] == name:
+                yield key, _make_lost_cell(row, run)
+
+
+def _make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> ResultCell:
+    result, verdict = task.result, task.verdict
+    early = verdict.early is not None and verdict.early.stopped
+    value = verdict.early.estimate if early and verdict.early else result.value
+    outcome = verdict.outcome if row is None else row.outcome
+    return ResultCell(
+        value=value,
+        interval=None if value is None or early else result.interval,
+        outcome=outcome,
+        scored=result.scored,
+        planned=result.planned,
+        failed=result.failed,
+        repaired=result.doubted,
+        estimate=early,
+        waived=row is not None and row.waiver is not None,
+        run=str(run.folder),
+        reason="; ".join(verdict.reasons) or _count_failures(task),
+    )
+
+
+def _count_failures(task: TaskReport) -> str:
+    return ", ".join(f"{n} {name}" for name, n in task.result.failures.items())
+
+
+def _make_lost_cell(row: SuiteRow, run: MeasuredRun) -> ResultCell:
+    return ResultCell(
+        value=None,
+        interval=None,
+        outcome=row.outcome,
+        scored=0,
+        planned=0,
+        waived=row.waiver is not None,
+        run=str(run.folder),
+        reason="; ".join(row.reasons),
+    )
+
+
+def _name_columns(columns: Mapping[Key, TaskReport]) -> dict[Key, str]:
+    """Return a heading for each column: the task, and the settings in which its columns differ."""
+    found: dict[Key, str] = {}
+    for name in dict.fromkeys(task for task, _ in columns):
+        alike = {key: task for key, task in columns.items() if key[0] == name}
+        fields = _list_differing(list(alike.values()))
+        sizes = len({task.result.planned for task in alike.values()}) > 1
+        headings = [
+            _describe_settings(name, task, fields, sizes) if len(alike) > 1 else name
+            for task in alike.values()
+        ]
+        for i, key in enumerate(alike):
+            said, earlier = headings[i], headings[:i].count(headings[i])
+            found[key] = f"{said} #{earlier + 1}" if headings.count(said) > 1 else said
+    return found
+
+
+def name_asked(tasks: Sequence[TaskReport]) -> list[str]:
+    """Return a heading for each task: equal ones were asked in the same way, and only these."""
+    asked: dict[Key, TaskReport] = {}
+    for task in tasks:
+        asked.setdefault(_key(task), task)
+    headings = _name_columns(asked)
+    return [headings[_key(task)] for task in tasks]
+
+
+def _list_differing(tasks: Sequence[TaskReport]) -> list[str]:
+    names = dict.fromkeys(name for task in tasks for name in task.fingerprint)
+    return [
+        name
+        for name in names
+        if name != "samples" and len({task.fingerprint.get(name) for task in tasks}) > 1
+    ]
+
+
+def _describe_settings(name: str, task: TaskReport, fields: Sequence[str], sizes: bool) -> str:
+    said = [
+        f"{field} {value}"
+        for field in fields
+        if len(value := task.fingerprint.get(field, "none").strip('"')) <= _SHORT
+    ]
+    said += [f"n {task.result.planned}"] if sizes else []
+    return f"{name} ({', '.join(said)})" if said else name
+
+
+def _explain(columns: Mapping[Key, TaskReport], runs: Sequence[MeasuredRun]) -> Iterator[str]:
+    """Yield why tasks have several columns, and that simulated endpoints are no models."""
+    for name in dict.fromkeys(task for task, _ in columns):
+        alike = [task for key, task in columns.items() if key[0] == name]
+        if len(alike) < 2:
+            continue
+        fields = _list_differing(alike)
+        if len({task.result.planned for task in alike}) > 1:
+            fields.append("number of samples")
+        elif len({task.fingerprint.get("samples") for task in alike}) > 1:
+            fields.append("samples")
+        differing = ", ".join(fields) or "metric or judge"
+        yield f"{name}: {len(alike)} columns, which cannot be compared: {differing} differ"
+    if any(run.attributes.get(LAUNCHER) == "simulated" for run in runs):
+        yield "the launcher simulated is no model: its values say nothing about one"

@@ -1,0 +1,247 @@
+"""The table of deployments by tasks from real run folders, in five formats and for a suite."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from serve_eval.report.results_table import FORMATS
+from tests.cli.command import serve_eval
+
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
+TASKS = ("word_problems", "passkey_short", "tool_calls")
+MODEL = "org/llama-8b"
+DEPLOYMENTS = {
+    "20261128_100000_m": [],
+    "20261128_100001_m": ["--quant-algo", "FP8"],
+    "20261128_100002_m": ["--quant-algo", "FP8", "--kv-cache-quant-algo", "FP8"],
+    "20261128_100003_m": ["--spec-dec-algo", "MTP"],
+    "20261128_100004_m": ["--set", "launcher.seed=7"],
+}
+"""Five deployments of one model in folders whose names say nothing about them."""
+
+
+def _run(folder: Path, *more: object, tasks: str = ",".join(TASKS), limit: int = 12) -> None:
+    model = [] if "-m" in more else ["-m", MODEL]
+    done = serve_eval(
+        "run", "--launcher", "simulated", *model, "-t", tasks, "--limit", str(limit),
+        "--no-reference", "-o", folder, *map(str, more),
+    )  # fmt: skip
+    assert (folder / "report.json").exists(), done.stderr
+
+
+def _export(*arguments: str | Path, columns: int = 200) -> str:
+    done = serve_eval("export", *arguments, COLUMNS=str(columns))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _rows(*folders: Path | str) -> list[dict[str, str]]:
+    text = _export(*folders, "--format", "csv")
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+@pytest.fixture(scope="module")
+def deployments(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+    top = tmp_path_factory.mktemp("deployments")
+    for name, flags in DEPLOYMENTS.items():
+        _run(top / name, *flags)
+    return top
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_five_deployments_of_one_model_are_five_rows(name: str, deployments: Path) -> None:
+    text = _export(deployments, "--format", name)
+    assert MODEL in text
+    for task in TASKS:
+        assert task in text.replace("\\", "")
+    if name == "csv":
+        assert text.count("\r\n") == 6
+        return
+    if name == "svg":
+        root = ElementTree.fromstring(text)
+        assert len(root.findall(".//{http://www.w3.org/2000/svg}circle")) == 15
+        return
+    assert text.count("N") >= 15
+    assert text.replace("{[}", "[").count(" [") == 15  # an interval in each cell
+    assert "FP8" in text
+    assert "MTP" in text
+    assert "N: NO REFERENCE" in text
+
+
+def test_the_table_fits_eighty_columns_and_says_what_it_leaves_out(deployments: Path) -> None:
+    lines = _export(deployments, "--format", "table", columns=80).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    heads = [line for line in lines if line.startswith("quant_algo")]
+    assert len(heads) > 1  # four attributes are needed to tell the rows apart: several blocks
+    assert "launcher.seed" in heads[0]
+    assert sum("[" in line for line in lines) == 15
+
+
+def test_a_row_says_by_its_attributes_what_it_is(deployments: Path) -> None:
+    rows = _rows(deployments)
+    assert [row["quant_algo"] for row in rows] == ["", "FP8", "FP8", "", ""]
+    assert [row["kv_cache_quant_algo"] for row in rows] == ["", "", "FP8", "", ""]
+    assert [row["spec_dec_algo"] for row in rows] == ["", "", "", "MTP", ""]
+    assert [row["launcher.seed"] for row in rows] == ["", "", "", "", "7"]
+    for row in rows:
+        assert {row[f"{task} scored"] for task in TASKS} == {"12"}
+        low, value, high = (float(row[f"tool_calls {one}"]) for one in ("low", "value", "high"))
+        assert low <= value <= high
+
+
+def test_names_of_folders_tell_runs_apart_that_nothing_else_does(tmp_path: Path) -> None:
+    for name in ("fp8-build-a", "fp8-build-b"):
+        _run(tmp_path / name, tasks="word_problems")
+    assert [row["run"] for row in _rows(tmp_path)] == ["fp8-build-a", "fp8-build-b"]
+
+
+def test_of_two_runs_of_a_deployment_the_latest_counts_and_the_other_is_told(
+    tmp_path: Path,
+) -> None:
+    first, last = tmp_path / "20261128_100000_m", tmp_path / "20261129_100000_m"
+    _run(first, tasks="word_problems")
+    _run(last, "--run-all", tasks="word_problems")
+    [row] = _rows(tmp_path)
+    assert row["word_problems run"] == str(last)
+    assert row["word_problems other runs"] == "1"
+    table = _export(tmp_path, "--format", "table")
+    assert f"the latest of 2 runs, {last}; --all shows each" in table
+    every = _export(tmp_path, "--format", "csv", "--all")
+    assert every.count("\r\n") == 3
+    assert str(first) in every
+
+
+def test_a_copy_of_a_run_counts_once(tmp_path: Path) -> None:
+    _run(tmp_path / "a", tasks="word_problems")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert len(_rows(tmp_path)) == 1
+    assert len(_rows(tmp_path, tmp_path / "a")) == 1
+    assert "the same run as" in _export(tmp_path, "--format", "table")
+
+
+def test_a_task_that_was_asked_in_two_ways_has_two_columns(tmp_path: Path) -> None:
+    _run(tmp_path / "a", tasks="word_problems", limit=10)
+    _run(tmp_path / "b", tasks="word_problems", limit=20)
+    _run(tmp_path / "c", "--set", "word_problems.max_tokens=99", tasks="word_problems", limit=20)
+    text = _export(tmp_path, "--format", "table")
+    assert "word_problems: 3 columns, which cannot be compared: max_tokens, number" in text
+    rows = {row["run"]: row for row in _rows(tmp_path)}
+    columns = [name for name in rows["a"] if name.endswith(" value")]
+    assert len(columns) == 3
+    assert [sum(bool(row[one]) for row in rows.values()) for one in columns] == [1, 1, 1]
+    assert "-: not run in this way, or not finished" in text
+
+
+def test_failed_samples_and_undecided_verdicts_are_marked(tmp_path: Path) -> None:
+    flags = ["--set", "launcher.failure_rate=0.3", "--max-error-rate", "1", "--retry-budget", "0"]
+    _run(tmp_path / "lossy", *flags, tasks="word_problems", limit=40)
+    _run(tmp_path / "sound", tasks="word_problems", limit=40)
+    lossy, _ = rows = _rows(tmp_path)
+    assert [row["run"] for row in rows] == ["lossy", "sound"]
+    failed = int(lossy["word_problems failed"])
+    assert failed > 0
+    text = _export(tmp_path, "--format", "markdown")
+    assert f"f{failed} |" in text
+    assert "* f: so many samples failed" in text
+
+
+@pytest.mark.parametrize("model", ["=1+1|`x`%$_{}#&~^\\<b>", "@org/m", "+m\u202e模"])
+def test_a_hostile_name_of_a_model_stays_text(model: str, tmp_path: Path) -> None:
+    done = serve_eval(
+        "run", "--launcher", "simulated", f"--model={model}", "-t", "word_problems", "--limit", "5",
+        "--no-reference", "-o", tmp_path / "a",
+    )  # fmt: skip
+    assert (tmp_path / "a/report.json").exists(), done.stderr
+    [row] = _rows(tmp_path)
+    assert row["model"].startswith("'")
+    assert row["model"].removeprefix("'") == model.replace("\u202e", "")
+    ElementTree.fromstring(_export(tmp_path, "--format", "svg"))
+    rows = [line for line in _export(tmp_path, "--format", "markdown").splitlines() if "[" in line]
+    assert len(rows) == 1
+
+
+def test_a_table_is_written_to_a_file(deployments: Path, tmp_path: Path) -> None:
+    printed = _export(deployments, "--format", "latex")
+    assert _export(deployments, "--format", "latex", "-o", tmp_path / "t.tex") == ""
+    assert (tmp_path / "t.tex").read_text() == printed
+    lost = serve_eval("export", deployments, "--format", "svg", "-o", tmp_path / "no/t.svg")
+    assert (lost.returncode, "cannot be written" in lost.stderr) == (2, True)
+
+
+def test_options_of_other_formats_are_refused(deployments: Path) -> None:
+    several = serve_eval("export", *deployments.iterdir(), "--format", "lm-eval")
+    assert (several.returncode, "writes one run, and 5" in several.stderr) == (2, True)
+    every = serve_eval("export", deployments, "--all", "--format", "biochatter")
+    assert (every.returncode, "--all is for the formats table" in every.stderr) == (2, True)
+    unknown = serve_eval("export", deployments, "--format", "latx")
+    assert "Did you mean 'latex'?" in unknown.stderr
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """Return a suite of long names with references, a damaged run and one that cannot start."""
+    sizes = {"word_problems": 30, "passkey_short": 20}
+    made = serve_eval(
+        "run", "--launcher", "simulated", "-m", MODEL, "-t", ",".join(sizes), "--no-reference",
+        *(f"--set={name}.num_samples={n}" for name, n in sizes.items()), "-o", tmp_path / "first",
+    )  # fmt: skip
+    assert made.returncode == 3, made.stderr
+    registered = serve_eval(
+        "references", "register", tmp_path / "first", "--references-dir", tmp_path / "refs"
+    )
+    assert registered.returncode == 0, registered.stderr
+    tasks = ", ".join(f"{name}: {{num_samples: {n}}}" for name, n in sizes.items())
+    tasks = ", ".join(f"{{{one}}}" for one in tasks.split(", "))
+    names = ("bf16", "fp8-attention-only", "fp8-attention-kv", "nvfp4-mlp-only")
+    damages = (0.0, 0.0, 0.1, 0.9)
+    runs = "\n".join(
+        f"    - {{label: {name}, launcher: {{name: simulated, damage: {damage}}},"
+        f" attributes: {{bits: {16 - 4 * i}}}}}"
+        for i, (name, damage) in enumerate(zip(names, damages, strict=True))
+    )
+    lost = "  - {name: lost, launcher: {name: simulated, no_completions: true, no_chat: true}}"
+    (tmp_path / "nightly.yaml").write_text(
+        f"defaults: {{model: {MODEL}, references_dir: {tmp_path / 'refs'},"
+        f" verdict: classic, tasks: [{tasks}]}}\nmatrix:\n  deployment:\n{runs}\nplans:\n{lost}\n"
+    )
+    return tmp_path / "nightly.yaml"
+
+
+def test_a_suite_is_readable_at_eighty_columns(suite: Path, tmp_path: Path) -> None:
+    done = serve_eval("suite", suite, "-o", tmp_path / "out", COLUMNS="80")
+    title, header, *lines = done.stdout.splitlines()
+    assert "FAIL" in title, done.stderr
+    # One table, not blocks of columns, and no column without a figure.
+    assert header.split()[:3] == ["verdict", "run", "task"]
+    assert "p holm" not in header
+    table = lines[: lines.index("")]
+    assert all(len(line) <= 80 for line in (header, *table))
+    assert sum(line.startswith("FAIL") for line in table) >= 1
+    grid = [line for line in lines if line.startswith(("bf16 ", "fp8-", "nvfp4-", "lost "))]
+    assert len(grid) == 5
+    assert all(len(line) <= 80 for line in grid)
+    assert sum(line.count("[") for line in grid) == 8
+    summary = (tmp_path / "out/summary.md").read_text()
+    assert "| nvfp4-mlp-only |" in summary
+    assert "F: FAIL" in summary
+
+
+def test_a_run_of_a_suite_without_a_report_is_a_row_that_says_why(
+    suite: Path, tmp_path: Path
+) -> None:
+    serve_eval("suite", suite, "-o", tmp_path / "out")
+    rows = {row["run"]: row for row in _rows(tmp_path / "out")}
+    assert len(rows) == 5
+    assert rows["lost"]["passkey_short verdict"] in ("ERROR", "UNSUPPORTED", "INCONCLUSIVE")
+    assert rows["lost"]["passkey_short value"] == ""
+    assert rows["lost"]["passkey_short no value because"]
+    assert rows["nvfp4-mlp-only"]["bits"] == "4"
+    one = _rows(tmp_path / "out/runs/bf16")
+    assert [row["model"] for row in one] == [MODEL]

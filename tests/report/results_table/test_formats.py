@@ -1,0 +1,210 @@
+"""The formats of the table of deployments by tasks: every name is text, no figure is lost."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from serve_eval.report.results_table import (
+    FORMATS,
+    DeploymentRow,
+    ResultCell,
+    ResultsTable,
+    TaskColumn,
+    write_table,
+    write_text,
+)
+from serve_eval.report.results_table.latex import escape_latex
+from serve_eval.report.results_table.svg import make_ruler
+from serve_eval.report.text import clean
+from serve_eval.schema import Metric, VerdictOutcome
+
+HOSTILE = (
+    "a&b % _ # $ { } ~ ^ \\ | `x` <i> \"q\" 'p' [z] * -- \n\r\t\x1b[31m\u202e é 模 \ud800 x{{1}}"
+)
+TEXTS = st.text(max_size=40) | st.sampled_from([HOSTILE, "=1+1", "@x", "[a]*", "\\", "`", "]]>"])
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def _cell(value: float | None = 65.0, **more: object) -> ResultCell:
+    kept: dict[str, object] = {
+        "value": value,
+        "interval": (40.78, 84.56),
+        "outcome": VerdictOutcome.PASS,
+        "scored": 20,
+        "planned": 20,
+        "run": "outputs/a",
+    }
+    return ResultCell(**{**kept, **more})  # type: ignore[arg-type]
+
+
+def _table(names: list[str], cells: list[ResultCell | None], task: str = "gsm8k") -> ResultsTable:
+    column = TaskColumn(task=task, heading=task, metric=Metric(), planned=20)
+    rows = [
+        DeploymentRow(model="org/m", attributes={"run": name}, cells=[cell])
+        for name, cell in zip(names, cells, strict=True)
+    ]
+    return ResultsTable(columns=[column], rows=rows, shown=["run"])
+
+
+MARKED = _table(
+    ["a", "b", "c", "d", "e", "f"],
+    [
+        _cell(),
+        _cell(outcome=VerdictOutcome.FAIL, waived=True),
+        _cell(outcome=VerdictOutcome.INCONCLUSIVE, failed=3, repaired=2),
+        _cell(64.1, interval=None, estimate=True, scored=11),
+        _cell(None, interval=None, outcome=VerdictOutcome.UNSUPPORTED, reason="no guided decoding"),
+        None,
+    ],
+)
+FIGURES = ["65.0 [40.8, 84.6] P", "F w", "I f3 r2", "~64.1", "e11", "- U"]
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "csv"])
+def test_marks_and_their_meaning_are_in_every_format(name: str) -> None:
+    written = write_table(MARKED, name).replace("\\textasciitilde{}", "~")
+    text = re.sub(r"[{}\\]", "", written).replace("Fw", "F w")
+    for figure in (*FIGURES[:4], "e11"):
+        assert figure in " ".join(text.split()), figure
+    assert re.search(r"- +U\b", text)
+    for meaning in ("P: PASS", "F: FAIL", "w: a waived FAIL", "I: INCONCLUSIVE", "U: UNSUPPORTED"):
+        assert meaning in text
+    for meaning in ("f: so many samples failed", "r: so many", "e: an estimate", "-: not run in"):
+        assert meaning in " ".join(text.split())
+    assert "e: gsm8k: no value: no guided decoding" in text
+    assert "n 20" in text
+    assert "points" in text
+
+
+def test_csv_has_every_figure_unrounded_and_says_why_one_is_missing() -> None:
+    rows = list(csv.DictReader(io.StringIO(write_table(MARKED, "csv"), newline="")))
+    first, waived, inconclusive, early, unsupported, missing = rows
+    assert (first["gsm8k value"], first["gsm8k low"], first["gsm8k high"]) == (
+        "65",
+        "40.78",
+        "84.56",
+    )
+    assert (waived["gsm8k verdict"], waived["gsm8k waived"]) == ("FAIL", "yes")
+    assert (inconclusive["gsm8k failed"], inconclusive["gsm8k repaired"]) == ("3", "2")
+    assert (early["gsm8k estimate"], early["gsm8k scored"]) == ("yes", "11")
+    assert unsupported["gsm8k no value because"] == "no guided decoding"
+    assert missing["gsm8k no value because"].startswith("not run")
+    assert missing["gsm8k value"] == ""
+
+
+# The escapes of LaTeX as a reader of TeX sees them: what is left may not be a sign that it runs.
+_COMMANDS = {
+    "\\textbackslash{}": "\\",
+    "\\textasciitilde{}": "~",
+    "\\textasciicircum{}": "^",
+    "\\textless{}": "<",
+    "\\textgreater{}": ">",
+    "\\textbar{}": "|",
+    "\\textasciigrave{}": "`",
+    "{[}": "[",
+    "{]}": "]",
+    "{*}": "*",
+    "{}": "",
+    **{f"\\{sign}": sign for sign in "%_#$&{}"},
+}
+_TOKEN = re.compile(
+    "|".join([r"\\otherchar\{([0-9A-F]+)\}", *map(re.escape, _COMMANDS), r"[^\\{}%_#$&~^`*\[\]]"])
+)
+
+
+def _read_latex(text: str) -> str:
+    found, at = [], 0
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        assert token is not None, text[at:]
+        shown = token[0]
+        found.append(chr(int(token[1], 16)) if token[1] else _COMMANDS.get(shown, shown))
+        at = token.end()
+    return "".join(found)
+
+
+@given(TEXTS)
+@settings(max_examples=300, deadline=None)
+def test_latex_prints_any_name_as_it_is(text: str) -> None:
+    flat = " ".join(clean(text.encode(errors="replace").decode()).split())
+    written = escape_latex(text)
+    assert written.isascii()
+    assert _read_latex(written) == flat.replace('"', "''")
+    assert not re.search("--|''|,,", written)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=4), TEXTS)
+@settings(max_examples=100, deadline=None)
+def test_no_name_changes_the_shape_of_a_table(names: list[str], task: str) -> None:
+    table = _table(names, [_cell() for _ in names], task)
+    lines = write_table(table, "latex").splitlines()
+    start, end = lines.index("\\midrule"), lines.index("\\bottomrule")
+    body = lines[start + 1 : end]
+    assert len(body) == len(names)
+    for line in body:
+        assert line.endswith(" \\\\")
+        assert len(re.findall(r"(?<!\\)&", line)) == 1
+    rows = [x for x in write_table(table, "markdown").splitlines() if x.startswith("| ")]
+    assert len(rows) == len(names) + 2
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows)
+    read = list(csv.reader(io.StringIO(write_table(table, "csv"), newline="")))
+    assert {len(row) for row in read} == {15}
+    assert len(read) == len(names) + 1
+    assert not any(cell.startswith(("=", "+", "-", "@")) for row in read for cell in row[:2])
+    root = ElementTree.fromstring(write_table(table, "svg"))
+    assert len(root.findall(f".//{SVG}circle")) == len(names)
+    assert root.find(f"{SVG}title") is not None
+
+
+@given(
+    st.lists(st.text("abcdefgh-模", min_size=1, max_size=60), min_size=1, max_size=4, unique=True),
+    st.integers(1, 6),
+    st.integers(40, 160),
+)
+@settings(max_examples=100, deadline=None)
+def test_no_line_of_the_table_is_wider_than_asked(
+    names: list[str], tasks: int, width: int
+) -> None:
+    columns = [
+        TaskColumn(task=f"task{i}", heading=f"task{i}", metric=Metric(), planned=20)
+        for i in range(tasks)
+    ]
+    rows = [
+        DeploymentRow(model="org/m", attributes={"run": name}, cells=[_cell()] * tasks)
+        for name in names
+    ]
+    text = write_text(ResultsTable(columns=columns, rows=rows, shown=["run"]), width)
+    assert all(cell_len(line) <= width for line in text.splitlines()[2:])
+    assert text.count("65.0 [40.8, 84.6] P") == tasks * len(names)
+
+
+def test_a_panel_of_the_picture_has_one_task_on_its_own_axis() -> None:
+    columns = [
+        TaskColumn(task="a", heading="a", metric=Metric(), planned=20),
+        TaskColumn(
+            task="b", heading="b", metric=Metric(name="ppl", scale=1.0, hi=None), planned=9
+        ),
+    ]
+    cells = [_cell(), _cell(7.5, interval=(7.1, 8.2))]
+    row = DeploymentRow(model="m", attributes={}, cells=cells)
+    root = ElementTree.fromstring(
+        write_table(ResultsTable(columns=columns, rows=[row], shown=[]), "svg")
+    )
+    said = [text.text for text in root.iter(f"{SVG}text")]
+    assert {"points", "ppl", "40", "90", "7", "8.5"} <= set(said)
+    assert "b: m: 7.500 [7.100, 8.200] P" in (root.findtext(f"{SVG}desc") or "")
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5))
+def test_the_axis_holds_every_value(values: list[float]) -> None:
+    ruler = make_ruler([_cell(value, interval=None) for value in values])
+    assert ruler.low <= min(values) <= max(values) <= ruler.high
+    assert 2 <= len(ruler.ticks) <= 9

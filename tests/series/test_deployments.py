@@ -1,0 +1,94 @@
+"""What tells deployments apart: names of folders, attributes, and names of models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from serve_eval.schema import AccuracySpec, Endpoint, Plan, Spec
+from serve_eval.series.deployments import (
+    choose_shown,
+    describe_deployment,
+    name_deployments,
+    name_folders,
+)
+
+
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (["o/fp8", "o/bf16"], ["fp8", "bf16"]),
+        (["o/20261128_100000_m", "o/20261129_100001_m"], ["", ""]),
+        (["o/20261128_100000_m", "o/20261128_100000_m_2"], ["", ""]),
+        (["o/2026-11-27/fp8", "o/2026-11-28/fp8", "o/2026-11-28/bf16"], ["fp8", "fp8", "bf16"]),
+        (["o/gsm8k-fp8", "o/mmlu-fp8", "o/gsm8k_bf16"], ["fp8", "fp8", "bf16"]),
+        (["o/fp8/gsm8k", "o/fp8/mmlu", "o/bf16/mmlu"], ["fp8", "fp8", "bf16"]),
+        (["o/20261128_100000_nightly/runs/fp8", "o/x/runs/fp8"], ["nightly/fp8", "x/fp8"]),
+        (["o/a", "o/a/b"], ["", "b"]),
+        (["o/old-1", "o/old-2"], ["old-1", "old-2"]),
+        (["o/v20260101-fp8", "o/v2-fp8"], ["v-fp8", "v2-fp8"]),
+    ],
+)
+def test_names_of_folders_lose_times_tasks_and_what_is_common(
+    folders: list[str], names: list[str]
+) -> None:
+    runs = [(Path("/top") / folder, ["gsm8k", "mmlu"]) for folder in folders]
+    assert name_folders(runs) == names
+
+
+def _plan(options: dict[str, object], launcher: str = "simulated") -> Plan:
+    return Plan(
+        model="org/m",
+        launcher=Spec(name=launcher, options=options),
+        tasks=(Spec(name="gsm8k"),),
+        accuracy_spec=AccuracySpec(quant_algo="FP8"),
+    )
+
+
+def test_the_address_counts_only_if_no_launcher_chose_it() -> None:
+    endpoint = Endpoint(base_url="http://127.0.0.1:41234/v1")
+    launched = describe_deployment(_plan({"seed": 1}), endpoint, {})
+    assert launched == {"quant_algo": "FP8", "launcher": "simulated", "launcher.seed": "1"}
+    asked = describe_deployment(_plan({"base_url": "http://a:1/v1"}, "external"), endpoint, {})
+    assert asked == {"quant_algo": "FP8", "launcher": "external", "endpoint": "http://a:1/v1"}
+
+
+def test_words_of_the_user_never_replace_what_is_known() -> None:
+    told = describe_deployment(_plan({}), None, {"quant_algo": "mine", "bits": 8})
+    assert told["quant_algo (suite)"] == "mine"
+    assert (told["quant_algo"], told["bits"]) == ("FP8", "8")
+
+
+def test_a_table_shows_what_differs_and_options_only_if_nothing_else_does() -> None:
+    rows = [
+        {"run": "a", "same": "1", "twin": "a", "quant_algo": "FP8", "launcher.seed": "1"},
+        {"run": "b", "same": "1", "twin": "b", "quant_algo": "FP8", "launcher.seed": "2"},
+        {"run": "c", "same": "1", "twin": "c", "launcher.seed": "3"},
+    ]
+    assert choose_shown(rows) == ["run", "quant_algo"]
+    alike = [{"quant_algo": "FP8", "launcher.seed": seed} for seed in "123"]
+    assert choose_shown(alike) == ["launcher.seed"]
+
+
+@dataclass(frozen=True)
+class _Run:
+    model: str
+    attributes: dict[str, str]
+
+
+def test_only_models_with_several_deployments_get_another_name() -> None:
+    runs = [
+        _Run("org/m:7b", {"run": "fp8", "endpoint": "http://a:1"}),
+        _Run("org/m:7b", {"run": "bf16", "endpoint": "http://a:2"}),
+        _Run("org/one", {"run": "x"}),
+        _Run("org/two", {"quant_algo": "FP8"}),
+        _Run("org/two", {}),
+        _Run("org/three", {"endpoint": "http://a:1"}),
+        _Run("org/three", {"endpoint": "http://a:2"}),
+    ]
+    names = name_deployments(runs)
+    assert names[:3] == ["org/m:7b (fp8)", "org/m:7b (bf16)", "org/one"]
+    assert names[3:5] == ["org/two (quant_algo FP8)", "org/two (quant_algo none)"]
+    assert names[5:] == ["org/three (endpoint http-//a-1)", "org/three (endpoint http-//a-2)"]
