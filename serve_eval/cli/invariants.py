@@ -27,6 +27,7 @@ USUAL = (
     "cases",
     "dataset_root",
     "model",
+    "samples",
     "limit",
     "settings",
     "tokenizer",

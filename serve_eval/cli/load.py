@@ -32,6 +32,7 @@ USUAL = (
     "cases",
     "dataset_root",
     "model",
+    "samples",
     "limit",
     "settings",
     "loads",

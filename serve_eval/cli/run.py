@@ -58,6 +58,7 @@ USUAL = (
     "cases",
     "dataset_root",
     "allow_hub",
+    "samples",
     "limit",
     "launcher",
     "quant_algo",

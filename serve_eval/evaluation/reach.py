@@ -168,6 +168,8 @@ HARMLESS_FIELDS = (
         "accuracy_spec",
         "dataset_roots",
         "references_dir",
+        "samples",
+        "samples_of",
         "limit",
         "shard",
         "repeats",

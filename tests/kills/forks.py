@@ -99,8 +99,7 @@ def _watch(folder: str, count: mmap.mmap, kill_at: int) -> None:
 
 
 def _lies(folder: str, path: Any) -> bool:
-    place = os.path.abspath(os.fspath(path))
-    return place == folder or place.startswith(folder + os.sep)
+    return Path(path).absolute().is_relative_to(folder)
 
 
 def _run_child(asked: dict[str, Any], count: mmap.mmap) -> None:

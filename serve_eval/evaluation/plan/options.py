@@ -35,6 +35,7 @@ from serve_eval.evaluation.plan.shared_options import (
     Proxy,
     ReferenceModel,
     ReferencesDir,
+    Samples,
     Seed,
     SendMediaOption,
     Set,
@@ -58,6 +59,7 @@ class AskedOptions:
     )
     allow_code_execution: AllowCodeExecution = None
     include_path: IncludePath = None
+    samples: Samples = None
     limit: Limit = None
     shard: Annotated[
         str | None,

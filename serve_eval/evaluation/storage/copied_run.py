@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.copy_mark import CopyMark, find_copy
 from serve_eval.evaluation.storage.file_names import (
     COPY_FILE,
     JUNIT_FILE,
@@ -33,7 +34,6 @@ from serve_eval.evaluation.storage.file_names import (
     TRACE_FILE,
     task_file,
 )
-from serve_eval.evaluation.storage.copy_mark import CopyMark, find_copy
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Plan
 from serve_eval.whole_file import PARTIAL, replace_file

@@ -146,10 +146,10 @@ def _check(
     """Raise ServeEvalError for what could not be registered after the runs."""
     if runs < 1:
         raise PlanError("--runs must be 1 or more")
-    if plan.limit is not None or plan.shard is not None or plan.integration_test:
+    if plan.subset or plan.shard is not None or plan.integration_test:
         raise PlanError(
             "a reference needs complete runs",
-            hint="Leave out limit and shard, and unset INTEGRATION_TEST.",
+            hint="Leave out limit, samples and shard, and unset INTEGRATION_TEST.",
         )
     model = plan.reference_model or plan.model
     assert model is not None
