@@ -21,14 +21,14 @@ class CopyMark(msgspec.Struct, frozen=True, kw_only=True):
 def find_copy(path: Path) -> CopyMark | None:
     """Return the mark of a folder, or None for a folder of no copy.
 
-    A mark that cannot be read is that of an unfinished copy.
+    A mark that cannot be read is not ours: ours are written whole. Nothing is emptied then.
     """
     try:
         return msgspec.json.decode((path / COPY_FILE).read_bytes(), type=CopyMark)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return CopyMark()
+        return CopyMark(done=True)
 
 
 def is_unfinished_copy(path: Path) -> bool:
