@@ -28,6 +28,7 @@ class SidePromptOptions:
     cases: shared.Cases = None
     dataset_root: shared.DatasetRoot = None
     model: shared.Model = None
+    samples: shared.Samples = None
     limit: shared.Limit = None
     seed: shared.Seed = None
     settings: shared.Set = None

@@ -39,6 +39,7 @@ USUAL = (
     "budget_gpu_hours",
     "tasks",
     "dataset_root",
+    "samples",
     "limit",
     "output_dir",
     "dry_run",

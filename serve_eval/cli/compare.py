@@ -38,6 +38,7 @@ USUAL = (
     "dataset_root",
     "model",
     "model_b",
+    "samples",
     "limit",
     "verdict",
     "margin",

@@ -28,6 +28,7 @@ USUAL = (
     "cases",
     "dataset_root",
     "model",
+    "samples",
     "limit",
     "settings",
     "tokenizer",

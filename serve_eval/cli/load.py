@@ -33,6 +33,7 @@ USUAL = (
     "cases",
     "dataset_root",
     "model",
+    "samples",
     "limit",
     "settings",
     "loads",

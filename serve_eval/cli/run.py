@@ -60,6 +60,7 @@ USUAL = (
     "cases",
     "dataset_root",
     "allow_hub",
+    "samples",
     "limit",
     "launcher",
     "quant_algo",

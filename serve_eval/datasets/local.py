@@ -135,17 +135,24 @@ def read_split(
         source, find_folder(source, roots, split_markers([split], subfolders)), split, subfolders
     )
     table = rows(file, columns)
-    if len(table) < wanted:
-        raise DatasetError(
-            f"{source.name} is incomplete: {file.path} has {len(table)} rows; {wanted} are needed",
-            hint=advice(source),
-        )
+    told = f"{source.name} is incomplete: {file.path} has {len(table)} rows"
+    check_rows(roots, len(table), wanted, told, source)
     differs = (
         None
         if published in (None, len(table))
         else f"{len(table)} rows, where {source.name} has {published}"
     )
     return Split(table, file, differs)
+
+
+def check_rows(roots: DataRoots, found: int, wanted: int, told: str, source: Source) -> None:
+    """Raise DatasetError if a task wants more rows than were found, unless fewer are allowed.
+
+    `told` says what was found.
+    """
+    if found < wanted and not (found and roots.allow_fewer):
+        hint = f"{advice(source)}\nTo ask only the rows that are there: --allow-mismatch dataset."
+        raise DatasetError(f"{told}; {wanted} are needed", hint=hint)
 
 
 def split_markers(splits: Iterable[str], subfolders: Iterable[str] = ("", "main/")) -> list[str]:

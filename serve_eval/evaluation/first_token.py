@@ -31,6 +31,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hide_in_errors
 from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.evaluation.capabilities import PREFIX, first_token, is_one_token, prompt_logprobs
+from serve_eval.evaluation.plan.data_roots import find_roots
 from serve_eval.evaluation.plan.prepared_task import PreparedTask, lacks_context
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.sessions import read_sessions
@@ -38,7 +39,7 @@ from serve_eval.plugins import registry
 from serve_eval.plugins.values import load_launcher
 from serve_eval.protocol import special_tokens
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import Ability, DataRoots, LaunchContext, Need, Plan, Sample, Spec, Task
+from serve_eval.schema import Ability, LaunchContext, Need, Plan, Sample, Spec, Task
 
 TOKENIZER = "tokenizer"
 
@@ -80,10 +81,7 @@ def _find_lacking(plan: Plan) -> list[Task]:
 
     Skips tasks that cannot be loaded; `prepare` reports those.
     """
-    roots, lacking = (
-        DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub),
-        [],
-    )
+    roots, lacking = find_roots(plan), []
     for spec in plan.tasks:
         try:
             if PREFIX in spec.options or PREFIX not in registry.options_of(

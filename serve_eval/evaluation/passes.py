@@ -34,9 +34,16 @@ async def prepare_passes(
     """Return the plan that the passes vary, and its tasks.
 
     `first` is the folder of a pass, with what an earlier session found out. Without a limit of its
-    own, the plan gets `limit` prompts for each task.
+    own, the plan gets `limit` prompts for each task,
+    unless it names the samples.
     """
-    plan = replace(plan, limit=plan.limit or limit, repeats=1, repeats_of={}, no_reference=True)
+    plan = replace(
+        plan,
+        limit=plan.limit or (None if plan.subset else limit),
+        repeats=1,
+        repeats_of={},
+        no_reference=True,
+    )
     plan = replace(plan, verdict=Spec(name="classic"), early_stop=None)
     extensions.include(plan.include_path)
     plan = await first_token.settle_prefixes(await with_model(plan, environ), first, environ)

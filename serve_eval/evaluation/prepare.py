@@ -10,7 +10,6 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import (
@@ -22,20 +21,21 @@ from serve_eval.errors import (
     ServeEvalError,
 )
 from serve_eval.evaluation.plan.applicable_reference import (
-    DATASET,
     ApplicableReference,
     explain_refusal,
     find_applicable,
     reference_directories,
 )
+from serve_eval.evaluation.plan.chosen_samples import SampleChoice
 from serve_eval.evaluation.plan.command_line import write_take_command
+from serve_eval.evaluation.plan.data_roots import DATASET, find_roots
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.request_size import check_sizes
 from serve_eval.evaluation.plan.shard import ShardPart, list_places, shard_fingerprint
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.protocol.shared import build_task, usual_task
-from serve_eval.schema import DataRoots, Dataset, Hypothesis, Plan, Reference, Shard, Spec, Task
+from serve_eval.schema import Dataset, Hypothesis, Plan, Reference, Shard, Spec, Task
 from serve_eval.stats.classic import num_samples_for
 from serve_eval.verdicts import pairing
 from serve_eval.verdicts.exit_code import worst
@@ -43,6 +43,8 @@ from serve_eval.verdicts.references import find_acceptance_length
 
 OTHER_DATA = "the data is not the published set"
 """Beginning of the note about such data."""
+CHOSEN = "the samples were named by --samples, and the reference has no scores of single samples"
+"""Reason why a reference of all samples judges no chosen ones, which may be the hard ones."""
 _OTHER_DATA_HINT = (
     "Get the whole set, use your own references, or compare anyway with --allow-mismatch"
     f" {DATASET}."
@@ -75,14 +77,14 @@ def prepare(plan: Plan) -> list[PreparedTask]:
             applicable.append(ApplicableReference())
     problems += _find_unknown_fields(plan, [task for _, task in built], applicable)
     problems += [*_find_lacking(plan, built, applicable), *lost]
-    prepared = []
+    prepared, choice = [], SampleChoice(plan)
     for (spec, task), reference in zip(built, applicable, strict=True):
         try:
-            whole = _prepare(plan, spec, task, reference)
+            whole = _prepare(plan, spec, task, reference, choice)
             prepared.append(whole if plan.shard is None else _take_part(plan.shard, whole))
         except (DatasetError, PlanError) as error:
             problems.append(error)
-    if problems:
+    if problems := [*problems, *choice.find_problems()]:
         raise _join(problems)
     return prepared
 
@@ -178,7 +180,9 @@ def _find_unknown_fields(
     return [PlanError(problems)] if problems else []
 
 
-def _prepare(plan: Plan, spec: Spec, task: Task, reference: ApplicableReference) -> PreparedTask:
+def _prepare(
+    plan: Plan, spec: Spec, task: Task, reference: ApplicableReference, choice: SampleChoice
+) -> PreparedTask:
     """Return a task with its data, and the reference if it applies to them."""
     found, why, protocol = reference.found, reference.why, reference.protocol
     if reference.refused:
@@ -188,7 +192,7 @@ def _prepare(plan: Plan, spec: Spec, task: Task, reference: ApplicableReference)
     assert hypothesis.num_samples is not None
     test = task.acceptance_length
     acceptance = None if test is None else find_acceptance_length(test, reference_directories(plan))
-    roots = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub)
+    roots = find_roots(plan)
     wanted = hypothesis.num_samples
     full = task.load(roots, wanted)
     check_ids(task, full)
@@ -201,7 +205,8 @@ def _prepare(plan: Plan, spec: Spec, task: Task, reference: ApplicableReference)
         found, why, protocol = None, deviation, None
     if plan.no_reference and found is not None:
         found, why, protocol = None, "--no-reference was given", None
-    dataset, hypothesis, notes = _subset(plan, task, full, hypothesis)
+    named = choice.pick(task, full)
+    dataset, hypothesis, notes = _subset(plan, task, full, named, hypothesis)
     check_sizes(task.name, dataset.samples, plan)
     usual = usual_task(spec).hypothesis.num_samples
     if (
@@ -217,6 +222,8 @@ def _prepare(plan: Plan, spec: Spec, task: Task, reference: ApplicableReference)
     if found is not None:
         found, moved = pairing.on_these_prompts(task, dataset, found)
         notes = notes if moved is None else (*notes, moved)
+        if moved is None and named is not None:
+            found, why, protocol = None, CHOSEN, None
     return PreparedTask(
         spec=spec,
         task=task,
@@ -266,6 +273,19 @@ def check_ids(task: Task, dataset: Dataset) -> None:
 
 
 def _subset(
+    plan: Plan, task: Task, full: Dataset, named: Dataset | None, hypothesis: Hypothesis
+) -> tuple[Dataset, Hypothesis, tuple[str, ...]]:
+    """Return what the plan asks of a data set, with its n and notes about the choice."""
+    if named is None:
+        return _draw(plan, task, full, hypothesis)
+    count = len(named.samples)
+    hypothesis = replace(hypothesis, num_samples=count)
+    dataset, hypothesis, notes = _draw(plan, task, named, hypothesis)
+    told = f"{count} of {len(full.samples)} samples, named by --samples"
+    return dataset, hypothesis, (told, *notes)
+
+
+def _draw(
     plan: Plan, task: Task, dataset: Dataset, hypothesis: Hypothesis
 ) -> tuple[Dataset, Hypothesis, tuple[str, ...]]:
     """Return a seeded random subset in the order of the protocol, with its n."""

@@ -170,6 +170,8 @@ HARMLESS_FIELDS = (
         "accuracy_spec",
         "dataset_roots",
         "references_dir",
+        "samples",
+        "samples_of",
         "limit",
         "shard",
         "repeats",

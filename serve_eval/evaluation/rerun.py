@@ -14,6 +14,7 @@ from typing import Literal
 
 import serve_eval
 from serve_eval.cases.keys import canonical_sha256
+from serve_eval.evaluation.plan.data_roots import find_roots
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.archive import archive, count_archived
 from serve_eval.evaluation.storage.file_names import (
@@ -27,7 +28,7 @@ from serve_eval.evaluation.storage.records.asked_cases import (
     add_asked_cases,
     read_asked_cases,
 )
-from serve_eval.schema import DataRoots, Plan, Sample, Task, is_mutable
+from serve_eval.schema import Plan, Sample, Task, is_mutable
 
 Rerun = Literal["never", "failed", "changed", "version", "all"]
 """Sets of answers to ask again, in addition to changed questions. Each includes those before it.
@@ -110,7 +111,7 @@ def _stale(
     if rerun == "all":
         return lambda sample: True
     # All samples, not the subset of a --limit, which changes with the cases.
-    roots = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub)
+    roots = find_roots(plan)
     known = {
         sample.id: sample for sample in prepared.task.load(roots, prepared.dataset.total).samples
     }

@@ -14,6 +14,13 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.shard import shard_fields
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.copied_run import (
+    check_copy,
+    copy_answers,
+    end_copy,
+    mark_copy,
+    open_copy,
+)
 from serve_eval.evaluation.storage.reports.report_file import write_report
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import Plan, Report
@@ -50,10 +57,7 @@ def check_new_run(
         raise RunFolderError(
             f"{to} is inside {run}, which must not change", hint="Choose another folder with -o."
         )
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise RunFolderError(
-            f"{to} exists and is not an empty folder", hint="Choose another folder with -o."
-        )
+    check_copy(to, mark_copy([run], plan))
     if [p.fingerprint for p in prepare(plan)] != list(_fingerprints(prepared).values()):
         raise PlanError(
             "the reference that sets the number of samples was taken under another protocol",
@@ -68,12 +72,10 @@ def write_rescored_run(
 
     Raises RunFolderError if it cannot be written.
     """
-    prints = _fingerprints(prepared)
+    prints, mark = _fingerprints(prepared), mark_copy([run], plan)
     try:
-        with run_folder.open_folder(
-            to, plan, prints, own=run_folder.plan_and_owner(run)[1]
-        ) as folder:
-            run_folder.copy_answers(run, folder, prints)
+        with open_copy(to, mark, plan, prints, own=run_folder.plan_and_owner(run)[1]) as folder:
+            copy_answers(run, folder, prints)
     except OSError as error:
         raise RunFolderError(
             f"{error.filename or to}: cannot be written: {error.strerror}"
@@ -92,6 +94,7 @@ def write_rescored_run(
             wall_s=report.wall_s,
         )
         write_report(to, judged)
+    end_copy(to, mark)
 
 
 def _fingerprints(prepared: Sequence[PreparedTask]) -> dict[str, dict[str, str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from serve_eval.errors import DatasetError, PlanError
+from serve_eval.evaluation.plan.data_roots import find_roots
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.evaluation.plan.serialise import to_file
@@ -14,7 +15,7 @@ from serve_eval.evaluation.storage.differences import differences
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.protocol.shared import TASKS, build_task
-from serve_eval.schema import DataRoots, Dataset, Plan, Spec, Task, is_mutable
+from serve_eval.schema import Dataset, Plan, Spec, Task, is_mutable
 
 _CASES_HINT = (
     "The cases changed. Repeat the same serve-eval run, which asks the new ones and scores the"
@@ -145,6 +146,4 @@ def _asks_something_else(
 
 
 def _load(saved: Plan, task: Task, wanted: int) -> Dataset:
-    return task.load(
-        DataRoots(roots=tuple(map(Path, saved.dataset_roots)), allow_hub=saved.allow_hub), wanted
-    )
+    return task.load(find_roots(saved), wanted)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from serve_eval.evaluation.engine.order import arrange, task_seed
+from serve_eval.evaluation.plan.data_roots import find_roots
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.scoring import Recipe, ScoringProcesses, recipe_for
@@ -93,9 +94,7 @@ def open_scoring(plan: Plan, prepared: Iterable[PreparedTask]) -> ScoringProcess
 
 def recipe_of(plan: Plan, spec: Spec, wanted: int) -> Recipe:
     """Return the recipe with which another process builds a task of the plan."""
-    return recipe_for(
-        spec, dataset_roots=plan.dataset_roots, allow_hub=plan.allow_hub, wanted=wanted
-    )
+    return recipe_for(spec, roots=find_roots(plan), wanted=wanted)
 
 
 def random_order(

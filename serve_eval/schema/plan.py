@@ -122,9 +122,10 @@ class Plan:
 
     `model` is the name that is sent and under which references are looked up; `reference_model`
     overrides the second. `limit` is the size of a seeded random subset per task (None: all planned
-    samples). `shard` is the part of these that is asked (None: all), and is judged only with the
-    other parts. Each sample is asked `repeats` times, or as often as `repeats_of` says for its
-    task.
+    samples). `samples` are the ids of the only samples that are asked (none: all), and `samples_of`
+    those of single tasks; `limit` draws from them. `shard` is the part of these that is asked
+    (None: all), and is judged only with the other parts. Each sample is asked `repeats` times, or
+    as often as `repeats_of` says for its task.
     `early_stop` is the probability with which the classic verdict of a task that stops early may
     differ from that of the whole (None: no early stop); under a paired rule, it is the probability
     that too many missing answers go unnoticed. `no_reference`: no reference is used, and values are
@@ -145,6 +146,8 @@ class Plan:
     dataset_roots: tuple[str, ...] = ()
     allow_hub: bool = False
     references_dir: str | None = None
+    samples: tuple[str, ...] = ()
+    samples_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     limit: int | None = None
     shard: Shard | None = None
     repeats: int = 1
@@ -162,6 +165,11 @@ class Plan:
     no_media: bool = False
     connection: Connection = Connection()
     limits: Limits = Limits()
+
+    @property
+    def subset(self) -> bool:
+        """True if only a part of the planned samples is asked, apart from shards."""
+        return self.limit is not None or bool(self.samples or self.samples_of)
 
     def times(self, task: str) -> int:
         """Return how often each prompt of a task is asked."""

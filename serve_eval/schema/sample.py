@@ -137,11 +137,13 @@ HOLDOUT = "holdout"
 class DataRoots:
     """The places where a task may look for its data.
 
-    `roots` are folders in the order of search. The hub is used only if `allow_hub` is set.
+    `roots` are folders in the order of search. The hub is used only if `allow_hub` is set. With
+    `allow_fewer`, a set with fewer rows than the task asks for is no error.
     """
 
     roots: tuple[Path, ...] = ()
     allow_hub: bool = False
+    allow_fewer: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

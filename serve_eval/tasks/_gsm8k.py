@@ -45,12 +45,14 @@ def questions(
     folder = local.find_folder(SOURCE, roots, local.split_markers(["test", "train"]))
     files = [local.find_split(SOURCE, folder, split) for split in ("train", "test")]
     train, test = (local.rows(file, ["question", "answer"]) for file in files)
-    if len(test) < wanted or len(train) < num_fewshot:
+    if len(train) < num_fewshot:
         raise DatasetError(
-            f"GSM8K is incomplete: {files[1].path} has {len(test)} questions and {files[0].path}"
-            f" {len(train)}; {wanted} and {num_fewshot} are needed",
+            f"GSM8K is incomplete: {files[0].path} has {len(train)} questions; {num_fewshot} are"
+            " needed as examples",
             hint=local.advice(SOURCE),
         )
+    told = f"GSM8K is incomplete: {files[1].path} has {len(test)} questions"
+    local.check_rows(roots, len(test), wanted, told, SOURCE)
     solved = [_Shot(_question(row, last_line), row["answer"]) for row in train]
     draws = shots(
         solved, num_fewshot, random_seed, twice=chat and not multiturn and sampler == "0.4.9"

@@ -81,6 +81,8 @@ def build_task(
         for medium in media:
             items[medium], found = read_items(medium, roots, most, settings)
             files += found
+        if roots.allow_fewer:
+            wanted = min(wanted, *map(len, items.values()))
         questions = choose_questions(items, wanted, random_seed)
         alone = control_of is not None
         return Dataset(
@@ -125,7 +127,7 @@ def choose_questions(
         told = ", ".join(f"{number} of {medium}" for medium, number in few.items())
         raise DatasetError(
             f"{count} questions of each medium are needed; found {told}",
-            hint="Complete the data set, or ask fewer with num_samples.",
+            hint="Complete the data set, or ask fewer: num_samples, or --allow-mismatch dataset.",
         )
     asked = [list(shuffled)[place % len(shuffled)] for place in range(count)]
     rng.shuffle(asked)

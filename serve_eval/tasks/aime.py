@@ -68,12 +68,8 @@ def task(
     def load(roots: DataRoots, wanted: int) -> Dataset:
         files, problems = _read(source, roots, year)
         count = len(problems)
-        if count < wanted:
-            raise DatasetError(
-                f"{source.name} is incomplete: {files[-1].path} has the last of {count} problems;"
-                f" {wanted} are needed",
-                hint=local.advice(source),
-            )
+        told = f"{source.name} is incomplete: {files[-1].path} has the last of {count} problems"
+        local.check_rows(roots, count, wanted, told, source)
         samples = [
             Sample(
                 id=f"{year}-{i}",

@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
+from serve_eval.datasets import local
 from serve_eval.datasets.hub import HubSource
 from serve_eval.datasets.known import KNOWN
-from serve_eval.errors import DatasetError, PlanError
+from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
@@ -98,10 +99,8 @@ def task(
             (f"{lang_pair}/", f"data/{lang_pair}/"),
             lambda total: shuffle(total, random_seed)[:wanted],
         )
-        if speech.total < wanted:
-            raise DatasetError(
-                f"CoVoST 2 is incomplete: {lang_pair} has {speech.total} rows; {wanted} are needed"
-            )
+        told = f"CoVoST 2 is incomplete: {lang_pair} has {speech.total} rows"
+        local.check_rows(roots, speech.total, wanted, told, SOURCE)
         samples = [
             Sample(
                 id=f"test-{one.number}",

@@ -87,12 +87,8 @@ def task(
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         file, rows = _read(roots, subset)
-        if len(rows) < wanted:
-            raise DatasetError(
-                f"GPQA is incomplete: {file.path} has {len(rows)} {subset} questions; {wanted} are"
-                " needed",
-                hint=local.advice(SOURCE),
-            )
+        told = f"GPQA is incomplete: {file.path} has {len(rows)} {subset} questions"
+        local.check_rows(roots, len(rows), wanted, told, SOURCE)
         asked = shuffle(len(rows), random_seed)
         orders = (
             suite_orders(asked, random_seed)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
-from serve_eval.errors import DatasetError, PlanError
+from serve_eval.errors import PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
     DataRoots,
@@ -130,12 +130,8 @@ class _Manner:
             # Fail before any request if it is missing. Its import takes a second.
             package()
         file, rows = _rows(roots)
-        if len(rows) < wanted:
-            raise DatasetError(
-                f"HumanEval is incomplete: {file.path} has {len(rows)} problems; {wanted} are"
-                " needed",
-                hint=local.advice(SOURCE),
-            )
+        told = f"HumanEval is incomplete: {file.path} has {len(rows)} problems"
+        local.check_rows(roots, len(rows), wanted, told, SOURCE)
         return Dataset(
             samples=[_sample(row, _prompt(row, self.metric, self.chat)) for row in rows[:wanted]],
             files=(file.source,),

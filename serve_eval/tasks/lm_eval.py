@@ -167,6 +167,5 @@ def _why_not_elsewhere(spec: Spec, roots: DataRoots, wanted: int) -> Unfinished 
 
     The other process loads the task in its main thread.
     """
-    places = tuple(map(str, roots.roots))
-    recipe = recipe_for(spec, dataset_roots=places, allow_hub=roots.allow_hub, wanted=wanted)
+    recipe = recipe_for(spec, roots=roots, wanted=wanted)
     return why_not_rebuilt(recipe, limit_s=Limits().scorer_timeout_s)

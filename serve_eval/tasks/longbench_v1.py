@@ -111,12 +111,8 @@ def task(
             asks = Override(max_tokens=asked[name].max_tokens, stop=asked[name].stop)
             for i in shuffle(len(rows), random_seed)[:here]:
                 samples.append(_sample(name, i, rows[i], asked[name], asks, file))
-        if len(samples) < min(wanted, total):
-            raise DatasetError(
-                f"LongBench v1 is incomplete: {folder} has {found} rows of these sets; {wanted} are"
-                " needed",
-                hint=local.advice(SOURCE),
-            )
+        told = f"LongBench v1 is incomplete: {folder} has {found} rows of these sets"
+        local.check_rows(roots, len(samples), min(wanted, total), told, SOURCE)
         differs = [] if found == total else [f"{found} rows, where these sets have {total}"]
         if others := [
             name for name in chosen if not asked[name].sha256.startswith(SETS[name].asked)

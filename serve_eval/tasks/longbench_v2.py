@@ -86,12 +86,13 @@ def task(
             SOURCE, roots, "data", COLUMNS, wanted=1, published=ROWS, subfolders=("",)
         )
         rows = [row for row in split.rows if row["length"] == length]
-        if len(rows) < wanted or any(row["answer"] not in tuple(LETTERS) for row in rows):
+        if any(row["answer"] not in tuple(LETTERS) for row in rows):
             raise DatasetError(
-                f"LongBench v2 is incomplete: {split.file.path} has {len(rows)} {length} questions;"
-                f" {wanted} with an answer of A to D are needed",
+                f"{split.file.path}: a question has another answer than A to D",
                 hint=local.advice(SOURCE),
             )
+        told = f"LongBench v2 is incomplete: {split.file.path} has {len(rows)} {length} questions"
+        local.check_rows(roots, len(rows), wanted, told, SOURCE)
         samples = [
             Sample(
                 id=row["_id"],

@@ -84,16 +84,15 @@ def task(
         dev = {subject: _rows(files["dev", subject], none_cells) for subject in SUBJECTS}
         total = sum(map(len, test.values()))
         short = [subject for subject in SUBJECTS if len(dev[subject]) < num_fewshot]
-        if total < wanted or short:
-            detail = (
-                f"fewer than {num_fewshot} dev rows in {', '.join(short)}"
-                if short
-                else f"{total} test questions"
-            )
+        if short:
             raise DatasetError(
-                f"MMLU is incomplete: {folder} has {detail}; {wanted} are needed",
+                f"MMLU is incomplete: {folder} has fewer than {num_fewshot} dev rows in"
+                f" {', '.join(short)}",
                 hint=local.advice(SOURCE),
             )
+        told = f"MMLU is incomplete: {folder} has {total} test questions"
+        local.check_rows(roots, total, wanted, told, SOURCE)
+        wanted = min(wanted, total)
         heads = {subject: _head(subject, dev[subject][:num_fewshot]) for subject in SUBJECTS}
         samples = []
         for subject, row in _sample({s: len(test[s]) for s in SUBJECTS}, wanted, random_seed):

@@ -108,12 +108,8 @@ def task(
                 samples.append(
                     _sample(name, rows[i], file, interleaved=interleaved, single_image=single_image)
                 )
-        if len(samples) < min(wanted, total):
-            raise DatasetError(
-                f"MMMU is incomplete: {folder} has {found} rows of these subjects; {wanted} are"
-                " needed",
-                hint=local.advice(SOURCE),
-            )
+        told = f"MMMU is incomplete: {folder} has {found} rows of these subjects"
+        local.check_rows(roots, len(samples), min(wanted, total), told, SOURCE)
         deviation = None if found == total else f"{found} rows, where these subjects have {total}"
         return Dataset(samples=samples, files=tuple(files), total=found, deviation=deviation)
 

@@ -92,11 +92,8 @@ def task(
         folder = local.find_folder(SOURCE, roots, local.split_markers(["test"], places))
         files = [local.read_file(p) for p in local.find_pieces(SOURCE, folder, "test", places)]
         rows = [(row, file) for file in files for row in local.rows(file, COLUMNS)]
-        if len(rows) < wanted:
-            raise DatasetError(
-                f"MMMU-Pro is incomplete: {folder} has {len(rows)} rows; {wanted} are needed",
-                hint=local.advice(SOURCE),
-            )
+        told = f"MMMU-Pro is incomplete: {folder} has {len(rows)} rows"
+        local.check_rows(roots, len(rows), wanted, told, SOURCE)
         make = partial(
             _sample,
             request=REQUESTS[prompt],

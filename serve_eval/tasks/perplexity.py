@@ -72,12 +72,8 @@ def task(
                 for i in range(0, len(text), most)
             ]
         kept = [(name, text[:most]) for name, text in texts if len(text) > least]
-        if not kept or (files is None and len(kept) < wanted):
-            raise DatasetError(
-                f"perplexity: {len(kept)} texts are longer than {least} characters; {wanted} are"
-                " needed",
-                hint=local.advice(SOURCE),
-            )
+        told = f"perplexity: {len(kept)} texts are longer than {least} characters"
+        local.check_rows(roots, len(kept), wanted if files is None else 1, told, SOURCE)
         return Dataset(
             samples=[Sample(id=name, prompt=text, target="") for name, text in kept[:wanted]],
             files=tuple(file.source for file, _ in read),

@@ -71,11 +71,8 @@ def task(
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         questions, file = read_annotations(roots)
-        if len(questions) < wanted:
-            raise DatasetError(
-                f"{file.path} has {len(questions)} lines; {wanted} are needed",
-                hint=local.advice(SOURCE),
-            )
+        told = f"{file.path} has {len(questions)} lines"
+        local.check_rows(roots, len(questions), wanted, told, SOURCE)
         show = cache(settings.show)  # several questions are about one video
         return Dataset(
             samples=[_sample(one, file, show) for one in questions[:wanted]],

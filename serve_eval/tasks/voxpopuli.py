@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
-from serve_eval.errors import DatasetError, PlanError
+from serve_eval.errors import PlanError
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -56,8 +57,8 @@ def task(*, num_samples: NumSamples = 32) -> Task:
     def load(roots: DataRoots, wanted: int) -> Dataset:
         word_errors.package()  # fail before any request
         speech = read_speech(SOURCE, roots, "test", PLACES, lambda total: range(min(wanted, total)))
-        if speech.total < wanted:
-            raise DatasetError(f"VoxPopuli is incomplete: {speech.total} rows; {wanted} are needed")
+        told = f"VoxPopuli is incomplete: {speech.total} rows"
+        local.check_rows(roots, speech.total, wanted, told, SOURCE)
         samples = [
             Sample(
                 id=f"test-{one.number}",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import ReferenceFileError
+from serve_eval.evaluation.plan.data_roots import DATASET
 from serve_eval.protocol.fingerprint import protocol_differences
 from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, usual_task
 from serve_eval.schema import Dataset, Plan, Reference, Spec, Task
@@ -16,9 +17,6 @@ from serve_eval.verdicts.references import (
     find_shipped_dir,
     range_problems,
 )
-
-DATASET = "dataset"
-"""Name in `allow_mismatch` that accepts data other than the published set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ from serve_eval.evaluation.plan.shared_options import (
     ReferenceModel,
     ReferencesDir,
     Rehearse,
+    Samples,
     Seed,
     SendMediaOption,
     Set,
@@ -59,6 +60,7 @@ class AskedOptions:
     )
     allow_code_execution: AllowCodeExecution = None
     include_path: IncludePath = None
+    samples: Samples = None
     limit: Limit = None
     shard: Annotated[
         str | None,

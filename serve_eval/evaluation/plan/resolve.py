@@ -31,6 +31,7 @@ from serve_eval.client import connection
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.address import launcher_of, with_normal_address
 from serve_eval.evaluation.plan.check import check_repeats, check_specs, check_values
+from serve_eval.evaluation.plan.chosen_samples import read_choice
 from serve_eval.evaluation.plan.expect import merge_expected
 from serve_eval.evaluation.plan.flag_values import absolute
 from serve_eval.evaluation.plan.parse import (
@@ -119,6 +120,7 @@ def resolve(
     for path, message in connection.problems(sections["connection"], environ):
         problems.add(("connection", *path), message)
     shard = _shard(values.get("shard"), environ, problems)
+    chosen = read_choice(values.get("samples"), tasks, problems)
     if problems.found:
         raise PlanError(problems.found)
     plan = Plan(
@@ -131,6 +133,7 @@ def resolve(
         dataset_roots=_dataset_roots(values.get("dataset_root"), environ),
         allow_hub=values.get("allow_hub", False),
         references_dir=absolute(values.get("references_dir")),
+        **chosen,
         limit=values.get("limit"),
         shard=shard,
         **_repeats(values.get("repeats"), with_cases),

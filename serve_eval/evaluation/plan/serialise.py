@@ -36,6 +36,7 @@ def to_file(plan: Plan) -> dict[str, Any]:
         "allow_mismatch": list(plan.allow_mismatch),
         "shard": None if plan.shard is None else str(plan.shard),
         "expect": dict(plan.expect),
+        "samples": _samples_in_file(plan),
         "repeats": _repeats_in_file(plan),
         **{name: getattr(plan, name) for name in ("allow_hub", "limit", "seed", "early_stop")},
         **{
@@ -51,6 +52,13 @@ def to_file(plan: Plan) -> dict[str, Any]:
             if getattr(section, f.name) is not None
         }
     return {key: value for key, value in content.items() if value not in (None, [], {}, False)}
+
+
+def _samples_in_file(plan: Plan) -> list[str] | dict[str, list[str]]:
+    if not plan.samples_of:
+        return list(plan.samples)
+    named = {spec.name: plan.samples_of.get(spec.name, plan.samples) for spec in plan.tasks}
+    return {name: list(ids) for name, ids in named.items() if ids}
 
 
 def _repeats_in_file(plan: Plan) -> int | dict[str, int] | None:

@@ -61,7 +61,19 @@ IncludePath = Annotated[
         variable="always",
     ),
 ]
-Limit = Annotated[int | None, Setting("Ask a random subset of N samples per task.", metavar="N")]
+Samples = Annotated[
+    str | None,
+    Setting(
+        "Ask only these samples: ids separated by commas, or a file with an id per line or JSON"
+        " objects with an id.",
+        metavar="FILE|IDS",
+        in_file=str | list[str | int] | dict[str, str | list[str | int]],
+    ),
+]
+Limit = Annotated[
+    int | None,
+    Setting("Ask a random subset of N samples per task, drawn with --seed.", metavar="N"),
+]
 Seed = Annotated[int | None, Setting("Seed of the subset (default 0).", metavar="N")]
 Set = Annotated[
     list[str] | None,

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -156,22 +155,18 @@ class Recipe:
     spec: Spec
     include_path: tuple[str, ...]
     places: Mapping[str, tuple[str, ...]]
-    dataset_roots: tuple[str, ...]
-    allow_hub: bool
+    roots: DataRoots
     wanted: int
     code: Mapping[str, str]
 
 
-def recipe_for(
-    spec: Spec, *, dataset_roots: tuple[str, ...], allow_hub: bool, wanted: int
-) -> Recipe:
+def recipe_for(spec: Spec, *, roots: DataRoots, wanted: int) -> Recipe:
     """Return the recipe with which another process builds the same task."""
     return Recipe(
         spec=spec,
         include_path=extensions.list_included(),
         places=registry.places((TASKS, registry.SCORERS)),
-        dataset_roots=dataset_roots,
-        allow_hub=allow_hub,
+        roots=roots,
         wanted=wanted,
         code={name: one.sha256 for name, one in extensions.list_loaded().items()},
     )
@@ -244,8 +239,7 @@ def rebuilt(recipe: Recipe) -> Callable[[Sample, Response], Grade]:
         )
     own: dict[str, Sample] = {}
     if task.scoring == "loaded":
-        roots = DataRoots(roots=tuple(map(Path, recipe.dataset_roots)), allow_hub=recipe.allow_hub)
-        own = {sample.id: sample for sample in task.load(roots, recipe.wanted).samples}
+        own = {sample.id: sample for sample in task.load(recipe.roots, recipe.wanted).samples}
 
     def score(sample: Sample, response: Response) -> Grade:
         mine = own.get(sample.id) or own.get(_REPEAT.sub("", sample.id))

@@ -2,6 +2,7 @@
 
 The folder of a run:
 
+    copying.json             a mark, until `serve-eval merge` or `rescore` has filled the folder
     plan.json                the plan and the fingerprint of each task, signed (see ownership)
     environment.json         one entry per session: versions, endpoint, abilities, limits, load
     samples/<task>.jsonl     the responses of the endpoint (see journal)
@@ -32,6 +33,8 @@ from pathlib import Path
 from serve_eval.schema import file_stem
 
 PLAN_FILE, REPORT_FILE, PAGE_FILE = "plan.json", "report.json", "report.html"
+COPY_FILE = "copying.json"
+"""The mark of a run folder that `serve-eval merge` or `rescore` is still filling."""
 LOG_FILE = "run.log"
 JUNIT_FILE, SUMMARY_FILE = "junit.xml", "summary.md"
 """The result of a command for CI systems."""

@@ -6,8 +6,7 @@ See file_names for the files in it.
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,26 +16,22 @@ import msgspec
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import latest, ownership
 from serve_eval.evaluation.storage._mutable_parts import drop_mutable_parts
+from serve_eval.evaluation.storage.copy_mark import forget_copy, is_unfinished_copy
 from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.file_names import (
     LOCK_FILE,
     LOGS,
     LOOKS_FILE,
     PLAN_FILE,
-    PROMPTS,
-    PROTOCOL_FILES,
-    RECORDS_OF_ANSWERS,
     SAMPLES,
     SCORES,
     journals_below,
-    task_file,
 )
 from serve_eval.evaluation.storage.folder_format import FOLDER_FORMAT, FORMAT_KEY, check_format
 from serve_eval.evaluation.storage.missing_run import explain_missing_run
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.evaluation.storage.sessions import forget_sessions
 from serve_eval.schema import Plan
-from serve_eval.whole_file import replace_file
 
 FREE_FIELDS = (
     "limits",
@@ -54,6 +49,10 @@ FREE_FIELDS = (
 """Fields of the plan that may change when a run is resumed. They say how to send requests, how
 many, where data and code are, what is allowed and what must be proven, but not what to ask.
 Fingerprints cover the content of the data."""
+
+
+PID_WIDTH = 12
+"""Characters of the number of the process in a lock, before the sign of its command."""
 
 
 def holds_run(path: Path) -> bool:
@@ -163,18 +162,34 @@ def open_folder(
     field that differs), or if it holds files other than a run's.
     """
     with hold(path, PLAN_FILE, writes=own):
-        _bind(path, plan, fingerprints, moved=moved, own=own)
-        for name in (SAMPLES, SCORES, LOGS):
-            (path / name).mkdir(mode=0o700, exist_ok=True)
+        if own and is_unfinished_copy(path):
+            raise RunFolderError(
+                f"{path} is an unfinished copy of other run folders",
+                hint="Give the command that began it again, serve-eval merge or rescore, or choose"
+                " another folder with -o.",
+            )
+        bind(path, plan, fingerprints, moved=moved, own=own)
+        if own:
+            forget_copy(path)
         yield path
+
+
+def read_claim(path: Path) -> str:
+    """Return the sign of the command that locked a folder last ("": none did)."""
+    try:
+        with os.fdopen(os.open(path / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            return file.read(100)[PID_WIDTH:].decode(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 @contextmanager
 def hold(path: Path, sign: str, kind: str = "run", *, writes: bool = True) -> Iterator[None]:
     """Create the folder if necessary, and lock it until the end of the block.
 
-    A killed process releases the lock. `sign` is the file that marks a folder of this `kind`.
-    Raises RunFolderError if another process uses the folder, or if it holds other files and no
+    A killed process releases the lock. `sign` is the file that marks a folder of this `kind`; the
+    lock names it too, so that a folder is known however early its first command was killed. Raises
+    RunFolderError if another process uses the folder, or if it holds other files and neither has
     `sign`. outputs/latest then points to it, if the folder is new or the caller `writes` answers.
     """
     import fcntl
@@ -183,8 +198,8 @@ def hold(path: Path, sign: str, kind: str = "run", *, writes: bool = True) -> It
 
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ours = (LOCK_FILE, f"{sign}.partial")  # a kill before `sign` is written leaves these
-        foreign = not (path / sign).exists() and any(p.name not in ours for p in path.iterdir())
+        known = (path / sign).exists() or read_claim(path) == sign
+        foreign = not known and any(one.name != LOCK_FILE for one in path.iterdir())
         lock = (
             None
             if foreign
@@ -203,13 +218,14 @@ def hold(path: Path, sign: str, kind: str = "run", *, writes: bool = True) -> It
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+            holder = os.pread(lock, PID_WIDTH, 0).decode(errors="replace").strip()
             raise RunFolderError(
                 f"{path} is in use by another run (process {holder or 'unknown'})",
                 hint="Wait until it ends, or choose another folder with -o.",
             ) from error
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        claim = f"{os.getpid():<{PID_WIDTH}}{sign}\n".encode()
+        os.pwrite(lock, claim, 0)  # in one call, so that a kill leaves the old claim or the new one
+        os.ftruncate(lock, len(claim))
         if new or writes:
             latest.point_to(path)
         yield
@@ -258,7 +274,24 @@ def list_differences(
     return differences(found, wanted)
 
 
-def _bind(
+def bind(
+    path: Path,
+    plan: Plan,
+    fingerprints: Mapping[str, Mapping[str, str]],
+    *,
+    moved: bool = False,
+    own: bool = False,
+) -> None:
+    """Save the plan of a folder that is held, and make the folders in it.
+
+    Raises RunFolderError if the folder has answers to another plan.
+    """
+    _save_plan(path, plan, fingerprints, moved=moved, own=own)
+    for name in (SAMPLES, SCORES, LOGS):
+        (path / name).mkdir(mode=0o700, exist_ok=True)
+
+
+def _save_plan(
     path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool, own: bool
 ) -> None:
     asked = has_answers(path)
@@ -289,18 +322,3 @@ def _bind(
     write_private(
         path / PLAN_FILE, pretty_json(ownership.add_signature(saved, path) if own else saved)
     )
-
-
-def copy_answers(source: Path, target: Path, tasks: Iterable[str]) -> None:
-    """Copy the answers and prompts of these tasks, and how they were asked, to another run folder.
-
-    Raises OSError.
-    """
-    kept = [
-        task_file(Path(folder), task) for folder in (*RECORDS_OF_ANSWERS, PROMPTS) for task in tasks
-    ]
-    for place in (*map(Path, PROTOCOL_FILES), *kept):
-        if (source / place).exists():
-            (target / place).parent.mkdir(mode=0o700, exist_ok=True)
-            with (source / place).open("rb") as old, replace_file(target / place) as new:
-                shutil.copyfileobj(old, new)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.copy_mark import is_unfinished_copy
 from serve_eval.evaluation.storage.last_answer import read_last_answer
 from serve_eval.evaluation.storage.latest import OUTPUTS
 from serve_eval.evaluation.storage.run_folder import check_unused
@@ -27,6 +28,8 @@ def list_unfinished(
     found = []
     for folder in OUTPUTS.iterdir() if OUTPUTS.is_dir() else ():
         if folder.is_symlink() or not (folder / sign).is_file() or is_finished(folder):
+            continue
+        if is_unfinished_copy(folder):
             continue
         at = read_last_answer(folder)
         if at is not None and (age_s := now_s - at) <= CONTINUED_DAYS * 86_400:

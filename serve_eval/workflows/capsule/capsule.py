@@ -20,7 +20,7 @@ from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins.scope import with_scope
-from serve_eval.workflows.capsule.contents import write
+from serve_eval.workflows.capsule.contents import fits, put_in_place, write
 from serve_eval.workflows.capsule.packed import Packed, check_unchanged, choose_tasks, pack
 
 NAME_LENGTH = 80
@@ -43,7 +43,7 @@ def capsules(
     `include_path` lists folders with code that may be loaded; the saved plan alone does not permit
     that. Raises PlanError for a sample that the run does not have, or that belongs to a hold-out
     set unless `allow_holdout`; DatasetError if the data differs from that of the run;
-    RunFolderError for a folder that exists.
+    RunFolderError for a folder that exists and holds something else.
     """
     plan = to_read(run, include_path)
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*|", plan.connection.api_key_env):
@@ -59,13 +59,16 @@ def capsules(
         for sample in wanted
     ]
     folders = [to / _name(one) for one in packed]
-    taken = next((folder for folder in folders if folder.exists()), None)
-    if taken is not None:
+    mask = SecretMask(plan.connection, environ)
+    made = [write(one, folder, mask) for one, folder in zip(packed, folders, strict=True)]
+    other = next((f for f, new in zip(folders, made, strict=True) if not fits(new, f)), None)
+    for new, folder in zip(made, folders, strict=True):
+        put_in_place(new, folder, keep=other is None)
+    if other is not None:
         raise RunFolderError(
-            f"{taken} already exists", hint="Choose another folder with -o, or delete it."
+            f"{other} already exists and holds something else",
+            hint="Choose another folder with -o, or delete it.",
         )
-    for one, folder in zip(packed, folders, strict=True):
-        write(one, folder, SecretMask(plan.connection, environ))
     return folders
 
 

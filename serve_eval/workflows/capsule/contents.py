@@ -17,6 +17,7 @@ from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.evaluation.storage.records.scores import read_scores
 from serve_eval.evaluation.storage.server_logs import between, log_files, read
+from serve_eval.whole_file import PARTIAL
 from serve_eval.workflows.capsule.packed import Packed
 from serve_eval.workflows.capsule.replay import base_url_of, bodies_of, script_of
 
@@ -42,11 +43,13 @@ Task {task}, sample {sample}. {said}
 """
 
 
-def write(one: Packed, folder: Path, mask: SecretMask) -> None:
-    """Write the folder, completely or not at all.
+def write(one: Packed, place: Path, mask: SecretMask) -> Path:
+    """Write a new folder next to `place`, for `put_in_place`, and return it.
 
-    Raises PlanError if the request contains a secret.
+    One that a killed command left there is replaced. Raises PlanError if the request contains a
+    secret.
     """
+    folder = place.with_name(f".{place.name}{PARTIAL}")
     bodies = bodies_of(one)
     if any(map(mask.holds, bodies.values())):
         raise PlanError(
@@ -54,6 +57,7 @@ def write(one: Packed, folder: Path, mask: SecretMask) -> None:
             " holds it byte for byte",
             hint="Unset that variable if it is not a secret.",
         )
+    shutil.rmtree(folder, ignore_errors=True)
     _make(folder)
     try:
         logs = _logs(one, folder, mask)
@@ -72,6 +76,29 @@ def write(one: Packed, folder: Path, mask: SecretMask) -> None:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    return folder
+
+
+def fits(new: Path, place: Path) -> bool:
+    """Return True if nothing is at a place, or exactly what is new."""
+    return not place.exists() or _read_all(new) == _read_all(place)
+
+
+def put_in_place(new: Path, place: Path, *, keep: bool) -> None:
+    """Give a new folder its name, unless it is there already; without `keep`, remove it."""
+    if keep and not place.exists():
+        new.rename(place)
+    else:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _read_all(folder: Path) -> dict[str, bytes]:
+    """Return the content of every file below a folder, or nothing for what is no folder."""
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
 
 
 def _mask(told: Mapping[str, Any], mask: SecretMask) -> str:

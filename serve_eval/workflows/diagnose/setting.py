@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from serve_eval.evaluation.plan.applicable_reference import DATASET
+from serve_eval.evaluation.plan.data_roots import DATASET
 from serve_eval.evaluation.prepare import OTHER_DATA
 from serve_eval.schema import VerdictOutcome
 from serve_eval.shell_words import quote_word
@@ -66,6 +66,7 @@ def too_few(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         return
     verdict, planned = task.report.verdict, task.report.result.planned
     more = [] if run.plan.limit is None else [f"without --limit {run.plan.limit}"]
+    more += ["without --samples"] if run.plan.samples or run.plan.samples_of else []
     more += [f"--repeats {2 * task.repeats}", f"--set {task.word}.num_samples=N"]
     told = f"no answer is missing, but {planned} samples are too few to decide"
     if verdict.paired is not None and verdict.paired.lower is not None:

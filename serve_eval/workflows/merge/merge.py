@@ -12,7 +12,9 @@ from serve_eval.evaluation.engine.order import arrange, task_seed
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage import order_seed, run_folder, sessions
+from serve_eval.evaluation.storage import order_seed, sessions
+from serve_eval.evaluation.storage.copied_run import check_copy, end_copy, mark_copy, open_copy
+from serve_eval.evaluation.storage.copy_mark import CopyMark
 from serve_eval.evaluation.storage.differences import list_differing
 from serve_eval.evaluation.storage.records.merged import merge_journals, merge_other_records
 from serve_eval.evaluation.storage.reports.report_file import write_report
@@ -45,13 +47,11 @@ def merge(
 
     `plan` is that of `plan_of_whole`, perhaps with other folders of data and references. The result
     does not depend on the order of the shards or on the times at which they ran. Raises
-    RunFolderError if samples are missing or in two shards, or if `out_dir` is not empty, and
-    DatasetError if the data is not that of the shards. Nothing is written then.
+    RunFolderError if samples are missing or in two shards, or if `out_dir` is neither empty nor of
+    the same merge, and DatasetError if the data is not that of the shards. Nothing is written then.
     """
-    if out_dir.exists() and (not out_dir.is_dir() or any(out_dir.iterdir())):
-        raise RunFolderError(
-            f"{out_dir} exists and is not an empty folder", hint="Choose another folder with -o."
-        )
+    mark = mark_copy([one.path for one in shards], plan)
+    check_copy(out_dir, mark)
     prepared = prepare(plan)
     _check_data(shards[0], prepared)
     samples = {p.task.name: with_repeats(p, plan.times(p.task.name)) for p in prepared}
@@ -59,7 +59,7 @@ def merge(
         places = {sample.id: place for place, sample in enumerate(samples[p.task.name])}
         check_coverage(shards, p, places)
     try:
-        warnings = _write(shards, plan, prepared, samples, out_dir)
+        warnings = _write(shards, plan, prepared, samples, out_dir, mark)
     except OSError as error:
         raise RunFolderError(
             f"{error.filename or out_dir}: cannot be written: {error.strerror}"
@@ -68,6 +68,7 @@ def merge(
     if warnings:
         report = replace(report, warnings=(*report.warnings, *warnings))
     write_report(out_dir, report)
+    end_copy(out_dir, mark)
     return report
 
 
@@ -89,6 +90,7 @@ def _write(
     prepared: Sequence[PreparedTask],
     samples: Mapping[str, Sequence[Sample]],
     out_dir: Path,
+    mark: CopyMark,
 ) -> list[str]:
     """Write the folder of the run. Return warnings about what the shards do not allow."""
     paths, fingerprints = (
@@ -97,7 +99,7 @@ def _write(
     )
     warnings = [] if shards[0].plan.early_stop is None else [NO_EARLY_STOP]
     own = all(one.own for one in shards)
-    with run_folder.open_folder(out_dir, plan, fingerprints, own=own) as folder:
+    with open_copy(out_dir, mark, plan, fingerprints, own=own) as folder:
         common = order_seed.note_merged(folder, (one.seed for one in shards))
         sessions.copy_sessions({str(one.shard): one.path for one in shards}, folder)
         merge_other_records(paths, folder, fingerprints)

@@ -142,10 +142,10 @@ def _check_alike(
                 f"{run} is shard {plan.shard} of a run",
                 hint="Join all shards with serve-eval merge, and register the result.",
             )
-        if plan.limit is not None or plan.integration_test:
+        if plan.subset or plan.integration_test:
             raise RunFolderError(
                 f"{run} asked a subset",
-                hint="A reference needs complete runs: leave out --limit.",
+                hint="A reference needs complete runs: leave out --limit and --samples.",
             )
         if plan.model is None:
             raise RunFolderError(f"{run} does not record which model was asked")

@@ -69,7 +69,8 @@ async def take_reference(
     run, and as `register` does.
     """
     plan, prepared = await _prepare(plan, out_dir, environ, notify)
-    _check(plan, prepared, references_dir, runs, reason)
+    if not _is_registering(out_dir):
+        _check(plan, prepared, references_dir, runs, reason)
     make_folder(references_dir)
     folders = [out_dir / f"run_{number + 1}" for number in range(runs)]
     with run_folder.hold(out_dir, TAKEN_PLAN, "runs of a reference"):
@@ -83,6 +84,7 @@ async def take_reference(
             async with launch(plan, prepared, logs, notify=notify) as endpoint:
                 for folder in left:
                     await _ask(folder, plan, prepared, endpoint, progress, environ, notify)
+        write_taken(out_dir, msgspec.structs.replace(taken, registering=True))
         registered = await asyncio.to_thread(
             register,
             folders,
@@ -112,6 +114,12 @@ async def find_unfinished_take(
             continue
         return folder, age_s
     return None
+
+
+def _is_registering(folder: Path) -> bool:
+    """Return True if an earlier session was killed while it registered the runs of a folder."""
+    saved = read_taken(folder)
+    return saved is not None and saved.registering
 
 
 def _is_registered(folder: Path) -> bool:
@@ -151,10 +159,10 @@ def _check(
             "a rehearsal, in which the stand-in answers, is no reference",
             hint="Take it with the launcher of the real servers.",
         )
-    if plan.limit is not None or plan.shard is not None or plan.integration_test:
+    if plan.subset or plan.shard is not None or plan.integration_test:
         raise PlanError(
             "a reference needs complete runs",
-            hint="Leave out limit and shard, and unset INTEGRATION_TEST.",
+            hint="Leave out limit, samples and shard, and unset INTEGRATION_TEST.",
         )
     model = plan.reference_model or plan.model
     assert model is not None

@@ -79,7 +79,9 @@ def of_plan(plan: Plan) -> QuestionPool:
             hint="Start one watch per task, each with its own -o.",
         )
     extensions.include(plan.include_path)
-    prepared = prepare(replace(plan, limit=plan.limit or PROMPTS, no_reference=True))
+    prepared = prepare(
+        replace(plan, limit=plan.limit or (None if plan.subset else PROMPTS), no_reference=True)
+    )
     if len(prepared) != 1:
         raise PlanError(f"{plan.tasks[0].name} is {len(prepared)} tasks; a watch takes one")
     one = prepared[0]

@@ -282,8 +282,7 @@ def _seconds(pid: int) -> float:
 def _recipe(spec: Spec, **more: Any) -> Recipe:
     fields: dict[str, Any] = {
         "include_path": (),
-        "dataset_roots": (),
-        "allow_hub": False,
+        "roots": DataRoots(),
         "wanted": 10,
         "code": {},
     }

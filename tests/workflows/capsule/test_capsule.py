@@ -220,6 +220,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
         capsules(out, ["test-1"], to, environ={"MY_TOKEN": "Question"})
     assert not (to / "word_problems_test-1").exists()
     capsules(out, ["test-1"], to, environ={})
+    capsules(out, ["test-1"], to, environ={})  # the same content is no conflict
+    (to / "word_problems_test-1/curl.sh").write_text("edited")
     with pytest.raises(RunFolderError, match="already exists"):
         capsules(out, ["test-1"], to, environ={})
     saved = (out / "plan.json").read_text()

@@ -16,10 +16,11 @@ TAKEN_SCHEMA = 1
 
 
 class TakenRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan and the number of the runs, and whether they were registered."""
+    """The plan and the number of the runs, and if they are being or were registered."""
 
     plan: Plan
     runs: int
+    registering: bool = False
     registered: bool = False
 
 

@@ -1,0 +1,166 @@
+"""`--samples` asks exactly the named samples, says so, and compares no reference of the whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import serve_eval
+
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
+ASKED = ("--launcher", "simulated", "-m", "org/m", "-t", "passkey_short", "--no-reference")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _ids(run: str) -> set[str]:
+    lines = Path(run, "samples/passkey_short.jsonl").read_text().splitlines()
+    return {json.loads(line)["id"] for line in lines}
+
+
+FILES = {
+    "ids.txt": "7\r\n\n 12 \n7\n",
+    "lines.jsonl": '{"id": "7"}\n{"id": 12, "outcome": "wrong"}\n',
+    "list.json": '[{"id": "7"}, "12"]',
+    "shown.json": '{"run": "r", "samples": [{"id": "7"}], "rows": [{"id": "12"}]}',
+    "repeats.jsonl": '{"id": "7#2"}\n{"id": "12"}\n',
+    "bom.txt": "\ufeff7\n12\n",
+}
+
+
+@pytest.mark.parametrize("given", ["7,12", *FILES])
+def test_exactly_the_named_samples_are_asked(given: str) -> None:
+    if given in FILES:
+        Path(given).write_text(FILES[given], newline="")
+    done = serve_eval("run", *ASKED, "--samples", given, "-o", "r")
+    assert done.returncode == 3, done.stderr
+    assert _ids("r") == {"7", "12"}
+    assert "2 of 110 samples, named by --samples" in done.stdout
+    assert json.loads(Path("r/plan.json").read_text())["plan"]["samples"] == ["7", "12"] or (
+        given in ("repeats.jsonl", "shown.json")
+    )
+
+
+def test_the_wrong_answers_of_a_run_are_asked_again() -> None:
+    wrong = ("--set", "launcher.accuracy=0.5", "--limit", "20")
+    assert serve_eval("run", *ASKED, *wrong, "-o", "night").returncode == 3
+    shown = serve_eval("show", "night", "--wrong", "--all", "--json")
+    Path("wrong.json").write_text(shown.stdout)
+    found = {one["id"] for one in json.loads(shown.stdout)["samples"]}
+    assert 0 < len(found) < 20
+    serve_eval("run", *ASKED, "--samples", "wrong.json", "-o", "again")
+    assert _ids("again") == found
+    serve_eval("run", *ASKED, "--samples", "night/scores/passkey_short.jsonl", "-o", "all")
+    assert _ids("all") == _ids("night")
+
+
+def test_an_unknown_id_names_the_nearest() -> None:
+    done = serve_eval("run", *ASKED, "--samples", "12,999", "-o", "r")
+    assert done.returncode == 2
+    assert "passkey_short has no sample '999'. Did you mean '99'?" in done.stderr
+    two = serve_eval("run", *ASKED[:-2], "passkey_short,word_problems", "--no-reference")
+    assert two.returncode in (2, 3)
+    both = [one.replace("passkey_short", "passkey_short,word_problems") for one in ASKED]
+    done = serve_eval("run", *both, "--samples", "12", "-o", "r")
+    assert "word_problems has none of these samples: leave the task out" in done.stderr
+    done = serve_eval("run", *both, "--samples", "nothing.jsonl", "-o", "r")
+    assert "no task has a sample 'nothing.jsonl'" in done.stderr
+    assert "an existing file of ids" in done.stderr
+    assert not Path("r").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "names no sample"), ('{"id": "7"}\n{"name": 1}\n', ":2: an entry has no id")],
+)
+def test_a_file_without_ids_is_refused(text: str, said: str) -> None:
+    Path("ids.jsonl").write_text(text)
+    done = serve_eval("run", *ASKED, "--samples", "ids.jsonl", "-o", "r")
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_a_plan_names_samples_of_each_task_and_a_limit_draws_from_them() -> None:
+    Path("plan.yaml").write_text(
+        "launcher: simulated\nmodel: org/m\nno_reference: true\ntasks: [passkey_short]\n"
+        "samples: {passkey_short: [1, 2, 3, 4]}\nlimit: 2\n"
+    )
+    done = serve_eval("run", "plan.yaml", "-o", "r")
+    assert done.returncode == 3, done.stderr
+    assert len(_ids("r")) == 2
+    assert _ids("r") < {"1", "2", "3", "4"}
+    assert "a random subset of 2 of 4 samples (seed 0)" in done.stdout
+    assert serve_eval("run", "--resume", "r").returncode == 3
+    other = serve_eval("run", "plan.yaml", "--samples", "1,2", "-o", "r")
+    assert (other.returncode, "holds another run" in other.stderr) == (2, True)
+    Path("plan.yaml").write_text(
+        "launcher: simulated\nmodel: m\ntasks: [passkey_short]\nsamples: {passkey_shor: [1]}\n"
+    )
+    wrong = serve_eval("run", "plan.yaml", "-o", "x")
+    assert "samples.passkey_shor: is not a task of this run. Did you mean" in wrong.stderr
+
+
+def test_a_reference_of_all_samples_does_not_judge_named_ones() -> None:
+    Path("refs").mkdir()
+    Path("refs/passkey_short.yaml").write_text("org/m:\n  - accuracy: 90.0\n    source: ours\n")
+    asked = (*ASKED[:-1], "--references-dir", "refs")
+    assert serve_eval("run", *asked, "--set", "launcher.accuracy=1", "-o", "all").returncode == 0
+    named = serve_eval("run", *asked, "--samples", "1,2,3", "-o", "named")
+    assert named.returncode == 3, named.stderr
+    report = json.loads(Path("named/report.json").read_text())
+    assert report["tasks"][0]["verdict"]["reference"] is None
+    assert "the reference has no scores of single samples" in Path("named/report.json").read_text()
+
+
+def test_scores_of_single_samples_judge_named_ones_and_make_no_reference() -> None:
+    asked = ("--launcher", "simulated", "-m", "org/m", "-t", "passkey_short")
+    taken = serve_eval(
+        *("references", "take", "--runs", "1", *asked, "--set", "launcher.accuracy=0.7"),
+        *("--references-dir", "refs", "-o", "taken"),
+    )
+    assert taken.returncode == 0, taken.stderr
+    run = ("run", *asked, "--set", "launcher.accuracy=0.7", "--references-dir", "refs")
+    named = serve_eval(*run, "--samples", "1,2,3,4", "-o", "named")
+    assert "is for these 4 prompts" in named.stdout, named.stdout + named.stderr
+    refused = serve_eval("references", "register", "named", "--references-dir", "other")
+    assert (refused.returncode, "asked a subset" in refused.stderr) == (2, True)
+    folder = ("references", "take", *asked, "--samples", "1", "--references-dir", "x")
+    assert serve_eval(*folder).returncode == 2
+
+
+def test_compare_and_load_ask_the_named_samples() -> None:
+    plan = "{launcher: simulated, model: m, tasks: [passkey_short]}"
+    for name in ("a", "b"):
+        Path(f"{name}.yaml").write_text(plan)
+    done = serve_eval("compare", "a.yaml", "b.yaml", "--samples", "3,4,5", "-o", "c")
+    assert _ids("c/a") == _ids("c/b") == {"3", "4", "5"}, done.stderr
+    done = serve_eval("load", "a.yaml", "--samples", "3,4,5", "--concurrency", "1,2", "-o", "l")
+    assert _ids("l/1") == {"3", "4", "5"}, done.stderr
+
+
+def test_a_data_file_with_fewer_rows_is_a_warning_with_allow_mismatch_dataset(
+    tmp_path: Path,
+) -> None:
+    for split, rows in (("train", 8), ("test", 5)):
+        (tmp_path / "gsm8k").mkdir(exist_ok=True)
+        lines = (
+            json.dumps({"question": f"How much is {i}?", "answer": f"It is {i}.\n#### {i}"})
+            for i in range(rows)
+        )
+        (tmp_path / f"gsm8k/{split}.jsonl").write_text("\n".join(lines))
+    asked = ("--launcher", "simulated", "-m", "m", "-t", "gsm8k", "--dataset-root", ".")
+    refused = serve_eval("run", *asked, "--no-reference", "-o", "r")
+    assert refused.returncode == 2
+    assert "test.jsonl has 5 questions; 1319 are needed" in refused.stderr
+    assert "--allow-mismatch dataset" in refused.stderr
+    done = serve_eval("run", *asked, "--no-reference", "--allow-mismatch", "dataset", "-o", "r")
+    assert done.returncode == 3, done.stderr
+    assert len(Path("r/samples/gsm8k.jsonl").read_text().splitlines()) == 5
+    assert "num_samples is 1,319, but the data has 5 samples: judged with n = 5" in done.stdout
+    assert serve_eval("rescore", "r").returncode == 0
+    assert serve_eval("run", "--resume", "r").returncode == 3
