@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import typer
+
+from serve_eval.cli._wrapping import wrap
 
 if TYPE_CHECKING:
     from serve_eval.checks.row import CheckRow
@@ -18,16 +18,6 @@ SHOWN = 2000
 MARGIN = 12
 """Characters before the name of a check."""
 _COLOURS: Final = {"PASS": "green", "FAIL": "red"}
-
-
-def find_width() -> int | None:
-    """Return the columns of the output, or None if its lines need not be broken."""
-    from serve_eval.cli._streams import columns_of_stdout, is_terminal
-
-    told = os.environ.get("COLUMNS", "")
-    if told.isdecimal() and int(told) > 0:
-        return max(2 * MARGIN, int(told))
-    return max(2 * MARGIN, columns_of_stdout()) if is_terminal() else None
 
 
 def write_row(row: CheckRow, *, verbose: bool, width: int | None) -> str:
@@ -69,26 +59,6 @@ def write_end(done: Smoke, *, verbose: bool, width: int | None) -> Iterator[str]
         yield f"{_colour('PASS')} {passed} check{'' if passed == 1 else 's'} (-v lists them)"
     for line in summary(done):
         yield wrap(line, width, first=0, others=2)
-
-
-def wrap(text: str, width: int | None, *, first: int, others: int) -> str:
-    """Return a text that begins in column `first`, with its other lines indented.
-
-    It is broken between words, so that a longer word goes beyond `width`.
-    """
-    if width is None:
-        return text
-    lines = textwrap.wrap(
-        text,
-        width,
-        initial_indent=" " * first,
-        subsequent_indent=" " * others,
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-        drop_whitespace=True,
-    )
-    return "\n".join(lines)[first:]
 
 
 def fold_command(command: str, width: int | None) -> str:

@@ -161,8 +161,9 @@ def _run(
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._page import save_story_page
-    from serve_eval.cli._smoke_rows import find_width, write_row
+    from serve_eval.cli._smoke_rows import write_row
     from serve_eval.cli._streams import emit, is_quiet, say
+    from serve_eval.cli._wrapping import find_width
     from serve_eval.evaluation.storage.file_names import PAGE_FILE
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.smoke import smoke as smoke_test
@@ -206,8 +207,9 @@ def _run(
 
 def _emit_end(done: Smoke, base_url: str, result: SmokeResultOptions) -> None:
     """Write what stands below the rows, or the JSON object in place of all of them."""
-    from serve_eval.cli._smoke_rows import find_width, write_end
+    from serve_eval.cli._smoke_rows import write_end
     from serve_eval.cli._streams import emit, is_quiet
+    from serve_eval.cli._wrapping import find_width
     from serve_eval.report.text import clean
     from serve_eval.workflows.smoke.smoke import summary
 
