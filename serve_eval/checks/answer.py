@@ -20,7 +20,8 @@ from serve_eval.client.wire_format.wire import EVENT_STREAM, UNREADABLE, Mask, d
 _REFUSALS = frozenset({400, 404, 405, 413, 415, 422, 501})
 _REFUSED_AS_500 = re.compile(
     r"only supports single string prompt|context server returned \d+ choices"
-    r"|not (?:yet |currently )?(?:supported|implemented)",
+    r"|not (?:yet |currently )?(?:supported|implemented)|unsupported param|requires --\w"
+    r"|only one completion choice",
     re.IGNORECASE,
 )
 _SHOWN = 160
@@ -222,9 +223,12 @@ def count_shown(usage: object) -> int | None:
 
 
 def short(text: str, most: int = _SHOWN) -> str:
-    """Return a text in one line, cut to `most` characters."""
+    """Return a text in one line of at most `most` characters, cut after a word if it has any."""
     line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 3]}..."
+    if len(line) <= most:
+        return line
+    kept = line[: most - 3]
+    return f"{kept[: kept.rfind(' ', most // 2)] if ' ' in kept[most // 2 :] else kept}..."
 
 
 def _as_list(value: object) -> list[Mapping[str, Any]]:

@@ -89,11 +89,12 @@ async def run_checks(
     *,
     needed: Collection[str] = (),
     curl: Callable[[SentRequest], str],
+    judge: Callable[[CheckRow], CheckRow] = lambda row: row,
     notify: Callable[[CheckRow], None] = lambda row: None,
 ) -> CheckedRows:
     """Run the checks one after the other, and pass each row to `notify` immediately.
 
-    UNSUPPORTED counts as FAIL for the checks in `needed`.
+    UNSUPPORTED counts as FAIL for the checks in `needed`. `judge` returns the row that is kept.
 
     Stops when nothing is left to check: the endpoint is starting, cannot be reached, answers
     neither chat nor completions, or does not answer a short request after a failed check.
@@ -116,8 +117,8 @@ async def run_checks(
             )
             stopped = "the endpoint cannot be checked"
         row = _row(check, found, time.monotonic() - start, session, needed, curl)
-        rows.append(row)
-        notify(row)
+        rows.append(judge(row))
+        notify(rows[-1])
         if not stopped:
             stopped = await _stops(check, row, session)
         if stopped:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from serve_eval.cli._address import ADDRESS_HELP, address_of
-from serve_eval.cli._common_options import NotifyText, Quiet
 from serve_eval.cli._options import command
-from serve_eval.evaluation.plan import shared_options as shared
+from serve_eval.cli._smoke_options import CheckOptions, SmokeResultOptions
 from serve_eval.evaluation.plan.flag_values import names_of
 from serve_eval.evaluation.plan.options import ConnectionOptions
-from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.checks.check import Check
     from serve_eval.checks.row import CheckRow
     from serve_eval.schema import Plan
+    from serve_eval.workflows.smoke.known import KnownFailures
     from serve_eval.workflows.smoke.smoke import Smoke
 
 EXAMPLES = (
@@ -33,74 +31,12 @@ EXAMPLES = (
         "Run more checks and write a JUnit file for CI:",
         "serve-eval smoke host:8000 --level full --junit smoke.xml",
     ),
+    (
+        "Accept what fails today, and fail only on what is new from then on:",
+        "serve-eval smoke host:8000 --write-known known.json",
+        "serve-eval smoke host:8000 --known known.json",
+    ),
 )
-SHOWN = 2000
-"""Most characters of a curl line in the table; --json and --junit have all of it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckOptions:
-    """Choose the checks."""
-
-    title: ClassVar[str] = "Checks"
-    model: shared.Model = None
-    level: Annotated[
-        str,
-        Setting(
-            "quick or full; full adds requests that crashed earlier server versions.",
-            metavar="LEVEL",
-        ),
-    ] = "quick"
-    require: Annotated[
-        list[str] | None,
-        Setting(
-            "Checks that must not be UNSUPPORTED: chat,json_schema,... Repeatable.",
-            metavar="NAMES",
-        ),
-    ] = None
-    passkey: Annotated[
-        int | None,
-        Setting("Also hide a key in a prompt of this length, and ask for it.", metavar="TOKENS"),
-    ] = None
-    tokenizer: Annotated[
-        Path | None,
-        Setting(
-            "Also compare the tokens of prompts with the tokenizer and template of this folder.",
-            metavar="DIR",
-        ),
-    ] = None
-    context_tokens: Annotated[
-        int | None,
-        Setting("Context length, if the endpoint does not report it.", metavar="N"),
-    ] = None
-    timeout: Annotated[
-        float, Setting("Time limit of a request (default 60).", metavar="SECONDS")
-    ] = 60.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class SmokeResultOptions:
-    """Choose the output."""
-
-    title: ClassVar[str] = "Output"
-    output_dir: Annotated[
-        Path | None,
-        Setting(
-            "Folder for junit.xml, summary.md and report.html (default: none is written).",
-            flags=("--output-dir", "-o"),
-            metavar="DIR",
-        ),
-    ] = None
-    junit: Annotated[Path | None, Setting("Write the table as a JUnit file.", metavar="FILE")] = (
-        None
-    )
-    page: Annotated[Path | None, Setting("Write the table as a page.", metavar="FILE")] = None
-    dry_run: Annotated[bool, Setting("Show the checks and their cost; send nothing.")] = False
-    notify_text: NotifyText = None
-    quiet: Quiet = False
-    as_json: Annotated[bool, Setting("Print the table as one JSON object.", flags=("--json",))] = (
-        False
-    )
 
 
 @command(examples=EXAMPLES)
@@ -120,13 +56,16 @@ def smoke(
     from contextlib import ExitStack
 
     from serve_eval.checks.run import choose_checks
-    from serve_eval.cli._ci_files import check_asked
-    from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import resolve_address
     from serve_eval.evaluation.prompt_audit.local import open_local
     from serve_eval.workflows.smoke import smoke as smoke_test
+    from serve_eval.workflows.smoke.known import KnownFailures
+    from serve_eval.workflows.smoke.known_file import read_known
 
     _check(asked)
+    known = None
+    if asked.known is not None:
+        known = KnownFailures(file=str(asked.known), checks=read_known(asked.known))
     plan = resolve_address(address_of(url, asked.model, connection), os.environ)
     with ExitStack() as stack:
         local = None if asked.tokenizer is None else open_local(asked.tokenizer)
@@ -142,23 +81,8 @@ def smoke(
         if result.dry_run:
             _preview(checks, as_json=result.as_json)
             return
-        check_asked(result.junit, result.notify_text, as_json=result.as_json)
-        if result.page is not None and not result.page.absolute().parent.is_dir():
-            raise PlanError(f"--page: {result.page.parent} is not a folder")
-        if result.output_dir is not None:
-            _make_folder(result.output_dir)
-        code = _run(
-            plan,
-            checks,
-            needed,
-            timeout_s=asked.timeout,
-            context_tokens=asked.context_tokens,
-            folder=result.output_dir,
-            junit=result.junit,
-            page=result.page,
-            notify_text=result.notify_text,
-            as_json=result.as_json,
-        )
+        _check_places(result)
+        code = _run(plan, checks, needed, asked, known, result)
     raise typer.Exit(code)
 
 
@@ -176,6 +100,25 @@ def _check(asked: CheckOptions) -> None:
     for name, number in numbers:
         if number is not None and number <= 0:
             raise PlanError(f"--{name} must be above 0")
+
+
+def _check_places(result: SmokeResultOptions) -> None:
+    """Make the folder of the results, and raise PlanError if a file could not be written."""
+    from serve_eval.cli._ci_files import check_asked
+    from serve_eval.errors import PlanError
+
+    files = (
+        ("--page", result.page),
+        ("--write-known", result.write_known),
+    )
+    for flag, file in files:
+        if file is not None and not file.absolute().parent.is_dir():
+            raise PlanError(f"{flag}: {file.parent} is not a folder")
+        if file is not None and file.is_dir():
+            raise PlanError(f"{flag}: {file} is a folder")
+    check_asked(result.junit, result.notify_text, as_json=result.as_json)
+    if result.output_dir is not None:
+        _make_folder(result.output_dir)
 
 
 def _make_folder(folder: Path) -> None:
@@ -212,109 +155,100 @@ def _run(
     plan: Plan,
     checks: list[Check],
     needed: frozenset[str],
-    *,
-    timeout_s: float,
-    context_tokens: int | None,
-    folder: Path | None,
-    junit: Path | None,
-    page: Path | None,
-    notify_text: Path | None,
-    as_json: bool,
+    asked: CheckOptions,
+    known: KnownFailures | None,
+    result: SmokeResultOptions,
 ) -> int:
-    from dataclasses import replace
-    from functools import partial
-
-    from serve_eval.checks.curl import curl
-    from serve_eval.checks.session import CheckSession
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._page import save_story_page
+    from serve_eval.cli._smoke_rows import write_row
     from serve_eval.cli._streams import emit, is_quiet, say
-    from serve_eval.client.connection import connect, openai_client
+    from serve_eval.cli._wrapping import find_width
     from serve_eval.evaluation.storage.file_names import PAGE_FILE
-    from serve_eval.report.text import clean
-    from serve_eval.schema import Endpoint
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.smoke import smoke as smoke_test
     from serve_eval.workflows.smoke.ci import describe_smoke
+    from serve_eval.workflows.smoke.endpoint import smoke_endpoint
     from serve_eval.workflows.smoke.page import make_smoke_page
 
     base_url = str(plan.launcher.options["base_url"])
-    plan = replace(
-        plan,
-        limits=replace(
-            plan.limits, connect_timeout_s=min(plan.limits.connect_timeout_s, timeout_s)
-        ),
-    )
-    filled = {name for name, value in os.environ.items() if value.strip()}
     say(f"serve-eval smoke: {base_url}", smoke_test.cost(checks))
+    silent, verbose, width = result.as_json or is_quiet(), result.verbose, find_width()
 
-    silent = as_json or is_quiet()
-
-    async def main() -> Smoke:
-        async with connect(
-            plan, Endpoint(base_url=base_url, model=plan.model), os.environ
-        ) as client:
-            package = partial(openai_client, plan, environ=os.environ, timeout_s=timeout_s)
-            session = CheckSession(
-                client,
-                model=plan.model,
-                openai=package,
-                timeout_s=timeout_s,
-                context_tokens=context_tokens,
-            )
-            return await smoke_test.smoke(
-                session,
-                checks,
-                needed=needed,
-                curl=partial(curl, connection=plan.connection, variables=filled),
-                notify=(lambda row: None) if silent else (lambda row: emit(clean_row(row))),
-            )
+    def notify(row: CheckRow) -> None:
+        if not silent and (verbose or row.outcome != "PASS"):
+            emit(write_row(row, verbose=verbose, width=width))
 
     try:
-        done = run_async(main())
+        done = run_async(
+            smoke_endpoint(
+                plan,
+                checks,
+                needed=needed,
+                timeout_s=asked.timeout,
+                context_tokens=asked.context_tokens,
+                known=known,
+                notify=notify,
+            )
+        )
     except Interrupted:
         say("Interrupted; nothing was saved")
         return INTERRUPTED
-    if as_json:
-        import msgspec
-
-        emit(msgspec.json.encode({"base_url": base_url, **_as_json(done)}).decode() + "\n")
-    else:
-        lines = list(smoke_test.summary(done))
-        emit(clean("".join(f"{line}\n" for line in (lines[:1] if is_quiet() else lines))))
-    if page is not None:
+    _emit_end(done, base_url, result)
+    folder, places = result.output_dir, [result.page]
+    places += [] if folder is None else [folder / PAGE_FILE]
+    for page in filter(None, places):
         save_story_page(lambda: make_smoke_page(done, base_url), page)
-    if folder is not None:
-        save_story_page(lambda: make_smoke_page(done, base_url), folder / PAGE_FILE)
+    code = _save_known(done, result.write_known)
     return save_ci_files(
         lambda: describe_smoke(done, base_url),
-        done.exit_code,
+        code,
         folder=folder,
-        junit=junit,
-        notify_text=notify_text,
+        junit=result.junit,
+        notify_text=result.notify_text,
     )
 
 
-def _as_json(done: Smoke) -> dict[str, Any]:
-    return {name: getattr(done, name) for name in done.__slots__}
-
-
-def clean_row(row: CheckRow) -> str:
-    """Return a row of the table, followed by its request unless it is a PASS."""
-    from serve_eval.cli._streams import is_terminal
+def _emit_end(done: Smoke, base_url: str, result: SmokeResultOptions) -> None:
+    """Write what stands below the rows, or the JSON object in place of all of them."""
+    from serve_eval.cli._smoke_rows import write_end
+    from serve_eval.cli._streams import emit, is_quiet
+    from serve_eval.cli._wrapping import find_width
     from serve_eval.report.text import clean
+    from serve_eval.workflows.smoke.smoke import summary
 
-    outcome = f"{row.outcome:<11}"
-    if is_terminal():
-        outcome = typer.style(
-            outcome, fg={"PASS": "green", "FAIL": "red"}.get(row.outcome, "yellow"), bold=True
-        )
-    told = clean(" ".join(row.told.split()))
-    mark = " (tests the model)" if row.model else ""
-    line = f"{outcome} {row.name:<25} {row.time_s:>7.2f} s  {told}{mark}\n"
-    if row.curl is None:
-        return line
-    if len(row.curl) > SHOWN:
-        return f"{line}    (curl line of {len(row.curl)} characters: see --json or --junit)\n"
-    return f"{line}    {clean(row.curl)}\n"
+    if result.as_json:
+        import msgspec
+
+        emit(msgspec.json.encode({"base_url": base_url, **_as_json(done)}).decode() + "\n")
+    elif is_quiet():
+        emit(clean(f"{next(summary(done))}\n"))
+    else:
+        lines = write_end(done, verbose=result.verbose, width=find_width())
+        emit("".join(f"{line}\n" for line in lines))
+
+
+def _save_known(done: Smoke, file: Path | None) -> int:
+    """Write the file of known failures, if one is wanted. Return the exit code."""
+    from serve_eval.cli._streams import path_of, say
+    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, worst
+    from serve_eval.workflows.smoke.known_file import write_known
+
+    if file is None:
+        return done.exit_code
+    if done.stopped or done.deployment is None:
+        say(f"error: --write-known: {file} was not written, because not all checks ran")
+        return worst([done.exit_code, INFRASTRUCTURE])
+    try:
+        here = done.deployment
+        write_known(path_of(file), list(done.rows), model=here.model, server=here.server)
+    except OSError as error:
+        say(f"error: --write-known: {file} cannot be written: {error.strerror}")
+        return worst([done.exit_code, INFRASTRUCTURE])
+    say(f"known failures: {file}; next time: --known {file}")
+    return done.exit_code
+
+
+def _as_json(done: Smoke) -> dict[str, Any]:
+    return {name: getattr(done, name) for name in (*done.__slots__, "counts")}

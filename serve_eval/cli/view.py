@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from serve_eval.cli._options import command
 from serve_eval.plugins.setting import Setting
 
+if TYPE_CHECKING:
+    from serve_eval.report.page.content import PageContent
+
+MOST_TOLD = 20
+"""Failures and alarms that are printed; the page has all of them."""
 EXAMPLES = (
     ("Look at all runs, with trends:", "serve-eval view outputs"),
     ("Keep the table and the trends in one file:", "serve-eval view outputs --write runs.html"),
@@ -44,7 +49,7 @@ def view(
 
     Exit codes: 0 written, or stopped by Ctrl-C; 2 usage or no finished run.
     """
-    from serve_eval.cli._streams import emit
+    from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
     from serve_eval.report.page.writer import save_page
     from serve_eval.report.text import clean
@@ -57,8 +62,18 @@ def view(
         return
     if not asked.write.absolute().parent.is_dir():
         raise PlanError(f"--write: {asked.write.parent} is not a folder")
-    save_page(make_index(folder, served=False), asked.write)
+    index = make_index(folder, served=False)
+    save_page(index, asked.write)
+    say(*_tell(index))
     emit(clean(f"{asked.write}\n"))
+
+
+def _tell(index: PageContent) -> list[str]:
+    """Return the first line of the page, and what failed or alarms."""
+    red = [row for row in index.rows if row.state == "fail" or row.label == "ALARM"]
+    lines = [f"{row.label} {row.text}" for row in red[:MOST_TOLD]]
+    more = len(red) - MOST_TOLD
+    return [index.headline, *lines, *([f"and {more} more"] if more > 0 else [])]
 
 
 def _serve(folder: Path, address: str, port: int) -> None:
@@ -67,13 +82,17 @@ def _serve(folder: Path, address: str, port: int) -> None:
 
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._wrapping import find_width, wrap
     from serve_eval.report.text import clean
-    from serve_eval.series.read_runs import read_runs
+    from serve_eval.workflows.view.index import make_index
     from serve_eval.workflows.view.server import serve_folder
 
-    runs, _ = read_runs(folder)
+    index = make_index(folder, served=True)
     with serve_folder(folder, address, port) as server:
-        emit(clean(f"{len(runs)} finished run{'' if len(runs) == 1 else 's'} of {folder}\n"))
+        width = find_width()
+        finished = index.badge.replace(" run", " finished run", 1)
+        for line in (f"{finished} of {folder}", *_tell(index)):
+            emit(clean(f"{wrap(line, width, first=0, others=2)}\n"))
         emit(f"{server.url}\n")
         say("Press Ctrl-C to stop.")
         try:

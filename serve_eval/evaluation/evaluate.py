@@ -62,6 +62,7 @@ async def evaluate(
     participant: Participant | None = None,
     seed: int | None = None,
     companions: Companions | None = None,
+    part_of: str = "",
 ) -> Report:
     """Run a plan in a run folder, or resume the run there, and return the report.
 
@@ -79,6 +80,7 @@ async def evaluate(
     * `seed`: of the random order of a run without answers (None: the plan's `limits.order_seed`,
       else drawn).
     * `companions`: the runs that the caller has at the same time, whose requests servers count too.
+    * `part_of`: the command whose comparison or check asks this run ("": it stands for itself).
 
     The report is also in report.json. Raises ServeEvalError for anything that stops the run;
     answers so far stay in the folder.
@@ -100,6 +102,7 @@ async def evaluate(
         log_session(session.log, plan, session.count_retries),
     ):
         session.companions = companions or session.companions
+        session.part_of = part_of
         await open_tasks(session, rerun, seed)
         if needs_endpoint(session, rerun):
             with note_cut_off(session):

@@ -88,8 +88,9 @@ def settle_order(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSettings:
-    """The settings that all passes of a check share."""
+    """The settings that all passes of a check share. `command` is that of the check."""
 
+    command: str
     out_dir: Path
     progress: Progress | None
     environ: Mapping[str, str]
@@ -114,4 +115,5 @@ async def ask_pass(
         notify=lambda line: shared.notify(f"{name}: {line}"),
         prepared=prepared,
         seed=seed,
+        part_of=shared.command,
     )

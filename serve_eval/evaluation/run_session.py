@@ -37,7 +37,8 @@ class RunSession:
     `seeds` and `endpoint`, which holds what is known about the source of the answers.
     `hidden_retries` are the counts of its orchestrator at the beginning, by role, and `meter` has
     those of the servers' engines. `companions` are the clients of the same command. `reports`: the
-    session ends with a report in the folder. `settled`: what earlier sessions left unproven was
+    session ends with a report in the folder. `part_of` is the command whose comparison or check
+    asks this run. `settled`: what earlier sessions left unproven was
     withdrawn, so that steps.jsonl names what stands unproven. `cut_off` are the samples that were
     in flight when the session was stopped.
     """
@@ -62,6 +63,7 @@ class RunSession:
     meter: SessionMeter | None = None
     companions: Companions = field(default_factory=Companions)
     reports: bool = False
+    part_of: str = ""
     settled: bool = False
     cut_off: CutOff = field(default_factory=list)
 

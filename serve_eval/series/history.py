@@ -1,23 +1,21 @@
 """Sort the finished runs below a folder into series, oldest first.
 
-All runs of a series have the same task, model, specification and protocol. Notes name the runs that
-are left out.
+All runs of a series have the same task, model, specification, deployment and protocol. Notes name
+the runs that are left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-import msgspec
-
 from serve_eval.schema import MEAN, Metric, Reference, Report, TaskReport
+from serve_eval.series.keys import SeriesKey, describe_asked, find_apart, key_of
 from serve_eval.series.read_runs import FinishedRun, read_runs
-from serve_eval.verdicts.references import spec_text
 from serve_eval.verdicts.validity import MAX_MISSING
 
 
@@ -41,12 +39,16 @@ class Night:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Comparable runs, oldest first. `n` is the number of samples of each run."""
+    """Comparable runs, oldest first. `n` is the number of samples of each run.
+
+    `deployment` has the launcher and its options as text.
+    """
 
     task: str
     model: str
     spec: str
     simulated: bool
+    deployment: str
     fingerprint: Mapping[str, str]
     metric: Metric
     n: int
@@ -72,29 +74,24 @@ def find_series(folder: Path) -> History:
 
 def sort_runs(runs: Sequence[FinishedRun], notes: Sequence[str] = ()) -> History:
     """Return the series of finished runs. `notes` come before those about the series."""
-    notes = list(notes)
-    found: dict[tuple[str, str, str, bool, str], list[tuple[bytes, TaskReport, Night]]] = (
-        defaultdict(list)
-    )
+    notes = [*notes, *_count_parts(runs)]
+    found: dict[SeriesKey, list[tuple[bytes, TaskReport, Night]]] = defaultdict(list)
+    apart = find_apart(runs)
     for run in runs:
-        for task in run.report.tasks:
+        for task in run.report.tasks if not run.part_of else ():
             if why := _unfit(run.report, task):
                 notes.append(f"left out: {run.folder}: {task.result.task}: {why}")
                 continue
-            plan = run.report.plan
-            simulated = plan.launcher.name == "simulated"
-            protocol = msgspec.json.encode(_describe_asked(task), order="sorted").decode()
-            key = (
-                task.result.task,
-                plan.model or "",
-                spec_text(plan.accuracy_spec),
-                simulated,
-                protocol,
-            )
             night = _night(run.folder, run.began, run.report, task)
-            found[key].append((run.sessions, task, night))
+            found[key_of(run, task, apart)].append((run.sessions, task, night))
     series = tuple(_series(key, of_one, notes) for key, of_one in sorted(found.items()))
     return History(series=series, notes=(*notes, *_explain_separation(series)))
+
+
+def _count_parts(runs: Sequence[FinishedRun]) -> Iterator[str]:
+    """Yield a note for each command whose parts are left out."""
+    for command, count in sorted(Counter(run.part_of for run in runs if run.part_of).items()):
+        yield f"left out, because they are parts of results of serve-eval {command}: {count} runs"
 
 
 def _unfit(report: Report, task: TaskReport) -> str | None:
@@ -119,11 +116,6 @@ def _unfit(report: Report, task: TaskReport) -> str | None:
     return None
 
 
-def _describe_asked(task: TaskReport) -> dict[str, str]:
-    """Return what runs of a series share: the protocol, and the number of answers with repeats."""
-    return {**task.fingerprint, "answers": str(task.result.planned)}
-
-
 def _night(run: Path, began: datetime, report: Report, task: TaskReport) -> Night:
     paired = task.verdict.paired
     assert task.result.value is not None
@@ -142,12 +134,12 @@ def _night(run: Path, began: datetime, report: Report, task: TaskReport) -> Nigh
 
 
 def _series(
-    key: tuple[str, str, str, bool, str],
+    key: SeriesKey,
     runs: Sequence[tuple[bytes, TaskReport, Night]],
     notes: list[str],
 ) -> Series:
-    task, model, spec, simulated, _ = key
-    result, fingerprint = runs[0][1].result, _describe_asked(runs[0][1])
+    task, model, spec, simulated = key.task, key.model, key.spec, key.simulated
+    result, fingerprint = runs[0][1].result, describe_asked(runs[0][1])
     nights: dict[bytes, Night] = {}
     for copied, _, night in runs:
         if copied in nights:
@@ -159,6 +151,7 @@ def _series(
         model=model,
         spec=spec,
         simulated=simulated,
+        deployment=key.deployment,
         fingerprint=fingerprint,
         metric=_metric(result.metric, runs),
         n=result.planned,
@@ -193,5 +186,10 @@ def _explain_separation(series: Sequence[Series]) -> list[str]:
         if fields:
             notes.append(
                 f"{name}: {len(group)} series, because their protocols differ: {', '.join(fields)}"
+            )
+        if len(deployments := {one.deployment for one in group if not one.simulated}) > 1:
+            notes.append(
+                f"{name}: {len(group)} series, because their deployments differ:"
+                f" {'; '.join(sorted(deployments))}"
             )
     return notes

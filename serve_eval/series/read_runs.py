@@ -10,6 +10,11 @@ from pathlib import Path
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import PLAN_FILE, REPORT_FILE
+from serve_eval.evaluation.storage.reports.folder_results import (
+    FolderResult,
+    find_maker,
+    list_results,
+)
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.evaluation.storage.sessions import read_sessions, sessions_fingerprint
 from serve_eval.schema import Report
@@ -22,13 +27,15 @@ MOST_DEEP, MOST_FOLDERS = 8, 100_000
 class FinishedRun:
     """A run folder with its report, and when its first session began.
 
-    `sessions` is the record of its sessions, which copies of a run share.
+    `sessions` is the record of its sessions, which copies of a run share. `part_of` is the command
+    whose comparison or check asked it, and "" for a run that stands for itself.
     """
 
     folder: Path
     report: Report
     began: datetime
     sessions: bytes
+    part_of: str = ""
 
 
 def read_runs(folder: Path) -> tuple[list[FinishedRun], list[str]]:
@@ -49,11 +56,13 @@ def read_runs(folder: Path) -> tuple[list[FinishedRun], list[str]]:
             continue
         try:
             report = read_report(run)
-            began, sessions = _first_session(run, report)
+            began, sessions, part_of = _first_session(run, report)
         except RunFolderError as error:
             notes.append(f"left out: {error}")
             continue
-        found.append(FinishedRun(folder=run, report=report, began=began, sessions=sessions))
+        found.append(
+            FinishedRun(folder=run, report=report, began=began, sessions=sessions, part_of=part_of)
+        )
     if unfinished:
         notes.append(
             f"left out, because they are unfinished: {unfinished}; finish one with"
@@ -72,6 +81,11 @@ def read_runs(folder: Path) -> tuple[list[FinishedRun], list[str]]:
     return found, notes
 
 
+def read_results(folder: Path, notes: list[str]) -> list[FolderResult]:
+    """Return the results of comparisons, checks and suites below a folder, in order of names."""
+    return list(list_results(folder, notes, most_deep=MOST_DEEP, most_folders=MOST_FOLDERS))
+
+
 def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
     """Yield run folders in the order of their names. Links and folders of runs are not searched."""
     for seen, (path, folders, files) in enumerate(os.walk(folder)):
@@ -87,8 +101,8 @@ def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
         folders.sort()
 
 
-def _first_session(run: Path, report: Report) -> tuple[datetime, bytes]:
-    """Return when the run began, and the record of its sessions, which copies of a run share."""
+def _first_session(run: Path, report: Report) -> tuple[datetime, bytes, str]:
+    """Return when the run began, the record of its sessions, and the command that it is part of."""
     try:
         sessions = read_sessions(run)
         told = sessions[0].started_at if sessions else report.started_at
@@ -96,4 +110,5 @@ def _first_session(run: Path, report: Report) -> tuple[datetime, bytes]:
         data = sessions_fingerprint(run) if sessions else str(run).encode()
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise RunFolderError(f"{run}: its start time cannot be read: {error}") from error
-    return began if began.tzinfo else began.replace(tzinfo=UTC), data
+    part_of = next((one.part_of for one in sessions if one.part_of), "") or find_maker(run)
+    return began if began.tzinfo else began.replace(tzinfo=UTC), data, part_of

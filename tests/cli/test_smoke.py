@@ -21,6 +21,7 @@ from tests.cli.command import serve_eval
 from tests.workflows.smoke.server import Quirks, create
 
 ROW = re.compile(r"^(PASS|FAIL|UNSUPPORTED) +(\w+) +([\d.]+) s  (.+)$", re.MULTILINE)
+"""A row of the whole table, which -v prints."""
 
 
 def _smoke(
@@ -35,7 +36,7 @@ def _quirks(*names: str, **more: Any) -> Quirks:
 
 
 def test_a_sound_endpoint_exits_with_0_and_says_beforehand_what_it_costs() -> None:
-    done = _smoke(_quirks())
+    done = _smoke(_quirks(), "-v")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [name for _, name, _, _ in ROW.findall(done.stdout)] == [
         one.name for one in smoke.choose_checks("quick")
@@ -48,10 +49,19 @@ def test_a_sound_endpoint_exits_with_0_and_says_beforehand_what_it_costs() -> No
     assert "questions" in done.stdout
     assert "(tests the model)" in done.stdout
     assert "curl" not in done.stdout
+    folded = _smoke(_quirks()).stdout.splitlines()
+    assert folded[0] == f"PASS        {checks} checks (-v lists them)"
+    assert folded[1].startswith(f"{checks} PASS, 0 FAIL, 0 UNSUPPORTED; ")
+    assert len(folded) == 2
 
 
-def test_a_row_that_is_no_pass_has_its_request_below_it() -> None:
-    done = _smoke(_quirks("unhealthy", "no_tools"))
+def test_a_row_that_fails_has_its_request_below_it() -> None:
+    quirks = _quirks("unhealthy", "no_tools")
+    plain = _smoke(quirks).stdout
+    assert plain.count("curl -sS") == 1
+    assert re.search(r"^FAIL +health .*\n    curl -sS http\S+/health ", plain, re.MULTILINE)
+    assert "PASS        chat" not in plain
+    done = _smoke(quirks, "-v", COLUMNS="9999")
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("FAIL        health"))
@@ -90,7 +100,9 @@ def test_a_key_is_sent_and_never_shown(tmp_path: Path) -> None:
     flags = ["--header", "X-Secret: ${MINE}", "--junit", str(tmp_path / "j.xml")]
     flags += ["--page", str(page)]
     for more in ([], ["--json"]):
-        done = _smoke(quirks, *flags, *more, OPENAI_API_KEY="right", MINE="sesame-1234")
+        done = _smoke(
+            quirks, "-v", *flags, *more, COLUMNS="9999", OPENAI_API_KEY="right", MINE="sesame-1234"
+        )
         assert done.returncode == 0, done.stdout
         said = done.stdout + done.stderr + (tmp_path / "j.xml").read_text() + page.read_text()
         assert f"page: {page}" in done.stderr
@@ -125,7 +137,8 @@ def test_nobody_listening_is_said_with_what_to_do() -> None:
     done = serve_eval("smoke", "127.0.0.1:9")
     assert done.returncode == 4
     assert "FAIL        reachable" in done.stdout
-    assert "A server that is still loading its model refuses connections" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "A server that is still loading its model refuses connections" in said
 
 
 @pytest.mark.parametrize(
@@ -159,6 +172,7 @@ def test_variables_are_read_as_for_a_run() -> None:
     with server.serve_in_thread() as url:
         done = serve_eval(
             "smoke",
+            "-v",
             SERVE_EVAL_BASE_URL=url,
             SERVE_EVAL_MODEL="m",
             SERVE_EVAL_MAX_TOKENS_FIELD="max_completion_tokens",

@@ -88,7 +88,7 @@ NOT_OF_THIS_MODEL = {
 returns token ids in vLLM's form."""
 LLAMA_SERVER = {
     **NOT_OF_THIS_MODEL,
-    "logprobs_completions": FAIL,
+    "logprobs_completions": LACKS,
     "prompt_logprobs": LACKS,
     "json_portable": LACKS,
     "max_tokens_0": LACKS,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.launchers import llama_cpp
+from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import LaunchContext, Limits, Plan, Spec, VerdictOutcome
 from tests.peers.conftest import (
     BEGINNING,
@@ -28,7 +32,7 @@ from tests.peers.conftest import (
     evaluated,
     seen,
 )
-from tests.peers.peers import PEERS_OF_OURS, PYTHON, Peer
+from tests.peers.peers import PEERS_OF_OURS, PYTHON, ROOT, Peer
 
 WEIGHED = ("likelihood", "perplexity")
 pytestmark = [pytest.mark.slow, pytest.mark.peers]
@@ -87,6 +91,38 @@ def test_prompts_are_weighed_where_the_server_can(
 
 def test_a_smoke_test_shows_what_the_server_lacks(peer: Peer, server: Seen) -> None:
     assert server.smoke == peer.smoke
+
+
+LLAMA_SERVERS = [peer for peer in PEERS_OF_OURS if peer.name.startswith("llama-server")]
+
+
+@pytest.mark.parametrize("llama", LLAMA_SERVERS, ids=[peer.name for peer in LLAMA_SERVERS])
+def test_a_sound_llama_server_is_green_every_night(
+    llama: Peer, weights: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Only the row that tests the model fails, since this model is not instructed."""
+    if why := llama.missing():
+        pytest.skip(why)
+    known, nights = tmp_path / "known.json", list[tuple[int, dict[str, str]]]()
+    launcher = load_launcher(llama.launcher)
+
+    async def night(number: int, flag: str) -> None:
+        context = LaunchContext(model=MODEL, log_dir=tmp_path / f"logs_{number}")
+        options = llama.spec(weights("BF16")).options
+        async with launcher.launch(context, **options) as endpoint:
+            command = [sys.executable, "-m", "serve_eval", "smoke", endpoint.base_url]
+            more = ["--level", "full", "--json", flag, str(known)]
+            done = await asyncio.to_thread(
+                subprocess.run, [*command, *more], capture_output=True, text=True, cwd=ROOT
+            )
+        rows = json.loads(done.stdout)["rows"]
+        red = {one["name"]: one["outcome"] for one in rows if one["outcome"] in ("FAIL", "KNOWN")}
+        nights.append((done.returncode, red))
+
+    asyncio.run(night(1, "--write-known"))
+    for number in (2, 3):
+        asyncio.run(night(number, "--known"))
+    assert nights == [(1, {"questions": "FAIL"}), *[(0, {"questions": "KNOWN"})] * 2]
 
 
 def test_streams_that_newer_requests_cut_end_a_run_and_are_told_before(

@@ -1,21 +1,30 @@
 """Check guided decoding: a JSON answer, and one that follows a schema.
 
-The schema is sent in OpenAI's form and in the form that every trtllm-serve understands.
+The schema is sent in OpenAI's form and in the form that every trtllm-serve understands. A server
+that follows one of them and not the other has a dialect: tasks can send the form that it follows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from serve_eval.checks.answer import short
+from serve_eval.checks.answer import NotAnswered, short
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
+from serve_eval.checks.row import (
+    CheckOutcome,
+    CheckResult,
+    fail_check,
+    pass_check,
+    report_unsupported,
+)
 from serve_eval.checks.session import CheckSession
 from serve_eval.client.preflight import PING
+from serve_eval.client.questions.self_description import TRTLLM_SERVE
 from serve_eval.client.wire_format.thinking import split_thinking
 from serve_eval.evaluation.capabilities import (
     SEEN_BLANK,
@@ -70,6 +79,29 @@ async def ask_guided(
     return pass_check(short(text, 60))
 
 
+async def ask_with_schema(
+    session: CheckSession, *, form: Mapping[str, Any], other: Mapping[str, Any]
+) -> CheckResult:
+    """Ask with a schema. If the server follows it in the `other` form only, that is a dialect.
+
+    trtllm-serve promises both forms.
+    """
+    found = await ask_guided(session, prompt=PING, form=form, wanted=_FOLLOWED)
+    if found.outcome is not CheckOutcome.FAIL or session.known.server == TRTLLM_SERVE:
+        return found
+    try:
+        instead = await ask_guided(session, prompt=PING, form=other, wanted=_FOLLOWED)
+    except NotAnswered:
+        return found
+    if instead.outcome is not CheckOutcome.PASS:
+        return found
+    return replace(
+        found,
+        outcome=CheckOutcome.UNSUPPORTED,
+        told=f"{found.told}; the schema is followed as response_format type {other['type']}",
+    )
+
+
 _FOLLOWED = {"word": WORD}
 CHECKS = (
     Check(
@@ -82,11 +114,14 @@ CHECKS = (
     *(
         Check(
             name=name,
-            run=partial(ask_guided, prompt=PING, form=form, wanted=_FOLLOWED),
-            requests=1,
-            tokens=TOKENS,
-            prompt_tokens=20,
+            run=partial(ask_with_schema, form=form, other=other),
+            requests=2,
+            tokens=2 * TOKENS,
+            prompt_tokens=40,
         )
-        for name, form in (("json_schema", OPENAI), ("json_portable", PORTABLE))
+        for name, form, other in (
+            ("json_schema", OPENAI, PORTABLE),
+            ("json_portable", PORTABLE, OPENAI),
+        )
     ),
 )

@@ -40,9 +40,7 @@ async def in_chat(session: CheckSession) -> CheckResult:
     content = told.get("content") if isinstance(told, dict) else None
     if not content:
         return _untold(answer)
-    if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
-        return fail_check("logprobs.content is not a list of tokens", answer.sent)
-    if wrong := _wrong([one.get("logprob") for one in content], answer):
+    if wrong := _wrong_content(content, answer):
         return fail_check(wrong, answer.sent)
     if not all(one.get("top_logprobs") for one in content):
         return fail_check(f"{TOP} top_logprobs were requested and are missing", answer.sent)
@@ -50,6 +48,7 @@ async def in_chat(session: CheckSession) -> CheckResult:
 
 
 async def in_completions(session: CheckSession) -> CheckResult:
+    """Check the form of completions. That of chat, as llama-server sends it, is a dialect."""
     if not session.text:
         return report_unsupported("completions are not answered")
     answer = await session.ask(PROMPT, chat=False, max_tokens=TOKENS, logprobs=1)
@@ -57,18 +56,31 @@ async def in_completions(session: CheckSession) -> CheckResult:
     if not isinstance(told, dict):
         return _untold(answer)
     values, tokens = told.get("token_logprobs"), told.get("tokens")
+    if values is None and tokens is None and told.get("content"):
+        return _in_the_form_of_chat(told["content"], answer)
     if not isinstance(values, list) or not isinstance(tokens, list):
-        form = (
-            "in the form of chat (content)"
-            if told.get("content")
-            else "without tokens and token_logprobs"
-        )
-        return fail_check(f"logprobs come {form}", answer.sent)
+        return fail_check("logprobs come without tokens and token_logprobs", answer.sent)
     if len(values) != len(tokens):
         return fail_check(f"{len(values)} log-probabilities for {len(tokens)} tokens", answer.sent)
     if wrong := _wrong(values, answer):
         return fail_check(wrong, answer.sent)
     return pass_check(f"{len(values)} tokens")
+
+
+def _in_the_form_of_chat(content: Any, answer: Answer) -> CheckResult:
+    """Return the row for completions with log-probabilities in the form of chat."""
+    if wrong := _wrong_content(content, answer):
+        return fail_check(f"in the form of chat: {wrong}", answer.sent)
+    return report_unsupported(
+        "logprobs come in the form of chat (content): ask for them by chat", answer.sent
+    )
+
+
+def _wrong_content(content: Any, answer: Answer) -> str | None:
+    """Return what is wrong with log-probabilities in the form of chat, or None."""
+    if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
+        return "logprobs.content is not a list of tokens"
+    return _wrong([one.get("logprob") for one in content], answer)
 
 
 def _untold(answer: Answer) -> CheckResult:
@@ -118,11 +130,11 @@ async def of_prompts(session: CheckSession) -> CheckResult:
 async def _in_form(session: CheckSession, form: str, fields: Mapping[str, object]) -> CheckResult:
     answer = await _ask_weighed(session, TEXT, fields)
     if answer.status != 200 or answer.problem:
-        return replace(answer.instead(), told=f"{form}: {short(answer.told, 80)}")
+        return replace(answer.instead(), told=f"{form}: {short(answer.told)}")
     try:
         told = _read(answer, TEXT)
     except wire.InvalidResponse as error:
-        return report_unsupported(f"{form}: {short(str(error), 80)}", answer.sent)
+        return report_unsupported(f"{form}: {short(str(error))}", answer.sent)
     said = await session.post(session.body(TEXT, chat=False, max_tokens=LIKELIEST))
     if said.answered and said.first.text.strip():
         text = TEXT + said.first.text

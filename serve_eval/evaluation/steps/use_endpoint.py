@@ -86,6 +86,7 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
         session.folder,
         {
             "started_at": session.stopwatch.started_at,
+            **({"part_of": session.part_of} if session.part_of else {}),
             "endpoint": endpoint,
             "limits": session.plan.limits,
             **environment(),

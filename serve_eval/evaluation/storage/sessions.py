@@ -30,6 +30,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One session of a run.
 
     Times are UTC in ISO 8601. Fields that an older version did not record have their defaults.
+    `part_of` is the command whose comparison or check asked the run ("": it stands for itself).
     `own` means that this user recorded the endpoint in this folder. `stored` is the whole entry,
     with the versions.
     """
@@ -43,6 +44,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     abilities: tuple[Ability, ...] = ()
     unsupported: Mapping[str, Ability] = {}
     extensions: Mapping[str, UsedCode] = {}
+    part_of: str = ""
     own: bool = False
     stored: Mapping[str, Any] = {}
 

@@ -29,6 +29,7 @@ from serve_eval.evaluation.storage.reports.bisection_files import (
     find_bisection,
     write_bisection,
 )
+from serve_eval.evaluation.storage.reports.folder_results import BISECTING
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Bisection, BisectionResult, BisectionStep, Plan, Progress, Report
@@ -200,6 +201,7 @@ class _BisectSession:
                 launching=server.launch,
                 notify=self.notify,
                 seed=None if seed is None else seed + number,
+                part_of=BISECTING,
             )
         except NO_SERVER:
             await self.held.stop()

@@ -47,6 +47,7 @@ from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import INVARIANTS_PLAN, SERVERS
+from serve_eval.evaluation.storage.reports.folder_results import TESTING
 from serve_eval.evaluation.storage.reports.invariants_files import (
     drop_invariants,
     find_salt,
@@ -100,7 +101,9 @@ async def check(
     session = _CheckSession(
         plan=plan,
         prepared=prepared,
-        shared=PassSettings(out_dir=out_dir, progress=progress, environ=environ, notify=notify),
+        shared=PassSettings(
+            command=TESTING, out_dir=out_dir, progress=progress, environ=environ, notify=notify
+        ),
         chunk_tokens=chunk_tokens,
         pressing=Pressing(out_dir=out_dir, plan=plan, prepared=prepared, budget=kv_pressure),
     )

@@ -26,6 +26,7 @@ from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import LOAD_PLAN, SERVERS
+from serve_eval.evaluation.storage.reports.folder_results import LOADING
 from serve_eval.evaluation.storage.reports.load_files import (
     LOAD_SCHEMA,
     LoadPlan,
@@ -87,7 +88,9 @@ async def measure_load(
         environ,
         max(LIMIT, 2 * loads[-1]),
     )
-    shared = PassSettings(out_dir=out_dir, progress=progress, environ=environ, notify=notify)
+    shared = PassSettings(
+        command=LOADING, out_dir=out_dir, progress=progress, environ=environ, notify=notify
+    )
     with run_folder.hold(out_dir, LOAD_PLAN, "such checks"):
         _bind(out_dir, LoadPlan(plan=plan, loads=loads, bisect=bisect))
         drop_load(out_dir)

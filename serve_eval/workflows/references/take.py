@@ -26,6 +26,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import SERVERS, TAKEN_PLAN
+from serve_eval.evaluation.storage.reports.folder_results import TAKING
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.evaluation.storage.reports.taken_file import TakenRuns, read_taken, write_taken
 from serve_eval.evaluation.storage.unfinished import list_unfinished
@@ -201,4 +202,5 @@ async def _ask(
         launching=lambda *_: nullcontext(endpoint),
         notify=lambda line: notify(f"{folder.name}: {line}"),
         prepared=prepared,
+        part_of=TAKING,
     )

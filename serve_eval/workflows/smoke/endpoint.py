@@ -13,6 +13,7 @@ from serve_eval.checks.row import CheckRow
 from serve_eval.checks.session import CheckSession
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.schema import Endpoint, Plan
+from serve_eval.workflows.smoke.known import KnownFailures
 from serve_eval.workflows.smoke.smoke import Smoke, smoke
 
 
@@ -24,12 +25,14 @@ async def smoke_endpoint(
     timeout_s: float = 60.0,
     context_tokens: int | None = None,
     environ: Mapping[str, str] = os.environ,
+    known: KnownFailures | None = None,
     notify: Callable[[CheckRow], None] = lambda row: None,
 ) -> Smoke:
     """Run the checks against the endpoint of a plan whose launcher is `external`.
 
     UNSUPPORTED counts as FAIL for the checks in `needed`. A request may take `timeout_s` seconds.
-    `notify` receives each row immediately. Raises PlanError for an invalid connection.
+    What fails as `known` says is KNOWN. `notify` receives each row immediately. Raises PlanError
+    for an invalid connection.
     """
     base_url = str(plan.launcher.options["base_url"])
     limits = replace(plan.limits, connect_timeout_s=min(plan.limits.connect_timeout_s, timeout_s))
@@ -45,4 +48,4 @@ async def smoke_endpoint(
             context_tokens=context_tokens,
         )
         line = partial(curl, connection=plan.connection, variables=filled)
-        return await smoke(session, checks, needed=needed, curl=line, notify=notify)
+        return await smoke(session, checks, needed=needed, curl=line, known=known, notify=notify)

@@ -13,6 +13,15 @@ from serve_eval.checks.session import CheckSession
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import nearest
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
+from serve_eval.workflows.smoke.known import (
+    Deployment,
+    KnownComparison,
+    KnownFailures,
+    compare_known,
+    find_other,
+    identify,
+    judge_row,
+)
 
 
 def check_required(names: Sequence[str], checks: Sequence[Check]) -> frozenset[str]:
@@ -53,7 +62,8 @@ class Smoke:
     """A finished smoke test.
 
     `stopped` says why checks were left out ("" if none was). `generated` counts the tokens that the
-    endpoint reports, without those of the requests that the package `openai` sends.
+    endpoint reports, without those of the requests that the package `openai` sends. `known` is set
+    if a file of known failures was given.
     """
 
     rows: Sequence[CheckRow]
@@ -62,6 +72,17 @@ class Smoke:
     requests: int
     generated: int
     seconds: float
+    deployment: Deployment | None = None
+    known: KnownComparison | None = None
+
+    @property
+    def counts(self) -> dict[CheckOutcome, int]:
+        """The number of rows of each outcome; KNOWN only if a file of known failures was given."""
+        return {
+            outcome: sum(row.outcome is outcome for row in self.rows)
+            for outcome in CheckOutcome
+            if outcome is not CheckOutcome.KNOWN or self.known is not None
+        }
 
 
 async def smoke(
@@ -70,17 +91,34 @@ async def smoke(
     *,
     needed: Collection[str] = (),
     curl: Callable[[SentRequest], str],
+    known: KnownFailures | None = None,
     notify: Callable[[CheckRow], None] = lambda row: None,
 ) -> Smoke:
     """Run the checks, pass each row to `notify` as soon as it is known, and judge them all."""
     began = time.monotonic()
-    checked = await run_checks(session, checks, needed=needed, curl=curl, notify=notify)
-    rows = checked.rows
+
+    def judge(row: CheckRow) -> CheckRow:
+        """Return a row as the file has it, unless the file is of another deployment."""
+        if known is None or find_other(known.checks, identify(session)):
+            return row
+        return judge_row(row, known.checks)
+
+    checked = await run_checks(
+        session, checks, needed=needed, curl=curl, judge=judge, notify=notify
+    )
+    rows, here, stopped = checked.rows, identify(session), bool(checked.stopped)
     if session.chat or session.text:
-        code = FAIL if any(row.outcome is CheckOutcome.FAIL for row in rows) else PASS
+        failed = any(row.outcome is CheckOutcome.FAIL for row in rows)
+        code = FAIL if failed or stopped else PASS
     else:
         code = INFRASTRUCTURE
     return Smoke(
+        deployment=here,
+        known=(
+            None
+            if known is None
+            else compare_known(rows, known.checks, known.file, here, stopped=stopped)
+        ),
         rows=rows,
         exit_code=code,
         stopped=checked.stopped,
@@ -92,13 +130,14 @@ async def smoke(
 
 def summary(done: Smoke) -> Iterator[str]:
     """Yield the lines below the table."""
-    counts = {outcome: sum(row.outcome is outcome for row in done.rows) for outcome in CheckOutcome}
-    said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    said = ", ".join(f"{count} {outcome}" for outcome, count in done.counts.items())
     yield (
         f"{said}; {done.requests} requests, {done.generated} generated tokens, {done.seconds:.1f} s"
     )
     if done.stopped:
         yield f"stopped: {done.stopped}"
+    if done.known is not None:
+        yield from done.known.lines()
     if any(row.model and row.outcome is CheckOutcome.FAIL for row in done.rows):
         yield (
             "questions, passkeys and media test the model: a model without instruction tuning"

@@ -21,6 +21,7 @@ from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import SERVERS, TOOLS_PLAN
+from serve_eval.evaluation.storage.reports.folder_results import TOOLING
 from serve_eval.evaluation.storage.reports.tool_check_files import (
     TOOLS_SCHEMA,
     ToolsPlan,
@@ -98,7 +99,9 @@ async def check_tools(
     plan = choose_kinds(plan, list_kinds(plan))
     saved = read_tools_plan(out_dir)
     plan, prepared = await prepare_set(plan, out_dir, loads, environ)
-    shared = PassSettings(out_dir=out_dir, progress=progress, environ=environ, notify=notify)
+    shared = PassSettings(
+        command=TOOLING, out_dir=out_dir, progress=progress, environ=environ, notify=notify
+    )
     with run_folder.hold(out_dir, TOOLS_PLAN, "such checks"):
         drop_tool_check(out_dir)
         logs = out_dir / SERVERS

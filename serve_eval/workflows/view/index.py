@@ -10,6 +10,8 @@ from typing import Final
 from urllib.parse import quote
 
 from serve_eval import __version__
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.reports.folder_results import FolderResult
 from serve_eval.report.page.content import (
     Fact,
     Facts,
@@ -20,21 +22,19 @@ from serve_eval.report.page.content import (
     TextLines,
 )
 from serve_eval.report.pictures.labels import count
-from serve_eval.report.summary.figures import show_value
-from serve_eval.report.summary.summary_task import summarise_task
-from serve_eval.schema import VerdictOutcome
 from serve_eval.series.history import History, sort_runs
-from serve_eval.series.read_runs import MOST_DEEP, FinishedRun, read_runs
-from serve_eval.workflows.view.listing import Links, date, state_of, tabulate_runs
+from serve_eval.series.read_runs import MOST_DEEP, FinishedRun, read_results, read_runs
+from serve_eval.workflows.view.listing import Links, tabulate_runs
+from serve_eval.workflows.view.overview import SeriesEnd, list_ends, state_of
 from serve_eval.workflows.view.trends import DrawnSeries, draw_series, draw_verdicts
 
 _WORDS: Final[Mapping[State, str]] = {
-    "fail": "failed in the latest run",
+    "fail": "failed",
     "warn": "undecided",
     "pass": "passed in the latest run",
     "none": "not judged",
 }
-"""The states of the latest runs, the worst first."""
+"""The states of series, the worst first."""
 MOST_PAGES = 200
 """Pages of other stories that are listed."""
 
@@ -43,46 +43,62 @@ def make_index(folder: Path, *, served: bool) -> PageContent:
     """Return the page of the finished runs below a folder.
 
     `served`: a server answers its links to pages of two runs. Raises RunFolderError if there is no
-    finished run.
+    finished run, and no result of a comparison or check.
     """
-    runs, notes = read_runs(folder)
+    runs, results, notes = _read(folder)
     history = sort_runs(runs, notes)
     drawn = draw_series(history.series, runs)
-    latest = list(_find_latest(runs))
-    states = Counter(state_of(outcome) for _, outcome, _ in latest)
-    alarms = sum(one.alarm for one in drawn)
-    told = [f"{len(latest)} series"]
-    told += [f"{states[state]} {word}" for state, word in _WORDS.items() if states[state]]
-    told.append(count(alarms, "drift alarm") if alarms else "no drift alarm")
-    state: State = next((one for one in _WORDS if states[one]), "none")
+    ends = list_ends(runs, results)
+    alarms = [one for one in drawn if one.alarm]
+    state: State = next(iter(one.state for one in ends), "none")
     if alarms and state != "fail":
         state = "warn"
+    links = Links(folder=folder, served=served)
+    rows = [
+        Fact(label=outcome.value, text=text, state=state_of(outcome), href=links.to_page(place))
+        for end in ends
+        for outcome, text, place in end.lines()
+    ]
     return PageContent(
         kind="view",
         title=f"Runs of {folder.name or folder}",
         heading=str(folder),
         state=state,
         badge=count(len(runs), "run"),
-        headline=", ".join(told),
-        rows=[Fact(label=o.value, text=text, state=state_of(o)) for _, o, text in latest],
-        sections=tuple(_list_sections(folder, runs, history, drawn, served=served)),
+        headline=_headline(ends, len(results), len(alarms)),
+        rows=[*rows, *(Fact(label="ALARM", text=_alarm(one), state="warn") for one in alarms)],
+        sections=tuple(_list_sections(folder, runs, history, drawn, links)),
         foot=f"serve-eval {__version__}",
     )
 
 
-def _find_latest(runs: Sequence[FinishedRun]) -> Iterator[tuple[str, VerdictOutcome, str]]:
-    """Yield each task and model with the verdict and words of its latest run, the worst first."""
-    latest: dict[str, tuple[VerdictOutcome, str]] = {}
-    for run in sorted(runs, key=lambda one: (one.began, str(one.folder))):
-        for task in run.report.tasks:
-            outcome, value = task.verdict.outcome, show_value(summarise_task(task))
-            name = f"{task.result.task} of {run.report.plan.model}"
-            latest[name] = outcome, f"{name}: {value}, {date(run)}"
-    states = list(_WORDS)
-    for name, (outcome, text) in sorted(
-        latest.items(), key=lambda item: (states.index(state_of(item[1][0])), item[0])
-    ):
-        yield name, outcome, text
+def _read(folder: Path) -> tuple[list[FinishedRun], list[FolderResult], list[str]]:
+    """Return the runs and the results below a folder, with notes on what is left out."""
+    damaged: list[str] = []
+    results = read_results(folder, damaged) if folder.is_dir() else []
+    try:
+        runs, notes = read_runs(folder)
+    except RunFolderError:
+        if not results:
+            raise
+        runs, notes = [], []
+    return runs, results, [*notes, *damaged]
+
+
+def _headline(ends: Sequence[SeriesEnd], results: int, alarms: int) -> str:
+    """Return how many series failed, are undecided, passed, and alarm."""
+    states = Counter(one.state for one in ends)
+    told = [f"{len(ends)} series"]
+    if results:
+        told[0] += " and checks"
+    told += [f"{states[state]} {word}" for state, word in _WORDS.items() if states[state]]
+    told.append(count(alarms, "drift alarm") if alarms else "no drift alarm")
+    return ", ".join(told)
+
+
+def _alarm(drawn: DrawnSeries) -> str:
+    line = next((one for one in drawn.warnings if one.startswith("ALARM")), "")
+    return f"{drawn.name}: {line.removeprefix('ALARM: ')}"
 
 
 def _list_sections(
@@ -90,20 +106,20 @@ def _list_sections(
     runs: Sequence[FinishedRun],
     history: History,
     drawn: Sequence[DrawnSeries],
-    *,
-    served: bool,
+    links: Links,
 ) -> Iterator[Section]:
-    if warnings := [f"{one.name}: {line}" for one in drawn for line in one.warnings]:
-        yield TextLines(title="Warnings", lines=warnings)
     if (heat := draw_verdicts(runs)) is not None:
         yield PictureSection(title="Verdicts", pictures=[heat])
-    yield tabulate_runs(runs, Links(folder=folder, served=served))
+    if warnings := [f"{one.name}: {line}" for one in drawn for line in one.warnings]:
+        yield TextLines(title=count(len(warnings), "warning"), lines=warnings, closed=True)
+    yield tabulate_runs(runs, links)
     if pictures := [one.picture for one in drawn if one.picture is not None]:
         yield PictureSection(title="Trends", pictures=pictures)
     if pages := list(_find_pages(folder, {run.folder for run in runs})):
         yield Facts(title="Other pages", rows=pages)
     if history.notes:
-        yield TextLines(title="Notes", lines=history.notes, closed=True)
+        title = count(len(history.notes), "note")
+        yield TextLines(title=title, lines=history.notes, closed=True)
 
 
 def _find_pages(folder: Path, runs: set[Path]) -> Iterator[Fact]:

@@ -9,15 +9,14 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from serve_eval.evaluation.storage.file_names import PAGE_FILE
-from serve_eval.report.page.content import DataCell, DataColumn, DataTable, State
-from serve_eval.report.page.verdict import name_state
+from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.report.summary import summarise_task
 from serve_eval.report.summary.figures import add_sign, change, figure, show_value, span
-from serve_eval.schema import TaskReport, VerdictOutcome
+from serve_eval.schema import TaskReport
 from serve_eval.series.read_runs import FinishedRun
 from serve_eval.verdicts.references import spec_text
+from serve_eval.workflows.view.overview import state_of
 
-_UNJUDGED = (VerdictOutcome.NO_REFERENCE, VerdictOutcome.NOT_JUDGED, VerdictOutcome.SHARD)
 COMPARE = "compare"
 """The path of the page that shows two runs."""
 
@@ -60,6 +59,7 @@ def tabulate_runs(runs: Sequence[FinishedRun], links: Links) -> DataTable:
         DataColumn(name="model"),
         DataColumn(name="specification"),
         DataColumn(name="run"),
+        DataColumn(name="part of", note="the command of whose result the run is a part"),
     ]
     if links.served:
         columns.append(DataColumn(name="compare", note="this run as the baseline"))
@@ -83,15 +83,11 @@ def _row(run: FinishedRun, task: TaskReport, links: Links) -> list[DataCell]:
         DataCell(text=plan.model or run.report.endpoint.base_url),
         DataCell(text=spec_text(plan.accuracy_spec)),
         DataCell(text=links.name(run.folder)),
+        DataCell(text=run.part_of or "-"),
     ]
     if links.served:
         cells.append(DataCell(text="compare with ...", href=links.to_compare(run.folder)))
     return cells
-
-
-def state_of(outcome: VerdictOutcome) -> State:
-    """Return the state of an outcome; one that was not judged has no colour."""
-    return "none" if outcome in _UNJUDGED else name_state(outcome)
 
 
 def date(run: FinishedRun) -> str:

@@ -18,7 +18,6 @@ from serve_eval.report.page.content import (
     Section,
 )
 from serve_eval.report.page.settings import contrast_settings
-from serve_eval.report.page.verdict import name_state
 from serve_eval.report.pictures import Picture, draw_against
 from serve_eval.report.pictures.compare_pictures import match_slices
 from serve_eval.report.pictures.labels import count
@@ -28,6 +27,7 @@ from serve_eval.schema import TaskReport
 from serve_eval.series.read_runs import FinishedRun
 from serve_eval.shell_words import join_words
 from serve_eval.workflows.view.listing import Links, date, describe_run
+from serve_eval.workflows.view.overview import state_of
 
 MOST_PICTURES = 6
 
@@ -167,7 +167,7 @@ def _tabulate(
                 ),
                 *(DataCell(text=text) for text in told),
                 *(
-                    DataCell(text=one.verdict.outcome.value, state=name_state(one.verdict.outcome))
+                    DataCell(text=one.verdict.outcome.value, state=state_of(one.verdict.outcome))
                     for one in (left, right)
                 ),
             ]

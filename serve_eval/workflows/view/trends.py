@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from serve_eval.errors import ServeEvalError
@@ -20,8 +20,9 @@ from serve_eval.report.summary.figures import in_points
 from serve_eval.schema import TaskReport
 from serve_eval.series.chart import chart
 from serve_eval.series.history import Series
+from serve_eval.series.keys import find_apart, key_of
 from serve_eval.series.read_runs import FinishedRun
-from serve_eval.verdicts.references import spec_text
+from serve_eval.workflows.view.overview import name_series
 
 MOST_DRAWN = 20
 """Series with a picture. Of more, those with the most runs are drawn."""
@@ -85,16 +86,16 @@ def _band(task: TaskReport) -> TrendBand | None:
     )
 
 
-def list_heat_rows(runs: Sequence[FinishedRun]) -> Iterator[HeatRow]:
-    """Yield a row for each task, model and specification, with verdicts from old to new."""
-    rows: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+def list_heat_rows(runs: Iterable[FinishedRun]) -> Iterator[HeatRow]:
+    """Yield a row for each series, with verdicts from old to new. Parts of results have none."""
+    rows: dict[str, list[str]] = defaultdict(list)
+    runs = list(runs)
+    apart, names = find_apart(runs), name_series(runs)
     for run in sorted(runs, key=lambda one: (one.began, str(one.folder))):
-        plan = run.report.plan
-        for task in run.report.tasks:
-            key = (task.result.task, plan.model or "", spec_text(plan.accuracy_spec))
-            rows[key].append(task.verdict.outcome.value)
-    for (task_name, model, spec), verdicts in sorted(rows.items()):
-        yield HeatRow(name=f"{task_name} of {model}, {spec}", verdicts=verdicts)
+        for task in run.report.tasks if not run.part_of else ():
+            rows[names[key_of(run, task, apart)]].append(task.verdict.outcome.value)
+    for name, verdicts in sorted(rows.items()):
+        yield HeatRow(name=name, verdicts=verdicts)
 
 
 def draw_verdicts(runs: Sequence[FinishedRun]) -> Picture | None:

@@ -344,7 +344,7 @@ class _Script:
         if form and not self.has("no_guided"):
             if self.has("blank_json"):
                 return '{"word":' + "\n \t" * 40 + " x" * 200
-            if self.has("wrong_guided"):
+            if self.has("wrong_guided") or self.has(f"wrong_{form.get('type')}"):
                 return '{"type":"json_schema"}'
             schema = guided.schema_of(form)
             return '{"answer":2}' if schema is None else guided.generate_text(schema)

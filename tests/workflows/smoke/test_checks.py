@@ -40,6 +40,10 @@ def _streams(body: Mapping[str, Any]) -> bool:
     return bool(body.get("stream"))
 
 
+def _asks_portably(body: Mapping[str, Any]) -> bool:
+    return body.get("response_format", {}).get("type") == "json"
+
+
 WRAPPED = (
     500,
     {
@@ -181,7 +185,19 @@ CASES: list[Case] = [
     ("logprobs_chat", FAIL, "8 log-probabilities for 4 tokens", _quirks("twice_the_logprobs")),
     ("logprobs_chat", FAIL, "2 top_logprobs were requested", _quirks("no_top")),
     ("logprobs_completions", UNSUPPORTED, "ignored", _quirks("no_logprobs")),
-    ("logprobs_completions", FAIL, "in the form of chat", _quirks("chat_logprobs")),
+    ("logprobs_completions", UNSUPPORTED, "ask for them by chat", _quirks("chat_logprobs")),
+    (
+        "logprobs_completions",
+        FAIL,
+        "in the form of chat: 0.5 is not",
+        _quirks("chat_logprobs", "bad_logprobs"),
+    ),
+    (
+        "logprobs_completions",
+        FAIL,
+        "in the form of chat: 1 log-probabilities for",
+        _quirks("chat_logprobs", "few_logprobs"),
+    ),
     ("logprobs_completions", FAIL, "not a log-probability", _quirks("bad_logprobs")),
     (
         "prompt_logprobs",
@@ -201,6 +217,32 @@ CASES: list[Case] = [
     ("json", FAIL, "HTTP 500", _errs("response_format")),
     ("json_schema", UNSUPPORTED, "ignored", _quirks("no_guided")),
     ("json_schema", FAIL, "violates the schema", _quirks("wrong_guided")),
+    (
+        "json_schema",
+        UNSUPPORTED,
+        "the schema is followed as response_format type json",
+        _quirks("wrong_json_schema"),
+    ),
+    (
+        "json_schema",
+        FAIL,
+        "violates the schema",
+        _quirks("wrong_json_schema", refuses=_asks_portably),
+    ),
+    ("json_schema", FAIL, "violates the schema", _quirks("wrong_json_schema", errs=_asks_portably)),
+    (
+        "json_schema",
+        FAIL,
+        "violates the schema",
+        _quirks("wrong_json_schema", owner="tensorrt_llm"),
+    ),
+    (
+        "json_portable",
+        UNSUPPORTED,
+        "the schema is followed as response_format type json_schema",
+        _quirks("wrong_json", owner="vllm"),
+    ),
+    ("json_portable", FAIL, "violates", _quirks("wrong_json", owner="tensorrt_llm")),
     ("json_portable", UNSUPPORTED, "refused", _has("response_format")),
     (
         "json_portable",
@@ -224,6 +266,15 @@ CASES: list[Case] = [
         _quirks("blank_json", owner="tensorrt_llm"),
     ),
     ("json_portable", FAIL, "violates the schema", _quirks("wrong_guided")),
+    (
+        "tools",
+        UNSUPPORTED,
+        "requires --jinja",
+        Quirks(
+            refuses=lambda body: "tools" in body,
+            refusal=(500, {"error": {"message": "tools param requires --jinja flag"}}),
+        ),
+    ),
     ("tools", UNSUPPORTED, "none was called", _quirks("no_tools")),
     ("tools", UNSUPPORTED, "refused", _has("tools")),
     ("tools", FAIL, "start the server with a tool parser", _quirks("call_as_text")),

@@ -203,7 +203,7 @@ LIKE: dict[str, tuple[Quirks, dict[str, str]]] = {
         ),
         {
             "version": UNSUPPORTED,
-            "logprobs_completions": FAIL,
+            "logprobs_completions": UNSUPPORTED,
             "prompt_logprobs": UNSUPPORTED,
             "json_portable": UNSUPPORTED,
             "max_tokens_0": UNSUPPORTED,

@@ -81,7 +81,7 @@ def test_only_the_first_series_are_drawn(
 
 
 def test_the_map_has_a_row_for_each_series_from_old_to_new(runs: list[FinishedRun]) -> None:
-    [row] = trends.list_heat_rows(reversed(runs))  # type: ignore[arg-type]
+    [row] = trends.list_heat_rows(reversed(runs))
     assert row.name.startswith("word_problems of org/m")
     assert [i for i, verdict in enumerate(row.verdicts) if verdict == "FAIL"] == [3, 19]
     picture = trends.draw_verdicts(runs)

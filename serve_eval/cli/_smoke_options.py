@@ -1,0 +1,91 @@
+"""Declare the options of `serve-eval smoke`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from serve_eval.cli._common_options import NotifyText, Quiet
+from serve_eval.evaluation.plan import shared_options as shared
+from serve_eval.plugins.setting import Setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """Choose the checks."""
+
+    title: ClassVar[str] = "Checks"
+    model: shared.Model = None
+    level: Annotated[
+        str,
+        Setting(
+            "quick or full; full adds requests that crashed earlier server versions.",
+            metavar="LEVEL",
+        ),
+    ] = "quick"
+    require: Annotated[
+        list[str] | None,
+        Setting(
+            "Checks that must not be UNSUPPORTED: chat,json_schema,... Repeatable.",
+            metavar="NAMES",
+        ),
+    ] = None
+    known: Annotated[
+        Path | None,
+        Setting(
+            "File of known failures: a check that fails as before is KNOWN, not FAIL.",
+            metavar="FILE",
+        ),
+    ] = None
+    passkey: Annotated[
+        int | None,
+        Setting("Also hide a key in a prompt of this length, and ask for it.", metavar="TOKENS"),
+    ] = None
+    tokenizer: Annotated[
+        Path | None,
+        Setting(
+            "Also compare the tokens of prompts with the tokenizer and template of this folder.",
+            metavar="DIR",
+        ),
+    ] = None
+    context_tokens: Annotated[
+        int | None,
+        Setting("Context length, if the endpoint does not report it.", metavar="N"),
+    ] = None
+    timeout: Annotated[
+        float, Setting("Time limit of a request (default 60).", metavar="SECONDS")
+    ] = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmokeResultOptions:
+    """Choose the output."""
+
+    title: ClassVar[str] = "Output"
+    output_dir: Annotated[
+        Path | None,
+        Setting(
+            "Folder for junit.xml, summary.md and report.html (default: none is written).",
+            flags=("--output-dir", "-o"),
+            metavar="DIR",
+        ),
+    ] = None
+    junit: Annotated[Path | None, Setting("Write the table as a JUnit file.", metavar="FILE")] = (
+        None
+    )
+    page: Annotated[Path | None, Setting("Write the table as a page.", metavar="FILE")] = None
+    write_known: Annotated[
+        Path | None,
+        Setting("Write what fails now as a file for --known.", metavar="FILE"),
+    ] = None
+    verbose: Annotated[
+        bool,
+        Setting("List what passed too, with times, and every request.", flags=("--verbose", "-v")),
+    ] = False
+    dry_run: Annotated[bool, Setting("Show the checks and their cost; send nothing.")] = False
+    notify_text: NotifyText = None
+    quiet: Quiet = False
+    as_json: Annotated[bool, Setting("Print the table as one JSON object.", flags=("--json",))] = (
+        False
+    )

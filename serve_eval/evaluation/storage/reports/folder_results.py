@@ -1,0 +1,161 @@
+"""Find the results of comparisons, checks and suites below a folder, and what made a run there.
+
+Sides of a comparison and passes of a check are run folders like any other. Their sessions say what
+asked them; older ones are told by the files next to them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.file_names import (
+    BISECTION_PLAN,
+    BISECTION_RUNS,
+    CANARIES,
+    COMPARISON,
+    COMPARISON_PLAN,
+    INVARIANTS,
+    INVARIANTS_PLAN,
+    LOAD_COMPARISON,
+    LOAD_PLAN,
+    LOAD_RESULT,
+    PLAN_FILE,
+    REPORT_FILE,
+    SUITE_REPORT_FILE,
+    TAKEN_PLAN,
+    TOOLS_PLAN,
+    TOOLS_RESULT,
+    VERIFICATION,
+)
+from serve_eval.schema import VerdictOutcome
+from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
+
+COMPARING, TAKING, LOADING, TOOLING, TESTING, BISECTING = (
+    "compare",
+    "references take",
+    "load",
+    "tools",
+    "invariants",
+    "bisect",
+)
+"""The commands whose folders hold runs that are parts of one result."""
+_PLACES: Final = (
+    (COMPARISON_PLAN, COMPARING, re.compile(r"a|b|again|again_b")),
+    (TAKEN_PLAN, TAKING, re.compile(r"run_\d+")),
+    (LOAD_PLAN, LOADING, re.compile(r"\d+(_again)?")),
+    (TOOLS_PLAN, TOOLING, re.compile(r"(whole|stream)_\d+")),
+    (INVARIANTS_PLAN, TESTING, re.compile(r".+")),
+)
+"""The file next to the runs of a command, the command, and the names of its runs."""
+_RESULTS: Final = {
+    LOAD_COMPARISON: COMPARING,
+    COMPARISON: COMPARING,
+    SUITE_REPORT_FILE: "suite",
+    LOAD_RESULT: LOADING,
+    TOOLS_RESULT: TOOLING,
+    INVARIANTS: TESTING,
+    CANARIES: TESTING,
+    VERIFICATION: "verify",
+}
+"""The results of commands; of several in one folder the first counts."""
+_OUTCOMES: Final = {
+    PASS: VerdictOutcome.PASS,
+    FAIL: VerdictOutcome.FAIL,
+    INFRASTRUCTURE: VerdictOutcome.ERROR,
+}
+"""The outcomes of exit codes; the others are undecided."""
+
+
+def find_maker(run: Path) -> str:
+    """Return the command of whose result a run is a part, from its place; "" if of none."""
+    place = run.resolve()
+    for marker, command, names in _PLACES:
+        if names.fullmatch(place.name) and (place.parent / marker).is_file():
+            return command
+    runs = place.parent
+    return (
+        BISECTING
+        if runs.name == BISECTION_RUNS and (runs.parent / BISECTION_PLAN).is_file()
+        else ""
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderResult:
+    """The result of a comparison, a check or a suite.
+
+    `subject` says what was judged, in words that are the same every night.
+    """
+
+    folder: Path
+    command: str
+    subject: str
+    began: datetime
+    outcome: VerdictOutcome
+
+
+def list_results(
+    folder: Path, notes: list[str], *, most_deep: int, most_folders: int
+) -> Iterator[FolderResult]:
+    """Yield the results below a folder, in the order of names. `notes` gets what is damaged.
+
+    Results within the folder of another one, such as those of each load, belong to that.
+    """
+    for seen, (path, folders, files) in enumerate(os.walk(folder)):
+        here = Path(path)
+        if seen >= most_folders or PLAN_FILE in files or REPORT_FILE in files:
+            folders.clear()
+            continue
+        name = next((one for one in _RESULTS if one in files), None)
+        if name is not None:
+            folders.clear()
+            try:
+                yield _read(here, name)
+            except RunFolderError as error:
+                notes.append(f"left out: {error}")
+        elif len(here.relative_to(folder).parts) >= most_deep:
+            folders.clear()
+        folders.sort()
+
+
+def _read(folder: Path, name: str) -> FolderResult:
+    """Return a result. Raises RunFolderError for a file that is damaged."""
+    file = folder / name
+    try:
+        stored = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+        began = datetime.fromisoformat(stored["started_at"])
+        code = stored["exit_code"]
+        subject = _describe(stored)
+    except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RunFolderError(f"{file} cannot be read: {error}") from error
+    return FolderResult(
+        folder=folder,
+        command=_RESULTS[name],
+        subject=subject,
+        began=began if began.tzinfo else began.replace(tzinfo=UTC),
+        outcome=_OUTCOMES.get(code, VerdictOutcome.INCONCLUSIVE),
+    )
+
+
+def _describe(stored: Mapping[str, Any]) -> str:
+    """Return what a result judges: the tasks, and the model, the servers or the suite."""
+    tasks = [str(one["task"]) for one in stored.get("tasks", ()) if "task" in one]
+    words = [", ".join(dict.fromkeys(tasks))]
+    if "a" in stored and "b" in stored:
+        a, b = stored["a"]["model"], stored["b"]["model"]
+        words.append(f"of {b}" if a == b else f"of {b} against {a}")
+    elif "sides" in stored:
+        words.append(", ".join(str(one["name"]) for one in stored["sides"]))
+    else:
+        named = stored.get("name") or stored.get("model")
+        words.append("" if named is None else f"of {named}" if tasks else str(named))
+    return " ".join(filter(None, words))

@@ -1,0 +1,151 @@
+"""Judge the rows of a smoke test by the failures that are known of its deployment. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from serve_eval.checks.row import CheckOutcome, CheckRow
+from serve_eval.checks.run import choose_checks
+from serve_eval.checks.session import CheckSession
+from serve_eval.client.questions import self_description
+from serve_eval.plugins.registry import nearest
+from serve_eval.workflows.smoke.known_file import KnownChecks
+
+_HTTP = re.compile(r"\s*HTTP (\d+)")
+_VARIABLE = re.compile(r"\d+(?:\.\d+)?")
+_QUOTED = re.compile(r"['\"{\[:].*", re.DOTALL)
+_UNTESTED = re.compile(
+    r"not reproducible|cannot be tested|the answer was cut|cut within|the JSON did not end|answers"
+    r" vary|no answer was long enough|the answer has no word|\d+ of \d+ right|the context length is"
+    r" not known|\S+ (?:is|are) not answered|no stream was complete|no media are taken"
+)
+"""Beginnings of rows that are UNSUPPORTED because the check could not decide."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownFailures:
+    """What a file of known failures says, and its name for messages."""
+
+    file: str
+    checks: KnownChecks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """The model and the kind of server that were checked.
+
+    `listed` is set if the endpoint listed its models, so that a missing kind is known to be so.
+    """
+
+    model: str
+    server: str | None
+    listed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownComparison:
+    """A comparison of a smoke test with a file of known failures.
+
+    `other` says why nothing in the file counts ("" if it counts). `mended` failed and no longer
+    do. `missing` are checks of the file that did not run, `unlisted` those that it does not name.
+    """
+
+    file: str
+    other: str = ""
+    mended: Sequence[str] = ()
+    missing: Sequence[str] = ()
+    unlisted: Sequence[str] = ()
+
+    def lines(self) -> Iterator[str]:
+        """Yield what to know, and what to do, in sentences."""
+        if self.other:
+            yield (
+                f"{self.file} {self.other}: nothing in it counts. Write one for this deployment"
+                " with --write-known"
+            )
+            return
+        if self.mended:
+            yield (
+                f"mended: {', '.join(self.mended)}; write the file anew with --write-known"
+                f" {self.file}"
+            )
+        every = [check.name for check in choose_checks("full")]
+        for name in self.missing:
+            why = "" if name in every else f"; there is no such check.{nearest(name, every)}"
+            yield f"not checked: {name}, which {self.file} names{why}"
+        if self.unlisted:
+            yield (
+                f"not in {self.file}: {', '.join(self.unlisted)}; write the file anew with"
+                f" --write-known {self.file}"
+            )
+
+
+def identify(session: CheckSession) -> Deployment:
+    """Return the deployment, as far as the checks have found it."""
+    found = session.known.models
+    server = session.known.server or (
+        None if found is None else self_description.server(found.content)
+    )
+    return Deployment(model=session.model or "", server=server, listed=bool(session.known.listed))
+
+
+def find_other(known: KnownChecks, here: Deployment) -> str:
+    """Return why a file is of another deployment, or "" if it is of this one."""
+    differs = known.server != here.server and (here.listed or here.server is not None)
+    if known.model == here.model and not differs:
+        return ""
+    return (
+        f"was written of {_describe(known.model, known.server)}, and this is"
+        f" {_describe(here.model, here.server)}"
+    )
+
+
+def _describe(model: str, server: str | None) -> str:
+    return f"model {model} on {server or 'a server of unknown kind'}"
+
+
+def judge_row(row: CheckRow, known: KnownChecks) -> CheckRow:
+    """Return a row as KNOWN if it fails as before, and as FAIL if it lost what it had."""
+    if row.outcome is CheckOutcome.FAIL and row.name in known.fails:
+        before = known.fails[row.name]
+        if name_failure(row.told) == name_failure(before):
+            return replace(row, outcome=CheckOutcome.KNOWN)
+        return replace(row, told=f"{row.told} (another failure than the known one: {before})")
+    if (
+        row.outcome is CheckOutcome.UNSUPPORTED
+        and row.name in known.passes
+        and not _UNTESTED.match(row.told)
+    ):
+        return replace(row, outcome=CheckOutcome.FAIL, told=f"no longer supported: {row.told}")
+    return row
+
+
+def name_failure(told: str) -> str:
+    """Return the part of a failure's description that is the same every night.
+
+    That is the status of a response, else the words up to the first quotation, without numbers.
+    """
+    text = told.removeprefix("required: ").removeprefix("no longer supported: ")
+    text = text.removeprefix("refused: ")
+    if status := _HTTP.match(text):
+        return f"HTTP {status[1]}"
+    return _VARIABLE.sub("#", _QUOTED.sub("", text)).strip()
+
+
+def compare_known(
+    rows: Sequence[CheckRow], known: KnownChecks, file: str, here: Deployment, *, stopped: bool
+) -> KnownComparison:
+    """Return what the rows of a smoke test say about the file. A stopped one misses no check."""
+    other = find_other(known, here)
+    if other:
+        return KnownComparison(file=file, other=other)
+    ran: Collection[str] = {row.name for row in rows}
+    failing = (CheckOutcome.FAIL, CheckOutcome.KNOWN)
+    return KnownComparison(
+        file=file,
+        mended=[r.name for r in rows if r.name in known.fails and r.outcome not in failing],
+        missing=[] if stopped else sorted(known.names - set(ran)),
+        unlisted=[row.name for row in rows if row.name not in known.names],
+    )

@@ -1,0 +1,183 @@
+"""`serve-eval smoke` night after night: what is known to fail, what is new, what was mended."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.cli.command import serve_eval
+from tests.workflows.smoke.server import Quirks, create
+
+
+def _smoke(
+    *arguments: str | os.PathLike[str], quirks: tuple[str, ...] = (), **more: Any
+) -> subprocess.CompletedProcess[str]:
+    server = create(Quirks(names=frozenset(quirks), **more))
+    with server.serve_in_thread() as url:
+        return serve_eval("smoke", url, *arguments)
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Path:
+    """Return the file that the night wrote on which three checks failed and tools were missing."""
+    file = tmp_path / "known.json"
+    done = _smoke("--write-known", file, quirks=("unhealthy", "one_index", "no_tools"))
+    assert (done.returncode, str(file) in done.stderr) == (1, True)
+    return file
+
+
+def _rows(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    return {row["name"]: row["outcome"] for row in json.loads(done.stdout)["rows"]}
+
+
+def test_what_is_known_to_fail_is_known_and_counted_apart(known: Path, tmp_path: Path) -> None:
+    bad = ("unhealthy", "one_index", "no_tools")
+    done = _smoke("--known", known, "-o", tmp_path / "out", quirks=bad)
+    assert done.returncode == 0, done.stdout
+    assert "KNOWN       health " in done.stdout
+    assert " PASS, 0 FAIL, 3 KNOWN, 1 UNSUPPORTED; " in done.stdout
+    assert "curl" not in done.stdout
+    suites = ElementTree.parse(tmp_path / "out/junit.xml").getroot()
+    [main, expected] = suites
+    assert (main.get("failures"), main.get("skipped")) == ("0", "1")
+    assert (expected.get("name"), expected.get("tests")) == ("serve-eval smoke: known to fail", "3")
+    assert expected[0][0].get("message", "").startswith("known to fail: HTTP 503")
+    summary = (tmp_path / "out/summary.md").read_text()
+    assert summary.startswith("### PASS: ")
+    assert "**KNOWN** | health" in summary
+    assert "3 KNOWN" in summary
+    told = json.loads(_smoke("--known", known, "--json", quirks=bad).stdout)
+    assert told["counts"] == {"PASS": 35, "FAIL": 0, "KNOWN": 3, "UNSUPPORTED": 1}
+    assert told["exit_code"] == 0
+    assert (told["known"]["mended"], told["known"]["missing"]) == ([], [])
+
+
+def test_what_is_new_is_red_next_to_what_is_known(known: Path) -> None:
+    done = _smoke(
+        "--known",
+        known,
+        "--json",
+        quirks=("unhealthy", "one_index", "no_tools", "no_done"),
+    )
+    assert done.returncode == 1
+    rows = _rows(done)
+    assert rows["health"] == rows["n"] == "KNOWN"
+    assert rows["stream_chat"] == "FAIL"
+
+
+def test_another_failure_of_a_known_check_is_red(known: Path) -> None:
+    content = json.loads(known.read_text())
+    content["fails"]["health"] = "HTTP 500: gone"
+    known.write_text(json.dumps(content))
+    done = _smoke("--known", known, quirks=("unhealthy", "one_index", "no_tools"))
+    assert done.returncode == 1
+    assert "another failure than the known one: HTTP 500: gone" in " ".join(done.stdout.split())
+
+
+def test_what_is_no_longer_supported_is_red(known: Path) -> None:
+    bad = ("unhealthy", "one_index", "no_tools", "no_guided")
+    done = _smoke("--known", known, quirks=bad)
+    assert done.returncode == 1
+    assert "FAIL        json_schema           no longer supported: ignored" in done.stdout
+    assert "UNSUPPORTED tools" in done.stdout
+
+
+def test_what_was_mended_is_said_with_what_to_do(known: Path) -> None:
+    done = _smoke("--known", known, quirks=("one_index",))
+    assert done.returncode == 0, done.stdout
+    assert f"mended: health; write the file anew with --write-known {known}" in done.stdout
+    again = _smoke("--known", known, "--write-known", known, quirks=("one_index",))
+    assert (again.returncode, "KNOWN" in again.stdout) == (0, True)
+    content = json.loads(known.read_text())
+    assert list(content["fails"]) == ["n", "batch"]
+    assert "health" in content["passes"]
+
+
+def test_the_file_names_the_model_and_the_kind_of_server(tmp_path: Path) -> None:
+    file = tmp_path / "known.json"
+    _smoke("--write-known", file, quirks=("unhealthy",), owner="vllm")
+    content = json.loads(file.read_text())
+    assert (content["model"], content["server"]) == ("m", "vLLM")
+    assert content["fails"] == {"health": "HTTP 503: an empty body"}
+    for owner, said in (("llamacpp", "llama-server"), (None, "a server of unknown kind")):
+        done = _smoke("--known", file, quirks=("unhealthy",), owner=owner)
+        assert done.returncode == 1
+        told = " ".join(done.stdout.split())
+        assert f"was written of model m on vLLM, and this is model m on {said}" in told
+        assert "nothing in it counts" in told
+    file.write_text(file.read_text().replace('"m"', '"other"'))
+    done = _smoke("--known", file, quirks=("unhealthy",), owner="vllm")
+    assert (done.returncode, "was written of model other on vLLM" in done.stdout) == (1, True)
+
+
+def test_checks_that_are_missing_or_have_another_name_are_said(known: Path) -> None:
+    content = json.loads(known.read_text())
+    content["fails"] = {"helth": "HTTP 503", "cancel": "slow", **content["fails"]}
+    content["passes"].remove("seed")
+    known.write_text(json.dumps(content))
+    done = _smoke("--known", known, quirks=("unhealthy", "one_index", "no_tools"))
+    assert done.returncode == 0
+    assert "not checked: helth" in done.stdout
+    assert "there is no such check. Did you mean 'health'?" in done.stdout
+    assert f"not checked: cancel, which {known} names\n" in done.stdout
+    assert f"not in {known}: seed; " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "there is no file"),
+        (b"", "is damaged"),
+        (b"{", "is damaged"),
+        (b'\xff"', "is damaged"),
+        (b"[1]", "is damaged"),
+        (b'{"smoke_version": 1}', "is damaged"),
+        (b'{"smoke_version": 0, "model": "m", "server": null, "fails": {}}', "is damaged"),
+        (b'{"smoke_version": 1, "model": "m", "server": null, "fails": ["n"]}', "is damaged"),
+        (b'{"smoke_version": 2, "rows": []}', "newer serve-eval (version 2)"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_exit_code_2(
+    content: bytes | None, told: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "known.json"
+    if content is not None:
+        file.write_bytes(content)
+    for more in ((), ("--dry-run",)):
+        done = serve_eval("smoke", "127.0.0.1:9", "--known", file, *more)
+        assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+        assert "--write-known" in done.stderr
+
+
+def test_a_folder_is_no_file_of_known_failures(tmp_path: Path) -> None:
+    for flag in ("--known", "--write-known"):
+        done = serve_eval("smoke", "127.0.0.1:9", flag, tmp_path)
+        assert (done.returncode, flag in done.stderr) == (2, True), done.stderr
+    done = serve_eval("smoke", "127.0.0.1:9", "--write-known", tmp_path / "no/known.json")
+    assert (done.returncode, "is not a folder" in done.stderr) == (2, True)
+
+
+def test_a_smoke_test_that_stopped_writes_and_excuses_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "known.json"
+    dead = serve_eval("smoke", "127.0.0.1:9", "--write-known", file)
+    assert (dead.returncode, file.exists()) == (4, False)
+    assert "was not written, because not all checks ran" in dead.stderr
+    killing = ("--level", "full", "--timeout", "1", "--json")
+    night = json.loads(_smoke(*killing, quirks=("dies_of_long_prompts",)).stdout)
+    told = {row["name"]: row["told"] for row in night["rows"] if row["outcome"] == "FAIL"}
+    assert "long_prompt" in told
+    fails = {"reachable": f"http://127.0.0.1:9/v1 {dead.stdout}", **told}
+    head = {"smoke_version": 1, "model": "m", "server": None}
+    file.write_text(json.dumps({**head, "fails": fails}))
+    assert serve_eval("smoke", "127.0.0.1:9", "--known", file).returncode == 4
+    files = ("--known", file, "--write-known", file)
+    done = json.loads(_smoke(*killing, *files, quirks=("dies_of_long_prompts",)).stdout)
+    assert (done["exit_code"], done["counts"]["KNOWN"], done["counts"]["FAIL"]) == (1, len(told), 0)
+    assert done["stopped"] == "a short request was no longer answered after long_prompt"
+    assert json.loads(file.read_text())["fails"] == fails

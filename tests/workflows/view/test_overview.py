@@ -1,0 +1,301 @@
+"""No failure of a night disappears, whatever ran after it, and only like runs are one series."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from serve_eval.evaluation.storage.reports.report_file import read_report, write_report
+from serve_eval.report.page.content import PageContent, TextLines
+from serve_eval.schema import Spec, VerdictOutcome
+from serve_eval.series.history import find_series
+from serve_eval.series.read_runs import read_runs
+from serve_eval.workflows.view.index import make_index
+from serve_eval.workflows.view.trends import list_heat_rows
+from tests.cli.command import serve_eval
+
+T0 = datetime(2026, 11, 1, 2, tzinfo=UTC)
+PASS, FAIL = VerdictOutcome.PASS, VerdictOutcome.FAIL
+NO_REFERENCE, INCONCLUSIVE = VerdictOutcome.NO_REFERENCE, VerdictOutcome.INCONCLUSIVE
+FLAGS = ("--launcher", "simulated", "-m", "org/m", "--tasks", "word_problems", "--limit", "20")
+Writer = Callable[..., Path]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_pictures() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVE_EVAL_NO_PICTURES", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("template") / "run"
+    serve_eval("run", *FLAGS, "--no-reference", "-o", run)
+    return run
+
+
+@pytest.fixture
+def write(template: Path, tmp_path: Path) -> Writer:
+    """Return a function that writes a run with an outcome, `hours` after the first night."""
+
+    def written(
+        name: str,
+        outcome: VerdictOutcome,
+        hours: float,
+        *,
+        model: str = "org/m",
+        launcher: Spec | None = None,
+        address: str = "http://h:1/v1",
+        value: float = 80.0,
+    ) -> Path:
+        run = tmp_path / "outputs" / name
+        shutil.copytree(template, run)
+        began = (T0 + timedelta(hours=hours)).isoformat()
+        sessions = run / "environment.json"
+        text = re.sub(r'"started_at": "[^"]*"', f'"started_at": "{began}"', sessions.read_text())
+        sessions.write_text(text)
+        report = read_report(run)
+        [task] = report.tasks
+        judged = replace(
+            task,
+            result=replace(task.result, value=value, planned=1000),
+            verdict=replace(task.verdict, outcome=outcome, evaluated=value),
+        )
+        plan = replace(report.plan, model=model, launcher=launcher or Spec(name="trtllm"))
+        endpoint = replace(report.endpoint, base_url=address)
+        write_report(run, replace(report, plan=plan, endpoint=endpoint, tasks=(judged,)))
+        return run
+
+    return written
+
+
+def _mark(folder: Path, file: str, **content: object) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_text(json.dumps(content))
+
+
+def _result(folder: Path, file: str, hours: float, code: int, **content: object) -> None:
+    began = (T0 + timedelta(hours=hours)).isoformat()
+    _mark(folder, file, started_at=began, exit_code=code, **content)
+
+
+def _rows(page: PageContent) -> list[tuple[str, str]]:
+    return [(row.label, row.text) for row in page.rows]
+
+
+def test_sides_and_runs_of_references_do_not_hide_a_failure(write: Writer, tmp_path: Path) -> None:
+    outputs = tmp_path / "outputs"
+    write("night_1", PASS, 0)
+    write("night_2", FAIL, 24)
+    write("other_1", FAIL, 24.5, model="org/other")
+    write("other_2", NO_REFERENCE, 25, model="org/other")
+    _mark(outputs / "other_3", "plan.json")
+    for hours, name in ((26, "cmp/a"), (26, "cmp/b"), (27, "again/again_b"), (28, "refs/run_1")):
+        write(name, NO_REFERENCE, hours)
+    for folder, marker in (("cmp", "compare"), ("again", "compare"), ("refs", "references")):
+        _mark(outputs / folder, f"{marker}.json")
+    page = make_index(outputs, served=False)
+    assert page.state == "fail"
+    assert page.headline == "2 series, 2 failed, no drift alarm"
+    assert _rows(page) == [
+        ("FAIL", "word_problems of org/m: 80.0, 2026-11-02 02:00"),
+        (
+            "FAIL",
+            "word_problems of org/other: 80.0, 2026-11-02 02:30, not passed since (NO REFERENCE"
+            " on 2026-11-02 03:00)",
+        ),
+        ("NO REFERENCE", "word_problems of org/other: 80.0, 2026-11-02 03:00"),
+    ]
+    runs, notes = read_runs(outputs)
+    assert [row.verdicts for row in list_heat_rows(runs)] == [
+        ["PASS", "FAIL"],
+        ["FAIL", "NO REFERENCE"],
+    ]
+    assert any("unfinished: 1" in note for note in notes)
+    history = find_series(outputs)
+    assert [[night.run.name for night in one.nights] for one in history.series] == [
+        ["night_1", "night_2"],
+        ["other_1", "other_2"],
+    ]
+    parts = "left out, because they are parts of results of serve-eval"
+    assert f"{parts} compare: 3 runs" in history.notes
+    assert f"{parts} references take: 1 runs" in history.notes
+
+
+@pytest.mark.parametrize("after", [INCONCLUSIVE, NO_REFERENCE, VerdictOutcome.UNSUPPORTED])
+def test_an_undecided_run_hides_no_failure_however_old(
+    after: VerdictOutcome, write: Writer, tmp_path: Path
+) -> None:
+    write("1", FAIL, 0)
+    for day in range(1, 9):
+        write(f"1{day}", after, 24 * day)
+    page = make_index(tmp_path / "outputs", served=False)
+    assert (page.state, page.headline) == ("fail", "1 series, 1 failed, no drift alarm")
+    assert [label for label, _ in _rows(page)] == ["FAIL", after.value]
+
+
+def test_a_failure_of_last_night_is_told_after_a_pass_and_an_old_one_is_not(
+    write: Writer, tmp_path: Path
+) -> None:
+    write("1", FAIL, 0)
+    write("2", PASS, 24)
+    write("3", FAIL, 48)
+    write("4", FAIL, 49)
+    write("5", PASS, 56)
+    outputs = tmp_path / "outputs"
+    page = make_index(outputs, served=False)
+    assert page.state == "fail"
+    assert _rows(page) == [
+        (
+            "FAIL",
+            "word_problems of org/m: 80.0, 2026-11-03 03:00, passed on 2026-11-03 10:00; 1 more"
+            " failure before",
+        ),
+        ("PASS", "word_problems of org/m: 80.0, 2026-11-03 10:00"),
+    ]
+    write("6", PASS, 48 + 72)
+    page = make_index(outputs, served=False)
+    assert (page.state, _rows(page)[0][0]) == ("pass", "PASS")
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "content", "words"),
+    [
+        (
+            "comparison.json",
+            "compare",
+            {"a": {"model": "m"}, "b": {"model": "n"}, "tasks": [{"task": "gsm8k"}]},
+            "compare: gsm8k of n against m",
+        ),
+        ("load.json", "load", {"model": "m", "tasks": [{"task": "t"}]}, "load: t of m"),
+        ("tools.json", "tools", {"model": "m"}, "tools: m"),
+        ("verification.json", "verify", {"sides": [{"name": "new"}]}, "verify: new"),
+        ("suite_report.json", "suite", {"name": "nightly"}, "suite: nightly"),
+        ("load_comparison.json", "compare", {"tasks": [{"task": "t"}]}, "compare: t"),
+        ("invariants.json", "invariants", {"tasks": []}, "invariants"),
+    ],
+)
+def test_failures_of_comparisons_and_checks_are_told(
+    name: str,
+    command: str,
+    content: dict[str, object],
+    words: str,
+    write: Writer,
+    tmp_path: Path,
+) -> None:
+    outputs = tmp_path / "outputs"
+    write("night", PASS, 0)
+    _result(outputs / "check_1", name, 1, 1, **content)
+    _result(outputs / "check_2", name, 2, 3, **content)
+    page = make_index(outputs, served=False)
+    assert (page.state, page.headline) == (
+        "fail",
+        "2 series and checks, 1 failed, 1 passed in the latest run, no drift alarm",
+    )
+    assert _rows(page)[0] == (
+        "FAIL",
+        f"{words}: 2026-11-01 03:00, not passed since (INCONCLUSIVE on 2026-11-01 04:00)",
+    )
+    told = serve_eval("view", outputs, "--write", tmp_path / "view.html")
+    assert f"FAIL {words}: 2026-11-01 03:00" in told.stderr
+    _result(outputs / "check_3", name, 90, 0, **content)
+    assert make_index(outputs, served=False).state == "pass"
+
+
+def test_a_folder_of_checks_alone_is_shown_and_damaged_results_are_said(tmp_path: Path) -> None:
+    _result(tmp_path / "a", "load.json", 0, 1, model="m")
+    _mark(tmp_path / "b", "load.json", exit_code=1)
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c/tools.json").write_text("{")
+    page = make_index(tmp_path, served=False)
+    assert page.headline == "1 series and checks, 1 failed, no drift alarm"
+    [notes] = [one for one in page.sections if isinstance(one, TextLines)]
+    assert [line for line in notes.lines if "cannot be read" in line and "load.json" in line]
+    assert [line for line in notes.lines if "cannot be read" in line and "tools.json" in line]
+
+
+def test_a_side_says_that_it_is_one_wherever_it_is_copied(tmp_path: Path) -> None:
+    folder = tmp_path / "cmp"
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("model: org/m\nlauncher: simulated\ntasks: [word_problems]\nlimit: 20\n")
+    done = serve_eval("compare", "--launch", plan, plan, "-o", folder)
+    assert done.returncode in (0, 3), done.stderr
+    shutil.copytree(folder / "b", tmp_path / "elsewhere/b")
+    [moved], _ = read_runs(tmp_path / "elsewhere")
+    assert moved.part_of == "compare"
+
+
+def test_warnings_are_folded_and_counted(write: Writer, tmp_path: Path) -> None:
+    for i in range(6):
+        write(f"night_{i}", PASS, 24 * i, address=f"http://h:{i}/v1")
+    page = make_index(tmp_path / "outputs", served=False)
+    lines = [one for one in page.sections if isinstance(one, TextLines)]
+    assert all(one.closed for one in lines)
+    [warnings] = [one for one in lines if "warning" in one.title]
+    number = len(warnings.lines)
+    assert warnings.title == f"{number} warning{'s' if number > 1 else ''}"
+    assert any("6 addresses" in line for line in warnings.lines)
+
+
+def _nights(folder: Path) -> list[list[str]]:
+    return [[night.run.name for night in one.nights] for one in find_series(folder).series]
+
+
+def test_deployments_side_by_side_are_series_of_their_own(write: Writer, tmp_path: Path) -> None:
+    external = Spec(name="external", options={"base_url": "http://h/v1"})
+    for i in range(3):
+        for side in ("old", "new"):
+            write(
+                f"{side}{i}",
+                PASS,
+                24 * i + (side == "new"),
+                launcher=external,
+                address=f"http://{side}:8000/v1",
+                value=80.0 if side == "old" else 40.0,
+            )
+    assert sorted(_nights(tmp_path / "outputs")) == [
+        ["new0", "new1", "new2"],
+        ["old0", "old1", "old2"],
+    ]
+    names = [text for _, text in _rows(make_index(tmp_path / "outputs", served=False))]
+    assert any("http://old:8000/v1: 80.0" in name for name in names)
+
+
+def test_an_endpoint_that_moves_stays_one_series(write: Writer, tmp_path: Path) -> None:
+    external = Spec(name="external", options={"base_url": "http://h/v1"})
+    for i in range(4):
+        write(f"n{i}", PASS, 24 * i, launcher=external, address=f"http://h:{i // 2}/v1")
+    assert _nights(tmp_path / "outputs") == [["n0", "n1", "n2", "n3"]]
+
+
+def test_options_that_make_a_deployment_separate_and_others_do_not(
+    write: Writer, tmp_path: Path
+) -> None:
+    for i, (tp, port) in enumerate(((4, 1), (8, 2), (4, 3))):
+        options = {"tp": tp, "port": port, "ready_timeout_s": 10.0 + i, "env": {"N": str(i)}}
+        write(f"n{i}", PASS, 24 * i, launcher=Spec(name="trtllm", options=options))
+    assert sorted(_nights(tmp_path / "outputs")) == [["n0", "n2"], ["n1"]]
+    notes = find_series(tmp_path / "outputs").notes
+    assert any("their deployments differ: trtllm tp=4; trtllm tp=8" in note for note in notes)
+
+
+def test_what_is_printed_fits_80_columns_and_begins_with_what_failed(
+    write: Writer, tmp_path: Path
+) -> None:
+    write("1", FAIL, 0, model="organisation/some-long-name-of-a-model-70B-Instruct-FP8")
+    write("2", NO_REFERENCE, 1, model="organisation/some-long-name-of-a-model-70B-Instruct-FP8")
+    out = tmp_path / "view.html"
+    done = serve_eval("view", tmp_path / "outputs", "--write", out, COLUMNS="80", terminal=True)
+    first, second, *_ = done.stderr.splitlines()
+    assert first == "1 series, 1 failed, no drift alarm"
+    assert second.startswith("FAIL word_problems of organisation/some-long-name")
+    assert max(map(len, done.stderr.splitlines())) <= 80
+    assert done.stdout == f"{out}\n"
