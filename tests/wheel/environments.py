@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.wheel.failing import Failed
 
 NAME = "serve-eval"
+LOCK_OF_UV = ".lock"
 
 
 class Environment:
@@ -51,7 +52,7 @@ class Environment:
             self._run([self.uv, "pip", "uninstall", "-q", "--python", str(self.python), NAME])
         else:
             self._run([*self._pip(), "uninstall", "-q", "-y", NAME])
-        left = self._list_files() - self._empty - self._list_owned()
+        left = self._list_files() - self._empty - self._list_owned() - {LOCK_OF_UV}
         left = {one for one in left if not self._is_cache_of_another(one)}
         if left:
             raise Failed(f"uninstalling leaves {len(left)} files: {sorted(left)[:8]}")

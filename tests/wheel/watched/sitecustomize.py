@@ -12,7 +12,7 @@ _LOG, _CHECKOUT = os.environ.get("TEST_WHEEL_LOG", ""), os.environ.get("TEST_WHE
 
 
 def _write(*words: object) -> None:
-    with open(_LOG, "a") as log:
+    with open(_LOG, "a") as log:  # noqa: PTH123 - pathlib would slow down each start
         log.write(" ".join(map(str, words)) + "\n")
 
 
