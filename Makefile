@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
+.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serve-eval demo
@@ -22,6 +22,11 @@ test: $(VENV)/.dev
 # TESTS=tests/client runs a part; PYTHONS="3.12 3.13" limits the versions.
 test-pythons:
 	@MAKE="$(MAKE)" PYTHONS="$(PYTHONS)" sh tests/pythons.sh
+
+# The wheel as a user has it: in an empty environment of each Python that the classifiers name, and of 3.14, where this
+# machine has it, with this checkout hidden. PYTHONS=3.12 tries one version, PYTHONS=this that of the environment.
+test-wheel: $(VENV)/.dev
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.wheel $(PYTHONS)
 
 SLOW = "slow and not slurm and not mpi and not peers and not vllm and not gpu"
 

@@ -5,7 +5,6 @@ numpy computes it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from serve_eval.errors import LaunchError
 from serve_eval.launchers._embedded.damage import CacheFault, Damage
 from serve_eval.launchers._process.own_server import check_installed, own_server
 from serve_eval.plugins.setting import Setting
+from serve_eval.processes.own_python import build_command
 from serve_eval.protocol.special_tokens import beginning as beginning_of
 from serve_eval.protocol.special_tokens import read
 from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
@@ -88,13 +88,7 @@ def commands(context: LaunchContext, options: EmbeddedOptions) -> list[list[str]
         )
     if model in also:
         raise LaunchError(f"{NAME}: `also` names {model}, which is already the name of the model")
-    command = [
-        sys.executable,
-        "-m",
-        "serve_eval.launchers._embedded",
-        "--weights",
-        str(folder.absolute()),
-    ]
+    command = build_command("serve_eval.launchers._embedded", "--weights", str(folder.absolute()))
     for name, how in {model: options.damage, **also}.items():
         command += ["--model", f"{name}={how}"]
     command += ["--strict-fields"] * options.strict_fields
@@ -131,4 +125,4 @@ def beginning(options: EmbeddedOptions) -> str:
 
 
 def _ready(context: LaunchContext) -> Path:
-    return context.log_dir / f"{NAME}.url"
+    return context.log_dir.absolute() / f"{NAME}.url"

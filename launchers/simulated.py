@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
@@ -13,6 +12,7 @@ from serve_eval.errors import LaunchError, PlanError
 from serve_eval.launchers._process.own_server import check_installed, own_server
 from serve_eval.launchers._simulated.config import SimulatedBehaviour
 from serve_eval.plugins.setting import Setting
+from serve_eval.processes.own_python import build_command
 from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 from serve_eval.schema.prompt_hash import uniform
 
@@ -49,13 +49,9 @@ def commands(context: LaunchContext, options: SimulatedOptions) -> list[list[str
     ]:
         raise PlanError(problems)
     probability(options.accuracy, options.flip_rate, options.seed)
-    command = [
-        sys.executable,
-        "-m",
-        "serve_eval.launchers._simulated",
-        "--model",
-        context.model or "simulated",
-    ]
+    command = build_command(
+        "serve_eval.launchers._simulated", "--model", context.model or "simulated"
+    )
     command += ["--answers", str(_answers(context)), "--ready-file", str(_ready(context))]
     for one in fields(SimulatedBehaviour):
         if (value := getattr(options, one.name)) != one.default:
@@ -148,8 +144,8 @@ def _mixture(accuracy: float, flip_rate: float | None) -> tuple[float, float]:
 
 
 def _answers(context: LaunchContext) -> Path:
-    return context.log_dir / "simulated.answers.jsonl"
+    return context.log_dir.absolute() / "simulated.answers.jsonl"
 
 
 def _ready(context: LaunchContext) -> Path:
-    return context.log_dir / "simulated.url"
+    return context.log_dir.absolute() / "simulated.url"

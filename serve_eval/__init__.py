@@ -1,12 +1,12 @@
 """Evaluate running LLM endpoints and report whether they still answer as well as they should.
 
 The names below are the public API; docs/python-api.md has examples. Each name is imported on first
-use, so that `import serve_eval` stays cheap.
+use, so that `import serve_eval` stays cheap. This file itself imports nothing: under `python -m`
+the current folder would supply it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False
+"""Type checkers take it for true."""
 
 if TYPE_CHECKING:
     from serve_eval.api import compare as compare

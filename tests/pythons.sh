@@ -5,13 +5,7 @@ set -u
 versions=${PYTHONS:-$(sed -n 's,.*Python :: \(3\.[0-9]*\)".*,\1,p' pyproject.toml)}
 said= ran=no failed=no
 for version in $versions; do
-  python=
-  for one in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python; do
-    if "$one" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" 2> /dev/null; then
-      python=$one
-      break
-    fi
-  done
+  python=$(sh tests/find_python.sh "$version")
   if [ -z "$python" ]; then
     said="$said\nPython $version: not on this machine"
     continue

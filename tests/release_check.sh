@@ -9,7 +9,7 @@ trap 'rm -rf "$top"' EXIT
 "$1" -m build --no-isolation --outdir "$top/dist" . > "$top/build.log" 2>&1 || { cat "$top/build.log"; exit 1; }
 ls -l "$top/dist" | awk 'NR > 1 { print $5, $9 }'
 "$top/tools/bin/twine" check --strict "$top"/dist/*
-"$top/tools/bin/check-wheel-contents" --toplevel serve_eval,launchers "$top"/dist/*.whl
+"$top/tools/bin/check-wheel-contents" --toplevel serve_eval "$top"/dist/*.whl
 "$top/tools/bin/hadolint" docs/docker/Dockerfile && echo "Dockerfile: nothing found by hadolint"
 export PIPX_HOME="$top/pipx" PIPX_BIN_DIR="$top/bin"
 "$top/tools/bin/pipx" install --python "$1" "$(ls "$top"/dist/*.whl)[servers]"

@@ -18,6 +18,7 @@ from pathlib import Path
 from serve_eval.errors import PlanError, install_hint
 from serve_eval.launchers._process.server_process import ServerProcess, server_process, while_alive
 from serve_eval.processes.environment import inherit
+from serve_eval.processes.own_python import CLEAN_FOLDER, build_environment
 from serve_eval.whole_file import write_whole
 
 READY_S = 60.0
@@ -45,7 +46,8 @@ async def own_server(
     """
     log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     ready_file.unlink(missing_ok=True)
-    async with server_process(command, log_file=log_file, env=inherit(os.environ)) as server:
+    env = build_environment(inherit(os.environ))
+    async with server_process(command, log_file=log_file, env=env, folder=CLEAN_FOLDER) as server:
 
         async def base_url() -> str | None:
             return ready_file.read_text() if ready_file.exists() else None

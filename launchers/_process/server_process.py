@@ -200,6 +200,7 @@ async def server_process(
     keep: Sequence[int] = (),
     at_end: Sequence[str] = (),
     to_stop: Sequence[str] = (),
+    folder: str | None = None,
 ) -> AsyncIterator[ServerProcess]:
     """Run a command in its own session until the block ends, in any way.
 
@@ -207,13 +208,13 @@ async def server_process(
     that watches it ends when we do, even if we are killed. Any other server needs `grace_s`. It
     then runs under a supervisor, which sends SIGTERM when we end and waits `grace_s` seconds before
     SIGKILL. The supervisor runs the command `to_stop`, if given, in place of SIGTERM, and `at_end`
-    last; `pid` is its id. The process inherits the descriptors `keep`, and our environment if `env`
-    is None. Raises LaunchError if the command cannot be run.
+    last; `pid` is its id. The process inherits the descriptors `keep`, our environment if `env` is
+    None and our working folder if `folder` is None. Raises LaunchError if the command cannot run.
     """
     if grace_s is not None:
         command = supervise(command, grace_s=grace_s, to_stop=to_stop, at_end=at_end)
         grace_s += AT_END_S if at_end else 0
-    server = _start(command, log_file, env, grace_s, keep)
+    server = _start(command, log_file, env, grace_s, keep, folder)
     try:
         yield server
     finally:
@@ -232,6 +233,7 @@ def _start(
     env: Mapping[str, str] | None,
     supervised_s: float | None,
     keep: Sequence[int],
+    folder: str | None,
 ) -> ServerProcess:
     try:
         log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -245,6 +247,7 @@ def _start(
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=env,
+                cwd=folder,
                 start_new_session=True,
                 pass_fds=keep,
             )

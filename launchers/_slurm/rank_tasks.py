@@ -79,7 +79,7 @@ def wrapper_of(given: str | None, nodes: int) -> str:
 
 def words(wrapper: str, held: int, log_dir: Path) -> tuple[str, ...]:
     """Return the words before the server's command line in each of its tasks."""
-    holder = ("python3", str(log_dir / HOLDER), str(held)) if held else ()
+    holder = ("python3", "-I", str(log_dir / HOLDER), str(held)) if held else ()
     return (*holder, "bash", str(log_dir / SCRIPT), wrapper)
 
 

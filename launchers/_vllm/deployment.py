@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from serve_eval.launchers._trtllm.parts import ORCHESTRATOR, Part
 from serve_eval.launchers._vllm import command_line, transfer
 from serve_eval.launchers._vllm.command_line import COMMAND, Command, Model, VllmServerOptions
 from serve_eval.plugins.setting import Setting
+from serve_eval.processes.own_python import build_command
 from serve_eval.schema import LaunchContext
 
 EQUAL = ("block_size", "kv_cache_dtype", "dtype", "max_model_len")
@@ -176,15 +176,9 @@ def _orchestrator(
     placed: Sequence[tuple[Part, Place]],
     place: Place,
 ) -> Server:
-    argv = [
-        sys.executable,
-        "-m",
-        "serve_eval.launchers._vllm",
-        "--host",
-        place.host,
-        "--port",
-        str(place.port),
-    ]
+    argv = build_command(
+        "serve_eval.launchers._vllm", "--host", place.host, "--port", str(place.port)
+    )
     for worker, (part, _) in zip(workers, placed, strict=True):
         argv += [f"--{part.kind.removesuffix('_servers')}", f"{worker.name}={worker.url}"]
     argv += [] if options.connector == transfer.NIXL else ["--no-params"]

@@ -1,9 +1,8 @@
 """Provide the command line, with one command per file.
 
-Each command imports its heavy modules when it is called.
+Each command imports its heavy modules when it is called. This file imports nothing at its top: the
+current folder could supply it.
 """
-
-from __future__ import annotations
 
 __all__ = ["main"]
 
@@ -11,10 +10,15 @@ __all__ = ["main"]
 def main() -> None:
     """Run `serve-eval` in this process.
 
-    It installs the signal handlers before it imports anything else.
+    It first takes the current folder off the import path. Then it installs the signal handlers,
+    before it imports anything else.
     """
     import os
     import sys
+
+    from serve_eval.processes.import_path import leave_out_current_folder
+
+    leave_out_current_folder()
 
     from serve_eval.cli._interrupts import EXIT_CODE, LINE, Interrupts
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from serve_eval.evaluation.plan.flag_values import absolute
 from serve_eval.plugins.setting import Setting
+from serve_eval.processes.own_python import build_command
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.rerun import Rerun
@@ -174,7 +174,7 @@ def _folder(job: JobOptions) -> Path:
 
 def _command(words: list[str]) -> str:
     """Return a command line of this very installation, which a job may not have on its PATH."""
-    return shlex.join([sys.executable, "-m", "serve_eval", *words])
+    return shlex.join(build_command("serve_eval", *words))
 
 
 def _largest(sizes: Iterable[JobSize]) -> JobSize:

@@ -28,7 +28,7 @@ NAMED = 3
 """Number of times that lm-eval reads a task's name between loading and building it. Each time it
 draws an unused name, and the later draws for the prompts depend on that."""
 OTHER_WAY = (
-    "Run it in lm-eval itself with our client: python -m serve_eval.lm_eval_model run"
+    "Run it in lm-eval itself with our client: python -P -m serve_eval.lm_eval_model run"
     " --model serve-eval --tasks {}"
 )
 KINDS = ("generate_until", "multiple_choice", "loglikelihood", "loglikelihood_rolling")

@@ -1,6 +1,6 @@
 """Offer our client as a model of lm-evaluation-harness.
 
-    python -m serve_eval.lm_eval_model run --model serve-eval \\
+    python -P -m serve_eval.lm_eval_model run --model serve-eval \\
         --model_args base_url=host:8000,model=NAME --tasks ...
 
 runs lm-eval's own command line with our model registered, since lm-eval cannot load external models

@@ -21,10 +21,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serve_eval.processes.forkserver import COMMAND, END, FORK, NUMBER
+from serve_eval.processes.own_python import build_environment, list_places
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -37,8 +37,8 @@ MOST_AT_ONCE = 4
 MOST_STARTS = 5
 """Largest number of starts of the nursery, which only another process can kill."""
 _START = (
-    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
-    "from serve_eval.processes.forkserver import main; main()"
+    "import pickle, sys; from serve_eval.processes.forkserver import main; "
+    "sys.path[:] = pickle.load(sys.stdin.buffer); main()"
 )
 
 Maker = tuple[Callable[..., Callable[..., Any]], tuple[Any, ...]]
@@ -195,6 +195,7 @@ class Apart:
                 stdin=subprocess.PIPE,
                 stdout=2,
                 pass_fds=(theirs.fileno(),),
+                env=build_environment(os.environ),
                 start_new_session=True,
             )
         self._control = ours
@@ -202,7 +203,7 @@ class Apart:
             raise OSError("the run has ended")
         assert self._nursery.stdin is not None
         with self._nursery.stdin as stdin:
-            stdin.write(pickle.dumps([place or str(Path.cwd()) for place in sys.path]))
+            stdin.write(pickle.dumps(list_places()))
             stdin.write(pickle.dumps((self._makers, self._memory)))
         ours.settimeout(self._making_s)
         try:

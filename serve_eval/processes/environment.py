@@ -6,8 +6,10 @@ clouds or the rest of a CI job. A process that needs a key gets it by name.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
 NAMES = frozenset(
     {
@@ -54,6 +56,18 @@ SECRET = {
 """Words in the name of a variable that holds a secret."""
 
 
+FOLDERS = frozenset(
+    {"PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}
+    | {"CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH"}
+)
+"""Variables that list folders of code. An empty entry is the current folder."""
+
+
+def keep_absolute(folders: str) -> str:
+    """Return a list of folders without relative ones, which depend on the current folder."""
+    return os.pathsep.join(one for one in folders.split(os.pathsep) if Path(one).is_absolute())
+
+
 def secret(name: str) -> bool:
     """Return True if a variable of this name holds a secret."""
     return bool(SECRET & set(re.split("[_-]", name.upper())))
@@ -70,14 +84,19 @@ def inherit(
 
     These are the variables for any program, those of further `names` and `prefixes`, and those
     `named` for the process, in which a * at the end matches the rest of a name. `prefixes` never
-    match a secret.
+    match a secret. Of lists of folders, only absolute entries are passed on, unless the list is
+    `named`.
     """
     wanted = tuple(named)
     whole = {*NAMES, *names, *wanted}
     begins = tuple(name[:-1] for name in wanted if name.endswith("*"))
     usual = PREFIXES + prefixes
-    return {
+    found = {
         name: value
         for name, value in environ.items()
         if name in whole or name.startswith(begins) or (name.startswith(usual) and not secret(name))
     }
+    lists = {
+        name: keep_absolute(value) for name, value in found.items() if name in FOLDERS - {*wanted}
+    }
+    return {name: lists.get(name, value) for name, value in found.items() if lists.get(name, True)}

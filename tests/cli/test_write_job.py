@@ -59,7 +59,7 @@ def test_a_job_runs_the_plan_that_was_given(flags: list[str], tmp_path: Path) ->
     options = {"tasks": ["gsm8k"], "base_url": "host:8000", "model": "m", "limit": 20}
     given = resolve({**options, "no_reference": True, "dataset_root": flags[8]}, {}, {}).plan
     assert asked == given
-    words = ["exec", sys.executable, "-m", "serve_eval", "run"]
+    words = ["exec", sys.executable, "-P", "-m", "serve_eval", "run"]
     assert _last(folder) == [*words, f"{folder}/plan.yaml", "-o", f"{folder}/run"]
     script = (folder / "job.sbatch").read_text()
     assert "#SBATCH -p big\n" in script

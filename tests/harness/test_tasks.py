@@ -312,7 +312,7 @@ def test_what_cannot_be_asked_says_why(
     with pytest.raises(ServeEvalError, match=said) as caught:
         _prepare(_plan(folder, (name,), options=options))
     if name in ("made_votes", "made_class"):
-        assert "python -m serve_eval.lm_eval_model run" in caught.value.hint
+        assert "python -P -m serve_eval.lm_eval_model run" in caught.value.hint
 
 
 def test_a_task_that_runs_code_is_made_where_that_is_allowed(folder: Path) -> None:

@@ -230,7 +230,7 @@ def test_the_command_names_only_what_differs_from_the_default(context: LaunchCon
         "crash_after": 4,
     }
     [command] = simulated.commands(context, simulated.SimulatedOptions(**options))
-    assert command[1:5] == ["-m", "serve_eval.launchers._simulated", "--model", "a/b"]
+    assert command[1:6] == ["-P", "-m", "serve_eval.launchers._simulated", "--model", "a/b"]
     assert command[9:] == [
         "--damage",
         "0.1",

@@ -192,7 +192,7 @@ def test_a_wrapper_is_for_servers_of_several_nodes_unless_it_is_given() -> None:
     assert [line.count("--mpi=pmix") for line in of_itself] == [0, 0, 1, 0]
     assert ["--cpu-bind=none" in line for line in of_itself] == [True, True, False, False]
     given = lines(trtllm_disaggregated=sides, wrapper="w")
-    holding = "python3 /out/logs/held_ports.py 16 bash /out/logs/ranks.sh w trtllm-serve"
+    holding = "python3 -I /out/logs/held_ports.py 16 bash /out/logs/ranks.sh w trtllm-serve"
     assert [holding in line for line in given] == [False, True, False, False]
     assert ["bash /out/logs/ranks.sh w trtllm-serve" in line for line in given] == [
         True,

@@ -10,7 +10,6 @@ import asyncio
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +24,7 @@ from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.private_files import write_private
+from serve_eval.processes.own_python import build_command, build_environment
 from serve_eval.schema import Limits, Plan
 from serve_eval.workflows.servers import held_servers
 from serve_eval.workflows.servers.held_servers import Held
@@ -152,11 +152,11 @@ def _holder(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("SERVE_EVAL_") or k in PASSED}
     with os.fdopen(os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
         holder = subprocess.Popen(  # noqa: S603 - ourselves
-            [sys.executable, "-m", "serve_eval", "serve", str(file), "--output-dir", str(folder)],
+            build_command("serve_eval", "serve", str(file), "--output-dir", str(folder)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,
-            env=env,
+            env=build_environment(env),
             start_new_session=True,
         )
     return holder, log_file

@@ -144,7 +144,7 @@ def test_the_command_says_what_is_served(context: LaunchContext, folder: Path) -
             port=8123,
         ),
     )
-    assert command[1:5] == ["-m", "serve_eval.launchers._embedded", "--weights", str(folder)]
+    assert command[1:6] == ["-P", "-m", "serve_eval.launchers._embedded", "--weights", str(folder)]
     assert command[5:] == [
         *(
             "--model",
@@ -161,7 +161,7 @@ def test_the_command_says_what_is_served(context: LaunchContext, folder: Path) -
     shown = serve_eval("serve", "embedded", "--set", f"launcher.weights={folder}", "--dry-run")
     assert shown.returncode == 0
     assert (
-        f"-m serve_eval.launchers._embedded --weights {folder} --model embedded=none"
+        f"-P -m serve_eval.launchers._embedded --weights {folder} --model embedded=none"
         in shown.stdout
     )
 

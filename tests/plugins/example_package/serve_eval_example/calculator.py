@@ -20,6 +20,7 @@ def commands(context: LaunchContext, *, wrong_by: int = 0) -> list[list[str]]:
     return [
         [
             sys.executable,
+            "-P",
             "-m",
             "serve_eval_example._server",
             str(_port_file(context)),

