@@ -158,7 +158,6 @@ def _execute(
     except Interrupted:
         say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
         return INTERRUPTED
-    save_story_page(lambda: make_load_page(found), out_dir / PAGE_FILE)
     if as_json:
         emit(read_written_text(out_dir / LOAD_RESULT))
     else:
@@ -166,4 +165,5 @@ def _execute(
             lambda console: render(found, out_dir, console, brief=is_quiet()),
             conclusion=len(found.tasks),
         )
+    save_story_page(lambda: make_load_page(found), out_dir / PAGE_FILE)
     return found.exit_code

@@ -279,13 +279,14 @@ def _run(
     else:
         lines = list(smoke_test.summary(done))
         emit(clean("".join(f"{line}\n" for line in (lines[:1] if is_quiet() else lines))))
+    code = save_ci_files(
+        lambda: describe_smoke(done, base_url), done.exit_code, folder=folder, junit=junit
+    )
     if page is not None:
         save_story_page(lambda: make_smoke_page(done, base_url), page)
     if folder is not None:
         save_story_page(lambda: make_smoke_page(done, base_url), folder / PAGE_FILE)
-    return save_ci_files(
-        lambda: describe_smoke(done, base_url), done.exit_code, folder=folder, junit=junit
-    )
+    return code
 
 
 def _as_json(done: Smoke) -> dict[str, Any]:

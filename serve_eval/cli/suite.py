@@ -229,12 +229,13 @@ def execute(
         return INTERRUPTED
     if any(run.error is not None for run in report.runs):
         say(f"To try runs again that ended early: {again()}")
-    save_story_page(lambda: make_suite_page(report, out_dir), out_dir / PAGE_FILE)
     if as_json:
         emit(read_written_text(out_dir / SUITE_REPORT_FILE))
     else:
         draw(lambda console: render(report, out_dir, console))
-    return save_ci_files(lambda: describe_suite(report, out_dir), report.exit_code, folder=out_dir)
+    code = save_ci_files(lambda: describe_suite(report, out_dir), report.exit_code, folder=out_dir)
+    save_story_page(lambda: make_suite_page(report, out_dir), out_dir / PAGE_FILE)
+    return code
 
 
 def _new_folder(name: str) -> Path:

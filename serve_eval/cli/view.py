@@ -44,7 +44,7 @@ def view(
 
     Exit codes: 0 written, or stopped by Ctrl-C; 2 usage or no finished run.
     """
-    from serve_eval.cli._streams import emit
+    from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
     from serve_eval.report.page.writer import save_page
     from serve_eval.report.text import clean
@@ -57,7 +57,7 @@ def view(
         return
     if not asked.write.absolute().parent.is_dir():
         raise PlanError(f"--write: {asked.write.parent} is not a folder")
-    save_page(make_index(folder, served=False), asked.write)
+    save_page(make_index(folder, served=False), asked.write, say)
     emit(clean(f"{asked.write}\n"))
 
 

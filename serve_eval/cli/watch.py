@@ -297,5 +297,5 @@ def _run(job: WatchJob, folder: Path, *, metrics_port: int | None, forget: bool)
             return PASS if began else INTERRUPTED
         finally:
             if began:
-                save_story_page(lambda: read_watch_page(job, folder), folder / PAGE_FILE)
                 save_ci_files(lambda: read_watch_ci(job, folder), PASS, folder=folder)
+                save_story_page(lambda: read_watch_page(job, folder), folder / PAGE_FILE)
