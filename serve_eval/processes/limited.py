@@ -44,7 +44,7 @@ def run_limited(script: Path, given: bytes, *, limit_s: float, memory_bytes: int
     except subprocess.TimeoutExpired as late:
         return LimitedEnd(late.stdout or b"", f"it took longer than {limit_s:g} s")
     except (OSError, ValueError, MemoryError, RuntimeError) as error:
-        return LimitedEnd(b"", f"it could not be started: {error or type(error).__name__}")
+        return LimitedEnd(b"", f"it could not be started: {type(error).__name__}: {error}")
     return LimitedEnd(ended.stdout, _describe(ended.returncode))
 
 

@@ -59,13 +59,13 @@ def rule_task(task: SummaryTask) -> Ruler | None:
     if points is None:
         return None
     metric = task.result.metric
-    said = f"\u25cf {task.names[0]} {figure(points.value, metric)}"
+    said = f"● {task.names[0] or 'value'} {figure(points.value, metric)}"
     if points.interval is not None:
         said += f" ({span(points.interval, metric)})"
     if points.reference is not None:
-        said += f"  \u25b2 {task.names[1]} {figure(points.reference, metric)}"
+        said += f"  ▲ {task.names[1]} {figure(points.reference, metric)}"
     if points.threshold is not None:
-        said += f"  \u2503 threshold {figure(points.threshold, metric)}"
+        said += f"  ┃ threshold {figure(points.threshold, metric)}"
     row = RulerRow(
         label=task.result.task,
         text=said,

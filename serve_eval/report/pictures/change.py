@@ -49,7 +49,7 @@ def draw_change(task: str, paired: PairedComparison, metric: Metric) -> Picture 
     }
     row = RulerRow(
         label="change",
-        text=f"{shown} ({ends[0]} to {ends[1]}); \u25b2 no change, \u2503 margin -{margin}",
+        text=f"{shown} ({ends[0]} to {ends[1]}); ▲ no change, ┃ margin -{margin}",
         value=paired.difference,
         interval=(low, high),
         reference=0.0,

@@ -104,8 +104,8 @@ def _warn(lost: int, asked: int, ended: LimitedEnd) -> str:
     if limit == resource.RLIM_INFINITY:
         return f"{said}: the process that draws ended early, {ended.why}"
     return (
-        f"{said}: the process that draws ended early, {ended.why}. It reserves 70 GB of addresses,"
-        f" and ulimit -v allows {limit / 1e9:.0f} GB."
+        f"{said}: the process that draws ended early, {ended.why}. It reserves 65 GiB of addresses,"
+        f" and ulimit -v allows {limit / 2**30:.0f} GiB."
     )
 
 

@@ -89,7 +89,7 @@ def draw_heat(title: str, rows: Sequence[HeatRow]) -> Picture | None:
     states = [list_states(row.verdicts)[-MOST_RUNS:] for row in shown]
     said = [f"{name}: {_describe(one)}" for name, one in zip(names, states, strict=True)]
     description = f"The last {count(MOST_RUNS, 'run')} of each series. {list_some(said)}."
-    rows = [
+    ruled = [
         RulerRow(
             label=name,
             text=_describe(one),
@@ -101,7 +101,7 @@ def draw_heat(title: str, rows: Sequence[HeatRow]) -> Picture | None:
         title=title,
         description=description,
         spec=_spec(names, states),
-        ruler=Ruler(low=0.0, high=100.0, rows=rows),
+        ruler=Ruler(low=0.0, high=100.0, rows=ruled),
     )
 
 
