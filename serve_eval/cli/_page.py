@@ -1,4 +1,7 @@
-"""Write pages at the end of a command, which they never make fail."""
+"""Write pages at the very end of a command, which they never make fail.
+
+Before a page is begun, the result is printed and every other file is complete.
+"""
 
 from __future__ import annotations
 
@@ -10,43 +13,72 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from serve_eval.report.page.content import PageContent
+    from serve_eval.report.plots import Panel
     from serve_eval.schema import Comparison, Report
 
 
 def save_run_page(report: Report, out_dir: Path, slices: Sequence[str]) -> None:
     """Write the page of a run. `slices` are sentences about where a red run lost its score."""
-    from serve_eval.report.page.run_page import write_page
+    from serve_eval.cli._streams import say
 
-    include_path = report.plan.include_path
-    save(lambda: write_page(report, out_dir, slices, include_path=include_path))
+    def write() -> None:
+        from serve_eval.report.page.run_page import write_page
+
+        write_page(report, out_dir, slices, include_path=report.plan.include_path, notify=say)
+
+    save(write)
 
 
 def save_comparison_page(
     comparison: Comparison, out_dir: Path, slices: Sequence[str], include_path: Sequence[str]
 ) -> None:
     """Write the page of a comparison. `slices` are sentences about where B lost its score."""
-    from serve_eval.workflows.compare.page import write_comparison_page
+    from serve_eval.cli._streams import say
 
-    save(lambda: write_comparison_page(comparison, out_dir, slices, include_path=include_path))
+    def write() -> None:
+        from serve_eval.workflows.compare.page import write_comparison_page
+
+        write_comparison_page(comparison, out_dir, slices, include_path=include_path, notify=say)
+
+    save(write)
 
 
 def save_story_page(make: Callable[[], PageContent], path: Path) -> None:
     """Write the page of another story, and tell where it is."""
     from serve_eval.cli._streams import say
-    from serve_eval.report.page.writer import save_page
 
     def write() -> None:
-        save_page(make(), path)
+        from serve_eval.report.page.writer import save_page
+
+        save_page(make(), path, say)
         say(f"page: {path}")
 
     save(write)
 
 
-def save(write: Callable[[], object]) -> None:
-    """Write a page; if that fails, warn and go on, since the result is already saved."""
+def save_plot(make: Callable[[], Sequence[Panel]], file: Path, told: str) -> None:
+    """Draw the file of --plot, and tell what it shows."""
     from serve_eval.cli._streams import say
+
+    def write() -> None:
+        from serve_eval.report.plots import draw
+
+        draw(file, make())
+        say(f"{told}: {file}")
+
+    save(write, "the plot")
+
+
+def save(write: Callable[[], object], what: str = "the page") -> None:
+    """Write a page or a picture; if that fails, warn and go on, since the result is known."""
+    from serve_eval.cli._streams import say
+    from serve_eval.errors import ServeEvalError
 
     try:
         write()
+    except KeyboardInterrupt:
+        say(f"warning: {what} was not written: interrupted")
+    except ServeEvalError as error:
+        say(f"warning: {what} could not be written: {error}")
     except Exception as error:  # a page is made from texts of models, in any form
-        say(f"warning: the page could not be written: {type(error).__name__}: {error}")
+        say(f"warning: {what} could not be written: {type(error).__name__}: {error}")

@@ -45,14 +45,15 @@ def show_verified(
     if used is not None:
         files.append(out_dir / VERIFICATION_REFERENCE)
         write_reference(files[1], used)
-    save_story_page(lambda: make_verify_page(found, addresses), out_dir / PAGE_FILE)
     if as_json:
         emit(read_written_text(files[0]))
     else:
         draw(lambda console: render(found, files, addresses, console))
-    return save_ci_files(
+    code = save_ci_files(
         lambda: describe_verification(found),
         found.exit_code,
         folder=out_dir,
         notify_text=notify_text,
     )
+    save_story_page(lambda: make_verify_page(found, addresses), out_dir / PAGE_FILE)
+    return code

@@ -330,15 +330,16 @@ def _execute(
     except (Interrupted, ServeEvalError) as ending:
         return end_early(ending, out_dir, COMPARISON_PLAN)
     slices = find_slices(out_dir, comparison.exit_code)
-    save_comparison_page(comparison, out_dir, slices, sides[1].plan.include_path)
     if result.as_json:
         emit(read_written_text(out_dir / COMPARISON))
     else:
         draw_comparison(comparison, out_dir, slices)
     causes = find_causes(out_dir, comparison.exit_code)
-    return save_ci_files(
+    code = save_ci_files(
         lambda: describe_comparison(comparison, out_dir, causes),
         comparison.exit_code,
         folder=out_dir,
         notify_text=result.notify_text,
     )
+    save_comparison_page(comparison, out_dir, slices, sides[1].plan.include_path)
+    return code

@@ -54,10 +54,10 @@ def drift(
 
     Exit codes: 0 even on an alarm, 2 usage or no finished run.
     """
-    from serve_eval.cli._page import save_story_page
-    from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._page import save_plot, save_story_page
+    from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError, RunFolderError
-    from serve_eval.report.plots import check_plot, draw
+    from serve_eval.report.plots import check_plot
     from serve_eval.series.chart import chart
     from serve_eval.series.history import find_series
     from serve_eval.series.page import make_drift_page
@@ -85,8 +85,9 @@ def drift(
     if page is not None:
         save_story_page(lambda: make_drift_page(charts, notes, folder), page)
     if plot is not None:
-        draw(plot, [panel for one in charts for panel in _panels(one)])
-        say(f"values and sums: {plot}")
+        save_plot(
+            lambda: [panel for one in charts for panel in _panels(one)], plot, "values and sums"
+        )
 
 
 def _print_json(folder: Path, charts: Sequence[Chart], notes: Sequence[str]) -> str:

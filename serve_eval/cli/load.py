@@ -179,7 +179,6 @@ def _execute(
     except Interrupted:
         say(explain_kept(out_dir, f"the same command with -o {quote_path(out_dir)}"))
         return INTERRUPTED
-    save_story_page(lambda: make_load_page(found), out_dir / PAGE_FILE)
     if as_json:
         emit(read_written_text(out_dir / LOAD_RESULT))
     else:
@@ -187,6 +186,8 @@ def _execute(
             lambda console: render(found, out_dir, console, brief=is_quiet()),
             conclusion=len(found.tasks),
         )
-    return save_ci_files(
+    code = save_ci_files(
         lambda: describe_load(found), found.exit_code, folder=out_dir, notify_text=notify_text
     )
+    save_story_page(lambda: make_load_page(found), out_dir / PAGE_FILE)
+    return code

@@ -104,7 +104,6 @@ def merge(
     say(f"serve-eval: {len(found)} shards, run folder {out_dir}")
     report = merged(found, plan, out_dir, strict=output.strict)
     slices = find_slices(out_dir, report.exit_code, report.plan.include_path)
-    save_run_page(report, out_dir, slices)
     if output.as_json:
         emit(report_text(out_dir))
     else:
@@ -117,4 +116,5 @@ def merge(
         junit=output.junit,
         notify_text=output.notify_text,
     )
+    save_run_page(report, out_dir, slices)
     raise typer.Exit(code)

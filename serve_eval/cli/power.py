@@ -68,7 +68,7 @@ def power(
 
     Give at least one of --total, --theta, --detect and --from.
     """
-    from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
 
     if plot is not None:
@@ -99,13 +99,15 @@ def power(
         lines += _smallest(theta, sigma, alpha, beta)
     if detect is not None:
         lines += _detect(detect, probability, flip_rate, sigma, alpha, per_second)
-    if plot is not None:
-        from serve_eval.report.plots import draw
+    if plot is None:
+        emit("".join(f"{line}\n" for line in lines))
+        return
+    from serve_eval.cli._page import save_plot
 
-        n = n or _compute_needed(detect, theta, probability, flip_rate, sigma, alpha, beta)
-        draw(plot, [_curves(n, detect, probability, flip_rate, sigma, alpha)])
-        say(f"power against drop with {n} samples: {plot}")
+    known = n or _compute_needed(detect, theta, probability, flip_rate, sigma, alpha, beta)
+    panel = _curves(known, detect, probability, flip_rate, sigma, alpha)
     emit("".join(f"{line}\n" for line in lines))
+    save_plot(lambda: [panel], plot, f"power against drop with {known} samples")
 
 
 def _compute_needed(

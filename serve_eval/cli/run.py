@@ -328,16 +328,17 @@ def execute(
             raise
         return INTERRUPTED
     slices = find_slices(out_dir, report.exit_code, report.plan.include_path)
-    save_run_page(report, out_dir, slices)
     if as_json:
         emit(report_text(out_dir))
     elif not json_events:
         draw_report(report, out_dir, slices, verbose=verbose)
     causes = find_causes(out_dir, report.exit_code, report.plan.include_path)
-    return save_ci_files(
+    code = save_ci_files(
         lambda: describe_report(report, out_dir, causes),
         report.exit_code,
         folder=out_dir,
         junit=junit,
         notify_text=notify_text,
     )
+    save_run_page(report, out_dir, slices)
+    return code

@@ -198,16 +198,16 @@ def _run(
     _emit_end(done, base_url, result)
     folder, places = result.output_dir, [result.page]
     places += [] if folder is None else [folder / PAGE_FILE]
-    for page in filter(None, places):
-        save_story_page(lambda: make_smoke_page(done, base_url), page)
-    code = _save_known(done, result.write_known)
-    return save_ci_files(
+    code = save_ci_files(
         lambda: describe_smoke(done, base_url),
-        code,
+        _save_known(done, result.write_known),
         folder=folder,
         junit=result.junit,
         notify_text=result.notify_text,
     )
+    for page in filter(None, places):
+        save_story_page(lambda: make_smoke_page(done, base_url), page)
+    return code
 
 
 def _emit_end(done: Smoke, base_url: str, result: SmokeResultOptions) -> None:

@@ -263,7 +263,6 @@ def execute(
         return INTERRUPTED
     if any(run.error is not None for run in report.runs):
         say(f"To try runs again that ended early: {again()}")
-    save_story_page(lambda: make_suite_page(report, out_dir), out_dir / PAGE_FILE)
     if as_json:
         emit(read_written_text(out_dir / SUITE_REPORT_FILE))
     else:
@@ -272,12 +271,14 @@ def execute(
     if (worst := find_worst_fail(report)) is not None:
         found = find_causes(out_dir / SUITE_RUNS / worst.run, FAIL)
         causes = {f"{worst.run}/{task}": cause for task, cause in found.items()}
-    return save_ci_files(
+    code = save_ci_files(
         lambda: describe_suite(report, out_dir, causes),
         report.exit_code,
         folder=out_dir,
         notify_text=notify_text,
     )
+    save_story_page(lambda: make_suite_page(report, out_dir), out_dir / PAGE_FILE)
+    return code
 
 
 def _new_folder(name: str) -> Path:

@@ -210,15 +210,16 @@ def _execute(plan: Plan, loads: Sequence[int], rules: ToolRules, result: ToolRes
     except Interrupted:
         say(explain_kept(out_dir, f"the same command with -o {quote_path(out_dir)}"))
         return INTERRUPTED
-    save_story_page(lambda: make_tools_page(found), out_dir / PAGE_FILE)
     if result.as_json:
         emit(read_written_text(out_dir / TOOLS_RESULT))
     else:
         draw(lambda console: render(found, out_dir, console))
-    return save_ci_files(
+    code = save_ci_files(
         lambda: describe_check(found),
         found.exit_code,
         folder=out_dir,
         junit=result.junit,
         notify_text=result.notify_text,
     )
+    save_story_page(lambda: make_tools_page(found), out_dir / PAGE_FILE)
+    return code

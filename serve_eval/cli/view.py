@@ -63,7 +63,7 @@ def view(
     if not asked.write.absolute().parent.is_dir():
         raise PlanError(f"--write: {asked.write.parent} is not a folder")
     index = make_index(folder, served=False)
-    save_page(index, asked.write)
+    save_page(index, asked.write, say)
     say(*_tell(index))
     emit(clean(f"{asked.write}\n"))
 

@@ -312,10 +312,10 @@ def _run(
             return PASS if began else INTERRUPTED
         finally:
             if began:
-                save_story_page(lambda: read_watch_page(job, folder), folder / PAGE_FILE)
                 save_ci_files(
                     lambda: read_watch_ci(job, folder),
                     PASS,
                     folder=folder,
                     notify_text=notify_text,
                 )
+                save_story_page(lambda: read_watch_page(job, folder), folder / PAGE_FILE)

@@ -6,28 +6,21 @@ Drawing needs no display. The same lines give the same bytes, without a date or 
 from __future__ import annotations
 
 import importlib.util
-import io
-import logging
-import os
-import warnings
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from serve_eval.errors import PlanError
+from serve_eval.processes.limited import run_limited
 from serve_eval.report.text import clean
 from serve_eval.whole_file import write_named_file
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 FORMATS = (".svg", ".png", ".pdf")
-WIDTH, PANEL_HEIGHT = 8.0, 3.6  # inches
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
-"""Colours that colour-blind readers can distinguish."""
-_DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1)))
-"""Dashes that distinguish the lines in print without colour."""
+LIMIT_S, MEMORY_BYTES = 120.0, 4 << 30
+"""Time and memory of the process that draws. The first one on a machine lists its fonts."""
+_SCRIPT = Path(__file__).with_name("plot_script.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,76 +79,33 @@ def check_plot(path: Path) -> None:
 
 
 def draw(path: Path, panels: Sequence[Panel]) -> None:
-    """Draw panels below each other. Raises PlanError if the file cannot be written."""
+    """Draw panels below each other, in a process of its own.
+
+    Raises PlanError if they cannot be drawn, or the file not written.
+    """
     check_plot(path)
-    # A backend that a notebook set would be loaded, and may be missing here.
-    os.environ["MPLBACKEND"] = "Agg"
-    # Below ERROR it logs messages about its font cache and folders.
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()  # Ignore the user's own matplotlibrc.
-        matplotlib.rcParams.update(
-            {"svg.hashsalt": "serve-eval", "svg.fonttype": "none", "text.parse_math": False}
-        )
-        # Names in a script that the font lacks are drawn as boxes.
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)
-        figure = Figure(figsize=(WIDTH, PANEL_HEIGHT * len(panels)), layout="constrained")
-        for axes, panel in zip(
-            figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True
-        ):
-            _draw(axes, panel)
-        kind = path.suffix.lower().removeprefix(".")
-        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
-        try:
-            drawn = io.BytesIO()
-            figure.savefig(drawn, format=kind, dpi=150, metadata=undated)
-            write_named_file(path, drawn.getvalue())
-        except OSError as error:
-            raise PlanError(f"--plot {path}: cannot be written: {error.strerror}") from error
+    kind = path.suffix.lower().removeprefix(".")
+    given = {"kind": kind, "panels": [_describe(one) for one in panels]}
+    ended = run_limited(
+        _SCRIPT, json.dumps(given).encode(), limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES
+    )
+    if ended.why:
+        raise PlanError(f"--plot {path}: the process that draws failed, {ended.why}")
+    try:
+        write_named_file(path, ended.written)
+    except OSError as error:
+        raise PlanError(f"--plot {path}: cannot be written: {error.strerror}") from error
 
 
-def _draw(axes: Axes, panel: Panel) -> None:
-    axes.set_title(clean(panel.title), fontsize=10, loc="left")
-    axes.set_xlabel(panel.x_label)
-    axes.set_ylabel(panel.y_label)
-    axes.grid(visible=True, color="0.9")
-    axes.set_axisbelow(True)
-    for spine in ("top", "right"):
-        axes.spines[spine].set_visible(False)
-    for i, line in enumerate(panel.lines):
-        colour, dash = _COLOURS[i % len(_COLOURS)], _DASHES[i % len(_DASHES)]
-        dots = {"marker": "o", "markersize": 3.5} if line.dots else {}
-        axes.plot(line.x, line.y, label=clean(line.label), color=colour, linestyle=dash, **dots)  # type: ignore[arg-type]
-        if line.marked:
-            x, y = (
-                [line.x[place] for place in line.marked],
-                [line.y[place] for place in line.marked],
-            )
-            axes.plot(
-                x,
-                y,
-                label=clean(line.mark_label),
-                color=_COLOURS[1],
-                marker="X",
-                markersize=8,
-                linestyle="",
-            )
-    for i, level in enumerate(panel.levels):
-        style = {
-            "label": clean(level.label),
-            "color": "0.35",
-            "linewidth": 1.0,
-            "linestyle": _DASHES[1 + i % 4],
-        }
-        if level.upright:
-            axes.axvline(level.at, **style)  # type: ignore[arg-type]
-        else:
-            axes.axhline(level.at, **style)  # type: ignore[arg-type]
-    if panel.ticks:
-        axes.set_xticks(list(panel.ticks), list(map(clean, panel.ticks.values())))
-    if panel.y_range is not None:
-        axes.set_ylim(*panel.y_range)
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
+def _describe(panel: Panel) -> dict[str, Any]:
+    """Return a panel as JSON, with texts that hold no control characters."""
+    return {
+        **asdict(panel),
+        "title": clean(panel.title),
+        "lines": [
+            {**asdict(one), "label": clean(one.label), "mark_label": clean(one.mark_label)}
+            for one in panel.lines
+        ],
+        "levels": [{**asdict(one), "label": clean(one.label)} for one in panel.levels],
+        "ticks": [[place, clean(text)] for place, text in panel.ticks.items()],
+    }

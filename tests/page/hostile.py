@@ -20,7 +20,7 @@ from serve_eval.report.page.content import (
 )
 from serve_eval.report.page.sample_data import PageTask, SampleData
 from serve_eval.report.page.samples_section import show_samples
-from serve_eval.report.pictures.picture import Bar, Picture
+from serve_eval.report.pictures.picture import Picture, RulerRow, make_ruler
 from serve_eval.report.samples.known import KnownTask
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import (
@@ -107,7 +107,7 @@ def make_task(folder: Path, texts: list[str]) -> PageTask:
 def make_content(text: str, task: PageTask | None = None) -> PageContent:
     """Return a page with a text in every place."""
     fact = Fact(label=text, text=text, href=f"#{text}")
-    cell = DataCell(text=text, href=f"#{text}", share=0.5, interval=(0.2, 0.7), mark=0.5)
+    cell = DataCell(text=text, href=f"#{text}", place=0.5, interval=(0.2, 0.7), mark=0.5)
     samples = None if task is None else show_samples(SampleData([task]))
     return PageContent(
         kind=text,
@@ -131,8 +131,7 @@ def make_content(text: str, task: PageTask | None = None) -> PageContent:
                     Picture(
                         title=text,
                         description=text,
-                        svg=None,
-                        bars=[Bar(label=text, share=0.5, text=text, mark=0.2)],
+                        ruler=make_ruler([RulerRow(label=text, text=text, value=0.5)]),
                     )
                 ],
             ),

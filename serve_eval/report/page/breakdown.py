@@ -44,10 +44,19 @@ def show_breakdown(
                 )
                 for one in slices
             ],
-            caption="Worst first. The bar has the interval, and a mark at the reference."
-            if before
-            else "Worst first. The bar has the interval.",
+            caption=_explain(metric, before),
         )
+
+
+def _explain(metric: Metric, before: str) -> str:
+    if metric.lo is None or metric.hi is None:
+        return "Worst first."
+    low, high = (f"{metric.scale * end:g}" for end in (metric.lo, metric.hi))
+    mark = ", the triangle the reference" if before else ""
+    return (
+        f"Worst first. On a ruler from {low} to {high}, the dot is the value and the line its"
+        f" interval{mark}."
+    )
 
 
 def _show_slice(one: BreakdownSlice, task: SummaryTask, place: str) -> list[DataCell]:
@@ -60,7 +69,7 @@ def _show_slice(one: BreakdownSlice, task: SummaryTask, place: str) -> list[Data
         DataCell(
             text="-" if ends is None else span(ends, metric),
             order=one.value,
-            share=_place(one.value, metric),
+            place=_place(one.value, metric),
             interval=None
             if ends is None
             else (_place(ends[0], metric) or 0.0, _place(ends[1], metric) or 0.0),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from serve_eval.report.pictures.picture import Picture
+from serve_eval.report.pictures.picture import Picture, Ruler
 
 State = Literal["pass", "fail", "warn", "none"]
 """The colour of a verdict or a cell. It is never the only sign: a word stands next to it."""
@@ -48,15 +48,15 @@ class DataCell:
     """A cell of a table.
 
     `order` is its value for sorting (None: its text). `href` makes it a link, such as "#task=x",
-    which filters the samples. `share` draws a bar of that length from 0 to 1, `marks` are places on
-    the bar, such as those of an interval and a reference.
+    which filters the samples. `place` draws a ruler with a dot there, from 0 to 1; `interval` and
+    `mark` are the places of an interval and of the reference on it.
     """
 
     text: str
     order: float | None = None
     href: str = ""
     state: State = "none"
-    share: float | None = None
+    place: float | None = None
     interval: tuple[float, float] | None = None
     mark: float | None = None
 
@@ -77,10 +77,11 @@ class DataTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureSection:
-    """Pictures side by side below one title."""
+    """Pictures side by side below one title, and a `note` under them."""
 
     title: str
     pictures: Sequence[Picture]
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +117,10 @@ class PageContent:
     """Everything that a page shows.
 
     `kind` names the story: run, compare, suite. `title` is that of the browser's tab, and `heading`
-    says what was measured. `badge` is the verdict, coloured by `state`, and
-    `headline` the rest of the first line. `rows` are those of the terminal's summary below it, and
-    `foot` says what made the page. `notice` comes before all of it, with a badge of its own.
+    says what was measured. `badge` is the verdict, coloured by `state`, and `headline` the rest of
+    the first line; `ruler` is the line that the terminal draws below it. `rows` are those of the
+    terminal's summary below that, and `foot` says what made the page. `notice` comes before all of
+    it, with a badge of its own.
     """
 
     kind: str
@@ -127,6 +129,7 @@ class PageContent:
     state: State
     badge: str
     headline: str
+    ruler: Ruler | None = None
     rows: Sequence[Fact] = ()
     sections: Sequence[Section] = field(default=())
     foot: str = ""

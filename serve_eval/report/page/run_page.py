@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from serve_eval import __version__
@@ -27,7 +27,13 @@ from serve_eval.report.page.content import (
 from serve_eval.report.page.sample_data import PageTask, SampleData
 from serve_eval.report.page.samples_section import show_samples
 from serve_eval.report.page.settings import show_settings
-from serve_eval.report.page.verdict import make_facts, make_first_line, tabulate_tasks
+from serve_eval.report.page.verdict import (
+    make_facts,
+    make_first_line,
+    picture_tasks,
+    rule_task,
+    tabulate_tasks,
+)
 from serve_eval.report.page.writer import save_page
 from serve_eval.report.pictures.picture import Picture
 from serve_eval.report.pictures.run_pictures import draw_answers, draw_task, read_drawn
@@ -46,15 +52,21 @@ from serve_eval.schema import REHEARSED, Attribution, Report, TaskReport
 
 
 def write_page(
-    report: Report, out_dir: Path, slices: Sequence[str] = (), *, include_path: Sequence[str] = ()
+    report: Report,
+    out_dir: Path,
+    slices: Sequence[str] = (),
+    *,
+    include_path: Sequence[str] = (),
+    notify: Callable[[str], object] = lambda line: None,
 ) -> Path:
     """Write the page into the run folder and return its path.
 
-    `slices` are sentences about where a red run lost its score. Raises RunFolderError if it cannot
+    `slices` are sentences about where a red run lost its score; `notify` gets a warning if the
+    pictures could not be drawn. Raises RunFolderError if it cannot
     be written.
     """
     path = out_dir / PAGE_FILE
-    save_page(make_run_page(report, out_dir, slices, include_path=include_path), path)
+    save_page(make_run_page(report, out_dir, slices, include_path=include_path), path, notify)
     return path
 
 
@@ -81,6 +93,7 @@ def make_run_page(
         state=first.state,
         badge=first.badge,
         headline=first.text,
+        ruler=rule_task(tasks[0]) if alone else None,
         rows=[*facts, *make_facts(rows)],
         sections=tuple(_list_sections(report, out_dir, known)),
         foot=f"serve-eval {__version__}, {report.started_at}",
@@ -97,7 +110,8 @@ def _list_sections(
             if details := list_details(summary):
                 name = summary.result.task
                 yield Facts(title=name, rows=make_facts(details, name))
-    drawn = [one for task in report.tasks for one in _draw(task, out_dir)]
+    drawn = list(picture_tasks(tasks))
+    drawn += [one for task in report.tasks for one in _draw(task, out_dir)]
     if drawn:
         yield PictureSection(title="Pictures", pictures=drawn)
     for summary in tasks:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 from urllib.parse import urlencode
 
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, Fact, State
-from serve_eval.report.summary.headline import headline
+from serve_eval.report.pictures.picture import Picture, Ruler, RulerRow
+from serve_eval.report.summary.figures import figure, span
+from serve_eval.report.summary.headline import headline, points_of
 from serve_eval.report.summary.rows import Row
 from serve_eval.report.summary.summary_task import SummaryTask
 from serve_eval.report.summary.table import COLUMNS, ORDER, cells, title
@@ -48,6 +50,34 @@ def make_first_line(tasks: Sequence[SummaryTask]) -> FirstLine:
     return FirstLine(name_state(outcome), outcome.value, line.strip().removeprefix(outcome).strip())
 
 
+def rule_task(task: SummaryTask) -> Ruler | None:
+    """Return the terminal's line of a task, or None if it has none.
+
+    Its words name the marks, of which the terminal's first line tells the figures.
+    """
+    points = points_of(task)
+    if points is None:
+        return None
+    metric = task.result.metric
+    said = f"● {task.names[0] or 'value'} {figure(points.value, metric)}"
+    if points.interval is not None:
+        said += f" ({span(points.interval, metric)})"
+    if points.reference is not None:
+        said += f"  ▲ {task.names[1]} {figure(points.reference, metric)}"
+    if points.threshold is not None:
+        said += f"  ┃ threshold {figure(points.threshold, metric)}"
+    row = RulerRow(
+        label=task.result.task,
+        text=said,
+        value=points.value,
+        interval=points.interval,
+        reference=points.reference,
+        threshold=points.threshold,
+    )
+    low, high = points.ends
+    return Ruler(low=low, high=high, rows=[row])
+
+
 def make_facts(rows: Iterable[Row], task: str = "") -> list[Fact]:
     """Return the rows of a summary as facts; those of a task lead to its samples."""
     return [
@@ -67,6 +97,15 @@ def _find_place(label: str, text: str, task: str) -> str:
         name = text.partition(": answered ")[0]
         return f"#{urlencode({'sample': f'{task}/{name}'})}"
     return f"#{urlencode({'task': task, 'flip': 'changed'})}" if label in _CHANGES else ""
+
+
+def picture_tasks(tasks: Sequence[SummaryTask]) -> Iterator[Picture]:
+    """Yield the ruler of each of several tasks; that of a single one stands below the verdict."""
+    if len(tasks) > 1:
+        for task in tasks:
+            if (ruler := rule_task(task)) is not None:
+                [row] = ruler.rows
+                yield Picture(title=f"{row.label}: value", description=row.text, ruler=ruler)
 
 
 def tabulate_tasks(tasks: Sequence[SummaryTask]) -> DataTable:

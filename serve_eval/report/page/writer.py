@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -15,8 +15,10 @@ from markupsafe import Markup
 
 from serve_eval.evaluation.storage.private_files import write_private
 from serve_eval.report.page.columns import shorten
-from serve_eval.report.page.content import PageContent, ScriptData
+from serve_eval.report.page.content import PageContent, PictureSection, ScriptData, Section
 from serve_eval.report.page.packing import pack
+from serve_eval.report.pictures.drawing import draw_all, lacks_library, name_extra
+from serve_eval.report.pictures.picture import Picture
 from serve_eval.report.text import reveal
 
 CORE_SCRIPTS = ("theme.js", "tables.js")
@@ -26,12 +28,15 @@ MOST = 50_000
 _ASSETS = files("serve_eval.report.page") / "assets"
 
 
-def save_page(content: PageContent, path: Path) -> None:
+def save_page(
+    content: PageContent, path: Path, notify: Callable[[str], object] = lambda line: None
+) -> None:
     """Write a page that only the user can read.
 
-    Raises RunFolderError if it cannot be written, and JournalError for a full disk.
+    `notify` gets a warning if its pictures could not be drawn. Raises RunFolderError if the page
+    cannot be written, and JournalError for a full disk.
     """
-    write_private(path, render_page(content).encode())
+    write_private(path, render_page(content, notify).encode())
 
 
 def _put_notice_first(content: PageContent) -> PageContent:
@@ -48,9 +53,10 @@ def _put_notice_first(content: PageContent) -> PageContent:
     )
 
 
-def render_page(content: PageContent) -> str:
-    """Return the HTML of a page."""
+def render_page(content: PageContent, notify: Callable[[str], object] = lambda line: None) -> str:
+    """Return the HTML of a page, with its pictures drawn. `notify` is that of `save_page`."""
     content = _put_notice_first(content)
+    content = replace(content, sections=_draw_sections(content.sections, notify))
     style = _read("page.css")
     script = "\n".join(_read(f"scripts/{name}") for name in _list_scripts(content))
     policy = {
@@ -67,6 +73,31 @@ def render_page(content: PageContent) -> str:
         style=Markup(style),  # noqa: S704
         script=Markup(script),  # noqa: S704
     )
+
+
+def _draw_sections(
+    sections: Sequence[Section], notify: Callable[[str], object]
+) -> Sequence[Section]:
+    """Return the sections with drawings, all made by one process, and the extra named once."""
+    shown = [one for section in sections for one in _list_pictures(section)]
+    drawn = iter(draw_all(shown, notify))
+    wanting = lacks_library() and any(one.spec for one in shown)
+    found: list[Section] = []
+    for section in sections:
+        if not isinstance(section, PictureSection):
+            found.append(section)
+            continue
+        pictures = [next(drawn) for _ in section.pictures]
+        kept = [one for one in pictures if one.svg or one.ruler]
+        note = section.note or (name_extra() if wanting else "")
+        if kept or note:
+            found.append(replace(section, pictures=kept, note=note))
+            wanting = False
+    return found
+
+
+def _list_pictures(section: Section) -> Sequence[Picture]:
+    return section.pictures if isinstance(section, PictureSection) else ()
 
 
 def _list_scripts(content: PageContent) -> Iterator[str]:

@@ -12,16 +12,17 @@ from serve_eval.report.pictures.intervals import (
 )
 from serve_eval.report.pictures.load import draw_load
 from serve_eval.report.pictures.order import draw_order
-from serve_eval.report.pictures.picture import Bar, Picture
+from serve_eval.report.pictures.picture import Picture, Ruler, RulerRow, make_ruler
 from serve_eval.report.pictures.scatter import ScatterPoint, draw_against, draw_attribute
 from serve_eval.report.pictures.trend import TrendBand, TrendPoint, draw_trend
 
 __all__ = [
-    "Bar",
     "HeatRow",
     "HeatState",
     "IntervalRow",
     "Picture",
+    "Ruler",
+    "RulerRow",
     "ScatterPoint",
     "TrendBand",
     "TrendPoint",
@@ -39,4 +40,5 @@ __all__ = [
     "draw_test",
     "draw_trend",
     "list_states",
+    "make_ruler",
 ]

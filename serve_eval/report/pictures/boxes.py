@@ -1,4 +1,4 @@
-"""Draw groups of values as boxes: medians, quartiles, and the 5th and 95th percentiles."""
+"""Draw groups of values as dots at their medians, with lines for quartiles, p5 and p95."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from serve_eval.report.pictures.distribution import quantile
 from serve_eval.report.pictures.labels import count, list_some, shorten, shorten_all
 from serve_eval.report.pictures.outcomes import COLOURS, group_outcome
-from serve_eval.report.pictures.picture import Bar, Picture
-from serve_eval.report.pictures.vega import FIRST, INK, WIDTH, axis, data, draw_svg
+from serve_eval.report.pictures.picture import Picture, RulerRow, make_ruler
+from serve_eval.report.pictures.vega import FIRST, INK, WIDTH, axis, data
 
 MOST_GROUPS = 60
 _ENDS = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
@@ -27,28 +27,28 @@ def draw_boxes(
     shown = list(known.items())[:MOST_GROUPS]
     names = shorten_all([name for name, _ in shown])
     title = shorten(title, 100)
-    rows, said = [], []
+    rows, said, ruled = [], [], []
     for name, (whole, values) in zip(names, shown, strict=True):
         ends = {key: quantile(values, q) for key, q in _ENDS.items()}
         label = f"{name} ({len(values):,})"
         rows.append({"name": label, "colour": (colours or {}).get(whole, FIRST), **ends})
+        ruled.append(
+            RulerRow(
+                label=label,
+                text=f"median {ends['p50']:,.4g} {unit}, middle half {ends['p25']:,.4g} to"
+                f" {ends['p75']:,.4g}",
+                value=ends["p50"],
+                interval=(ends["p25"], ends["p75"]),
+            )
+        )
         said.append(
             f"{name}: {count(len(values), 'value')}, median {ends['p50']:,.4g},"
             f" middle half {ends['p25']:,.4g} to {ends['p75']:,.4g}"
         )
     more = f" {len(shown)} of {len(known):,} groups are drawn." if len(known) > len(shown) else ""
     description = f"{title} in {unit}: {list_some(said)}.{more}"
-    most = max(float(str(row["p50"])) for row in rows) or 1.0
-    bars = [
-        Bar(
-            label=str(row["name"]),
-            share=max(0.0, float(str(row["p50"])) / most),
-            text=f"median {float(str(row['p50'])):,.4g} {unit}",
-        )
-        for row in rows
-    ]
-    svg = draw_svg(_spec(rows, unit), title=title, description=description)
-    return Picture(title=title, description=description, svg=svg, bars=bars)
+    ruler = make_ruler(ruled)
+    return Picture(title=title, description=description, spec=_spec(rows, unit), ruler=ruler)
 
 
 def draw_lengths(task: str, lengths: Sequence[tuple[str, int]], unit: str) -> Picture | None:
@@ -75,11 +75,11 @@ def _spec(rows: Sequence[Mapping[str, object]], unit: str) -> dict[str, object]:
                 "encoding": {"x": axis("p5", unit), "x2": {"field": "p95"}, "color": colour},
             },
             {
-                "mark": {"type": "bar", "height": 14, "opacity": 0.75},
+                "mark": {"type": "rule", "strokeWidth": 7, "opacity": 0.75},
                 "encoding": {"x": axis("p25", unit), "x2": {"field": "p75"}, "color": colour},
             },
             {
-                "mark": {"type": "tick", "thickness": 2, "size": 18, "color": INK},
+                "mark": {"type": "point", "size": 70, "color": INK},
                 "encoding": {"x": axis("p50", unit)},
             },
         ],

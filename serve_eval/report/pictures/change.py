@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from serve_eval.report.pictures.labels import shorten
-from serve_eval.report.pictures.picture import Bar, Picture
-from serve_eval.report.pictures.vega import BAD, FAINT, FIRST, WIDTH, axis, data, draw_svg
+from serve_eval.report.pictures.picture import Picture, RulerRow, make_ruler
+from serve_eval.report.pictures.vega import BAD, FAINT, FIRST, WIDTH, axis, data
 from serve_eval.report.summary.figures import add_sign, figure
 from serve_eval.schema import Metric, PairedComparison
 
@@ -47,15 +47,15 @@ def draw_change(task: str, paired: PairedComparison, metric: Metric) -> Picture 
             },
         ],
     }
-    reach = max(abs(low), abs(high), paired.margin) or 1.0
-    bar = Bar(
+    row = RulerRow(
         label="change",
-        share=(paired.difference + reach) / (2.0 * reach),
-        text=f"{shown} ({ends[0]} to {ends[1]})",
-        mark=(reach - paired.margin) / (2.0 * reach),
+        text=f"{shown} ({ends[0]} to {ends[1]}); ▲ no change, ┃ margin -{margin}",
+        value=paired.difference,
+        interval=(low, high),
+        reference=0.0,
+        threshold=-paired.margin,
     )
-    svg = draw_svg(spec, title=title, description=description)
-    return Picture(title=title, description=description, svg=svg, bars=(bar,))
+    return Picture(title=title, description=description, spec=spec, ruler=make_ruler([row]))
 
 
 def _level(one: dict[str, object]) -> dict[str, object]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from serve_eval.report.pictures.labels import shorten
-from serve_eval.report.pictures.picture import Bar, Picture
+from serve_eval.report.pictures.picture import Picture
 from serve_eval.report.pictures.vega import (
     BAD,
     FAINT,
@@ -18,7 +18,6 @@ from serve_eval.report.pictures.vega import (
     axis,
     colours,
     data,
-    draw_svg,
 )
 from serve_eval.report.summary.figures import figure
 from serve_eval.schema import TaskResult, Verdict
@@ -49,7 +48,10 @@ class KnownTest:
 
 
 def draw_test(result: TaskResult, verdict: Verdict) -> Picture | None:
-    """Return the picture of the test, or None if a figure of it is not known."""
+    """Return the picture of the test, or None if a figure of it is not known.
+
+    It has no ruler: that of the task shows value, threshold and reference.
+    """
     test = find_test(result, verdict)
     if test is None:
         return None
@@ -69,8 +71,7 @@ def draw_test(result: TaskResult, verdict: Verdict) -> Picture | None:
     return Picture(
         title=title,
         description=description,
-        svg=draw_svg(spec, title=title, description=description),
-        bars=_bars(test, value, reference, threshold),
+        spec=spec,
     )
 
 
@@ -168,18 +169,3 @@ def trace_curve(
         fails = test.better * (x - test.threshold)
         if failing is None or fails == 0.0 or (fails < 0.0) == failing:
             yield {"x": round(x, 4), "y": round(density.pdf(x) * test.scale, 5), "kind": kind}
-
-
-def _bars(test: KnownTest, value: str, reference: str, threshold: str) -> tuple[Bar, ...]:
-    ends = (test.value, test.reference, test.threshold, test.worse)
-    low, high = min(ends) - test.scale, max(ends) + test.scale
-
-    def place(value: float) -> float:
-        return (value - low) / (high - low)
-
-    mark = place(test.threshold)
-    return (
-        Bar(label="value", share=place(test.value), text=value, mark=mark),
-        Bar(label="reference", share=place(test.reference), text=reference, mark=mark),
-        Bar(label="threshold", share=mark, text=threshold),
-    )

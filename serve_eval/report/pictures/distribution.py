@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from serve_eval.report.pictures.labels import count, shorten
-from serve_eval.report.pictures.picture import Bar, Picture
-from serve_eval.report.pictures.vega import FIRST, SECOND, WIDTH, axis, colours, data, draw_svg
+from serve_eval.report.pictures.picture import Picture, Ruler, RulerRow, make_ruler
+from serve_eval.report.pictures.vega import FIRST, SECOND, WIDTH, axis, colours, data
 
 COLUMNS = 40
 WIDE = 100.0
@@ -32,8 +34,12 @@ def draw_distribution(
     parts = [_describe(name, values, unit) for name, values in known.items()]
     parts += [f"{shorten(name)} at {_say(at, unit)}" for name, at in levels.items()]
     description = f"{title}: {'; '.join(parts)}."
-    svg = draw_svg(_spec(known, unit, levels), title=title, description=description)
-    return Picture(title=title, description=description, svg=svg, bars=_bars(known, unit))
+    return Picture(
+        title=title,
+        description=description,
+        spec=_spec(known, unit, levels),
+        ruler=_rule(known, unit),
+    )
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -50,16 +56,17 @@ def _describe(name: str, values: Sequence[float], unit: str) -> str:
     return f"{name}: {count(len(values), 'value')}, {told}, largest {_say(values[-1], unit)}"
 
 
-def _bars(known: Mapping[str, Sequence[float]], unit: str) -> tuple[Bar, ...]:
-    most = max(quantile(values, 0.99) for values in known.values()) or 1.0
-    return tuple(
-        Bar(
-            label=f"{name} {key}" if len(known) > 1 else key,
-            share=max(0.0, quantile(values, q) / most),
-            text=_say(quantile(values, q), unit),
-        )
-        for name, values in known.items()
-        for key, q in QUANTILES.items()
+def _rule(known: Mapping[str, Sequence[float]], unit: str) -> Ruler | None:
+    return make_ruler(
+        [
+            RulerRow(
+                label=f"{name} {key}" if len(known) > 1 else key,
+                text=_say(quantile(values, q), unit),
+                value=quantile(values, q),
+            )
+            for name, values in known.items()
+            for key, q in QUANTILES.items()
+        ]
     )
 
 
@@ -112,12 +119,10 @@ def _columns(
     name: str, values: Sequence[float], edges: Sequence[float]
 ) -> Iterator[dict[str, object]]:
     """Yield a column for each range with values; the last one includes its end."""
-    import numpy
-
-    counts, _ = numpy.histogram(values, edges)
-    for number, first, last in zip(counts.tolist(), edges, edges[1:], strict=False):
-        if number:
-            yield {"first": first, "last": last, "share": number / len(values), "kind": name}
+    last_column = len(edges) - 2
+    counts = Counter(min(max(0, bisect_right(edges, x) - 1), last_column) for x in values)
+    for number, first, last in ((counts[i], *edges[i : i + 2]) for i in sorted(counts)):
+        yield {"first": first, "last": last, "share": number / len(values), "kind": name}
 
 
 def _level(

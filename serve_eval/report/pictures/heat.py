@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from serve_eval.report.pictures.labels import count, list_some, shorten, shorten_all
-from serve_eval.report.pictures.picture import Bar, Picture
+from serve_eval.report.pictures.picture import Picture, Ruler, RulerRow
 from serve_eval.report.pictures.vega import (
     BAD,
     FAINT,
@@ -19,7 +19,6 @@ from serve_eval.report.pictures.vega import (
     WIDTH,
     colours,
     data,
-    draw_svg,
 )
 
 MOST_RUNS = 30
@@ -90,16 +89,24 @@ def draw_heat(title: str, rows: Sequence[HeatRow]) -> Picture | None:
     states = [list_states(row.verdicts)[-MOST_RUNS:] for row in shown]
     said = [f"{name}: {_describe(one)}" for name, one in zip(names, states, strict=True)]
     description = f"The last {count(MOST_RUNS, 'run')} of each series. {list_some(said)}."
-    svg = draw_svg(_spec(names, states), title=title, description=description)
-    bars = [
-        Bar(
+    ruled = [
+        RulerRow(
             label=name,
-            share=sum(s in (HeatState.PASSED, HeatState.RECOVERED) for s in one) / len(one),
             text=_describe(one),
+            value=100.0 * sum(map(_passed, one)) / len(one),
         )
         for name, one in zip(names, states, strict=True)
     ]
-    return Picture(title=title, description=description, svg=svg, bars=bars)
+    return Picture(
+        title=title,
+        description=description,
+        spec=_spec(names, states),
+        ruler=Ruler(low=0.0, high=100.0, rows=ruled),
+    )
+
+
+def _passed(state: HeatState) -> bool:
+    return state in (HeatState.PASSED, HeatState.RECOVERED)
 
 
 def _describe(states: Sequence[HeatState]) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from serve_eval.report.pictures.labels import list_some, shorten, shorten_all
-from serve_eval.report.pictures.picture import Bar, Picture
-from serve_eval.report.pictures.vega import FIRST, SECOND, WIDTH, axis, colours, data, draw_svg
+from serve_eval.report.pictures.picture import Picture, Ruler, RulerRow, make_ruler
+from serve_eval.report.pictures.vega import FIRST, SECOND, WIDTH, axis, colours, data
 from serve_eval.report.summary.figures import figure
 from serve_eval.schema import Metric
 from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson
@@ -46,8 +46,8 @@ def draw_intervals(
     return Picture(
         title=title,
         description=description,
-        svg=draw_svg(_spec(names, shown, sides), title=title, description=description),
-        bars=_bars(names, shown, metric),
+        spec=_spec(names, shown, sides),
+        ruler=_rule(names, shown, metric),
     )
 
 
@@ -105,20 +105,18 @@ def _pair(name: str, row: IntervalRow, sides: tuple[str, str]) -> Iterator[dict[
             yield {"name": name, "side": side, "value": value, "low": low, "high": high}
 
 
-def _bars(names: Sequence[str], rows: Sequence[IntervalRow], metric: Metric) -> tuple[Bar, ...]:
-    known = [x for row in rows for x in (row.value, row.before) if x is not None]
-    low, high = min(0.0, *known), max(known)
-    if metric.hi is not None:
-        high = max(high, metric.scale * metric.hi)
-    span = (high - low) or 1.0
-    return tuple(
-        Bar(
-            label=name,
-            share=(row.value - low) / span,
-            text=_say(row.value, row.interval, metric),
-            mark=None if row.before is None else (row.before - low) / span,
-        )
-        for name, row in zip(names, rows, strict=True)
+def _rule(names: Sequence[str], rows: Sequence[IntervalRow], metric: Metric) -> Ruler | None:
+    return make_ruler(
+        [
+            RulerRow(
+                label=name,
+                text=_say(row.value, row.interval, metric),
+                value=row.value,
+                interval=row.interval,
+                reference=row.before,
+            )
+            for name, row in zip(names, rows, strict=True)
+        ]
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from serve_eval.report.pictures.labels import list_some, shorten
-from serve_eval.report.pictures.picture import Bar, Picture
-from serve_eval.report.pictures.vega import BAD, FIRST, WARN, axis, colours, data, draw_svg
+from serve_eval.report.pictures.picture import Picture, RulerRow, make_ruler
+from serve_eval.report.pictures.vega import BAD, FIRST, WARN, axis, colours, data
 from serve_eval.schema import LoadPoint, LoadTask
 
 PANEL_WIDTH, PANEL_HEIGHT = 520, 110
@@ -33,18 +33,17 @@ def draw_load(task: LoadTask) -> Picture | None:
     known = [field for field in PANELS if any(row[field] for row in rows)]
     panels = [_panel(rows, field, last=field == known[-1]) for field in known]
     spec = {"vconcat": panels, "spacing": 8}
-    svg = draw_svg(spec, title=title, description=description)
-    most = max(point.value or 0.0 for point in points) or 1.0
-    bars = [
-        Bar(
+    ruled = [
+        RulerRow(
             label=f"load {point.load}",
-            share=max(0.0, (point.value or 0.0) / most),
             text=_say(point),
-            mark=max(0.0, (points[0].value or 0.0) / most),
+            value=point.value or 0.0,
+            interval=point.interval,
+            reference=points[0].value,
         )
         for point in points
     ]
-    return Picture(title=title, description=description, svg=svg, bars=bars)
+    return Picture(title=title, description=description, spec=spec, ruler=make_ruler(ruled))
 
 
 def _say(point: LoadPoint) -> str:

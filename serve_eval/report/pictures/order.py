@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from serve_eval.evaluation.results.degradation import what
 from serve_eval.report.pictures.labels import count, shorten
 from serve_eval.report.pictures.outcomes import COLOURS, group_outcome
-from serve_eval.report.pictures.picture import Bar, Picture
-from serve_eval.report.pictures.vega import WIDTH, axis, colours, data, draw_svg
+from serve_eval.report.pictures.picture import Picture, Ruler, RulerRow
+from serve_eval.report.pictures.vega import WIDTH, axis, colours, data
 from serve_eval.schema import Degradation
 
 MOST_STEPS = 50
@@ -54,12 +54,12 @@ def draw_order(
             *(_alarm(one, n) for one in degradations),
         ],
     }
-    svg = draw_svg(spec, title=title, description=description)
-    bars = [
-        Bar(label=name, share=totals[name] / n, text=f"{totals[name]:,} of {n:,}")
+    rows = [
+        RulerRow(label=name, text=f"{totals[name]:,} of {n:,}", value=100.0 * totals[name] / n)
         for name in present
     ]
-    return Picture(title=title, description=description, svg=svg, bars=bars)
+    ruler = Ruler(low=0.0, high=100.0, rows=rows)
+    return Picture(title=title, description=description, spec=spec, ruler=ruler)
 
 
 def _columns(groups: Sequence[str], names: Sequence[str]) -> Iterator[dict[str, object]]:

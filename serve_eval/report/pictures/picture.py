@@ -1,34 +1,82 @@
-"""A picture of a page: an SVG with its description, and bars that show the same without one."""
+"""A picture of a page: what is drawn, its description, and a ruler that shows the same."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+STEPS = 10
+"""A ruler has at most this number of steps between its ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """One bar of a picture that is drawn without SVG.
+class RulerRow:
+    """One line of a ruler: a dot at its value, a line for its interval, and marks.
 
-    `share` is its length from 0 to 1, `text` its value in words, and `mark` the place of a mark
-    such as the reference, from 0 to 1.
+    `text` is the value in words.
     """
 
     label: str
-    share: float
     text: str
-    mark: float | None = None
+    value: float
+    interval: tuple[float, float] | None = None
+    reference: float | None = None
+    threshold: float | None = None
+
+    @property
+    def places(self) -> list[float]:
+        """Everything that the row shows."""
+        marks = (self.value, *(self.interval or ()), self.reference, self.threshold)
+        return [x for x in marks if x is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruler:
+    """Rows over one axis from `low` to `high`, which need not include 0: it has no bars."""
+
+    low: float
+    high: float
+    rows: Sequence[RulerRow]
+
+    def place(self, value: float) -> float:
+        """Return the place of a value, from 0 to 100."""
+        share = (value - self.low) / (self.high - self.low)
+        return round(100.0 * min(1.0, max(0.0, share)), 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """A picture with its title and its description for screen readers.
 
-    `svg` names colours only as CSS variables, so that it serves the light and the dark page (None:
-    the drawing library is not installed). `bars` then show the same.
+    `spec` is its specification of Vega-Lite, which a process of its own draws when the page is
+    written; `svg` is the drawing, or one that needs no library. It names colours only as CSS
+    variables, so that it serves the light and the dark page. Without a drawing, the page has the
+    `ruler` (None: the page shows the same elsewhere).
     """
 
     title: str
     description: str
-    svg: str | None
-    bars: Sequence[Bar] = ()
+    spec: Mapping[str, Any] | None = None
+    svg: str | None = None
+    ruler: Ruler | None = None
+
+
+def make_ruler(rows: Sequence[RulerRow]) -> Ruler | None:
+    """Return the ruler of rows with ends that are round numbers, or None without a row."""
+    places = [x for row in rows for x in row.places if math.isfinite(x)]
+    if not places:
+        return None
+    low, high = min(places), max(places)
+    step = _find_step((high - low) or abs(high) or 1.0)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    if first == last:
+        first, last = first - 1, last + 1
+    return Ruler(low=first * step, high=last * step, rows=rows)
+
+
+def _find_step(span: float) -> float:
+    """Return 1, 2 or 5 times a power of ten, so that few steps are as long as a span."""
+    power = 10.0 ** math.floor(math.log10(span / STEPS))
+    return next(power * n for n in (1.0, 2.0, 5.0, 10.0) if power * n * STEPS >= span * 0.999)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from serve_eval.report.pictures.labels import count, list_some, shorten, shorten_all
-from serve_eval.report.pictures.picture import Bar, Picture
-from serve_eval.report.pictures.vega import FAINT, FIRST, WIDTH, axis, data, draw_svg
+from serve_eval.report.pictures.picture import Picture, Ruler, RulerRow, make_ruler
+from serve_eval.report.pictures.vega import FAINT, FIRST, WIDTH, axis, data
 
 NAMED = 6
 """Points with a label: those that are farthest from the diagonal."""
@@ -64,9 +64,7 @@ def draw_against(
         ],
         square=True,
     )
-    svg = draw_svg(spec, title=title, description=description)
-    bars = _fallen(ordered, low, high)
-    return Picture(title=title, description=description, svg=svg, bars=bars)
+    return Picture(title=title, description=description, spec=spec, ruler=_rule_fallen(ordered))
 
 
 def draw_attribute(
@@ -83,20 +81,18 @@ def draw_attribute(
     log = min(xs) > 0.0 and max(xs) / min(xs) >= 10.0
     said = [f"{shorten(one.name)}: {one.x:.4g}, {one.y:.4g}" for one in points]
     description = f"{sides[1]} over {sides[0]}: {list_some(said)}."
-    low, high = min(0.0, *(one.y for one in points)), max(one.y for one in points)
-    least = min(one.y for one in points)
+    least, high = min(one.y for one in points), max(one.y for one in points)
     pad = 0.12 * (high - least) or 1.0
     up: dict[str, object] = {"domain": [least - pad, high + pad], "nice": False}
     axes = _axes(sides, {"type": "log" if log else "linear"}, up)
     named = _labels(points, axes) if len(points) <= NAMED else ()
     spec = _spec([_points(_thin(points), axes), *named], square=False)
     labels = shorten_all([one.name for one in points])
-    bars = [
-        Bar(label=name, share=(one.y - low) / ((high - low) or 1.0), text=f"{one.y:.4g}")
+    rows = [
+        RulerRow(label=name, text=f"{one.y:.4g}", value=one.y)
         for name, one in zip(labels, points, strict=True)
     ]
-    svg = draw_svg(spec, title=title, description=description)
-    return Picture(title=title, description=description, svg=svg, bars=bars)
+    return Picture(title=title, description=description, spec=spec, ruler=make_ruler(rows))
 
 
 def _thin(points: Sequence[ScatterPoint]) -> Sequence[ScatterPoint]:
@@ -153,16 +149,12 @@ def _labels(points: Sequence[ScatterPoint], axes: dict[str, object]) -> Iterator
             }
 
 
-def _fallen(ordered: Sequence[ScatterPoint], low: float, high: float) -> list[Bar]:
-    """Return a bar for each of the points that fell most, with a mark at its first value."""
-    span = (high - low) or 1.0
+def _rule_fallen(ordered: Sequence[ScatterPoint]) -> Ruler | None:
+    """Return a row for each of the points that fell most, with a mark at its first value."""
     shown = ordered[: 2 * NAMED]
-    return [
-        Bar(
-            label=name,
-            share=(one.y - low) / span,
-            text=f"{one.x:.4g} to {one.y:.4g}",
-            mark=(one.x - low) / span,
-        )
-        for name, one in zip(shorten_all([one.name for one in shown]), shown, strict=True)
-    ]
+    return make_ruler(
+        [
+            RulerRow(label=name, text=f"{one.x:.4g} to {one.y:.4g}", value=one.y, reference=one.x)
+            for name, one in zip(shorten_all([one.name for one in shown]), shown, strict=True)
+        ]
+    )

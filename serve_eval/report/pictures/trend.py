@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from serve_eval.report.pictures.labels import count, shorten
-from serve_eval.report.pictures.picture import Bar, Picture
+from serve_eval.report.pictures.picture import Picture, Ruler, RulerRow, make_ruler
 from serve_eval.report.pictures.vega import (
     BAD,
     BAND,
@@ -20,11 +20,10 @@ from serve_eval.report.pictures.vega import (
     axis,
     colours,
     data,
-    draw_svg,
     moments,
 )
 
-MOST_BARS = 30
+MOST_RULED = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +58,12 @@ def draw_trend(
     ordered = sorted(points, key=lambda one: one.at)
     title = shorten(title, 100)
     description = _describe(ordered, unit, band)
-    svg = draw_svg(_spec(ordered, unit, band), title=title, description=description)
-    return Picture(title=title, description=description, svg=svg, bars=_bars(ordered, band))
+    return Picture(
+        title=title,
+        description=description,
+        spec=_spec(ordered, unit, band),
+        ruler=_rule(ordered, band),
+    )
 
 
 def _date(at: datetime) -> str:
@@ -192,19 +195,18 @@ def _alarms(
     ]
 
 
-def _bars(points: Sequence[TrendPoint], band: TrendBand | None) -> list[Bar]:
-    shown = points[-MOST_BARS:]
-    known = [one.value for one in shown] + ([] if band is None else [band.reference])
-    low, high = min(0.0, *known), max(known)
-    span = (high - low) or 1.0
-    mark = None if band is None else (band.reference - low) / span
-    return [
-        Bar(
-            label=_date(one.at),
-            share=(one.value - low) / span,
-            text=f"{one.value:.4g}{f' {one.verdict}' if one.verdict else ''}"
-            f"{' ALARM' if one.alarm else ''}",
-            mark=mark,
-        )
-        for one in shown
-    ]
+def _rule(points: Sequence[TrendPoint], band: TrendBand | None) -> Ruler | None:
+    return make_ruler(
+        [
+            RulerRow(
+                label=_date(one.at),
+                text=f"{one.value:.4g}{f' {one.verdict}' if one.verdict else ''}"
+                f"{' ALARM' if one.alarm else ''}",
+                value=one.value,
+                interval=one.interval,
+                reference=None if band is None else band.reference,
+                threshold=None if band is None else band.threshold,
+            )
+            for one in points[-MOST_RULED:]
+        ]
+    )

@@ -1,4 +1,4 @@
-"""Draw an SVG from a specification of Vega-Lite, by the package vl-convert-python.
+"""What the specifications of all pictures share: colours, axes and the form of their data.
 
 Names of colours are CSS variables, which the page defines for light and dark. Data and labels of a
 specification are values only: a text from elsewhere must never become a field name or an
@@ -7,23 +7,15 @@ expression.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import re
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 INK, FAINT, GRID = "var(--ink)", "var(--faint)", "var(--grid)"
 GOOD, BAD, WARN, OTHER = "var(--good)", "var(--bad)", "var(--warn)", "var(--other)"
 BAND, FIRST, SECOND = "var(--band)", "var(--series-1)", "var(--series-2)"
 
-UNWANTED = "SERVE_EVAL_NO_PICTURES"
-"""The variable with which pages have bars instead, which saves more than a second for each page."""
 WIDTH = 600
 """Width of a picture with its labels, in pixels."""
-Spec = Mapping[str, Any]
 
 _AXIS = {
     "labelColor": INK,
@@ -37,7 +29,7 @@ _AXIS = {
     "labelOverlap": True,
     "titleFontWeight": "normal",
 }
-_CONFIG = {
+CONFIG = {
     "aria": False,
     "background": None,
     "font": "Arial, Liberation Sans, Helvetica, sans-serif",
@@ -66,50 +58,6 @@ _CONFIG = {
     "tick": {"color": INK},
     "rect": {"color": BAND},
 }
-_ID = re.compile(r'\bid="([^"]+)"')
-_OPENING = re.compile(r"<svg\b[^>]*>")
-_PARTS = re.compile(r' (?:role="graphics-[a-z]+"|aria-roledescription="[^"]*")')
-"""Roles of the parts, which have no texts: the whole has a title and a description."""
-_SIZE = re.compile(r'\b(?:viewBox|width|height)="[^"]+"')
-
-
-def draw_svg(spec: Spec, *, title: str, description: str) -> str | None:
-    """Return the SVG of a specification; None without the package that draws it, or if unwanted.
-
-    It has a role, a title and a description, no script and no address, and its ids are its own.
-    """
-    if os.environ.get(UNWANTED):
-        return None
-    try:
-        import vl_convert
-    except ImportError:
-        return None
-    whole = json.dumps({**spec, "config": _CONFIG})
-    drawn: str = vl_convert.vegalite_to_svg(whole, allowed_base_urls=[])
-    name = hashlib.sha256(f"{title}\0{description}\0{whole}".encode()).hexdigest()[:10]
-    return _describe(_rename(drawn, name), name, title, description)
-
-
-def _rename(svg: str, name: str) -> str:
-    """Return an SVG whose ids differ from those of every other picture of a page."""
-    ids = {found: f"p{name}-{i}" for i, found in enumerate(dict.fromkeys(_ID.findall(svg)))}
-    for old, new in ids.items():
-        svg = svg.replace(f'id="{old}"', f'id="{new}"').replace(f"url(#{old})", f"url(#{new})")
-    return svg
-
-
-def _describe(svg: str, name: str, title: str, description: str) -> str:
-    """Return an SVG with an opening tag of its own, and texts for screen readers."""
-    opening = _OPENING.search(svg)
-    assert opening is not None
-    size = " ".join(_SIZE.findall(opening[0]))
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" overflow="visible"'
-        f' aria-labelledby="p{name}-title p{name}-text">'
-        f'<title id="p{name}-title">{escape(title)}</title>'
-        f'<desc id="p{name}-text">{escape(description)}</desc>'
-    )
-    return head + _PARTS.sub("", svg[opening.end() :])
 
 
 def data(rows: Sequence[Mapping[str, object]]) -> dict[str, Any]:

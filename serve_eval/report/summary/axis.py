@@ -37,22 +37,29 @@ def choose_marks(console: Console) -> Marks:
     return UNICODE if console.encoding.lower().startswith("utf") else ASCII
 
 
-def draw_axis(
-    width: int,
-    marks: Marks,
-    *,
-    value: float,
-    interval: tuple[float, float] | None,
-    threshold: float | None,
-    reference: float | None,
-) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisPoints:
+    """What the line shows, in points: a value with its interval, and what it is compared with."""
+
+    value: float
+    interval: tuple[float, float] | None = None
+    threshold: float | None = None
+    reference: float | None = None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the shown range, on a tick, within 0 to 100."""
+        marks = (self.value, *(self.interval or ()), self.threshold, self.reference)
+        return _window(x for x in marks if x is not None)
+
+
+def draw_axis(width: int, marks: Marks, points: AxisPoints) -> str:
     """Return the line: "70 ┴──┃─▲━●━┴── 90".
 
     `width` is that of the text without its labels; values are in points out of 100. What lies on
     the same character is drawn in the order threshold, reference, value; the last one stays.
     """
-    shown = [value, *(interval or ()), *(x for x in (threshold, reference) if x is not None)]
-    low, high = _window(shown)
+    low, high = points.ends
     places = max(TICKS + 1, width)
 
     def place(point: float) -> int:
@@ -61,13 +68,13 @@ def draw_axis(
     cells = [marks.line] * places
     for i in range(TICKS + 1):
         cells[round(i * (places - 1) / TICKS)] = marks.tick
-    if interval is not None:
-        first, last = map(place, interval)
+    if points.interval is not None:
+        first, last = map(place, points.interval)
         cells[first : last + 1] = [marks.interval] * (last + 1 - first)
-    for x, mark in ((threshold, marks.threshold), (reference, marks.reference)):
+    for x, mark in ((points.threshold, marks.threshold), (points.reference, marks.reference)):
         if x is not None:
             cells[place(x)] = mark
-    cells[place(value)] = marks.value
+    cells[place(points.value)] = marks.value
     return f"{low:g} {''.join(cells)} {high:g}"
 
 

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from serve_eval.report.summary import figures
-from serve_eval.report.summary.axis import Marks, draw_axis
+from serve_eval.report.summary.axis import AxisPoints, Marks, draw_axis
 from serve_eval.report.summary.summary_task import SummaryTask
 from serve_eval.report.text import clean
 from serve_eval.schema import Verdict, VerdictOutcome
@@ -84,13 +84,17 @@ def _threshold_on_line(verdict: Verdict) -> float | None:
 
 def axis_of(task: SummaryTask, marks: Marks, width: int) -> str | None:
     """Return the drawn line of a task, or None if its value is not known in points."""
+    points = points_of(task)
+    return None if points is None else draw_axis(min(WIDEST, width - AROUND), marks, points)
+
+
+def points_of(task: SummaryTask) -> AxisPoints | None:
+    """Return what the drawn line of a task shows, or None if its value is not known in points."""
     result, verdict = task.result, task.verdict
     value = verdict.evaluated
     if value is None or result.failed or not figures.in_points(result.metric):
         return None
-    return draw_axis(
-        min(WIDEST, width - AROUND),
-        marks,
+    return AxisPoints(
         value=value,
         interval=result.interval,
         threshold=_threshold_on_line(verdict),

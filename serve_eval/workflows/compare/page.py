@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -26,7 +26,13 @@ from serve_eval.report.page.content import (
 from serve_eval.report.page.sample_data import MISSING, WRONG, PageTask, SampleData
 from serve_eval.report.page.samples_section import show_samples
 from serve_eval.report.page.settings import contrast_settings
-from serve_eval.report.page.verdict import make_facts, make_first_line, tabulate_tasks
+from serve_eval.report.page.verdict import (
+    make_facts,
+    make_first_line,
+    picture_tasks,
+    rule_task,
+    tabulate_tasks,
+)
 from serve_eval.report.page.writer import save_page
 from serve_eval.report.pictures.compare_pictures import draw_compared, draw_graded, draw_times
 from serve_eval.report.pictures.picture import Picture
@@ -52,14 +58,17 @@ def write_comparison_page(
     slices: Sequence[str] = (),
     *,
     include_path: Sequence[str] = (),
+    notify: Callable[[str], object] = lambda line: None,
 ) -> Path:
     """Write the page into the comparison's folder and return its path.
 
-    `slices` are sentences about where B lost its score. Raises RunFolderError if it cannot be
+    `slices` are sentences about where B lost its score; `notify` gets a warning if the pictures
+    could not be drawn. Raises RunFolderError if it cannot be
     written.
     """
     path = out_dir / PAGE_FILE
-    save_page(make_comparison_page(comparison, out_dir, slices, include_path=include_path), path)
+    content = make_comparison_page(comparison, out_dir, slices, include_path=include_path)
+    save_page(content, path, notify)
     return path
 
 
@@ -93,6 +102,7 @@ def make_comparison_page(
         state=first.state,
         badge=first.badge,
         headline=first.text,
+        ruler=rule_task(tasks[0]) if alone else None,
         rows=[*facts, *make_facts(rows)],
         sections=tuple(_list_sections(comparison, out_dir, include_path)),
         foot=f"serve-eval {__version__}, {comparison.started_at}",
@@ -122,7 +132,9 @@ def _list_sections(
             yield Facts(title=task.task, rows=make_facts(rows, task.task))
     for task in tasks:
         yield _cross(task.task, data, several=several)
-    if drawn := [one for task in tasks for one in _draw(task, folders)]:
+    drawn = list(picture_tasks(summaries))
+    drawn += [one for task in tasks for one in _draw(task, folders)]
+    if drawn:
         yield PictureSection(title="Pictures", pictures=drawn)
     for summary in summaries:
         facts = known[summary.result.task]

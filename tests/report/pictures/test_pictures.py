@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serve_eval.report.pictures import (
     HeatRow,
     HeatState,
     IntervalRow,
     Picture,
+    RulerRow,
     ScatterPoint,
     TrendBand,
     TrendPoint,
@@ -33,8 +36,10 @@ from serve_eval.report.pictures import (
     draw_test,
     draw_trend,
     list_states,
+    make_ruler,
 )
 from serve_eval.report.pictures.classic import find_test, trace_curve
+from serve_eval.report.pictures.drawing import draw_all
 from serve_eval.report.pictures.labels import shorten, shorten_all
 from serve_eval.schema import (
     Degradation,
@@ -181,9 +186,9 @@ ALLOWED = {"svg", "title", "desc", "g", "path", "text", "line", "rect", "defs", 
 
 @pytest.fixture(scope="module")
 def pictures() -> dict[str, Picture]:
-    found = {name: draw() for name, draw in DRAWN.items()}
-    assert None not in found.values()
-    return {name: one for name, one in found.items() if one is not None}
+    made = {name: one for name, draw in DRAWN.items() if (one := draw()) is not None}
+    assert len(made) == len(DRAWN)
+    return dict(zip(made, draw_all(list(made.values()), pytest.fail), strict=True))
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -232,18 +237,85 @@ def test_ids_are_unique_over_all_pictures_and_point_to_elements_of_their_own(
     assert len(ids) == len({*ids})
 
 
-def test_without_the_library_there_are_bars_within_their_frame(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("name", [name for name in DRAWN if name != "test"])
+def test_a_ruler_has_round_ends_around_all_that_it_shows(
+    name: str, pictures: dict[str, Picture]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
-    for draw in DRAWN.values():
-        picture = draw()
-        assert picture is not None
-        assert picture.svg is None
-        assert picture.bars
-        for bar in picture.bars:
-            assert 0.0 <= bar.share <= 1.0, bar
-            assert bar.mark is None or 0.0 <= bar.mark <= 1.0, bar
+    ruler = pictures[name].ruler
+    assert ruler is not None
+    assert ruler.rows
+    for row in ruler.rows:
+        assert all(ruler.low <= x <= ruler.high for x in row.places), row
+    assert all(len(f"{end:g}") <= 6 for end in (ruler.low, ruler.high))
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=5))
+def test_a_ruler_of_any_values_places_them_in_their_order(values: list[float]) -> None:
+    ruler = make_ruler([RulerRow(label="a", text="a", value=x) for x in values])
+    assert ruler is not None
+    assert ruler.low < ruler.high
+    places = [ruler.place(x) for x in sorted(values)]
+    assert places == sorted(places)
+    assert all(0.0 <= place <= 100.0 for place in places)
+    assert (ruler.place(ruler.low), ruler.place(ruler.high)) == (0.0, 100.0)
+
+
+def test_a_ruler_is_not_much_longer_than_what_it_shows() -> None:
+    def ends(*values: float) -> tuple[float, float]:
+        ruler = make_ruler([RulerRow(label="a", text="a", value=x) for x in values])
+        assert ruler is not None
+        return ruler.low, ruler.high
+
+    assert ends(61.3, 52.1, 74.0) == (50.0, 75.0)
+    assert ends(0.002, 0.0049) == pytest.approx((0.002, 0.005))
+    assert ends(7.0) == (6.0, 8.0)
+    assert ends(0.0) == (-0.1, 0.1)
+
+
+def _list_lengths(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each mark of a specification whose length or height shows a number, with its channel.
+
+    A bar and an area do on their axis with numbers, and a rectangle from a place to another.
+    """
+    for key in ("layer", "vconcat", "hconcat", "concat"):
+        for part in spec.get(key, ()):
+            shared = {**spec.get("encoding", {}), **part.get("encoding", {})}
+            yield from _list_lengths({**part, "encoding": shared})
+    mark = spec.get("mark")
+    kind = mark if isinstance(mark, str) else (mark or {}).get("type")
+    for axis in ("x", "y"):
+        channel = spec.get("encoding", {}).get(axis, {})
+        binned = channel.get("bin") == "binned" or (kind == "rect" and axis == "x")
+        if kind in ("bar", "area", "rect") and channel.get("type") == "quantitative" and not binned:
+            yield kind, channel
+
+
+def _begins_at_zero(channel: Mapping[str, Any]) -> bool:
+    scale = channel.get("scale", {})
+    if "domain" in scale:
+        return float(scale["domain"][0]) == 0.0
+    return bool(scale.get("zero", True))
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_no_bar_has_an_axis_that_begins_elsewhere_than_at_zero(
+    name: str, pictures: dict[str, Picture]
+) -> None:
+    spec = pictures[name].spec
+    assert spec is not None
+    lengths = list(_list_lengths(spec))
+    # The band of a trend is an area between two levels, whose heights show nothing.
+    wrong = [kind for kind, channel in lengths if not _begins_at_zero(channel)]
+    assert wrong == (["area"] if name == "trend" else [])
+    assert bool(lengths) == (name in ("test", "order", "distribution", "trend"))
+
+
+def test_a_bar_that_begins_elsewhere_is_found() -> None:
+    y = {"field": "v", "type": "quantitative", "scale": {"zero": False}}
+    for mark in ("bar", {"type": "bar"}):
+        layer = {"layer": [{"mark": mark}], "encoding": {"y": y}}
+        [(_, channel)] = _list_lengths({"vconcat": [layer]})
+        assert not _begins_at_zero(channel)
 
 
 @pytest.mark.parametrize("better", [True, False])

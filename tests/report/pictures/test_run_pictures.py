@@ -81,10 +81,7 @@ def test_answers_are_read_in_the_order_of_their_first_attempts(run: Path) -> Non
     assert read_drawn(run, "none") == []
 
 
-def test_times_that_no_answer_has_and_few_answers_have_no_picture(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("SERVE_EVAL_NO_PICTURES", "1")
+def test_times_that_no_answer_has_and_few_answers_have_no_picture() -> None:
     answers = [
         DrawnAnswer(outcome="correct", started_s=float(i), latency_s=1.0, characters=3)
         for i in range(20)

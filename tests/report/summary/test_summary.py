@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from serve_eval.report.summary.axis import ASCII, UNICODE, draw_axis
+from serve_eval.report.summary.axis import ASCII, UNICODE, AxisPoints, draw_axis
 from serve_eval.schema import (
     Attribution,
     Metric,
@@ -276,10 +276,12 @@ def test_the_drawn_line_places_its_marks() -> None:
         return draw_axis(
             51,
             ASCII if marks is ASCII else UNICODE,
-            value=value,
-            interval=(value - 2.0, value + 2.0),
-            threshold=78.0,
-            reference=84.0,
+            AxisPoints(
+                value=value,
+                interval=(value - 2.0, value + 2.0),
+                threshold=78.0,
+                reference=84.0,
+            ),
         )
 
     low, drawn, high = draw(83.0).split()

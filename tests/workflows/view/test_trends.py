@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,13 +16,6 @@ from serve_eval.workflows.view import trends
 from tests.cli.command import serve_eval
 
 T0 = datetime(2026, 10, 1, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _without_pictures() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SERVE_EVAL_NO_PICTURES", "1")
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +51,11 @@ def test_a_decline_alarms_and_the_picture_has_the_reference(runs: list[FinishedR
     assert drawn.alarm
     assert any(line.startswith("ALARM") for line in drawn.warnings)
     assert drawn.picture is not None
+    assert drawn.picture.ruler is not None
     for text in ("20 runs", "Reference 80, threshold 77.5", "the first has 80", "alarm"):
         assert text in drawn.picture.description
-    assert drawn.picture.bars[-1].text.endswith("FAIL ALARM")
-    assert "ALARM" not in drawn.picture.bars[0].text
+    assert drawn.picture.ruler.rows[-1].text.endswith("FAIL ALARM")
+    assert "ALARM" not in drawn.picture.ruler.rows[0].text
 
 
 def test_only_the_first_series_are_drawn(

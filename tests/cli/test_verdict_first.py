@@ -1,0 +1,268 @@
+"""The verdict, its files and the exit code, whatever becomes of the page and its pictures.
+
+All commands run in processes of their own: some under a limit of addresses, others with a library
+for pictures that ends its process, and remembers which files were there.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import environment, serve_eval
+from tests.scripted_server import ScriptedServer, answer, models
+from tests.workflows.verify.model_server import ModelServer
+
+GIB = 2**30
+LIMITS = [
+    pytest.param(size, marks=[] if size == 4 else pytest.mark.slow) for size in (4, 8, 16, 64)
+]
+RUN = ("--launcher", "simulated", "-m", "embedded", "--tasks", "word_problems", "--limit", "40")
+NO_PICTURES, PICTURES = ({"SERVE_EVAL_NO_PICTURES": one} for one in ("1", ""))
+
+
+@dataclass(frozen=True)
+class Made:
+    """What the commands work on: two finished runs, a suite, and the addresses of two servers."""
+
+    folder: Path
+    pair: tuple[str, str]
+    answers: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A command: its arguments, exit code, printed verdict, and the files of its folder."""
+
+    arguments: Sequence[str]
+    code: int
+    said: str
+    files: tuple[str, ...]
+
+
+CI = ("junit.xml", "summary.md")
+MAIN = ("run", "compare", "suite", "verify", "load")
+ALL = [*MAIN, *(pytest.param(one, marks=pytest.mark.slow) for one in ("merge", "watch", "smoke"))]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    folder = tmp_path_factory.mktemp("verdicts")
+    for name, accuracy in (("a", "0.9"), ("b", "0.4")):
+        flags = ("--set", f"launcher.accuracy={accuracy}", "--no-reference", "-o", folder / name)
+        assert serve_eval("run", *RUN, *flags).returncode == 3
+    for part in (1, 2):
+        flags = ("--shard", f"{part}/2", "--no-reference", "-o", folder / f"shard{part}")
+        assert serve_eval("run", *RUN, *flags).returncode == 0
+    (folder / "refs").mkdir()
+    references = "embedded:\n  - accuracy: 90.0\n    source: declared\n"
+    (folder / "refs/word_problems.yaml").write_text(references)
+    (folder / "suite.yaml").write_text(
+        f"defaults: {{references_dir: {folder}/refs, model: embedded, tasks: [word_problems]}}\n"
+        "plans:\n"
+        "  - {name: bad, launcher: {name: simulated, accuracy: 0.2}}\n"
+    )
+    server = ScriptedServer([answer("#### 1")], routes={"/v1/models": models("m")})
+    with ExitStack() as stack:
+        pair = [
+            stack.enter_context(ModelServer(name=name).server.serve_in_thread()) for name in "ab"
+        ]
+        yield Made(folder, (pair[0], pair[1]), stack.enter_context(server.serve_in_thread()))
+
+
+def _ask(command: str, made: Made, out: Path) -> Asked:
+    top, small = made.folder, ("--limit", "24", "--concurrency", "1,8")
+    asked = {
+        "run": Asked(
+            (*RUN, "--set", "launcher.accuracy=0.2", "--references-dir", str(top / "refs")),
+            1,
+            " FAIL   word_problems",
+            ("report.json", *CI),
+        ),
+        "compare": Asked(
+            (str(top / "a"), str(top / "b")), 1, " FAIL   word_problems", ("comparison.json", *CI)
+        ),
+        "suite": Asked((str(top / "suite.yaml"),), 1, " FAIL ", ("suite_report.json", *CI)),
+        "verify": Asked(
+            (*made.pair, "--model", "m", "--floor", "0.08", "--probes", "20"),
+            0,
+            "THE SAME MODEL",
+            ("verification.json", *CI),
+        ),
+        "load": Asked(
+            (made.answers, "--tasks", "word_problems", *small),
+            3,
+            " INCONCLUSIVE   word_problems",
+            ("load.json",),
+        ),
+        "merge": Asked(
+            (str(top / "shard1"), str(top / "shard2")), 3, " NO REFERENCE ", ("report.json",)
+        ),
+        "watch": Asked(
+            (made.answers, "--every", "0s", "--rounds", "3", "--no-smoke", "--limit", "20"),
+            0,
+            "",
+            CI,
+        ),
+        "smoke": Asked((made.answers,), 1, " FAIL", CI),
+    }[command]
+    return Asked((command, *asked.arguments, "-o", str(out)), asked.code, asked.said, asked.files)
+
+
+def _run(
+    arguments: Sequence[str],
+    folder: Path,
+    *,
+    gib: int | None = None,
+    file_bytes: int | None = None,
+    **environ: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in `folder` and return what it printed, which is also in files there."""
+
+    def limit() -> None:
+        if gib is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (gib * GIB, gib * GIB))
+        if file_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+
+    folder.mkdir(exist_ok=True)
+    streams = [folder / name for name in ("stdout", "stderr")]
+    with streams[0].open("wb") as out, streams[1].open("wb") as err:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "serve_eval", *arguments],
+            stdout=out,
+            stderr=err,
+            cwd=folder,
+            env=environment(**{**PICTURES, **environ}),
+            preexec_fn=limit,
+            timeout=120,
+            check=False,
+        )
+    said = [one.read_text(errors="replace") for one in streams]
+    return subprocess.CompletedProcess(arguments, done.returncode, *said)
+
+
+@pytest.mark.parametrize("gib", LIMITS)
+@pytest.mark.parametrize("command", ALL)
+def test_a_limit_of_addresses_costs_pictures_and_nothing_else(
+    command: str, gib: int, made: Made, tmp_path: Path
+) -> None:
+    asked = _ask(command, made, tmp_path / "out")
+    done = _run(asked.arguments, tmp_path / "here", gib=gib)
+    assert done.returncode == asked.code, done.stderr
+    assert asked.said in done.stdout
+    for name in (*asked.files, "report.html"):
+        assert (tmp_path / "out" / name).stat().st_size > 100, name
+    warned = [line for line in done.stderr.splitlines() if "pictures" in line]
+    page = (tmp_path / "out/report.html").read_text()
+    pictures = command not in ("smoke", "suite", "merge", "verify") or "<figure>" in page
+    assert len(warned) == (1 if pictures and command != "smoke" else 0), done.stderr
+    if warned:
+        assert "ended by SIGTRAP" in warned[0]
+        assert f"ulimit -v allows {gib} GiB" in warned[0]
+        assert 'class="ruler"' in page
+
+
+ENDS = {
+    "exception": "raise RuntimeError('no picture')",
+    "exit": "os._exit(7)",
+    "kill": "os.kill(os.getpid(), signal.SIGKILL)",
+    "segfault": "os.kill(os.getpid(), signal.SIGSEGV)",
+    "memory": "blocks = [bytearray(2**28) for _ in range(64)]",
+    "nonsense": "os.write(1, b'\\x00[{' * 9)",
+}
+
+
+def _write_library(folder: Path, end: str, seen: Path, out: Path) -> str:
+    """Write a library for pictures that keeps what it sees of the result, and ends its process.
+
+    Return the folder to import it from.
+    """
+    package = folder / "library"
+    package.mkdir()
+    lines = [
+        "import json, os, pathlib, signal",
+        f"out, here = pathlib.Path({str(out)!r}), pathlib.Path({str(folder / 'here')!r})",
+        "found = {p.name: p.read_text() for top in (out, here) for p in top.iterdir()"
+        " if p.is_file()}",
+        f"pathlib.Path({str(seen)!r}).write_text(json.dumps(found))",
+        f"def vegalite_to_svg(*args, **more): {end}",
+    ]
+    (package / "vl_convert.py").write_text("\n".join(lines))
+    return str(package)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_all_is_complete_before_a_picture_is_begun(end: str, made: Made, tmp_path: Path) -> None:
+    out, seen = tmp_path / "out", tmp_path / "seen.json"
+    asked = _ask("run", made, out)
+    told = {
+        "PYTHONPATH": _write_library(tmp_path, ENDS[end], seen, out),
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "here/step.md"),
+    }
+    done = _run(asked.arguments, tmp_path / "here", **told)
+    before = json.loads(seen.read_text())
+    assert done.returncode == 1, done.stderr
+    assert "report.html" not in before
+    assert before["stdout"] == done.stdout
+    assert "::error title=serve-eval" in before["stderr"]
+    assert done.stderr.startswith(before["stderr"])
+    for name in ("report.json", *CI):
+        assert before[name] == (out / name).read_text(), name
+    assert before["step.md"].startswith("### FAIL")
+    assert done.stderr[len(before["stderr"]) :].count("warning: ") == 1, done.stderr
+    assert 'class="ruler"' in (out / "report.html").read_text()
+
+
+@pytest.mark.parametrize("command", ALL[1:5] + ALL[6:7])
+def test_every_story_is_complete_before_a_picture_is_begun(
+    command: str, made: Made, tmp_path: Path
+) -> None:
+    out, seen = tmp_path / "out", tmp_path / "seen.json"
+    asked = _ask(command, made, out)
+    library = _write_library(tmp_path, ENDS["segfault"], seen, out)
+    done = _run(asked.arguments, tmp_path / "here", PYTHONPATH=library)
+    before = json.loads(seen.read_text())
+    assert done.returncode == asked.code, done.stderr
+    assert "report.html" not in before
+    assert before["stdout"] == done.stdout
+    for name in asked.files:
+        assert before[name] == (out / name).read_text(), name
+
+
+@pytest.mark.parametrize(
+    "command",
+    [*ALL[:1], *(pytest.param(one, marks=pytest.mark.slow) for one in MAIN[1:]), *ALL[5:]],
+)
+def test_a_page_that_does_not_fit_the_disk_costs_one_warning(
+    command: str, made: Made, tmp_path: Path
+) -> None:
+    asked = _ask(command, made, tmp_path / "out")
+    done = _run(asked.arguments, tmp_path / "here", file_bytes=28_000, **NO_PICTURES)
+    assert done.returncode == asked.code, done.stderr
+    assert asked.said in done.stdout
+    for name in asked.files:
+        assert (tmp_path / "out" / name).stat().st_size > 100, name
+    assert not (tmp_path / "out/report.html").exists()
+    assert done.stderr.count("warning: the page could not be written: ") == 1, done.stderr
+
+
+def test_code_in_the_current_folder_draws_nothing(made: Made, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("vl_convert", "json", "random", "serve_eval", "runpy", "resource"):
+        (here / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    asked = _ask("compare", made, tmp_path / "out")
+    done = _run(asked.arguments, here)
+    assert (done.returncode, done.stderr.count("warning: ")) == (1, 0), done.stderr
+    assert not (tmp_path / "ran").exists()
+    assert "<desc" in (tmp_path / "out/report.html").read_text()
