@@ -74,7 +74,7 @@ def _find_latest(runs: Sequence[FinishedRun]) -> Iterator[tuple[str, VerdictOutc
     """Yield each task and model with the verdict and words of its latest run, the worst first."""
     latest: dict[str, tuple[VerdictOutcome, str]] = {}
     for run in sorted(runs, key=lambda one: (one.began, str(one.folder))):
-        for task in run.report.tasks:
+        for task in () if run.report.rehearsal else run.report.tasks:
             outcome, value = task.verdict.outcome, show_value(summarise_task(task))
             name = f"{task.result.task} of {run.report.plan.model}"
             latest[name] = outcome, f"{name}: {value}, {date(run)}"
