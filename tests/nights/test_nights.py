@@ -28,7 +28,10 @@ def images(tmp_path: Path) -> Path:
     """Return a folder with plans of the same model, each with an image of its own."""
     task = Spec(name="word_problems", options={"num_samples": SAMPLES})
     every = Plan(
-        model="M", launcher=Spec(name="simulated"), tasks=(Spec(name=task.name),), no_reference=True
+        model="M",
+        launcher=Spec(name="simulated"),
+        tasks=(Spec(name=task.name),),
+        no_reference=True,
     )
     answers = write_answers(every, tmp_path / "answers.jsonl")
     images: dict[str, Any] = {
