@@ -34,6 +34,12 @@ class SidePromptOptions:
     settings: shared.Set = None
     allow_code_execution: shared.AllowCodeExecution = None
     include_path: shared.IncludePath = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RehearsedPromptOptions(SidePromptOptions):
+    """Choose the prompts, and whether servers that are started are the stand-in."""
+
     rehearse: shared.Rehearse = None
 
 

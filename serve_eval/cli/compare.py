@@ -14,7 +14,7 @@ from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
     PacingOptions,
-    SidePromptOptions,
+    RehearsedPromptOptions,
     SideProtocolOptions,
     check_launched,
     is_endpoint,
@@ -68,7 +68,7 @@ EXAMPLES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedPromptOptions(SidePromptOptions):
+class ComparedPromptOptions(RehearsedPromptOptions):
     """Choose the prompts of both sides."""
 
     repeats: Annotated[int | None, Setting("Ask every sample N times.", metavar="N")] = None

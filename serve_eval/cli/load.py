@@ -13,7 +13,7 @@ from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
     PacingOptions,
-    SidePromptOptions,
+    RehearsedPromptOptions,
     SideProtocolOptions,
     check_launched,
     find_endpoint_plan,
@@ -109,7 +109,7 @@ def load(
             metavar="ENDPOINT", help="A running endpoint (host:port or URL), or a plan file."
         ),
     ],
-    prompts: SidePromptOptions,
+    prompts: RehearsedPromptOptions,
     protocol: SideProtocolOptions,
     loads: LoadsOptions,
     sending: PacingOptions,

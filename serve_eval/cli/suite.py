@@ -146,7 +146,7 @@ def _rehearse(known: Suite) -> Suite:
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.rehearse import rehearse_plan
 
-    runs, problems, hint = [], [], None
+    runs, problems, hint = [], [], ""
     for run in known.runs:
         try:
             runs.append(replace(run, plan=rehearse_plan(run.plan)))

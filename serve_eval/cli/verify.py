@@ -11,8 +11,8 @@ import typer
 
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
+    RehearsedPromptOptions,
     SendingOptions,
-    SidePromptOptions,
     SideProtocolOptions,
     new_folder,
     settings_with,
@@ -86,7 +86,7 @@ def verify(
     reference: ReferenceOptions,
     probes: ProbeOptions,
     parts: PartOptions,
-    prompts: SidePromptOptions,
+    prompts: RehearsedPromptOptions,
     protocol: SideProtocolOptions,
     sending: SendingOptions,
     output: VerifyOutputOptions,

@@ -76,7 +76,11 @@ def _row(run: FinishedRun, task: TaskReport, links: Links) -> list[DataCell]:
     cells = [
         DataCell(text=date(run), order=run.began.timestamp(), href=page),
         DataCell(text=task.result.task),
-        DataCell(text=outcome.value, state=state_of(outcome)),
+        (
+            DataCell(text="REHEARSAL", state="none")
+            if run.report.rehearsal
+            else DataCell(text=outcome.value, state=state_of(outcome))
+        ),
         DataCell(text=value, order=task.result.value),
         DataCell(text="-" if interval is None else span(interval, metric)),
         DataCell(text="-" if fall is None else add_sign(fall, metric), order=fall),

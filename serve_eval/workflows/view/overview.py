@@ -86,14 +86,14 @@ def _words(ending: Ending) -> str:
 def list_ends(runs: Sequence[FinishedRun], results: Sequence[FolderResult]) -> list[SeriesEnd]:
     """Return how each series, comparison and check ended, the worst first.
 
-    Parts of comparisons and checks are no runs of a series. A failure is told until a later run of
+    Parts of comparisons and checks, and rehearsals, are no runs of a series. A failure is told until a later run of
     the same series passes, and within LAST_NIGHT in any case.
     """
     groups: dict[Hashable, list[Ending]] = defaultdict(list)
     names = name_series(runs)
     apart = find_apart(runs)
     for run in runs:
-        for task in run.report.tasks if not run.part_of else ():
+        for task in () if run.part_of or run.report.rehearsal else run.report.tasks:
             key = key_of(run, task, apart)
             groups[key].append(
                 Ending(

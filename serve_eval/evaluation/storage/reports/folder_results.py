@@ -119,7 +119,8 @@ def list_results(
         if name is not None:
             folders.clear()
             try:
-                yield _read(here, name)
+                if (found := _read(here, name)) is not None:
+                    yield found
             except RunFolderError as error:
                 notes.append(f"left out: {error}")
         elif len(here.relative_to(folder).parts) >= most_deep:
@@ -127,8 +128,8 @@ def list_results(
         folders.sort()
 
 
-def _read(folder: Path, name: str) -> FolderResult:
-    """Return a result. Raises RunFolderError for a file that is damaged."""
+def _read(folder: Path, name: str) -> FolderResult | None:
+    """Return a result, or None for a rehearsal. Raises RunFolderError for a file that is damaged."""
     file = folder / name
     try:
         stored = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
@@ -137,6 +138,8 @@ def _read(folder: Path, name: str) -> FolderResult:
         subject = _describe(stored)
     except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunFolderError(f"{file} cannot be read: {error}") from error
+    if stored.get("rehearsal"):
+        return None
     return FolderResult(
         folder=folder,
         command=_RESULTS[name],

@@ -1,0 +1,173 @@
+"""Test `--rehearse`: the stand-in in place of trtllm-serve, and that nothing takes it for more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from serve_eval.schema import REHEARSED
+from tests.cli.command import serve_eval
+
+SPLIT = {"name": "trtllm_disaggregated", "generation_servers": {"tp": 4}}
+FIRST = f"**{REHEARSED}**"
+
+
+@pytest.fixture(autouse=True)
+def _own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep locks apart from other tests, on a machine on which no GPU is visible."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def write_plan(folder: Path, launcher: Mapping[str, Any], name: str = "plan.yaml") -> Path:
+    """Write a small plan with this launcher, whose task needs no data."""
+    tasks = [{"word_problems": {"num_samples": 8}}]
+    plan = {"model": "org/model", "tasks": tasks, "no_reference": True, "launcher": launcher}
+    (folder / name).write_text(yaml.safe_dump(plan))
+    return folder / name
+
+
+def test_a_disaggregated_plan_goes_through_and_says_what_it_is(tmp_path: Path) -> None:
+    plan, out = write_plan(tmp_path, SPLIT), tmp_path / "out"
+    junit = tmp_path / "junit.xml"
+    ended = serve_eval(
+        *("run", plan, "--rehearse", "-o", out, "--junit", junit), GITHUB_ACTIONS="true"
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[0] == REHEARSED
+    assert f"::warning title=serve-eval::{REHEARSED}" in ended.stderr
+    assert (out / "summary.md").read_text().splitlines()[0] == FIRST
+    assert f'<testsuites name="{REHEARSED}' in junit.read_text()
+    assert '<strong class="badge">REHEARSAL</strong>' in (out / "report.html").read_text()
+    report = json.loads((out / "report.json").read_text())
+    assert report["rehearsal"] is True
+    assert report["endpoint"]["info"]["version"].endswith("+stand-in")
+    assert {path.name for path in (out / "logs").glob("*.log")} == {
+        "context_0.log", "generation_0.log", "orchestrator.log",
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_pass_is_withheld_and_nothing_takes_it(tmp_path: Path) -> None:
+    references = tmp_path / "references"
+    references.mkdir()
+    entry = "org/model:\n  - accuracy: 60\n"
+    (references / "word_problems.yaml").write_text(entry)
+    plan, out = write_plan(tmp_path, {"name": "trtllm"}), tmp_path / "out"
+    content = yaml.safe_load(plan.read_text())
+    del content["no_reference"]
+    plan.write_text(yaml.safe_dump({**content, "references_dir": str(references)}))
+    ended = serve_eval("run", plan, "--rehearse", "-o", out)
+    assert ended.returncode == 0, ended.stderr
+    [task] = json.loads((out / "report.json").read_text())["tasks"]
+    assert task["verdict"]["outcome"] == "INCONCLUSIVE"
+    assert "PASS" not in ended.stdout
+    assert "FAIL" not in ended.stdout
+    judged = serve_eval("verdict", out, "--references-dir", references)
+    assert judged.stdout.splitlines()[0] == REHEARSED
+
+    into = ("--references-dir", references)
+    register = serve_eval("references", "register", out, *into, "--reason", "a test")
+    assert register.returncode != 0
+    assert "is a rehearsal" in register.stderr
+    asked = ("--launcher", "rehearsal", "--model", "org/model", "-t", "word_problems")
+    take = serve_eval("references", "take", *asked, *into, "-o", tmp_path / "take")
+    assert take.returncode == 2
+    assert "is no reference" in take.stderr
+    assert "a rehearsal, in which the stand-in answered" in serve_eval("drift", tmp_path).stderr
+    real = serve_eval("run", plan, "-o", out)
+    assert real.returncode == 2
+    assert "holds another run" in real.stderr
+
+
+@pytest.mark.slow
+def test_a_sound_comparison_is_not_passed(tmp_path: Path) -> None:
+    a = write_plan(tmp_path, {"name": "trtllm"}, "a.yaml")
+    b = write_plan(tmp_path, {"name": "trtllm", "tp": 2}, "b.yaml")
+    ended = serve_eval("compare", a, b, "--rehearse", "--self", "0", "-o", tmp_path / "out")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[0] == REHEARSED
+    assert "PASS" not in ended.stdout
+    assert (tmp_path / "out/summary.md").read_text().splitlines()[0] == FIRST
+
+
+@pytest.mark.slow
+def test_a_run_of_a_rehearsed_server_by_its_address_is_one_too(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path, {"name": "trtllm"})
+    served = serve_eval("serve", plan, "--rehearse", "--detach")
+    assert served.returncode == 0, served.stderr
+    told = dict(line.split(":", 1) for line in served.stdout.splitlines())
+    url, number = told["base URL"].strip(), told["id"].strip()
+    try:
+        tasks = ("--model", "org/model", "-t", "word_problems", "--limit", "4", "--no-reference")
+        ended = serve_eval("run", "--base-url", url, *tasks, "-o", tmp_path / "out")
+    finally:
+        assert serve_eval("serve", "--stop", number).returncode == 0
+    assert ended.stdout.splitlines()[0] == REHEARSED
+
+
+@pytest.mark.parametrize(
+    ("launcher", "code", "said"),
+    [
+        ({"name": "trtllm", "gpus": [0], "tp": 2}, 2, "2 GPUs are needed"),
+        ({"name": "trtllm", "extra_args": ["--nosuch"]}, 2, "no option --nosuch"),
+        ({"name": "trtllm", "config": {"nosuch": 1}}, 4, "has a key or a value"),
+        ({"name": "trtllm", "config": "/nowhere.yaml"}, 2, "/nowhere.yaml cannot be read"),
+        ({**SPLIT, "context_servers": {"router": "nosuch"}}, 2, "unknown type 'nosuch'"),
+        ({"name": "container", "trtllm": {}}, 2, "launcher.image: required"),
+        ({"name": "slurm", "gpus_per_node": 4, "trtllm": {"tp": -1}}, 2, "must be 1 or more"),
+        ({"name": "vllm"}, 2, "the launcher vllm cannot be rehearsed"),
+        ({"name": "external"}, 2, "the plan starts no server"),
+        ({"name": "rehearsal", "of": "vllm"}, 2, "vllm cannot be rehearsed"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_plan_is_found(
+    launcher: dict[str, Any], code: int, said: str, tmp_path: Path
+) -> None:
+    ended = serve_eval("run", write_plan(tmp_path, launcher), "--rehearse", "-o", tmp_path / "out")
+    assert ended.returncode == code, ended.stderr
+    assert said in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        {"name": "container", "image": "registry/image:1", "trtllm": {"tp": 8}},
+        {"name": "slurm", "gpus_per_node": 4, "trtllm_disaggregated": {"discovery": True}},
+        {"name": "trtllm", "gpus": "auto", "extra_args": ["--enable_attention_dp"]},
+        {**SPLIT, "discovery": "etcd://nowhere:2379"},
+    ],
+    ids=["container", "slurm", "main", "etcd"],
+)
+@pytest.mark.slow
+def test_what_this_machine_lacks_is_no_mistake(launcher: dict[str, Any], tmp_path: Path) -> None:
+    ended = serve_eval("run", write_plan(tmp_path, launcher), "--rehearse", "-o", tmp_path / "out")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[0] == REHEARSED
+
+
+@pytest.mark.slow
+def test_a_suite_a_verification_and_a_load_say_what_they_are(tmp_path: Path) -> None:
+    a = write_plan(tmp_path, {"name": "trtllm"}, "a.yaml")
+    b = write_plan(tmp_path, {"name": "trtllm", "tp": 2}, "b.yaml")
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"plans": [a.name, b.name]}))
+    for command in (
+        ("suite", tmp_path / "suite.yaml"),
+        ("verify", a, b, "--floor", "0.1"),
+        ("load", a, "--concurrency", "1,4"),
+    ):
+        out = tmp_path / f"out-{command[0]}"
+        ended = serve_eval(*command, "--rehearse", "-o", out)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout.splitlines()[0] == REHEARSED
+        assert not {"PASS", "FAIL", "IDENTICAL"} & set(ended.stdout.split())
+        assert '<strong class="badge">REHEARSAL</strong>' in (out / "report.html").read_text()
+        if command[0] != "load":
+            assert (out / "summary.md").read_text().splitlines()[0] == FIRST

@@ -1,0 +1,83 @@
+"""Run the night of docs/ci.md with sh, exactly as the page prints it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cli.command import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"```sh\n(#!/bin/sh\n.*?)```", re.DOTALL)
+PROGRAMS = Path(sys.executable).parent
+"""The folder with the command serve-eval of these tests."""
+
+
+@dataclass(frozen=True)
+class Night:
+    """What a night left: its exit code, the lines that it sent, and its folder."""
+
+    code: int
+    alerts: dict[str, str]
+    folder: Path
+
+    @property
+    def pages(self) -> set[str]:
+        return {page.parent.name for page in self.folder.glob("*/report.html")}
+
+    @property
+    def lines(self) -> str:
+        return "\n".join(self.alerts.values())
+
+
+def read_script() -> str:
+    """Return the script of the page."""
+    [script] = BLOCK.findall((ROOT / "docs/ci.md").read_text())
+    return str(script)
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """Return an environment in which servers and caches of other tests are not seen."""
+    path = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
+    own = {"XDG_STATE_HOME": str(folder / "state"), "XDG_CACHE_HOME": str(folder / "cache")}
+    # Errors are read line by line.
+    return environment(PATH=path, HOME=str(folder), TMPDIR=str(folder), **own)
+
+
+def serve_eval(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in the folder of the nights."""
+    return subprocess.run(
+        ["serve-eval", *words],
+        cwd=folder,
+        env=variables(folder),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def spend_night(folder: Path, old: str, new: str, **more: str) -> Night:
+    """Run the script for two plans of a folder. No server may be left."""
+    (folder / "night.sh").write_text(read_script())
+    night = folder / f"night-{Path(new).stem}"
+    env = {**variables(folder), "OLD": old, "NEW": new, **more}
+    ended = subprocess.run(
+        ["sh", "night.sh", night.name],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    listed = serve_eval(folder, "serve", "--list").stdout
+    assert listed == "no servers are running\n", listed
+    file = night / "alerts.txt"
+    lines = file.read_text().splitlines() if file.exists() else []
+    assert ended.stdout.splitlines() == lines, ended.stderr
+    return Night(ended.returncode, {line.split()[0]: line for line in lines}, night)

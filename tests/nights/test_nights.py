@@ -1,0 +1,112 @@
+"""Test the night that docs/ci.md recommends: two images, alert, page; sound, damaged, dying.
+
+The images are the stand-in for trtllm-serve. tests/peers has a night of a real llama-server.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from serve_eval.schema import Plan, Spec
+from tests.nights.night import serve_eval, spend_night
+from tests.standin.answers import write_answers
+
+STAND_IN = [sys.executable, "-P", "-m", "serve_eval.launchers._standin"]
+SAMPLES = 120
+ASKED = {"TASKS": "word_problems", "LIMIT": str(SAMPLES), "FLOOR": "0.1"}
+STEPS = {"smoke", "verify", "compare"}
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Return a folder with plans of the same model, each with an image of its own."""
+    task = Spec(name="word_problems", options={"num_samples": SAMPLES})
+    every = Plan(
+        model="M",
+        launcher=Spec(name="simulated"),
+        tasks=(Spec(name=task.name),),
+        no_reference=True,
+    )
+    answers = write_answers(every, tmp_path / "answers.jsonl")
+    images: dict[str, Any] = {
+        "old": None,
+        "sound": None,
+        "damaged": {"corrupt_after": 0, "share": 0.4},
+        "dying": {"crash_after": 300},
+        "broken": {"crash_at_start": 1, "last_words": "RuntimeError: no kernel image"},
+    }
+    for number, (name, faults) in enumerate(images.items()):
+        env = {"STANDIN_ANSWERS": str(answers), "STANDIN_SKILLS": "1"}
+        env |= {"STANDIN_FAULTS": json.dumps(faults)} if faults else {}
+        launcher = {"name": "trtllm", "gpus": [number], "command": STAND_IN, "env": env}
+        plan = {"model": "M", "tasks": [{task.name: dict(task.options)}], "launcher": launcher}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(plan))
+    return tmp_path
+
+
+def test_an_image_that_does_not_start_is_an_alert(images: Path) -> None:
+    night = spend_night(images, "old.yaml", "broken.yaml", **ASKED)
+    assert night.code == 4
+    assert list(night.alerts) == ["new"]
+    assert "new did not start: error: trtllm ended with exit code 1" in night.lines
+
+
+@pytest.mark.slow
+def test_a_sound_image_sends_nothing(images: Path) -> None:
+    night = spend_night(images, "old.yaml", "sound.yaml", **ASKED)
+    assert (night.code, night.lines) == (0, "")
+    assert night.pages == STEPS
+    outcomes = {step: (night.folder / step / "summary.md").read_text() for step in STEPS}
+    assert {step: text.split()[1] for step, text in outcomes.items()} == {
+        "smoke": "PASS:",
+        "verify": "IDENTICAL:",
+        "compare": "PASS:",
+    }
+
+
+@pytest.mark.slow
+def test_a_damaged_image_fails_and_says_where(images: Path) -> None:
+    night = spend_night(images, "old.yaml", "damaged.yaml", **ASKED)
+    assert night.code == 1
+    assert night.alerts["compare"].startswith("compare ended with 1: ")
+    assert night.alerts["verify"].startswith("verify ended with 1: ")
+    first = (night.folder / "compare/summary.md").read_text().splitlines()[0]
+    assert first in night.alerts["compare"]
+    assert "FAIL" in first
+    assert str(night.folder.name) in night.alerts["compare"]
+    assert night.pages == STEPS
+    page = (night.folder / "compare/report.html").read_text()
+    assert '<strong class="badge">FAIL</strong>' in page
+
+
+@pytest.mark.slow
+def test_an_image_that_dies_is_not_a_regression(images: Path) -> None:
+    night = spend_night(images, "old.yaml", "dying.yaml", **ASKED)
+    assert night.code == 4
+    assert list(night.alerts) == ["compare"]
+    assert "no server listens at" in night.lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("image", "code"), [("sound", 0), ("damaged", 1)])
+def test_a_night_against_last_weeks_reference(image: str, code: int, images: Path) -> None:
+    taken = serve_eval(
+        images,
+        *("references", "take", "old.yaml", "--runs", "2", "--references-dir", "references"),
+        *("--reason", "week 31", "-o", "week-31"),
+    )
+    assert taken.returncode == 0, taken.stderr
+    night = spend_night(images, "old.yaml", f"{image}.yaml", REFERENCES="references", **ASKED)
+    assert night.code == code
+    assert night.pages == {*STEPS, "reference"}
+    report = json.loads((night.folder / "reference/report.json").read_text())
+    [task] = report["tasks"]
+    assert task["verdict"]["outcome"] == ("FAIL" if code else "PASS")
+    assert task["reference"]["file"].endswith("references/word_problems.yaml")
+    assert ("reference" in night.alerts) is bool(code)
