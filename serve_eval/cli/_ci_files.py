@@ -1,4 +1,4 @@
-"""Write the result of a command for CI systems and chat, into files and where GitHub asks for it."""
+"""Write the result of a command for CI systems and chat, into files and to GitHub."""
 
 from __future__ import annotations
 
