@@ -134,7 +134,7 @@ def _flatten(
         if "notify_text" not in asked:
             function(**given)
             return
-        with tell_ending(_name_call(function.__name__, given), asked):
+        with tell_ending(_name_call(function.__name__, given, asked), asked):
             function(**given)
 
     parameters = [*more]
@@ -152,12 +152,16 @@ def _flatten(
     return call
 
 
-def _name_call(name: str, given: dict[str, Any]) -> str:
-    """Return a command with what it is about: its arguments."""
-    lists = [value if isinstance(value, list) else [value] for value in given.values()]
-    return " ".join(
-        [name, *(str(one) for of in lists for one in of if isinstance(one, str | Path))]
-    )
+def _name_call(name: str, given: dict[str, Any], asked: dict[str, Any]) -> str:
+    """Return a command with what it is about: its arguments, or else its tasks and its model."""
+    texts = [
+        str(one)
+        for value in given.values()
+        for one in (value if isinstance(value, list) else [value])
+        if isinstance(one, str | Path)
+    ]
+    named = [str(asked[key]) for key in ("tasks", "model") if asked.get(key)]
+    return " ".join([name, *(texts or named)])
 
 
 def _parameter(option: Declared, title: str, every_variable: bool) -> inspect.Parameter:
