@@ -1,4 +1,4 @@
-"""Write the result of a command for CI systems and chat, into files and where GitHub asks for it."""
+"""Write the result of a command for CI systems and chat, into files and to GitHub."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def tell_ending(command: str, asked: Mapping[str, Any]) -> Iterator[None]:
 
     from serve_eval.errors import RunFolderError, ServeEvalError
     from serve_eval.report.ci.of_ending import describe_ending
-    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
+    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED, UNDECIDED
 
     junit, notify_text = asked.get("junit"), asked.get("notify_text")
     given = asked.get("resume") or asked.get("output_dir")
@@ -112,7 +112,8 @@ def tell_ending(command: str, asked: Mapping[str, Any]) -> Iterator[None]:
         code, message, hint = INFRASTRUCTURE, f"unexpected {type(error).__name__}: {error}", ""
         if isinstance(error, ServeEvalError):
             code, message, hint = error.exit_code, str(error), error.hint
-        save("ERROR", message, hint, code, refused=isinstance(error, RunFolderError))
+        outcome = "INCONCLUSIVE" if code == UNDECIDED else "ERROR"
+        save(outcome, message, hint, code, refused=isinstance(error, RunFolderError))
         raise
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import os
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -134,7 +134,7 @@ def _flatten(
         if "notify_text" not in asked:
             function(**given)
             return
-        with tell_ending(_name_call(function.__name__, given), asked):
+        with tell_ending(_name_call(function.__name__, given, asked), asked):
             function(**given)
 
     parameters = [*more]
@@ -152,12 +152,15 @@ def _flatten(
     return call
 
 
-def _name_call(name: str, given: dict[str, Any]) -> str:
-    """Return a command with what it is about: its arguments."""
-    lists = [value if isinstance(value, list) else [value] for value in given.values()]
-    return " ".join(
-        [name, *(str(one) for of in lists for one in of if isinstance(one, str | Path))]
-    )
+def _name_call(name: str, given: dict[str, Any], asked: dict[str, Any]) -> str:
+    """Return a command with what it is about: its arguments, or else its tasks and its model."""
+
+    def list_texts(values: Iterable[Any]) -> list[str]:
+        lists = [value if isinstance(value, list) else [value] for value in values]
+        return [str(one) for of in lists for one in of if isinstance(one, str | Path)]
+
+    named = [asked.get("tasks"), asked.get("model")]
+    return " ".join([name, *(list_texts(given.values()) or list_texts(named))])
 
 
 def _parameter(option: Declared, title: str, every_variable: bool) -> inspect.Parameter:

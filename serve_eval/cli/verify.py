@@ -199,6 +199,7 @@ def _check_number(servers: int, reference: ReferenceOptions) -> None:
 def _execute(asked: _Asked, *, as_json: bool, notify_text: Path | None) -> int:
     """Register or verify, with remarks on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import run_async
+    from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._streams import draw
     from serve_eval.cli._verified import show_verified
     from serve_eval.evaluation.storage.reports.verification_files import (
@@ -206,6 +207,7 @@ def _execute(asked: _Asked, *, as_json: bool, notify_text: Path | None) -> int:
         write_reference,
     )
     from serve_eval.verdicts.exit_code import PASS
+    from serve_eval.workflows.verify.ci import describe_registered
     from serve_eval.workflows.verify.text import render_reference
 
     file = asked.reference.register
@@ -213,7 +215,9 @@ def _execute(asked: _Asked, *, as_json: bool, notify_text: Path | None) -> int:
         made = run_async(_register(asked))
         write_reference(file, made)
         draw(lambda console: render_reference(made, file, console))
-        return PASS
+        return save_ci_files(
+            lambda: describe_registered(made), PASS, notify_text=notify_text, about=file
+        )
     known = asked.reference.reference
     found, used, addresses = run_async(
         _verify(asked, None if known is None else read_reference(known))

@@ -11,6 +11,7 @@ from serve_eval.report.one_line import OneLine, describe_drop
 from serve_eval.report.summary import figures
 from serve_eval.report.summary.summary_task import SummaryTask
 from serve_eval.schema import (
+    NOT_PROVEN,
     Attribution,
     ComparedTask,
     Degradation,
@@ -18,9 +19,13 @@ from serve_eval.schema import (
     TaskResult,
     VerdictOutcome,
 )
+from serve_eval.stats.judgement import Reason
+from serve_eval.verdicts import repaired
 
 MANY = 0.05
 """Share of the samples from which an ending is a likely cause of a bad value."""
+BROKEN = (Reason.TOO_MANY_MISSING.value, NOT_PROVEN, repaired.UNDECIDED)
+"""Beginnings of reasons that turn an undecided verdict into an error."""
 _DECIDED = (VerdictOutcome.PASS, VerdictOutcome.NOT_JUDGED, VerdictOutcome.SHARD)
 """Outcomes that need no cause."""
 
@@ -40,7 +45,7 @@ def make_task_line(
     verdict, result = task.verdict, task.result
     asked = verdict.outcome not in (VerdictOutcome.UNSUPPORTED, VerdictOutcome.ERROR)
     failed = verdict.outcome is VerdictOutcome.FAIL
-    why = () if failed else verdict.reasons[:1]
+    why = () if failed else sort_reasons(verdict.reasons)[:1]
     known = (*why, *filter(None, (found,)), *_list_causes(result, attribution, degradations))
     return OneLine(
         outcome=verdict.outcome.value,
@@ -50,6 +55,11 @@ def make_task_line(
         cause="" if verdict.outcome in _DECIDED else next(iter((*known, *verdict.reasons)), ""),
         sure=bool(why),
     )
+
+
+def sort_reasons(reasons: Sequence[str]) -> list[str]:
+    """Return the reasons of an undecided verdict, those first that a deployment is to blame for."""
+    return sorted(reasons, key=lambda reason: not reason.startswith(BROKEN))
 
 
 def make_compared_line(task: ComparedTask, model: str | None, found: str = "") -> OneLine:
@@ -123,7 +133,8 @@ def _list_causes(
     if attribution is not None:
         yield from accusations(attribution)
     for one in degradations:
-        yield f"{what(one)}: {one.before:.0%} before request {one.since}, {one.after:.0%} from it on"
+        shares = f"{one.before:.0%} before request {one.since}, {one.after:.0%} from it on"
+        yield f"{what(one)}: {shares}"
     planned = max(1, result.planned)
     if result.failures and result.failed > MANY * planned:
         kinds = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in result.failures.items())

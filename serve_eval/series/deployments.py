@@ -110,9 +110,7 @@ def _strip(part: str, tasks: Sequence[str]) -> str:
     return found.strip(_GAP) if found != part else part
 
 
-def choose_shown(
-    attributes: Sequence[Mapping[str, str]], *, least: bool = False
-) -> list[str]:
+def choose_shown(attributes: Sequence[Mapping[str, str]], *, least: bool = False) -> list[str]:
     """Return the names of the attributes that a table shows: those that differ between its rows.
 
     What the user said comes first. Launchers, addresses, servers and options follow only as far as

@@ -112,14 +112,14 @@ class CiResult:
 def place_result(result: CiResult, place: str, mask: Callable[[str], str]) -> CiResult:
     """Return a result whose lines end with a place, and without the secrets that `mask` hides."""
 
-    def placed(line: OneLine | None) -> OneLine | None:
+    def add_place(line: OneLine | None) -> OneLine | None:
         return None if line is None else replace(line, place=place)
 
     suites = [
-        replace(suite, cases=[replace(case, line=placed(case.line)) for case in suite.cases])
+        replace(suite, cases=[replace(case, line=add_place(case.line)) for case in suite.cases])
         for suite in result.suites
     ]
-    line = placed(result.line or result._choose_line())
+    line = add_place(result.line or result._choose_line())
     masked: CiResult = _mask(replace(result, suites=suites, line=line), mask)
     return masked
 

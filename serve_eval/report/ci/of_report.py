@@ -18,9 +18,8 @@ from serve_eval.report.summary.next_steps import next_steps
 from serve_eval.report.summary.rows import describe_rules
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
 from serve_eval.report.summary.table import COLUMNS, ORDER, cells, name_worst
-from serve_eval.report.task_line import make_task_line
+from serve_eval.report.task_line import BROKEN, make_task_line
 from serve_eval.schema import (
-    NOT_PROVEN,
     REHEARSED,
     OtherRule,
     PathFinding,
@@ -30,7 +29,6 @@ from serve_eval.schema import (
     TaskResult,
     VerdictOutcome,
 )
-from serve_eval.stats.judgement import Reason
 from serve_eval.verdicts import repaired, two_rules
 
 _STATES = {
@@ -39,8 +37,6 @@ _STATES = {
     VerdictOutcome.ERROR: CiState.ERROR,
 }
 """The state of an outcome; the others are skipped."""
-_BROKEN = (Reason.TOO_MANY_MISSING.value, NOT_PROVEN, repaired.UNDECIDED)
-"""Beginnings of reasons that turn an undecided verdict into an error."""
 
 
 def describe_report(
@@ -103,7 +99,7 @@ def list_rows(report: Report) -> list[list[str]]:
 def choose_state(outcome: VerdictOutcome, reasons: Sequence[str]) -> CiState:
     """Return the state of a verdict."""
     if outcome is VerdictOutcome.INCONCLUSIVE and any(
-        reason.startswith(_BROKEN) for reason in reasons
+        reason.startswith(BROKEN) for reason in reasons
     ):
         return CiState.ERROR
     return _STATES.get(outcome, CiState.SKIPPED)

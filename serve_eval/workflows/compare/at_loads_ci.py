@@ -1,4 +1,4 @@
-"""Describe a comparison at several loads for CI systems: a case for each task at each load. Pure."""
+"""Describe a comparison at several loads for CI systems. Pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _make_line(found: LoadComparison, one: TaskAtLoad) -> OneLine:
         outcome=one.outcome.value,
         about=f"{one.task} at {one.load} in flight",
         figures=figures,
-        counts=f"{one.lost} fell, {one.won} rose{tested}, {one.failed[0]} and {one.failed[1]} failed",
+        counts=f"{one.lost} fell, {one.won} rose{tested}, {sum(one.failed)} failed",
         cause="" if one.outcome is VerdictOutcome.PASS else found.words.get(one.task, ""),
         sure=True,
     )

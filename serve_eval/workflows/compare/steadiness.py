@@ -74,8 +74,8 @@ def describe_unsteady(
     return (
         f"unsteady: {worse} disagrees with itself on {own[worse]} of {counts.total()} prompts,"
         f" {other} on {own[other]} (p = {p:.2g}): unlike servers behind one address? To ask each of"
-        f" them: serve-eval attribute {quote_path(folders[worse])}, with --worker URL for each server"
-        " that the address does not list",
+        f" them: serve-eval attribute {quote_path(folders[worse])}, with --worker URL for each"
+        " server that the address does not list",
     )
 
 

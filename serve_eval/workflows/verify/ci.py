@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
 from serve_eval.report.one_line import OneLine, lead
-from serve_eval.schema import REHEARSED, Verification, VerificationOutcome, VerifiedSide
+from serve_eval.schema import (
+    REHEARSED,
+    Verification,
+    VerificationOutcome,
+    VerificationReference,
+    VerifiedSide,
+)
 from serve_eval.workflows.verify.text import find_worst
 
 _STATES = {
@@ -44,6 +50,23 @@ def describe_verification(found: Verification) -> CiResult:
         ),
         notes=[*found.named, *(f"warning: {line}" for line in found.warnings)],
         line=cases[min(range(len(cases)), key=lambda i: ranks[i])].line if cases else None,
+    )
+
+
+def describe_registered(made: VerificationReference) -> CiResult:
+    """Return a new reference as the result of a command."""
+    line = OneLine(
+        outcome="REGISTERED",
+        about=f"reference of {made.model} at {made.source}",
+        counts=f"{len(made.probes)} probes",
+    )
+    case = CiCase(group="verify", name="register", state=CiState.PASSED, line=line)
+    return CiResult(
+        title="serve-eval verify --register",
+        outcome=line.outcome,
+        suites=[CiSuite(name="serve-eval verify", cases=[case])],
+        table=CiTable(columns=(), rows=()),
+        line=line,
     )
 
 

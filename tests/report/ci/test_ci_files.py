@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 from junitparser import Error, Failure, JUnitXml, Skipped
+from markdown_it import MarkdownIt
 
 from serve_eval.report.ci import (
     CiCase,
@@ -23,6 +24,7 @@ from serve_eval.report.ci import (
 )
 from serve_eval.report.ci.of_report import choose_state
 from serve_eval.schema import VerdictOutcome
+from serve_eval.shell_words import join_words
 from tests.cli.command import serve_eval
 
 HOSTILE = (
@@ -41,7 +43,7 @@ def _result(state: CiState, text: str) -> CiResult:
         suites=[CiSuite(name=text, cases=[case], host=text)],
         table=CiTable(columns=("verdict", text), rows=[["FAIL", text]]),
         notes=[text],
-        commands=[text],
+        commands=[join_words(["serve-eval", "show", text])],
     )
 
 
@@ -54,11 +56,12 @@ def test_any_text_stays_a_text(state: CiState) -> None:
     summary = write_markdown(result)
     assert "<script>" not in summary.partition("```")[0]
     assert "\x1b" not in summary
-    assert sum(line.startswith("#") for line in summary.splitlines()) == 1
-    assert sum(line.startswith("```") for line in summary.splitlines()) == 2
+    kinds = [one.type for one in MarkdownIt("commonmark").enable("table").parse(summary)]
+    assert (kinds.count("heading_open"), kinds.count("fence")) == (1, 1)
+    assert "html_block" not in kinds
     assert [line.count(" | ") for line in summary.splitlines() if line.startswith("| ")] == [1] * 3
     lines = list(list_annotations(result))
-    assert len(lines) == (state is not CiState.PASSED)
+    assert len(lines) == 2 * (state is not CiState.PASSED), "the line of the result, and its case"
     assert all(line.startswith(("::error title=", "::warning title=")) for line in lines)
     assert all("\n" not in line and "\r" not in line for line in lines)
 
@@ -98,16 +101,20 @@ def test_a_run_leaves_files_that_a_consumer_reads_and_tells_github(tmp_path: Pat
     assert (case.classname, case.name) == ("task", "word_problems")
     [found] = case.result
     assert isinstance(found, Failure)
-    assert str(found.message).startswith("FAIL; ")
+    line = str(found.message)
+    assert line.startswith("FAIL word_problems embedded: ")
+    assert "60 asked, 0 failed, 0 repaired; " in line
+    assert line.endswith(f"; {out}")
+    assert str(found.text).startswith(line)
     properties = {one.get("name"): one.get("value") for one in case._elem.iter("property")}
     assert (properties["samples"], properties["rule"]) == ("60", "classic")
     text = (out / "summary.md").read_text()
-    assert text.startswith("### FAIL: serve-eval run of embedded at http")
+    assert text.startswith(f"{line}\n\n### FAIL: serve-eval run of embedded at http")
     assert "| **FAIL** | word\\_problems |" in text
     flaky = "0 requests repeated after a failure; 0 samples without an answer; 0 samples repaired"
     assert f"\n* flaky: {flaky}\n" in text
     assert summary.read_text() == f"### before\n{text}\n"
-    assert "\n::error title=serve-eval%3A word_problems::FAIL; " in done.stderr
+    assert f"\n::error title=serve-eval%3A word_problems::{line}\n" in done.stderr
     assert "::" not in done.stdout
 
 

@@ -20,7 +20,7 @@ def test_a_path_that_is_not_proven_is_an_error_of_its_own(tmp_path: Path) -> Non
     assert (task.get("classname"), task.get("name")) == ("task", "word_problems")
     properties, error = task
     assert (properties.tag, error.tag) == ("properties", "error")
-    assert str(error.get("message")).startswith("INCONCLUSIVE; ")
+    assert str(error.get("message")).startswith("INCONCLUSIVE word_problems m: ")
     assert "path not proven: kv_transfer: " in str(error.get("message"))
     assert (transfer.get("classname"), transfer.get("name")) == ("path", "kv_transfer")
     assert str(transfer[0].get("message")).startswith(

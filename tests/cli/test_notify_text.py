@@ -1,0 +1,218 @@
+"""The line of each command for a sound, a damaged and a dying endpoint, wherever it is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from junitparser import JUnitXml
+
+from tests.cli.command import in_a_process, serve_eval
+from tests.standin.process import free_port
+
+FIGURES = r"\d+\.\d against \d+\.\d \((drop|gain) \d+\.\d \[-?\d+\.\d, -?\d+\.\d\]\)"
+COUNTS = "60 asked, 0 failed, 0 repaired"
+
+
+def _plan(folder: Path, name: str, accuracy: float, **more: object) -> Path:
+    file = folder / f"{name}.yaml"
+    plan = {
+        "model": "embedded",
+        "launcher": {"simulated": {"accuracy": accuracy, **more}},
+        "tasks": [{"word_problems": {"num_samples": 60}}],
+    }
+    file.write_text(json.dumps(plan))
+    return file
+
+
+def _read_everywhere(folder: Path, line_file: Path, stderr: str) -> str:
+    """Return the line, which must be the same at all places."""
+    line = line_file.read_text().removesuffix("\n")
+    assert "\n" not in line
+    summary = (folder / "summary.md").read_text().splitlines()[0]
+    assert re.sub(r"\\([\[\]_~<>])", r"\1", summary) == line
+    cases = [case for suite in JUnitXml.fromfile(str(folder / "junit.xml")) for case in suite]
+    bad = [case for case in cases if case.result]
+    if bad:
+        assert line in [str(case.result[0].message) for case in bad]
+        assert all(case.result[0].text for case in bad)
+        assert line in [one.rpartition("::")[2] for one in stderr.splitlines() if "::" in one]
+    return line
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "line"),
+    [
+        (0.85, rf"PASS word_problems embedded: {FIGURES}; {COUNTS}; \S*out"),
+        (0.2, rf"FAIL word_problems embedded: {FIGURES}; {COUNTS}(; likely: .+)?; \S*out"),
+    ],
+)
+def test_a_run_says_the_same_line_everywhere(tmp_path: Path, accuracy: float, line: str) -> None:
+    out, file = tmp_path / "out", tmp_path / "line"
+    done = serve_eval(
+        "run", _plan(tmp_path, "p", accuracy), "-o", out, "--notify-text", file,
+        GITHUB_ACTIONS="true",
+    )  # fmt: skip
+    said = _read_everywhere(out, file, done.stderr)
+    assert re.fullmatch(line, said), said
+    again = serve_eval("verdict", out, "--notify-text", "-")
+    assert again.stdout.splitlines()[-1] == said
+
+
+def test_a_comparison_gives_figures_and_diagnose_begins_with_them(tmp_path: Path) -> None:
+    out, file = tmp_path / "out", tmp_path / "line"
+    a, b = _plan(tmp_path, "a", 0.9), _plan(tmp_path, "b", 0.3)
+    done = serve_eval(
+        "compare", "--launch", a, b, "--self", "0", "-o", out, "--notify-text", file,
+        GITHUB_ACTIONS="true",
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    said = _read_everywhere(out, file, done.stderr)
+    figures = FIGURES.replace(" against ", " against A ")
+    assert re.match(rf"FAIL word_problems embedded: B {figures}; {COUNTS}; likely: ", said), said
+    first = serve_eval("diagnose", out).stdout.splitlines()[0]
+    assert said == f"{first}; {out}"
+
+
+def test_a_suite_names_its_worst_task_and_counts_the_others(tmp_path: Path) -> None:
+    for name, accuracy in (("sound", 0.9), ("damaged", 0.2)):
+        _plan(tmp_path, name, accuracy)
+    _plan(tmp_path, "dying", 0.9, crash_after=20)
+    runs = [{"name": one, "plan": f"{one}.yaml"} for one in ("sound", "dying", "damaged")]
+    (tmp_path / "suite.yaml").write_text(json.dumps({"name": "night", "plans": runs}))
+    out, file = tmp_path / "out", tmp_path / "line"
+    done = serve_eval(
+        "suite", tmp_path / "suite.yaml", "-o", out, "--notify-text", file, GITHUB_ACTIONS="true"
+    )
+    said = _read_everywhere(out, file, done.stderr)
+    assert re.match(rf"FAIL damaged/word_problems embedded: {FIGURES}; 0 failed, 0 rep", said), said
+    assert f"; of 3 tasks: 1 FAIL, 1 ERROR, 1 PASS; {out}" in said
+    told = serve_eval("diagnose", out).stdout
+    assert told.startswith("FAIL suite night: 1 FAIL, 1 ERROR, 1 PASS\n\ndamaged: ")
+
+
+def test_load_has_files_for_ci(tmp_path: Path) -> None:
+    out, file = tmp_path / "out", tmp_path / "line"
+    plan = _plan(tmp_path, "p", 0.8)
+    done = serve_eval(
+        "load", "--launch", plan, "--concurrency", "1,8", "-o", out, "--notify-text", file
+    )
+    assert done.returncode == 0, done.stderr
+    said = _read_everywhere(out, file, done.stderr)
+    assert re.fullmatch(
+        r"PASS word_problems embedded: (\d+\.\d) at 8 in flight against \1 at 1"
+        r" \(drop 0\.0 \[-\d\.\d, \d\.\d\]\); 120 asked, 0 failed; \S*out",
+        said,
+    ), said
+
+
+def test_merge_and_rescore_say_a_line(tmp_path: Path) -> None:
+    plan, shards = _plan(tmp_path, "p", 0.9), [tmp_path / "1", tmp_path / "2"]
+    for number, shard in enumerate(shards, 1):
+        serve_eval("run", plan, "--shard", f"{number}/2", "-o", shard)
+    out, file = tmp_path / "out", tmp_path / "line"
+    done = serve_eval("merge", *shards, "-o", out, "--notify-text", file)
+    assert done.returncode == 0, done.stderr
+    assert _read_everywhere(out, file, done.stderr).startswith("PASS word_problems embedded: ")
+    again = serve_eval("rescore", out, "--notify-text", "-").stdout.splitlines()[-1]
+    assert re.fullmatch(
+        r"UNCHANGED rescore word_problems: (\S+) against \1; 60 of 60 scored, 0 changed.*",
+        again,
+    ), again
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "load"])
+def test_a_server_that_dies_is_an_error_with_its_cause(tmp_path: Path, command: str) -> None:
+    out, file = tmp_path / "out", tmp_path / "line"
+    sound, dying = _plan(tmp_path, "a", 0.9), _plan(tmp_path, "b", 0.9, crash_after=20)
+    words = {"run": [dying], "compare": [sound, dying], "load": [dying, "--concurrency", "1,8"]}
+    done = serve_eval(
+        command, *words[command], "-o", out, "--notify-text", file, GITHUB_ACTIONS="true"
+    )
+    assert done.returncode == 4, done.stderr
+    said = _read_everywhere(out, file, done.stderr)
+    assert said.startswith(f"ERROR {command} ")
+    assert ": no result; the server ended with exit code 1; " in said
+    assert said.endswith(f"; {out}")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["run", "--base-url", "{dead}", "--model", "embedded", "--tasks", "word_problems"], 4),
+        (["run", "--base-url", "{dead}", "--model", "m", "--tasks", "word_problems"], 3),
+        (["run", "missing.yaml"], 2),
+        (["compare", "{dead}", "{dead}x", "--tasks", "word_problems"], 2),
+        (["suite", "missing.yaml"], 2),
+        (["verify", "{dead}", "localhost:1"], 4),
+        (["load", "{dead}", "--tasks", "word_problems"], 4),
+        (["tools", "{dead}"], 4),
+        (["watch", "{dead}"], 4),
+        (["merge", "missing"], 2),
+        (["rescore", "missing"], 2),
+        (["verdict", "missing"], 2),
+    ],
+)
+def test_a_command_that_never_starts_still_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    dead = f"127.0.0.1:{free_port()}"
+    step = tmp_path / "step.md"
+    done = serve_eval(
+        *(word.format(dead=dead) for word in words), "--notify-text", "line",
+        GITHUB_STEP_SUMMARY=str(step), GITHUB_ACTIONS="true",
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    said = Path("line").read_text().removesuffix("\n")
+    assert said.startswith(f"{'INCONCLUSIVE' if code == 3 else 'ERROR'} {words[0]} ")
+    assert ": no result; " in said
+    assert re.sub(r"\\(.)", r"\1", step.read_text().splitlines()[0]) == said
+    assert f"::{said}\n" in done.stderr
+
+
+def test_junit_of_a_run_that_never_starts_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "junit.xml"
+    done = serve_eval("run", tmp_path / "missing.yaml", "--junit", file)
+    assert done.returncode == 2
+    read = JUnitXml.fromfile(str(file))
+    assert (read.tests, read.errors) == (1, 1)
+
+
+def test_a_refused_folder_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+    done = serve_eval("run", _plan(tmp_path.parent, "p", 0.9), "-o", tmp_path)
+    assert done.returncode == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_the_link_is_that_of_the_job_and_secrets_are_hidden(tmp_path: Path) -> None:
+    secret = "sk-0123456789abcdef"
+    done = serve_eval(
+        "run", "--base-url", f"http://127.0.0.1:{free_port()}", "--model", f"m-{secret}\x1b[31m",
+        "--tasks", "word_problems", "--notify-text", "-", CI_JOB_URL="https://ci.example/job/7",
+        SOME_API_KEY=secret,
+    )  # fmt: skip
+    line = done.stdout.splitlines()[-1]
+    assert line.endswith("; https://ci.example/job/7")
+    assert secret not in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_json_and_the_line_do_not_share_standard_output(tmp_path: Path) -> None:
+    done = serve_eval("run", _plan(tmp_path, "p", 0.9), "--json", "--notify-text", "-")
+    assert done.returncode == 2
+    assert "standard output holds JSON already" in done.stderr
+
+
+def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
+    plan = _plan(tmp_path, "slow", 0.9, latency_s=30.0)
+    file = tmp_path / "line"
+    done = in_a_process(
+        "run", plan, "-o", tmp_path / "out", "--notify-text", file,
+        shell=f"& until [ -e {tmp_path}/out/plan.json ]; do sleep .2; done; kill -TERM $!; wait $!",
+    )  # fmt: skip
+    assert done.returncode == 130, done.stderr
+    assert file.read_text().startswith(f"INTERRUPTED run {plan}: no result; ended by a signal")
