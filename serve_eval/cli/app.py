@@ -38,7 +38,10 @@ COMMANDS = {
     "verdict": ("verdict.verdict", "Judge a finished run by another rule."),
     "rescore": ("rescore.rescore", "Score the answers of a run again."),
     "merge": ("merge.merge", "Join the shards of a run and judge them as one."),
-    "export": ("export.export", "Write runs as a table, or in the file format of lm-eval or BioChatter."),
+    "export": (
+        "export.export",
+        "Write runs as a table, or in the file format of lm-eval or BioChatter.",
+    ),
     "collect": ("collect.collect", "Write the results of runs and test logs as CSV."),
     "drift": ("drift.drift", "Chart the runs of many days to find a slow decline."),
     "view": ("view.view", "Show the runs of a folder in a browser, with trends."),

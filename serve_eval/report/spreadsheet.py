@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """Beginnings of a cell that a spreadsheet may run (OWASP, CSV injection)."""
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,8 @@ LAUNCHER, ENDPOINT, SERVER, IMAGE, BEGAN = "launcher", "endpoint", "server", "im
 LONGEST = 60
 """Characters of an attribute at most; the middle of a longer one is left out."""
 _TIME = re.compile(
-    r"(?:19|20)\d{2}[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_.T ]*[0-2]\d[-_.:h]?[0-5]\d(?:[-_.:]?[0-5]\d)?Z?)?"
+    r"(?:19|20)\d{2}[-_.]?[01]\d[-_.]?[0-3]\d"
+    r"(?:[-_.T ]*[0-2]\d[-_.:h]?[0-5]\d(?:[-_.:]?[0-5]\d)?Z?)?"
 )
 """A date, with or without a time of day."""
 _GAP = "-_. "
@@ -92,9 +93,7 @@ def name_folders(runs: Sequence[tuple[Path, Sequence[str]]]) -> list[str]:
         tuple(filter(None, (_strip(part, tasks) for part in folder.absolute().parts[1:])))
         for folder, tasks in runs
     ]
-    if not names:
-        return []
-    common = len(os.path.commonprefix(names))
+    common = len(list(takewhile(lambda parts: len({*parts}) == 1, zip(*names, strict=False))))
     return ["/".join(name[common:]) for name in names]
 
 
@@ -110,13 +109,11 @@ def _strip(part: str, tasks: Sequence[str]) -> str:
     return found.strip(_GAP) if found != part else part
 
 
-def choose_shown(
-    attributes: Sequence[Mapping[str, str]], *, least: bool = False
-) -> list[str]:
+def choose_shown(attributes: Sequence[Mapping[str, str]], *, least: bool = False) -> list[str]:
     """Return the names of the attributes that a table shows: those that differ between its rows.
 
     What the user said comes first. Launchers, addresses, servers and options follow only as far as
-    rows could not be told apart without them; with `least`, this holds for all.
+    they distinguish rows; with `least`, this holds for all.
     """
     names = list(dict.fromkeys(name for one in attributes for name in one))
     shown: list[str] = []

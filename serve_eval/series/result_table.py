@@ -11,7 +11,7 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
-from serve_eval.report.results_table import ResultCell, DeploymentRow, ResultsTable, TaskColumn
+from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
 from serve_eval.schema import SuiteRow, TaskReport
 from serve_eval.series.deployments import LAUNCHER, choose_shown, shorten
 from serve_eval.series.measured_runs import MeasuredRun, read_measured

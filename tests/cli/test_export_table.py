@@ -149,7 +149,7 @@ def test_failed_samples_and_undecided_verdicts_are_marked(tmp_path: Path) -> Non
     assert failed > 0
     text = _export(tmp_path, "--format", "markdown")
     assert f"f{failed} |" in text
-    assert "* f: so many samples failed" in text
+    assert "* f: number of failed samples" in text
 
 
 @pytest.mark.parametrize("model", ["=1+1|`x`%$_{}#&~^\\<b>", "@org/m", "+m\u202e模"])

@@ -26,7 +26,7 @@ _ESCAPES = {
 _JOINED = re.compile(r"([-',])(?=\1)")
 """Signs of which LaTeX joins two to another sign."""
 _OTHER = (
-    "\\providecommand\\otherchar[1]{\\ifdefined\\Umathchar\\symbol{\\string\"#1}\\else U+#1\\fi}"
+    '\\providecommand\\otherchar[1]{\\ifdefined\\Umathchar\\symbol{\\string"#1}\\else U+#1\\fi}'
 )
 """A command for characters outside ASCII, which only XeLaTeX and LuaLaTeX can print all."""
 

@@ -104,7 +104,9 @@ def _draw_panel(
 ) -> int:
     """Append the marks of a task, and return the y coordinate below them."""
     body.append(_text(MARGIN, top + 24, _cut(column.heading, 36), "head"))
-    body.append(_text(WIDTH - MARGIN, top + 24, f"n {column.planned}, 95 % intervals", "small", end=True))
+    body.append(
+        _text(WIDTH - MARGIN, top + 24, f"n {column.planned}, 95 % intervals", "small", end=True)
+    )
     first = top + 32
     ruler = make_ruler([cell for _, cell in cells if cell is not None])
     bottom = first + ROW * len(cells)

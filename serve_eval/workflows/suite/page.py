@@ -110,9 +110,7 @@ def _name_headings(report: SuiteReport, tasks: Tasks) -> Headings:
     return {place: named.get(place, first.get(place[1], place[1])) for place in places}
 
 
-def _make_matrix(
-    report: SuiteReport, tasks: Tasks, headings: Headings, folder: Path
-) -> DataTable:
+def _make_matrix(report: SuiteReport, tasks: Tasks, headings: Headings, folder: Path) -> DataTable:
     """Return the runs by tasks: values with intervals and verdicts, the worst run first."""
     names = list(dict.fromkeys(headings.values()))
     by_place = {(row.run, headings[row.run, row.task]): row for row in report.rows}
@@ -129,7 +127,9 @@ def _make_matrix(
         cells = [DataCell(text=run, href=quote(page) if (folder / page).exists() else "")]
         for name in names:
             row = by_place.get((run, name))
-            cells.append(DataCell(text="-") if row is None else _cell(row, tasks.get((run, row.task))))
+            cells.append(
+                DataCell(text="-") if row is None else _cell(row, tasks.get((run, row.task)))
+            )
         rows.append(cells)
     return DataTable(
         title="Runs by tasks",

@@ -71,9 +71,7 @@ def find_suite_report(folder: Path) -> SuiteReport | None:
     file = folder / SUITE_REPORT_FILE
     try:
         data = file.read_bytes()
-        refuse_newer(
-            file, msgspec.json.decode(data, type=Versioned).schema_version, SUITE_SCHEMA
-        )
+        refuse_newer(file, msgspec.json.decode(data, type=Versioned).schema_version, SUITE_SCHEMA)
         return msgspec.json.decode(data, type=SuiteReport)
     except FileNotFoundError:
         return None
