@@ -24,6 +24,8 @@ _TIME = re.compile(
 )
 """A date, with or without a time of day."""
 _GAP = "-_. "
+_USER = re.compile(r"//[^/?#]*@")
+"""The name and the password of a URL, which no table needs."""
 
 
 class Deployed(Protocol):
@@ -49,12 +51,12 @@ def describe_deployment(
         del spec["dtype"]
     options = dict(plan.launcher.options)
     address = options.pop("base_url", None) if plan.launcher.name == "external" else None
-    if address is None and plan.launcher.name == "external" and endpoint is not None:
-        address = endpoint.base_url
+    if plan.launcher.name == "external" and endpoint is not None:
+        address = endpoint.base_url  # in one form, however it was given
     known = {
         **spec,
         LAUNCHER: plan.launcher.name,
-        **({ENDPOINT: str(address)} if address else {}),
+        **({ENDPOINT: _USER.sub("//", str(address))} if address else {}),
         **({} if endpoint is None else dict(_describe_server(endpoint))),
         **{f"{LAUNCHER}.{name}": _write(value) for name, value in sorted(options.items())},
     }
