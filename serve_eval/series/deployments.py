@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 
@@ -19,10 +19,13 @@ LAUNCHER, ENDPOINT, SERVER, IMAGE, BEGAN = "launcher", "endpoint", "server", "im
 LONGEST = 60
 """Characters of an attribute at most; the middle of a longer one is left out."""
 _TIME = re.compile(
-    r"(?:19|20)\d{2}[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_.T ]*[0-2]\d[-_.:h]?[0-5]\d(?:[-_.:]?[0-5]\d)?Z?)?"
+    r"(?:19|20)\d{2}[-_.]?[01]\d[-_.]?[0-3]\d"
+    r"(?:[-_.T ]*[0-2]\d[-_.:h]?[0-5]\d(?:[-_.:]?[0-5]\d)?Z?)?"
 )
 """A date, with or without a time of day."""
 _GAP = "-_. "
+_USER = re.compile(r"//[^/?#]*@")
+"""The name and the password of a URL, which no table needs."""
 
 
 class Deployed(Protocol):
@@ -48,12 +51,12 @@ def describe_deployment(
         del spec["dtype"]
     options = dict(plan.launcher.options)
     address = options.pop("base_url", None) if plan.launcher.name == "external" else None
-    if address is None and plan.launcher.name == "external" and endpoint is not None:
-        address = endpoint.base_url
+    if plan.launcher.name == "external" and endpoint is not None:
+        address = endpoint.base_url  # in one form, however it was given
     known = {
         **spec,
         LAUNCHER: plan.launcher.name,
-        **({ENDPOINT: str(address)} if address else {}),
+        **({ENDPOINT: _USER.sub("//", str(address))} if address else {}),
         **({} if endpoint is None else dict(_describe_server(endpoint))),
         **{f"{LAUNCHER}.{name}": _write(value) for name, value in sorted(options.items())},
     }
@@ -92,9 +95,7 @@ def name_folders(runs: Sequence[tuple[Path, Sequence[str]]]) -> list[str]:
         tuple(filter(None, (_strip(part, tasks) for part in folder.absolute().parts[1:])))
         for folder, tasks in runs
     ]
-    if not names:
-        return []
-    common = len(os.path.commonprefix(names))
+    common = len(list(takewhile(lambda parts: len({*parts}) == 1, zip(*names, strict=False))))
     return ["/".join(name[common:]) for name in names]
 
 
@@ -114,7 +115,7 @@ def choose_shown(attributes: Sequence[Mapping[str, str]], *, least: bool = False
     """Return the names of the attributes that a table shows: those that differ between its rows.
 
     What the user said comes first. Launchers, addresses, servers and options follow only as far as
-    rows could not be told apart without them; with `least`, this holds for all.
+    they distinguish rows; with `least`, this holds for all.
     """
     names = list(dict.fromkeys(name for one in attributes for name in one))
     shown: list[str] = []

@@ -56,7 +56,7 @@ def read_measured(
 ) -> tuple[list[MeasuredRun], list[str]]:
     """Return the runs in or below the folders, the oldest first, and notes on those left out.
 
-    Copies of a run count once. `each`: runs that differ in nothing but their time are told apart
+    Copies of a run count once. `each`: runs that differ only in their time are kept apart
     too. Raises RunFolderError for a folder without a finished run.
     """
     found: dict[Path, FinishedRun] = {}

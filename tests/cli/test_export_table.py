@@ -118,6 +118,15 @@ def test_of_two_runs_of_a_deployment_the_latest_counts_and_the_other_is_told(
     assert str(first) in every
 
 
+def test_tasks_of_a_deployment_from_several_runs_share_a_row(tmp_path: Path) -> None:
+    _run(tmp_path / "20261128_100000_m", tasks="word_problems")
+    _run(tmp_path / "20261128_100009_m", tasks="passkey_short")
+    _run(tmp_path / "fp8" / "passkey_short", tasks="passkey_short")
+    rows = _rows(tmp_path)
+    assert [bool(row["word_problems value"]) for row in rows] == [True, False]
+    assert [bool(row["passkey_short value"]) for row in rows] == [True, True]
+
+
 def test_a_copy_of_a_run_counts_once(tmp_path: Path) -> None:
     _run(tmp_path / "a", tasks="word_problems")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -149,7 +158,7 @@ def test_failed_samples_and_undecided_verdicts_are_marked(tmp_path: Path) -> Non
     assert failed > 0
     text = _export(tmp_path, "--format", "markdown")
     assert f"f{failed} |" in text
-    assert "* f: so many samples failed" in text
+    assert "* f: number of failed samples" in text
 
 
 @pytest.mark.parametrize("model", ["=1+1|`x`%$_{}#&~^\\<b>", "@org/m", "+m\u202e模"])

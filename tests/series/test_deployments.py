@@ -51,8 +51,10 @@ def test_the_address_counts_only_if_no_launcher_chose_it() -> None:
     endpoint = Endpoint(base_url="http://127.0.0.1:41234/v1")
     launched = describe_deployment(_plan({"seed": 1}), endpoint, {})
     assert launched == {"quant_algo": "FP8", "launcher": "simulated", "launcher.seed": "1"}
-    asked = describe_deployment(_plan({"base_url": "http://a:1/v1"}, "external"), endpoint, {})
-    assert asked == {"quant_algo": "FP8", "launcher": "external", "endpoint": "http://a:1/v1"}
+    asked = describe_deployment(_plan({"base_url": "localhost:41234"}, "external"), endpoint, {})
+    assert asked["endpoint"] == "http://127.0.0.1:41234/v1"
+    later = describe_deployment(_plan({"base_url": "http://me:key@a:1/v1"}, "external"), None, {})
+    assert later == {"quant_algo": "FP8", "launcher": "external", "endpoint": "http://a:1/v1"}
 
 
 def test_words_of_the_user_never_replace_what_is_known() -> None:

@@ -100,7 +100,9 @@ def test_a_picture_of_a_suite_has_each_run_once(pages: Path) -> None:
 
 
 def test_a_watch_takes_one_task(tmp_path: Path) -> None:
-    done = serve_eval("watch", "http://127.0.0.1:9", "-t", ",".join(TASKS[:2]), "-o", tmp_path / "w")
+    done = serve_eval(
+        "watch", "http://127.0.0.1:9", "-t", ",".join(TASKS[:2]), "-o", tmp_path / "w"
+    )
     assert done.returncode == 2
     assert "a watch takes one task, not 2" in done.stderr
 

@@ -169,17 +169,17 @@ class ResultsTable:
             (
                 "f",
                 any(cell.failed for cell in known),
-                "so many samples failed; the interval has them at their best and worst",
+                "number of failed samples; the interval has them at their best and worst",
             ),
             (
                 "r",
                 any(cell.repaired for cell in known),
-                "so many samples were repaired: their first answers are unknown",
+                "number of repaired samples, whose first answers are unknown",
             ),
             (
                 "e",
                 any(cell.estimate for cell in known),
-                "an estimate of so many samples, after an early stop",
+                "number of samples behind an estimate (~) after an early stop",
             ),
             (MISSING, None in cells, "not run in this way, or not finished"),
         ):

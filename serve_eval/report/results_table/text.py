@@ -23,11 +23,11 @@ def write_text(table: ResultsTable, width: int | None = None) -> str:
     """Return the lines of the table, its legend and its notes.
 
     If it is wider than `width`, tasks go on in a further block below, with the names of the rows
-    again. Attributes that rows can be told apart without are left out before that, and names lose
-    their middle before a figure is cut. None: any width.
+    again. Attributes that do not distinguish rows are left out before that, and names lose their
+    middle before a figure is cut. None: any width.
     """
     fitted = table if width is None else fit_names(table, width)
-    lines = [table.caption, "", *list_lines(fitted, width)]
+    lines = [*_break(clean(table.caption), width), "", *list_lines(fitted, width)]
     legend = "; ".join(starmap("{}: {}".format, table.list_legend()))
     left = [name for name in table.shown if name not in fitted.shown]
     notes = [f"not shown here: {', '.join(left)}"] if left else []
@@ -39,7 +39,7 @@ def write_text(table: ResultsTable, width: int | None = None) -> str:
 
 
 def fit_names(table: ResultsTable, width: int) -> ResultsTable:
-    """Return the table without attributes, the last first, that rows are told apart without.
+    """Return the table without the attributes that do not distinguish rows, the last first.
 
     They go only as far as the table is wider than `width`.
     """

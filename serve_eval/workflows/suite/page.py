@@ -201,7 +201,10 @@ def _draw_attributes(report: SuiteReport, tasks: Tasks, headings: Headings) -> I
 def _draw_attribute(
     title: str, name: str, rows: Sequence[tuple[SuiteRow, Scalar]], unit: str
 ) -> Picture | None:
-    """Return the values of a task over an attribute: points for numbers, boxes for words."""
+    """Return the values of a task over an attribute: points for numbers, boxes for words.
+
+    None if each word has one run, since the picture of all runs shows the same.
+    """
     numbers = [read_number(value) for _, value in rows]
     units = {one[1] for one in numbers if one is not None}
     if None not in numbers and len(units) == 1:
@@ -215,7 +218,7 @@ def _draw_attribute(
     groups: dict[str, list[float]] = {}
     for row, value in rows:
         groups.setdefault(str(value), []).append(row.evaluated or 0.0)
-    return draw_boxes(title, groups, unit)
+    return draw_boxes(title, groups, unit) if len(groups) < len(rows) else None
 
 
 def read_number(value: Scalar) -> tuple[float, str] | None:

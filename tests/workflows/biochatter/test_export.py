@@ -129,7 +129,9 @@ def test_deployments_of_one_model_are_not_merged(tmp_path: Path) -> None:
     for table in (tmp_path / "out/processed").glob("*.csv"):
         told = {row["Full model name"]: row for row in _rows(table)}
         assert set(told) == {*names, "org/single"}
-    overview = {row["Full model name"]: row for row in _rows(tmp_path / "out/processed/overview.csv")}
+    overview = {
+        row["Full model name"]: row for row in _rows(tmp_path / "out/processed/overview.csv")
+    }
     assert [overview[name]["Mean Accuracy"] for name in names] == ["1", "0", "1", "0", "1"]
     failures = _rows(next((tmp_path / "out").glob("*extraction_failure_modes.csv")))
     assert {row["model_name"] for row in failures} == {names[1], names[3]}
