@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
-from serve_eval.cli._run_folder import name_run
+from serve_eval.cli._run_folder import LATEST, name_run
 
 FORMATS = ("lm-eval", "biochatter")
 
@@ -16,8 +16,8 @@ FORMATS = ("lm-eval", "biochatter")
 def export(
     run: Annotated[
         Path,
-        name_run("A run folder with a report, or latest; for biochatter also a folder of runs."),
-    ],
+        name_run("A run with a report (default latest); for biochatter also a folder of runs."),
+    ] = LATEST,
     to_format: Annotated[
         str,
         typer.Option(

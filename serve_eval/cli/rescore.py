@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
-from serve_eval.cli._run_folder import name_run
+from serve_eval.cli._run_folder import LATEST, name_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,7 @@ TARGET_CHARACTERS = 40
 
 
 def rescore(
-    run: Annotated[Path, name_run("A run folder, finished or not, or latest.")],
+    run: Annotated[Path, name_run("A run folder, finished or not (default latest).")] = LATEST,
     settings: Annotated[
         list[str] | None,
         typer.Option(
