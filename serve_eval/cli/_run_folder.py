@@ -15,9 +15,7 @@ def name_run(meaning: str) -> Any:
 
     Its default is LATEST. The folder that this is comes first on standard error.
     """
-    return typer.Argument(
-        metavar="RUN", help=meaning, callback=_find_and_tell, show_default=False
-    )
+    return typer.Argument(metavar="RUN", help=meaning, callback=_find_and_tell, show_default=False)
 
 
 def _find_and_tell(context: typer.Context, folder: Path) -> Path:
