@@ -47,8 +47,7 @@ def listing(
                 except PlanError as error:
                     lines, broken = [f"{name}: error: {error}. {error.hint}".rstrip(" .")], True
                 emit("".join(f"  {clean(line)}\n" for line in lines))
-            if kind == title:
-                emit(f"  options of one: serve-eval list {title} NAME\n")
+            emit(f"  options of one: serve-eval list {title} NAME\n")
             if title == "tasks":
                 for name, file in extensions.lm_eval_tasks():
                     emit(
