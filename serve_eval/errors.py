@@ -21,8 +21,33 @@ from __future__ import annotations
 
 def install_hint(extra: str) -> str:
     """Return the hint for when the packages of an optional extra are missing."""
-    packages = f"pip install 'serve-eval[{extra}]', in a checkout pip install '.[{extra}]'"
-    return f"Install the optional extra {extra}: {packages}."
+    return f"Install the optional extra {extra}: {install_command(extra)}"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra from where serve-eval itself was installed.
+
+    That is a checkout, a wheel, an address, or the index of the user's pip, which records nothing.
+    """
+    import json
+    from importlib import metadata
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        recorded = metadata.distribution("serve-eval").read_text("direct_url.json")
+        source = json.loads(recorded or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        source = {}
+    url, checkout = str(source.get("url", "")), Path(__file__).resolve().parents[1]
+    if "dir_info" in source:
+        edited = "-e " if source["dir_info"].get("editable") else ""
+        return f"pip install {edited}'{unquote(urlsplit(url).path)}[{extra}]'"
+    if url:
+        return f"pip install 'serve-eval[{extra}] @ {url}'"
+    if (checkout / "pyproject.toml").is_file():
+        return f"pip install -e '{checkout}[{extra}]'"
+    return f"pip install 'serve-eval[{extra}]'"
 
 
 class ServeEvalError(Exception):

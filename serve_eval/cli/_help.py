@@ -6,12 +6,14 @@ without a type. rich is not used, since its import takes longer than the rest of
 
 from __future__ import annotations
 
+import functools
 import inspect
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperCommand
 
 from serve_eval.cli._clear_values import convert_clear_values
@@ -47,12 +49,41 @@ class HelpedCommand(TyperCommand):
         formatter.write(f"{page(self, ctx, everything=not self.usual)}\n")
 
     def get_params(self, ctx: Any) -> Any:
-        """Return the options, which convert clear values without pydantic."""
-        return convert_clear_values(super().get_params(ctx))
+        """Return the options, which convert clear values without pydantic.
+
+        Every command takes --help-all, also one whose help is never shortened.
+        """
+        params = convert_clear_values(super().get_params(ctx))
+        return params if any(EVERYTHING in one.opts for one in params) else [*params, _help_all()]
 
     def full_help(self, ctx: Any) -> str:
         """Return the help with all options."""
         return page(self, ctx, everything=True)
+
+
+def _show_help(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+def _hold_help_all(
+    help_all: Annotated[
+        bool,
+        typer.Option(
+            EVERYTHING, is_eager=True, expose_value=False, hidden=True, callback=_show_help
+        ),
+    ] = False,
+) -> None:
+    """Hold the option, which typer makes only for a command."""
+
+
+@functools.cache
+def _help_all() -> Any:
+    """Return a hidden option that prints the help as it is."""
+    holder = typer.Typer(add_completion=False)
+    holder.command()(_hold_help_all)
+    return next(one for one in typer.main.get_command(holder).params if EVERYTHING in one.opts)
 
 
 def page(command: HelpedCommand, ctx: Any, *, everything: bool) -> str:

@@ -1,7 +1,8 @@
-"""Declare the argument that names a run folder, or the last one of outputs/ by `latest`."""
+"""Declare the argument that names a run folder: by default the last one of outputs/, `latest`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,33 @@ LATEST = Path("latest")
 
 
 def name_run(meaning: str) -> Any:
-    """Return an argument that names a run folder, with its meaning for the help."""
-    return typer.Argument(metavar="RUN", help=meaning, callback=find_run)
+    """Return an argument that names a run folder, with its meaning for the help.
+
+    Its default is LATEST. The folder that this is comes first on standard error.
+    """
+    return typer.Argument(metavar="RUN", help=meaning, callback=_find_and_tell, show_default=False)
+
+
+def name_runs(meaning: str) -> Any:
+    """Return an argument that names several run folders; its default is [LATEST]."""
+    return typer.Argument(
+        metavar="RUN...", help=meaning, callback=_find_and_tell_each, show_default=False
+    )
+
+
+def _find_and_tell_each(context: typer.Context, folders: Sequence[Path]) -> list[Path]:
+    return [_find_and_tell(context, folder) for folder in folders]
+
+
+def _find_and_tell(context: typer.Context, folder: Path) -> Path:
+    found = folder if context.resilient_parsing else find_run(folder)
+    assert found is not None
+    if found != folder:
+        from serve_eval.cli._streams import say
+        from serve_eval.report.text import clean
+
+        say(f"the latest run: {clean(str(found))}")
+    return found
 
 
 def find_run(folder: Path | None) -> Path | None:

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from serve_eval.cli._include import IncludePath, TrustPlan, folders_of
-from serve_eval.cli._run_folder import name_run
+from serve_eval.cli._run_folder import LATEST, name_run
 
 
 def attribute(
-    run: Annotated[Path, name_run("A run folder, finished or not, or latest.")],
+    run: Annotated[Path, name_run("A run folder, finished or not (default latest).")] = LATEST,
     worker: Annotated[
         list[str] | None,
         typer.Option(

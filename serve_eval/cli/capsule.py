@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
-from serve_eval.cli._run_folder import name_run
+from serve_eval.cli._run_folder import LATEST, name_run
 from serve_eval.shell_words import quote_path
 
 
 def capsule(
-    run: Annotated[Path, name_run("A run folder, or latest.")],
     sample: Annotated[list[str], typer.Option("--sample", help="Id of a sample. Repeatable.")],
     task: Annotated[
         str | None,
@@ -30,6 +29,7 @@ def capsule(
         ),
     ] = False,
     include_path: IncludePath = None,
+    run: Annotated[Path, name_run("A run folder (default latest).")] = LATEST,
 ) -> None:
     """Write the request of a sample, a curl script that repeats it, and both answers.
 

@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
-from serve_eval.cli._run_folder import name_run
+from serve_eval.cli._run_folder import LATEST, name_run
 
 
 def diagnose(
-    run: Annotated[Path, name_run("Folder of a run, a comparison or a suite, or latest.")],
+    run: Annotated[
+        Path, name_run("Folder of a run, a comparison or a suite (default latest).")
+    ] = LATEST,
     include_path: IncludePath = None,
     tokenizer: Annotated[
         Path | None,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
-from serve_eval.cli._run_folder import find_run
+from serve_eval.cli._run_folder import LATEST, name_runs
 
 FILES, TABLES = ("lm-eval", "biochatter"), ("table", "csv", "markdown", "latex", "svg")
 
@@ -17,11 +17,8 @@ FILES, TABLES = ("lm-eval", "biochatter"), ("table", "csv", "markdown", "latex",
 def export(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN...",
-            help="Run folders, or latest; for tables and biochatter also folders of runs.",
-        ),
-    ],
+        name_runs("Run folders (default latest); for tables and biochatter also folders of runs."),
+    ] = [LATEST],  # noqa: B006
     to_format: Annotated[
         str,
         typer.Option(
@@ -71,27 +68,26 @@ def export(
         raise PlanError("--add is for --format biochatter")
     if each and to_format not in TABLES:
         raise PlanError(f"--all is for the formats {', '.join(TABLES)}")
-    folders = [found for run in runs if (found := find_run(run)) is not None]
     if to_format in TABLES:
-        _write_table(folders, to_format, output, each=each)
+        _write_table(runs, to_format, output, each=each)
         return
     if to_format == "biochatter":
         from serve_eval.workflows.biochatter.export import export_biochatter
 
-        to = output or folders[0] / "biochatter"
+        to = output or runs[0] / "biochatter"
         tables = export_biochatter(
-            folders, to, more=add or (), include_path=folders_of(include_path)
+            runs, to, more=add or (), include_path=folders_of(include_path)
         )
         files, notes = tables.files, tables.notes
     else:
         from serve_eval.workflows.export import export as written
 
-        if len(folders) > 1:
+        if len(runs) > 1:
             raise PlanError(
-                f"--format lm-eval writes one run, and {len(folders)} are named",
+                f"--format lm-eval writes one run, and {len(runs)} are named",
                 hint="Call it for each run, or choose a table: --format table",
             )
-        exported = written(folders[0], output, include_path=folders_of(include_path))
+        exported = written(runs[0], output, include_path=folders_of(include_path))
         files, notes = exported.files, exported.notes
     emit("".join(f"{clean(str(file))}\n" for file in files))
     for note in notes:

@@ -16,7 +16,7 @@ def listing(
     ] = None,
     include_path: IncludePath = None,
 ) -> None:
-    """List tasks, scorers, launchers and verdict rules with their options.
+    """List tasks, scorers, launchers and verdict rules, one line each.
 
     With a name, describe that one: the type, default and meaning of each option; for a task also
     its data, its needs, its references and its protocol. Each one that is not part of serve-eval is
@@ -47,6 +47,7 @@ def listing(
                 except PlanError as error:
                     lines, broken = [f"{name}: error: {error}. {error.hint}".rstrip(" .")], True
                 emit("".join(f"  {clean(line)}\n" for line in lines))
+            emit(f"  options of one: serve-eval list {title} NAME\n")
             if title == "tasks":
                 for name, file in extensions.lm_eval_tasks():
                     emit(
@@ -85,24 +86,13 @@ def _one(package: str | None, kind: str, name: str) -> None:
 
 
 def _entry(package: str, name: str) -> list[str]:
-    """Return a name with its summary, options and origin. Raises PlanError if it is unusable."""
-    from dataclasses import fields
-
+    """Return a name with its summary and origin. Raises PlanError if it is unusable."""
+    from serve_eval.cli._described import wrap
     from serve_eval.plugins import extensions, registry
-    from serve_eval.plugins.declarations import is_structure
-    from serve_eval.plugins.values import VERDICTS
-    from serve_eval.schema import RepairedPolicy
 
     function = registry.function(package, name)
+    registry.options_of(function)
     member = registry.family_of(package, function)
     shown = f"{name}:{member.upper()}" if member else name
-    lines = [f"{shown}: {registry.summary(package, name)}"]
-    lines += [f"    from {origin.place}" for origin in extensions.find(package, name)]
-    for option in registry.options_of(function).values():
-        default = "required" if option.required else repr(option.default)
-        if is_structure(type(option.default)):
-            default = f"has its own options: see serve-eval list launchers {name}"
-        lines.append(f"    {option.path}: {default}")
-    if package == VERDICTS:
-        lines += [f"    {one.name}: {one.default!r}" for one in fields(RepairedPolicy)]
-    return lines
+    lines = wrap(f"{shown}: {registry.summary(package, name)}", "", "    ")
+    return [*lines, *(f"    from {one.place}" for one in extensions.find(package, name))]

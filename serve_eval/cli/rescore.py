@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
-from serve_eval.cli._run_folder import name_run
+from serve_eval.cli._run_folder import LATEST, name_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +25,7 @@ _OUTCOMES = ("NOT SCORED", "CHANGED", "UNCHANGED")
 
 
 def rescore(
-    run: Annotated[Path, name_run("A run folder, finished or not, or latest.")],
+    run: Annotated[Path, name_run("A run folder, finished or not (default latest).")] = LATEST,
     settings: Annotated[
         list[str] | None,
         typer.Option(

@@ -24,7 +24,7 @@ EXAMPLES = (
     ("Show the command lines, and start nothing:", "serve-eval serve PLAN.yaml --dry-run"),
     ("Keep a small real model up for other clients:", "serve-eval serve embedded --detach"),
     ("Start trtllm-serve on two GPUs:", "serve-eval serve trtllm --model NAME --set launcher.tp=2"),
-    ("Stop all servers:", "serve-eval serve --stop all"),
+    ("Stop the servers of an id that --list shows:", "serve-eval serve --stop ID"),
 )
 
 

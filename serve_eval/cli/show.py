@@ -9,7 +9,7 @@ import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._options import command
-from serve_eval.cli._run_folder import find_run, name_run
+from serve_eval.cli._run_folder import LATEST, find_run, name_run
 
 EXAMPLES = (
     (
@@ -24,7 +24,7 @@ EXAMPLES = (
 
 @command(examples=EXAMPLES)
 def show(
-    run: Annotated[Path, name_run("Folder of a run or a comparison, or latest.")],
+    run: Annotated[Path, name_run("Folder of a run or a comparison (default latest).")] = LATEST,
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="ID", help="Ids of samples to show.")
     ] = None,

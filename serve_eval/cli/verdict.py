@@ -12,7 +12,7 @@ import typer
 from serve_eval.cli._common_options import JunitFile, NotifyText, ReportAsJson, Strict, Verbose
 from serve_eval.cli._include import folders_of
 from serve_eval.cli._options import command, settings_of
-from serve_eval.cli._run_folder import name_run
+from serve_eval.cli._run_folder import LATEST, name_run
 from serve_eval.evaluation.plan.shared_options import (
     AllowCodeExecution,
     AllowMismatch,
@@ -56,9 +56,9 @@ class VerdictOutputOptions:
 
 @command()
 def verdict(
-    run: Annotated[Path, name_run("A run folder, or latest.")],
     judged: JudgedAgainOptions,
     output: VerdictOutputOptions,
+    run: Annotated[Path, name_run("A run folder (default latest).")] = LATEST,
 ) -> None:
     """Judge the results in a run folder again, by another rule or other references.
 

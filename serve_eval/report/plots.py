@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serve_eval.errors import PlanError
+from serve_eval.errors import PlanError, install_hint
 from serve_eval.processes.limited import run_limited
 from serve_eval.report.text import clean
 from serve_eval.whole_file import write_named_file
@@ -74,7 +74,7 @@ def check_plot(path: Path) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise PlanError(
             "--plot needs matplotlib, which is not installed",
-            hint="pip install 'serve-eval[plots]'",
+            hint=install_hint("plots"),
         )
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from serve_eval.errors import install_command
 from tests.cli.command import environment, serve_eval
 
-SERVERS = "pip install 'serve-eval[servers]', in a checkout pip install '.[servers]'"
-WATCH = "pip install 'serve-eval[watch]', in a checkout pip install '.[watch]'"
+SERVERS, WATCH = install_command("servers"), install_command("watch")
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def test_a_cluster_names_its_extra(
     said = serve_eval("run", "--launcher", "kubernetes", *given, *more)
     assert said.returncode == 2
     assert "the launcher kubernetes needs the package kr8s" in said.stderr
-    assert "pip install 'serve-eval[kubernetes]'" in said.stderr
+    assert install_command("kubernetes") in said.stderr
     assert not (tmp_path / "run").exists()
 
 

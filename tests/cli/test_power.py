@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from serve_eval.errors import install_command
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
@@ -124,7 +125,7 @@ def test_a_missing_matplotlib_is_named_with_its_extra(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "pip install 'serve-eval[plots]'" in done.stderr
+    assert install_command("plots") in done.stderr
     without = serve_eval("power", "--total", "9")
     assert (without.returncode, without.stderr) == (0, "")
 

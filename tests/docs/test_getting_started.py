@@ -24,11 +24,13 @@ def test_the_page_for_new_users_prints_what_it_shows(
     state = {"XDG_STATE_HOME": str(tmp_path / "state"), "COLUMNS": "80"}
     [port] = free_ports(LOOPBACK, None)
     blocks = re.findall(r"^```\n(\$ .*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    given = 0
+    given, served = 0, ""
     try:
         for step in re.split(r"^\$ serve-eval ", "".join(blocks), flags=re.MULTILINE)[1:]:
             command, *shown = step.rstrip().splitlines()
-            done = serve_eval(*command.replace("8000", str(port)).split(), **state)
+            words = command.replace("8000", str(port)).replace("ID", served).split()
+            done = serve_eval(*words, **state)
+            served = "".join(re.findall(r"^id: +(\S+)", done.stdout, re.MULTILINE)) or served
             assert done.returncode == EXIT_CODES.get(command, 0), (command, done.stderr)
             given += 1
             printed = (done.stdout + done.stderr).replace(str(port), "8000").splitlines()

@@ -16,7 +16,7 @@ def test_without_lm_eval_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     with pytest.raises(PlanError, match=r"lm-eval is not installed") as caught:
         build_task(Spec(name="lm_eval:gsm8k"))
-    assert "serve-eval[lm-eval]" in caught.value.hint
+    assert "[lm-eval]" in caught.value.hint
 
 
 def test_a_task_of_ours_imports_nothing_of_it() -> None:

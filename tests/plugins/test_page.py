@@ -27,7 +27,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     files = re.findall(
         r"^`(my-[\w/.-]+)`[^\n]*\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
     )
-    assert len(files) == 5
+    assert len(files) == 7
     for name, text in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -41,7 +41,7 @@ def test_the_commands_of_the_page_list_and_run_what_it_shows(
     (_, *listing), (_, *run) = written
     told = serve_eval(*listing)
     assert told.returncode == 0, told.stderr
-    assert f"\n      from {tmp_path}/my-evals/tasks/rivers.py\n      article: True\n" in told.stdout
+    assert f"\n      from {tmp_path}/my-evals/tasks/rivers.py\n" in told.stdout
     good = serve_eval(*run)
     assert good.returncode == 0, good.stderr
     report = json.loads((tmp_path / "OUT/report.json").read_text())
@@ -54,6 +54,16 @@ def test_the_commands_of_the_page_list_and_run_what_it_shows(
     assert set(report["environment"]["extensions"]) == {"tasks.rivers", "verdicts.within"}
     bad = serve_eval(*run, "--set", "launcher.accuracy=0.0", "-o", tmp_path / "bad")
     assert bad.returncode == 1, bad.stderr
+
+
+def test_the_scorer_of_the_page_scores_the_case_of_the_page(written: list[list[str]]) -> None:
+    asked = ("run", "--include-path", "my-evals", "--cases", "my-cases.yaml", "--no-reference")
+    for accuracy in (1.0, 0.0):
+        model = ("--launcher", "simulated", "--set", f"launcher.accuracy={accuracy}")
+        done = serve_eval(*asked, *model, "-o", f"cases-{accuracy}")
+        assert done.returncode == 3, done.stderr
+        [task] = json.loads(Path(f"cases-{accuracy}/report.json").read_text())["tasks"]
+        assert task["result"]["value"] == 100.0 * accuracy
 
 
 def test_the_launcher_of_the_page_tells_of_its_server(

@@ -21,6 +21,7 @@ import msgspec
 from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mmlu
 from serve_eval.errors import DatasetError
 from serve_eval.evaluation.engine.request import request_of
+from serve_eval.plugins import registry
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, MediaFile, MediaPart, Request, Spec, TextPart
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
@@ -168,8 +169,28 @@ class Asked:
 
 def variants() -> list[tuple[str, dict[str, object]]]:
     """Return every task with every list of options."""
-    own = [(name, options) for name in NAMES for options in ({}, *OPTIONS[name])]
+    own = [(name, options) for name in NAMES for options in ({}, *tried(name))]
     return own + [("gsm8k", options) for options in OF_EVERY_TASK]
+
+
+def tried(name: str) -> list[dict[str, object]]:
+    """Return the options that are tried with a task: those listed, else another value of each."""
+    if name in OPTIONS:
+        return OPTIONS[name]
+    given = registry.options_of(registry.load("serve_eval.tasks", name))
+    found = {option: _change(one.default) for option, one in given.items()}
+    return [
+        {option: value}
+        for option, value in found.items()
+        if value is not None and option not in ASK_THE_SAME
+    ]
+
+
+def _change(value: object) -> object:
+    """Return another value of a switch or a number; None for what has to be listed."""
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if isinstance(value, int) else None
 
 
 def label(name: str, options: dict[str, object]) -> str:

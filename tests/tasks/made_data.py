@@ -65,6 +65,12 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
+def write_rows(path: Path, count: int, **columns: str) -> None:
+    """Write rows whose texts have {i}, the number of the row."""
+    rows = ({name: text.format(i=i) for name, text in columns.items()} for i in range(count))
+    write_jsonl(path, rows)
+
+
 def write_cnn_dailymail(folder: Path, count: int) -> None:
     """Write 3.0.0/test-00000-of-00001.parquet."""
     from pyarrow import Table, parquet

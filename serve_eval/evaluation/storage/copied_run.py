@@ -1,4 +1,4 @@
-"""Fill a new run folder with the answers of others, so that a kill leaves a copy to begin anew.
+"""Fill a new run folder with the answers of others, so that a kill leaves no half of a copy.
 
 copying.json marks the folder (copy_mark). The same command empties a marked folder and
 fills it again. No other command asks anything there before the copy is complete.
@@ -52,9 +52,9 @@ def mark_copy(sources: Sequence[Path], plan: Plan) -> CopyMark:
 
 
 def check_copy(path: Path, mark: CopyMark) -> None:
-    """Raise RunFolderError if a path is neither new, nor empty, nor a copy to begin anew.
+    """Raise RunFolderError if a path is neither new, nor empty, nor a copy to make again.
 
-    A finished copy is begun anew only by the command that wrote it, which may have been killed
+    A finished copy is made again only by the command that wrote it, which may have been killed
     before it told its result.
     """
     if not path.exists() or (path.is_dir() and _may_begin(path, mark)):

@@ -86,7 +86,5 @@ def refuse_newer(path: Path, version: int, known: int) -> None:
         raise RunFolderError(
             f"{path} has format {version}, but this version of serve-eval"
             f" ({serve_eval.__version__}) reads formats up to {known}",
-            hint=(
-                "Use the serve-eval that wrote it, or a newer one: pip install --upgrade serve-eval"
-            ),
+            hint="Use the serve-eval that wrote it, or a newer one.",
         )

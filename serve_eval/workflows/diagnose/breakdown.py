@@ -165,9 +165,22 @@ def _judge_errors(run: Evidence, task: TaskEvidence) -> Iterator[str]:
 def _next(run: Evidence, task: TaskEvidence, shown: list[AskedSample], good: str) -> Iterator[str]:
     if shown:
         yield capsule_of(run, task, shown)
-    yield f"serve-eval verify {quote_word(good)} {quote_word(run.base_url)}"
+    yield describe_verify(run, good)
     if run.several_workers:
         yield f"serve-eval attribute {run.place}"
+
+
+def describe_verify(run: Evidence, good: str = "GOOD") -> str:
+    """Return the command that compares the run's endpoint with one that is known to be good.
+
+    Servers that the run started itself are gone.
+    """
+    if run.plan.launcher.name == "external":
+        return f"serve-eval verify {quote_word(good)} {quote_word(run.base_url)}"
+    return (
+        f"start these servers again (serve-eval serve PLAN.yaml --detach), then:"
+        f" serve-eval verify {good} URL"
+    )
 
 
 def describe_kinds(found: Breakdown) -> str:

@@ -17,6 +17,7 @@ from serve_eval.shell_words import quote_word
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.verdicts.pairing import read_stored_answers
 from serve_eval.verdicts.reference_answers import StoredAnswers
+from serve_eval.workflows.diagnose.breakdown import describe_verify
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding, ids
 from serve_eval.workflows.diagnose.slice_data import Data
@@ -127,7 +128,7 @@ def _report(
         rule="unlike",
         told=told,
         change=(
-            f"serve-eval verify {quote_word(run.base_url)}",
+            describe_verify(run),
             "compare stop strings, eos_token and the chat template with those of the reference",
         ),
         count=len(shown),

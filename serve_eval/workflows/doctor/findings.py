@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import Literal
 
 from serve_eval import __version__
-from serve_eval.errors import SandboxError
+from serve_eval.errors import SandboxError, install_command
 from serve_eval.launchers._machine import smi
 from serve_eval.sandbox.probe import strongest
 
@@ -146,7 +146,7 @@ def _look_for_extras(requirements: list[str]) -> Iterator[DoctorFinding]:
             name=f"[{name}]",
             state="absent",
             text=f"without {', '.join(lacking)}; needed by {purpose}",
-            fix=f"{sys.executable} -m pip install 'serve-eval[{name}]'",
+            fix=f"{sys.executable} -m {install_command(name)}",
         )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from serve_eval.checks.kinds.prompt_tokens import prompt_tokens_check
 from serve_eval.checks.row import CheckOutcome, CheckRow
+from serve_eval.errors import install_command
 from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
 from serve_eval.launchers.embedded import WEIGHTS
 from tests.cli.command import in_a_process, serve_eval
@@ -115,7 +116,7 @@ def test_the_extra_is_named_if_its_package_is_missing(tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), str(Path.cwd())])
     done = in_a_process("smoke", "127.0.0.1:9", "--tokenizer", WEIGHTS, PYTHONPATH=path)
     assert done.returncode == 2
-    assert "pip install 'serve-eval[tokenizer]'" in done.stderr
+    assert install_command("tokenizer") in done.stderr
     done = serve_eval("smoke", "127.0.0.1:9", "--tokenizer", tmp_path)
     assert (done.returncode, "has no tokenizer.json" in done.stderr) == (2, True)
 
