@@ -32,8 +32,11 @@ EXAMPLES = (
         "serve-eval smoke host:8000 --level full --junit smoke.xml",
     ),
     (
-        "Accept what fails today, and fail only on what is new from then on:",
+        "Accept what fails today:",
         "serve-eval smoke host:8000 --write-known known.json",
+    ),
+    (
+        "Fail only on what is new since then, every night:",
         "serve-eval smoke host:8000 --known known.json",
     ),
 )
@@ -197,6 +200,12 @@ def _run(
         return INTERRUPTED
     _emit_end(done, base_url, result)
     folder, places = result.output_dir, [result.page]
+    code = save_ci_files(
+        lambda: describe_smoke(done, base_url),
+        _save_known(done, result.write_known),
+        folder=folder,
+        junit=result.junit,
+    )
     places += [] if folder is None else [folder / PAGE_FILE]
     code = save_ci_files(
         lambda: describe_smoke(done, base_url),

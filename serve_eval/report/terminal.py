@@ -38,6 +38,7 @@ _STYLES = {
     VerdictOutcome.PASS: "bold green",
     VerdictOutcome.FAIL: "bold red",
     VerdictOutcome.ERROR: "bold red",
+    VerdictOutcome.NO_REFERENCE: "bold",
 }
 RED = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE, VerdictOutcome.ERROR)
 _COLUMNS = (

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from serve_eval.schema import MEAN, Metric, Reference, Report, TaskReport
-from serve_eval.series.keys import SeriesKey, describe_asked, find_apart, key_of
+from serve_eval.series.keys import SeriesKey, describe_asked, find_apart, key_of, stands_alone
 from serve_eval.series.read_runs import FinishedRun, read_runs
 from serve_eval.verdicts.validity import MAX_MISSING
 
@@ -48,11 +48,11 @@ class Series:
     model: str
     spec: str
     simulated: bool
-    deployment: str
     fingerprint: Mapping[str, str]
     metric: Metric
     n: int
     nights: tuple[Night, ...]
+    deployment: str = ""
 
     @property
     def name(self) -> str:
@@ -78,7 +78,7 @@ def sort_runs(runs: Sequence[FinishedRun], notes: Sequence[str] = ()) -> History
     found: dict[SeriesKey, list[tuple[bytes, TaskReport, Night]]] = defaultdict(list)
     apart = find_apart(runs)
     for run in runs:
-        for task in run.report.tasks if not run.part_of else ():
+        for task in run.report.tasks if stands_alone(run) else ():
             if why := _unfit(run.report, task):
                 notes.append(f"left out: {run.folder}: {task.result.task}: {why}")
                 continue

@@ -32,6 +32,11 @@ class SeriesKey(NamedTuple):
     protocol: str
 
 
+def stands_alone(run: FinishedRun) -> bool:
+    """Return True for a run of a series: it is no part of a comparison or check."""
+    return not run.part_of
+
+
 def key_of(run: FinishedRun, task: TaskReport, apart: frozenset[SeriesKey]) -> SeriesKey:
     """Return the key of a task of a run. `apart` are keys of several endpoints side by side."""
     plan = run.report.plan
@@ -54,7 +59,7 @@ def find_apart(runs: Sequence[FinishedRun]) -> frozenset[SeriesKey]:
     """
     addresses: dict[SeriesKey, list[str]] = defaultdict(list)
     for run in sorted(runs, key=lambda one: (one.began, str(one.folder))):
-        if run.part_of or run.report.plan.launcher.name != EXTERNAL:
+        if not stands_alone(run) or run.report.plan.launcher.name != EXTERNAL:
             continue
         for task in run.report.tasks:
             used = addresses[key_of(run, task, frozenset())]

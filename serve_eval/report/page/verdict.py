@@ -19,8 +19,9 @@ STATES: dict[str, State] = {
     VerdictOutcome.PASS: "pass",
     VerdictOutcome.FAIL: "fail",
     VerdictOutcome.ERROR: "fail",
+    VerdictOutcome.NO_REFERENCE: "none",
 }
-"""The colours of outcomes; the others are amber."""
+"""The colours of outcomes; the others are amber. A missing reference must not outshine a FAIL."""
 ROW_STATES: dict[str, State] = {"error": "fail", "warning": "warn"}
 _CHANGES = ("drop", "rise", "change")
 _NUMBERS = ("value", "reference", "change")

@@ -18,6 +18,7 @@ STYLES: Final[Mapping[str, str]] = {
     VerdictOutcome.PASS: "bold green",
     VerdictOutcome.FAIL: "bold red",
     VerdictOutcome.ERROR: "bold red",
+    VerdictOutcome.NO_REFERENCE: "bold",
 }
 OTHER = "bold yellow"
 AROUND = 18

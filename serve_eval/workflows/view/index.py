@@ -54,11 +54,17 @@ def make_index(folder: Path, *, served: bool) -> PageContent:
     if alarms and state != "fail":
         state = "warn"
     links = Links(folder=folder, served=served)
-    rows = [
-        Fact(label=outcome.value, text=text, state=state_of(outcome), href=links.to_page(place))
+    told = [
+        Fact(
+            label=outcome.value,
+            text=f"{text} ({links.name(place)})",
+            state=state_of(outcome),
+            href=links.to_page(place),
+        )
         for end in ends
         for outcome, text, place in end.lines()
     ]
+    rows = sorted(told, key=lambda row: row.state != "fail")
     return PageContent(
         kind="view",
         title=f"Runs of {folder.name or folder}",

@@ -15,13 +15,15 @@ from serve_eval.report.page.verdict import name_state
 from serve_eval.report.summary import summarise_task
 from serve_eval.report.summary.figures import show_value
 from serve_eval.schema import VerdictOutcome
-from serve_eval.series.keys import SeriesKey, find_apart, key_of
+from serve_eval.series.keys import SeriesKey, find_apart, key_of, stands_alone
 from serve_eval.series.read_runs import FinishedRun
 
 LAST_NIGHT = timedelta(hours=36)
 """Time before the newest result of a folder within which a failure is told although a later run
 passed. It covers the night and the day after it, in which a run is repeated."""
 _UNJUDGED: Final = (VerdictOutcome.NO_REFERENCE, VerdictOutcome.NOT_JUDGED, VerdictOutcome.SHARD)
+MOST_FAILURES = 3
+"""Failures of a series that are told one by one, if they are of one night."""
 STATES: Final[tuple[State, ...]] = ("fail", "warn", "pass", "none")
 """The states of series, the worst first."""
 
@@ -62,14 +64,17 @@ class SeriesEnd:
         return "fail" if self.failures else state_of(self.latest.outcome)
 
     def lines(self) -> Iterator[tuple[VerdictOutcome, str, Path]]:
-        """Yield an outcome with its words and its folder: the last failure, then the latest run."""
-        latest = self.latest
-        for last in self.failures[-1:]:
-            since = f", {self._since()}" if latest is not last else ""
-            more = len(self.failures) - 1
+        """Yield outcomes with words and folders: the last failures, then the latest run."""
+        latest, last = self.latest, self.failures[-1:]
+        shown = [
+            one for one in self.failures[-MOST_FAILURES:] if one.began > last[0].began - LAST_NIGHT
+        ]
+        for one in reversed(shown):
+            since = f", {self._since()}" if latest not in last else ""
+            more = len(self.failures) - len(shown) if one is shown[0] else 0
             before = f"; {more} more failure{'s'[: more > 1]} before" if more else ""
-            yield last.outcome, f"{_words(last)}{since}{before}", last.folder
-        if latest not in self.failures[-1:]:
+            yield one.outcome, f"{_words(one)}{since}{before}", one.folder
+        if latest not in last:
             yield latest.outcome, _words(latest), latest.folder
 
     def _since(self) -> str:
@@ -93,7 +98,7 @@ def list_ends(runs: Sequence[FinishedRun], results: Sequence[FolderResult]) -> l
     names = name_series(runs)
     apart = find_apart(runs)
     for run in runs:
-        for task in () if run.part_of or run.report.rehearsal else run.report.tasks:
+        for task in run.report.tasks if stands_alone(run) else ():
             key = key_of(run, task, apart)
             groups[key].append(
                 Ending(
@@ -142,11 +147,11 @@ def name_series(runs: Sequence[FinishedRun]) -> dict[SeriesKey, str]:
     keys = {
         key_of(run, task, apart): str(task.result.planned)
         for run in runs
-        if not run.part_of
+        if stands_alone(run)
         for task in run.report.tasks
     }
     alike = Counter((key.task, key.model) for key in keys)
-    names = {}
+    names = dict[SeriesKey, str]()
     for key, answers in keys.items():
         name = f"{key.task} of {key.model}"
         if alike[key.task, key.model] > 1:

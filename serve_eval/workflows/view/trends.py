@@ -20,7 +20,7 @@ from serve_eval.report.summary.figures import in_points
 from serve_eval.schema import TaskReport
 from serve_eval.series.chart import chart
 from serve_eval.series.history import Series
-from serve_eval.series.keys import find_apart, key_of
+from serve_eval.series.keys import find_apart, key_of, stands_alone
 from serve_eval.series.read_runs import FinishedRun
 from serve_eval.workflows.view.overview import name_series
 
@@ -92,7 +92,7 @@ def list_heat_rows(runs: Iterable[FinishedRun]) -> Iterator[HeatRow]:
     runs = list(runs)
     apart, names = find_apart(runs), name_series(runs)
     for run in sorted(runs, key=lambda one: (one.began, str(one.folder))):
-        for task in run.report.tasks if not run.part_of else ():
+        for task in run.report.tasks if stands_alone(run) else ():
             rows[names[key_of(run, task, apart)]].append(task.verdict.outcome.value)
     for name, verdicts in sorted(rows.items()):
         yield HeatRow(name=name, verdicts=verdicts)

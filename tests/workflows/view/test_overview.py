@@ -88,7 +88,9 @@ def _result(folder: Path, file: str, hours: float, code: int, **content: object)
 
 
 def _rows(page: PageContent) -> list[tuple[str, str]]:
-    return [(row.label, row.text) for row in page.rows]
+    """Return the rows without the folders, which stand in brackets at the end."""
+    assert all(re.search(r" \(\S+\)$", row.text) for row in page.rows if row.label != "ALARM")
+    return [(row.label, row.text.rpartition(" (")[0]) for row in page.rows]
 
 
 def test_sides_and_runs_of_references_do_not_hide_a_failure(write: Writer, tmp_path: Path) -> None:
@@ -142,6 +144,15 @@ def test_an_undecided_run_hides_no_failure_however_old(
     assert [label for label, _ in _rows(page)] == ["FAIL", after.value]
 
 
+def test_failures_of_many_nights_are_counted(write: Writer, tmp_path: Path) -> None:
+    for day in range(5):
+        write(f"{day}", FAIL, 24 * day)
+    assert _rows(make_index(tmp_path / "outputs", served=False)) == [
+        ("FAIL", "word_problems of org/m: 80.0, 2026-11-05 02:00"),
+        ("FAIL", "word_problems of org/m: 80.0, 2026-11-04 02:00; 3 more failures before"),
+    ]
+
+
 def test_a_failure_of_last_night_is_told_after_a_pass_and_an_old_one_is_not(
     write: Writer, tmp_path: Path
 ) -> None:
@@ -156,8 +167,11 @@ def test_a_failure_of_last_night_is_told_after_a_pass_and_an_old_one_is_not(
     assert _rows(page) == [
         (
             "FAIL",
-            "word_problems of org/m: 80.0, 2026-11-03 03:00, passed on 2026-11-03 10:00; 1 more"
-            " failure before",
+            "word_problems of org/m: 80.0, 2026-11-03 03:00, passed on 2026-11-03 10:00",
+        ),
+        (
+            "FAIL",
+            "word_problems of org/m: 80.0, 2026-11-03 02:00, passed on 2026-11-03 10:00",
         ),
         ("PASS", "word_problems of org/m: 80.0, 2026-11-03 10:00"),
     ]
