@@ -124,7 +124,11 @@ def _server(
             "--interrupt_requests": "false",
             "--logits_all": "true" if options.prompt_logprobs else None,
         }
-        return other_engine.server(NAME, command, flags, options, where, health="/v1/models")
+        # Python 3.11 and newer then leave the current folder out of what `-m` imports from.
+        env = {"PYTHONSAFEPATH": "1"} if options.command is None else {}
+        return other_engine.server(
+            NAME, command, flags, options, where, health="/v1/models", env=env
+        )
     if options.prompt_logprobs:
         raise PlanError(
             "launcher.prompt_logprobs: llama-server returns no log-probabilities of prompts",

@@ -73,6 +73,8 @@ def test_help_imports_no_command_and_nothing_that_only_a_run_needs() -> None:
         "serve_eval.cli._streams",
         "serve_eval.errors",
         "serve_eval.pace",
+        "serve_eval.processes",
+        "serve_eval.processes.import_path",
     }
 
 

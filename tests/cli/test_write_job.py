@@ -74,7 +74,7 @@ def test_an_array_asks_a_shard_in_each_task(flags: list[str], tmp_path: Path) ->
     assert f"merge {folder}/shards/* -o {folder}/run" in done.stdout
     assert "#SBATCH --array=1-4\n" in (folder / "job.sbatch").read_text()
     shard = ["--shard", "auto/4", "-o", f"{folder}/shards/$SLURM_ARRAY_TASK_ID"]
-    assert _last(folder)[6:] == [*shard, "--allow-code-execution"]
+    assert _last(folder)[7:] == [*shard, "--allow-code-execution"]
     content = read(folder / "plan.yaml", ValueError).value
     plan = resolve(content, {"shard": "auto/4"}, {"SLURM_ARRAY_TASK_ID": "4"}).plan
     assert plan.shard == Shard(4, 4)
@@ -86,7 +86,7 @@ def test_the_job_has_the_folder_and_the_flags_that_were_given(
     more = ["-o", tmp_path / "out", "--strict", "--rerun", "never"]
     done = serve_eval(*flags, *more, "--write-job", tmp_path / "job")
     assert done.returncode == 0, done.stderr
-    words = _last(tmp_path / "job")[6:]
+    words = _last(tmp_path / "job")[7:]
     assert words == ["--strict", "--rerun", "never", "-o", f"{tmp_path}/out"]
     array = serve_eval(*flags, *more, "--write-job", tmp_path / "job", "--job-array", "2")
     assert f"merge --strict {tmp_path}/job/shards/* -o {tmp_path}/out" in array.stdout
@@ -200,7 +200,7 @@ waivers: [{{match: {{model: org/a}}, reason: issue 12, until: 2031-01-31}}]
     folder = tmp_path / "job"
     done = serve_eval("suite", file, "--write-job", folder)
     assert done.returncode == 0, done.stderr
-    assert _last(folder)[4:] == ["suite", f"{folder}/plan.yaml", "-o", f"{folder}/run"]
+    assert _last(folder)[5:] == ["suite", f"{folder}/plan.yaml", "-o", f"{folder}/run"]
     assert read_suite(folder / "plan.yaml", {}) == read_suite(file, {})
     assert read_suite(file, {}).waivers[0].until == date(2031, 1, 31)
     assert "#SBATCH --gpus-per-node=4\n" in (folder / "job.sbatch").read_text()

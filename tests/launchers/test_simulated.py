@@ -231,7 +231,7 @@ def test_the_command_names_only_what_differs_from_the_default(context: LaunchCon
     }
     [command] = simulated.commands(context, simulated.SimulatedOptions(**options))
     assert command[1:6] == ["-P", "-m", "serve_eval.launchers._simulated", "--model", "a/b"]
-    assert command[9:] == [
+    assert command[10:] == [
         "--damage",
         "0.1",
         "--failure-kind",
@@ -241,7 +241,7 @@ def test_the_command_names_only_what_differs_from_the_default(context: LaunchCon
         "--no-models",
     ]
     assert not context.log_dir.exists()
-    config, port, ready_file = parse(command[3:])
+    config, port, ready_file = parse(command[4:])
     assert (config.damage, config.failure_kind, config.no_models, config.crash_after) == (
         0.1,
         "html",

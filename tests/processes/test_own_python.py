@@ -54,7 +54,8 @@ def test_a_module_next_to_a_scorer_does_not_replace_one_of_python(tmp_path: Path
     for name in ("random", "pickle", "socket", "struct"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('of the user')\n")
     (tmp_path / "of_user.py").write_text(
-        "def make():\n    return answer\ndef answer():\n    import random\n    return random.__name__\n"
+        "def make():\n    return answer\n"
+        "def answer():\n    import random\n    return random.__name__\n"
     )
     script = (
         "import sys, random, socket, pickle\n"

@@ -80,7 +80,7 @@ class Environment:
     def _list_files(self) -> set[str]:
         """Return all files and folders of the environment, relative to it."""
         return {
-            os.path.relpath(os.path.join(place, name), self.folder)
+            os.path.relpath(f"{place}/{name}", self.folder)
             for place, folders, files in os.walk(self.folder)
             for name in (*folders, *files)
         }

@@ -79,7 +79,7 @@ def run_watched(
     hiding: Hiding,
     folder: Path,
     variables: Mapping[str, str],
-    limit_s: float = 120,
+    limit_s: float = 600,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command that does not see the checkout, and return what it printed."""
     return subprocess.run(

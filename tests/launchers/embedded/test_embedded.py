@@ -145,7 +145,7 @@ def test_the_command_says_what_is_served(context: LaunchContext, folder: Path) -
         ),
     )
     assert command[1:6] == ["-P", "-m", "serve_eval.launchers._embedded", "--weights", str(folder)]
-    assert command[5:] == [
+    assert command[6:] == [
         *(
             "--model",
             "embedded=int8",
