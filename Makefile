@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraint
 
 .PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
 
-demo: $(VENV)/.runtime
+demo: $(VENV)/.demo
 	$(BIN)/serve-eval demo
 
 # Bytecode is cached even if the environment disables it; otherwise each process that a test starts would compile the
@@ -218,6 +218,11 @@ $(VENV)/bin/python:
 $(VENV)/.runtime: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing serve-eval into $(VENV)"
 	@$(PIP) -e '.[servers]'
+	@touch $@
+
+# Pictures are left out where their library has no wheel, as on musl. Measurements go on without them.
+$(VENV)/.demo: $(VENV)/.runtime
+	@$(PIP) --only-binary vl-convert-python -e '.[servers,page]' || echo "pages will have rulers and no other pictures"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt

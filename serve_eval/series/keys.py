@@ -33,8 +33,8 @@ class SeriesKey(NamedTuple):
 
 
 def stands_alone(run: FinishedRun) -> bool:
-    """Return True for a run of a series: it is no part of a comparison or check."""
-    return not run.part_of
+    """Return True for a run of a series: no part of a comparison or check, and no rehearsal."""
+    return not run.part_of and not run.report.rehearsal
 
 
 def key_of(run: FinishedRun, task: TaskReport, apart: frozenset[SeriesKey]) -> SeriesKey:

@@ -66,9 +66,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     references = "embedded:\n  - accuracy: 90.0\n    source: declared\n"
     (folder / "refs/word_problems.yaml").write_text(references)
     (folder / "suite.yaml").write_text(
-        f"defaults: {{references_dir: {folder}/refs, model: embedded, tasks: [word_problems]}}\n"
+        f"defaults: {{references_dir: {folder}/refs, model: embedded, limit: 40}}\n"
         "plans:\n"
-        "  - {name: bad, launcher: {name: simulated, accuracy: 0.2}}\n"
+        "  - {name: bad, tasks: [word_problems], launcher: {name: simulated, accuracy: 0.2}}\n"
+        "  - {name: good, tasks: [word_problems], launcher: {name: simulated, accuracy: 1.0}}\n"
     )
     server = ScriptedServer([answer("#### 1")], routes={"/v1/models": models("m")})
     with ExitStack() as stack:
@@ -92,9 +93,9 @@ def _ask(command: str, made: Made, out: Path) -> Asked:
         ),
         "suite": Asked((str(top / "suite.yaml"),), 1, " FAIL ", ("suite_report.json", *CI)),
         "verify": Asked(
-            (*made.pair, "--model", "m", "--floor", "0.08", "--probes", "20"),
+            (*made.pair, "--model", "m", "--floor", "0.08", "--probes", "60"),
             0,
-            "THE SAME MODEL",
+            "IDENTICAL",
             ("verification.json", *CI),
         ),
         "load": Asked(
@@ -163,8 +164,7 @@ def test_a_limit_of_addresses_costs_pictures_and_nothing_else(
         assert (tmp_path / "out" / name).stat().st_size > 100, name
     warned = [line for line in done.stderr.splitlines() if "pictures" in line]
     page = (tmp_path / "out/report.html").read_text()
-    pictures = command not in ("smoke", "suite", "merge", "verify") or "<figure>" in page
-    assert len(warned) == (1 if pictures and command != "smoke" else 0), done.stderr
+    assert len(warned) == int("<figure>" in page), done.stderr
     if warned:
         assert "ended by SIGTRAP" in warned[0]
         assert f"ulimit -v allows {gib} GiB" in warned[0]
@@ -239,10 +239,7 @@ def test_every_story_is_complete_before_a_picture_is_begun(
         assert before[name] == (out / name).read_text(), name
 
 
-@pytest.mark.parametrize(
-    "command",
-    [*ALL[:1], *(pytest.param(one, marks=pytest.mark.slow) for one in MAIN[1:]), *ALL[5:]],
-)
+@pytest.mark.parametrize("command", ["run", pytest.param("compare", marks=pytest.mark.slow)])
 def test_a_page_that_does_not_fit_the_disk_costs_one_warning(
     command: str, made: Made, tmp_path: Path
 ) -> None:

@@ -55,7 +55,11 @@ def draw_order(
         ],
     }
     rows = [
-        RulerRow(label=name, text=f"{totals[name]:,} of {n:,}", value=100.0 * totals[name] / n)
+        RulerRow(
+            label=name,
+            text=f"{totals[name]:,} of {n:,} ({totals[name] / n:.1%})",
+            value=100.0 * totals[name] / n,
+        )
         for name in present
     ]
     ruler = Ruler(low=0.0, high=100.0, rows=rows)

@@ -34,11 +34,20 @@ class RulerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruler:
-    """Rows over one axis from `low` to `high`, which need not include 0: it has no bars."""
+    """Rows over one axis from `low` to `high`, with a tick at the end of each of its `steps`.
+
+    It need not include 0, since it has no bars.
+    """
 
     low: float
     high: float
     rows: Sequence[RulerRow]
+    steps: int = STEPS
+
+    @property
+    def ticks(self) -> list[float]:
+        """The places of the ticks, from 0 to 100."""
+        return [round(100.0 * i / self.steps, 2) for i in range(self.steps + 1)]
 
     def place(self, value: float) -> float:
         """Return the place of a value, from 0 to 100."""
@@ -73,7 +82,7 @@ def make_ruler(rows: Sequence[RulerRow]) -> Ruler | None:
     first, last = math.floor(low / step), math.ceil(high / step)
     if first == last:
         first, last = first - 1, last + 1
-    return Ruler(low=first * step, high=last * step, rows=rows)
+    return Ruler(low=first * step, high=last * step, rows=rows, steps=last - first)
 
 
 def _find_step(span: float) -> float:

@@ -91,8 +91,8 @@ def _words(ending: Ending) -> str:
 def list_ends(runs: Sequence[FinishedRun], results: Sequence[FolderResult]) -> list[SeriesEnd]:
     """Return how each series, comparison and check ended, the worst first.
 
-    Parts of comparisons and checks, and rehearsals, are no runs of a series. A failure is told until a later run of
-    the same series passes, and within LAST_NIGHT in any case.
+    Parts of comparisons and checks, and rehearsals, are no runs of a series. A failure is told
+    until a later run of the same series passes, and within LAST_NIGHT in any case.
     """
     groups: dict[Hashable, list[Ending]] = defaultdict(list)
     names = name_series(runs)

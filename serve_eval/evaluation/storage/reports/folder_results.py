@@ -129,7 +129,10 @@ def list_results(
 
 
 def _read(folder: Path, name: str) -> FolderResult | None:
-    """Return a result, or None for a rehearsal. Raises RunFolderError for a file that is damaged."""
+    """Return a result, or None for a rehearsal.
+
+    Raises RunFolderError for a file that is damaged.
+    """
     file = folder / name
     try:
         stored = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
