@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from serve_eval.evaluation.agreement.answer_signs import find_scripts, is_loop, mark_shared
 from serve_eval.schema import Response
-from serve_eval.shell_words import quote_word
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.verdicts.pairing import read_stored_answers
 from serve_eval.verdicts.reference_answers import StoredAnswers
