@@ -121,4 +121,6 @@ async def _wait_for_answer(url: str, timeout_s: float) -> None:
         why = f": {last}" if last and str(last) else ""
         raise LaunchError(f"{url} does not answer within {timeout_s:g} s{why}") from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise LaunchError(f"{url} is not an address: {error}") from error
+        raise LaunchError(
+            "base_url is not an address: expected http://host:port/v1 or https://host:port/v1"
+        ) from error

@@ -51,6 +51,9 @@ class TakenConnectionOptions(SendingOptions):
 
     proxy: shared.Proxy = None
     ca_bundle: shared.CaBundle = None
+    client_cert: shared.ClientCert = None
+    client_key: shared.ClientKey = None
+    client_key_password_env: shared.ClientKeyPasswordEnv = None
     max_tokens_field: shared.MaxTokensField = None
 
 
