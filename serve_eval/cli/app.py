@@ -202,7 +202,7 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
         say(f"error: {hide(str(error), HIDDEN)}", hide(error.hint, HIDDEN))
         sys.exit(error.exit_code)
     except Exception as error:
-        from serve_eval.cli._usage import describe_usage, is_usage_error
+        from serve_eval.cli._usage import describe_file, describe_usage, is_usage_error
 
         if is_usage_error(error):
             message, hint = describe_usage(error)
@@ -210,8 +210,15 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
             sys.exit(2)
         if interrupted() or os.environ.get("SERVE_EVAL_TRACEBACK"):
             raise
+        if told := describe_file(error):
+            say(f"error: {hide(told.message, HIDDEN)}", told.hint)
+            sys.exit(told.exit_code)
         from serve_eval.plugins.extensions import defect
 
         said = hide(str(error), HIDDEN)
         say(f"error: unexpected {type(error).__name__}: {said}", defect(error))
         sys.exit(4)
+    finally:
+        storage = sys.modules.get("serve_eval.evaluation.storage.default_folder")
+        if storage is not None:
+            storage.drop_empty_folders()

@@ -80,7 +80,7 @@ def demanding_front(
 def _accept(
     listener: socket.socket, context: ssl.SSLContext, place: SplitResult, stop: threading.Event
 ) -> None:
-    """Serve each connection in a thread of its own: blocking sockets send alerts before they end."""
+    """Serve each connection in a thread: blocking sockets send alerts before they end."""
     threads: list[threading.Thread] = []
     while not stop.is_set():
         with suppress(TimeoutError):
