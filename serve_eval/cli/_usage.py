@@ -82,7 +82,7 @@ def describe_usage(error: Any) -> tuple[str, str]:
 
 
 def _suggest(name: str, possibilities: Any) -> str:
-    import difflib
+    from serve_eval.plugins.registry import find_closest
 
-    close = difflib.get_close_matches(name, possibilities or (), n=1, cutoff=0.5)
+    close = find_closest(name, possibilities or ())
     return f". Did you mean {close[0]}?" if close else ""

@@ -100,6 +100,7 @@ from serve_eval.schema.path import (
     RepeatedAnswers,
 )
 from serve_eval.schema.plan import (
+    MOST_REPEATS,
     AccuracySpec,
     Connection,
     Limits,
@@ -204,6 +205,7 @@ __all__ = [
     "LOOPED",
     "MEAN",
     "MEDIUM",
+    "MOST_REPEATS",
     "NOT_PROVEN",
     "Ability",
     "Acceptance",

@@ -32,6 +32,8 @@ class AccuracySpec:
     extra_acc_spec: str | None = None
 
 
+MOST_REPEATS = 100_000
+"""Maximum number of times that a prompt is asked: each answer takes memory and a line of a file."""
 SendMedia = Literal["inline", "path"]
 """Way to send a medium that lies in a file: its bytes in base64, or a file:// URL of its path, for
 servers that may read it (vLLM: --allowed-local-media-path)."""

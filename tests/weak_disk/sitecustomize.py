@@ -7,6 +7,7 @@ AFTER allows.
 import errno
 import fcntl
 import os
+from pathlib import Path
 
 _failing = dict(word.split(":") for word in os.environ.get("FAILING", "").split())
 _below = os.environ.get("BELOW", "/nowhere")
@@ -14,8 +15,8 @@ _below = os.environ.get("BELOW", "/nowhere")
 
 def _is_below(path):
     if isinstance(path, int):
-        path = os.readlink(f"/proc/self/fd/{path}")
-    return os.path.abspath(os.fsdecode(path)).startswith(_below)
+        path = Path(f"/proc/self/fd/{path}").readlink()
+    return str(Path(os.fsdecode(path)).absolute()).startswith(_below)
 
 
 def _refuse(name, module, function):

@@ -61,7 +61,7 @@ def test_what_is_not_safe_is_refused_by_name_before_anything_is_asked(
     tmp_path: Path, failing: str, call: str
 ) -> None:
     folder = tmp_path / "run"
-    done = _run(tmp_path, failing, *RUN, "-o", str(folder))
+    done = _run(tmp_path, failing, *RUN, "--no-reference", "-o", str(folder))
     assert done.returncode in (2, 4), done.stderr
     assert f"error: {folder}" in done.stderr
     assert call in done.stderr
@@ -88,7 +88,7 @@ def test_without_locks_a_living_holder_is_found_and_a_dead_one_is_forgotten(
         capture_output=True,
         text=True,
         check=True,
-    )  # noqa: E501
+    )
     lock.write_text(f"{dead.stdout.strip()} {host}\n")
     free = _run(tmp_path, "flock:ENOLCK", *RUN, "--no-reference", "-o", str(folder))
     assert free.returncode == 3, free.stderr
