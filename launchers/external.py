@@ -107,13 +107,15 @@ async def _wait_for_answer(url: str, timeout_s: float) -> None:
         ):
             while True:
                 try:
-                    reply = await client.get(url)
+                    # The body is left unread: it may be endless, or compressed a thousandfold.
+                    async with client.stream("GET", url) as reply:
+                        starting = loading.says_so(reply)
                 except httpx.TransportError as error:
                     if isinstance(error, httpx.UnsupportedProtocol):
                         raise
                     last = error
                 else:
-                    if not loading.says_so(reply):
+                    if not starting:
                         return
                     last = "it reports that it is starting"
                 await asyncio.sleep(POLL_S)
@@ -121,4 +123,6 @@ async def _wait_for_answer(url: str, timeout_s: float) -> None:
         why = f": {last}" if last and str(last) else ""
         raise LaunchError(f"{url} does not answer within {timeout_s:g} s{why}") from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise LaunchError(f"{url} is not an address: {error}") from error
+        raise LaunchError(
+            "base_url is not an address: expected http://host:port/v1 or https://host:port/v1"
+        ) from error

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from serve_eval.file_system import force_to_disk, rename_over
+
 PARTIAL = ".partial"
 """Ending of the name of a file that is still being written."""
 
@@ -39,8 +41,8 @@ def put_in_place(file: BinaryIO, path: Path) -> None:
     More can be appended to it afterwards.
     """
     file.flush()
-    os.fsync(file.fileno())
-    name_partial(path).replace(path)
+    force_to_disk(file.fileno())
+    rename_over(name_partial(path), path)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from serve_eval.errors import LaunchError
-from serve_eval.launchers._fleet import loading
+from serve_eval.launchers._fleet import bounded_reply, loading
 from serve_eval.launchers._fleet.log_watch import Watching
 from serve_eval.launchers._fleet.running import Running, first_end
 from serve_eval.launchers._logs.causes import cause
@@ -100,9 +100,8 @@ async def _healthy(
 
     starting.discard(server.name)
     with suppress(httpx.TransportError, ValueError):
-        reply = await client.get(
-            server.url + ("/cluster_info" if cluster else server.health), timeout=timeout_s
-        )
+        url = server.url + ("/cluster_info" if cluster else server.health)
+        reply = await bounded_reply.request(client, "GET", url, timeout_s=timeout_s)
         if loading.says_so(reply):
             starting.add(server.name)
         return reply.status_code == 200 and (not cluster or bool(reply.json().get("is_ready")))
@@ -133,7 +132,9 @@ async def _wait_for_answer(
     end, most = began + timeout_s, began + timeout_s + start_timeout_s
     while not permanent and (left := end - (sent := time.monotonic())) > 0:
         asked = asyncio.create_task(
-            client.post(front.url + "/v1/completions", json=body, timeout=left)
+            bounded_reply.request(
+                client, "POST", front.url + "/v1/completions", body=body, timeout_s=left
+            )
         )
         try:
             while not (await asyncio.wait([asked], timeout=WATCH_S))[0]:

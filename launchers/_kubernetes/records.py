@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from serve_eval.launchers._kubernetes.pods import PodState
-from serve_eval.launchers._process.environment import SECRET_VALUE
 from serve_eval.masking import HIDDEN
 from serve_eval.processes.environment import secret
 from serve_eval.schema import PodContainer, ServedPod
+from serve_eval.secret_signs import holds_secret
 
 _BLANKS = re.compile(r"(\s+)")
 _PAIR = re.compile(r"""(["']([\w-]+)["']\s*:\s*(["']))[^"']*(["'])""")
@@ -92,7 +92,7 @@ def _mask_word(word: str) -> str:
     name, equals, value = word.partition("=")
     if equals and value and secret(name.lstrip("-")):
         return f"{name}={HIDDEN}"
-    if SECRET_VALUE.search(word):
+    if holds_secret(word):
         return f"{name}={HIDDEN}" if equals else HIDDEN
     return word
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import httpx
 
 from serve_eval.errors import LaunchError
-from serve_eval.launchers._fleet import loading
+from serve_eval.launchers._fleet import bounded_reply, loading
 from serve_eval.launchers._kubernetes.cluster import (
     Cluster,
     RefusedError,
@@ -142,11 +142,15 @@ async def wait_for_completion(
 
 async def _ask(client: httpx.AsyncClient, model: str, timeout_s: float) -> httpx.Response:
     body = {"model": model, "max_tokens": 4, "temperature": 0.0}
-    reply = await client.post("/completions", json={**body, "prompt": "Hello"}, timeout=timeout_s)
+    reply = await bounded_reply.request(
+        client, "POST", "/completions", body={**body, "prompt": "Hello"}, timeout_s=timeout_s
+    )
     if reply.status_code not in (404, 405):
         return reply
     chat = {**body, "messages": [{"role": "user", "content": "Hello"}]}
-    other = await client.post("/chat/completions", json=chat, timeout=timeout_s)
+    other = await bounded_reply.request(
+        client, "POST", "/chat/completions", body=chat, timeout_s=timeout_s
+    )
     return other if other.status_code not in (404, 405) else reply
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from serve_eval.errors import PlanError
 from serve_eval.processes.environment import inherit as inherited_by_any
 from serve_eval.processes.environment import secret
+from serve_eval.secret_signs import holds_secret
 
 NAMES = frozenset(
     {"HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN"}  # servers load gated models with it
@@ -112,8 +113,6 @@ OURS = ("CUDA_VISIBLE_DEVICES",)
 VARIABLE = "SERVE_EVAL_PASS_ENV"
 """Names further variables for servers and for commands that ask the cluster, separated by blanks or
 commas; a * at the end of a name matches its rest."""
-SECRET_VALUE = re.compile(r"\b(?:hf_|sk-|nvapi-|ghp_)[A-Za-z0-9]{16}|://[^/@\s]*:[^/@\s]+@")
-"""Prefixes of tokens and keys, and a password in an address."""
 MARK = "SERVE_EVAL_LAUNCH"
 """Variable that marks every process of a launch, however far from us it was started."""
 
@@ -149,7 +148,7 @@ def check(env: Mapping[str, str | None], where: str) -> None:
                 f"{where}.{name}: the launcher sets this variable",
                 hint="Choose GPUs with launcher.gpus.",
             )
-        if value and (secret(name) or SECRET_VALUE.search(value)):
+        if value and (secret(name) or holds_secret(value)):
             hint = (
                 f"Export {name}: servers inherit it."
                 if name in NAMES
@@ -180,7 +179,7 @@ def check_words(words: Iterable[str], where: str) -> None:
     """Raise PlanError, without the value, for a word that looks like a secret."""
     for word in words:
         name, _, value = word.rpartition("=")
-        if SECRET_VALUE.search(word) or (value and secret(name.lstrip("-"))):
+        if holds_secret(word) or (value and secret(name.lstrip("-"))):
             raise PlanError(
                 f"{where}: {name or 'one of its words'}: a plan must not contain a secret",
                 hint="Export it as a variable, and name that in pass_env.",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from serve_eval.errors import PlanError
 from serve_eval.launchers._trtllm.command_line import Server
+from serve_eval.plugins.registry import find_closest
 
 TYPES = (
     "round_robin",
@@ -39,7 +39,7 @@ def section(side: str, router: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nearest(name: str) -> str:
-    close = difflib.get_close_matches(name.lower(), TYPES, n=1, cutoff=0.5)
+    close = find_closest(name.lower(), TYPES)
     return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(TYPES)}."
 
 

@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+MOST_CASES = 100_000
+"""Maximum number of cases that one case expands to."""
 FORMAT, QUERY, CAPTION = "format", "query", "caption"
 _OF_THE_API = ("messages", "images", "audio", "video", "tools", "tool_choice")
 """Inputs in the form of the API. Their mappings and lists are never axes."""
@@ -149,6 +151,10 @@ def expand(case: Mapping[str, Any]) -> Iterator[Expanded]:
     zipped, inputs = dict(case.get("zip_with", {})), _inputs(case)
     if not explicit and QUERY in axes and isinstance(case["input"].get(FORMAT), Mapping):
         zipped[FORMAT] = QUERY
+    if (number := count(case)) > MOST_CASES:
+        raise ExpansionError(
+            f"{number:,} cases, and the limit is {MOST_CASES:,}: use fewer variants"
+        )
     for name, axis in zipped.items():
         _check_zip(inputs, name, axis, axes)
     for keys in itertools.product(*axes.values()):

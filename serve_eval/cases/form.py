@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from serve_eval.plugins.registry import nearest
+from serve_eval.schema import MOST_REPEATS
 
 Scorer = Annotated[
     str | dict[str, dict[str, Any] | None],
@@ -151,7 +152,8 @@ class ModuleForm(Struct, forbid_unknown_fields=True):
     description: str | UnsetType = UNSET
     scorer: Scorer | UnsetType = UNSET
     iterations: Annotated[
-        Whole | UnsetType, Meta(description="Number of times that each case is asked (default 1).")
+        Annotated[int, Meta(ge=1, le=MOST_REPEATS)] | UnsetType,
+        Meta(description="Number of times that each case is asked (default 1)."),
     ] = UNSET
     sampling: SamplingForm | UnsetType = UNSET
     prompt: Annotated[str | UnsetType, Meta(description="Prompt of cases that have none.")] = UNSET

@@ -45,12 +45,22 @@ def curl(
     words += ["--proxy", _quote(connection.proxy)] if connection.proxy else ["--noproxy", "'*'"]
     if connection.ca_bundle:
         words += ["--cacert", quote_word(connection.ca_bundle)]
+    words += _certificate(connection)
     if sent.body is not None:
         if sent.body.get("stream"):
             words.append("-N")
         data = json.dumps(sent.body, ensure_ascii=False) if body_file is None else f"@{body_file}"
         words += ["--data-binary", quote_word(data)]
     return " ".join(words)
+
+
+def _certificate(connection: Connection) -> list[str]:
+    """Return the words that show our certificate, which curl calls --cert."""
+    words = ["--cert", quote_word(connection.client_cert)] if connection.client_cert else []
+    words += ["--key", quote_word(connection.client_key)] if connection.client_key else []
+    if connection.client_key_password_env:
+        words += ["--pass", _quote(f"${{{connection.client_key_password_env}}}")]
+    return words
 
 
 def escape(url: str) -> str:

@@ -9,7 +9,10 @@ from serve_eval.cli._options import settings_of
 from serve_eval.evaluation.plan.options import ConnectionOptions
 
 ADDRESS_HELP = "host:port, .../v1 or a full URL (default OPENAI_BASE_URL, else localhost:8000)."
-_FROM_VARIABLES = ("base_url", "model", "api_key_env", "proxy", "ca_bundle", "max_tokens_field")
+_FROM_VARIABLES = (
+    *("base_url", "model", "api_key_env", "proxy", "ca_bundle", "max_tokens_field"),
+    *("client_cert", "client_key", "client_key_password_env"),
+)
 
 
 def address_of(url: str | None, model: str | None, connection: ConnectionOptions) -> dict[str, Any]:

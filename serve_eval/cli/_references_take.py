@@ -51,6 +51,9 @@ class TakenConnectionOptions(SendingOptions):
 
     proxy: shared.Proxy = None
     ca_bundle: shared.CaBundle = None
+    client_cert: shared.ClientCert = None
+    client_key: shared.ClientKey = None
+    client_key_password_env: shared.ClientKeyPasswordEnv = None
     max_tokens_field: shared.MaxTokensField = None
 
 
@@ -102,13 +105,13 @@ def take(
 
     Exit codes: 0 registered, 2 usage, 4 endpoint or infrastructure, 130 interrupted.
     """
-    from serve_eval.evaluation.storage.default_folder import name_default_folder
+    from serve_eval.evaluation.storage.default_folder import claim_default_folder
 
     settings = settings_of(prompts, keys, sending)
     if choices := settings_of(protocol):
         settings["choices"] = choices
     plan = _find_plan(endpoint, settings)
-    out_dir = taken.output_dir or _continue(plan, taken) or name_default_folder("references")
+    out_dir = taken.output_dir or _continue(plan, taken) or claim_default_folder("references")
     raise typer.Exit(_execute(plan, out_dir, Path(plan.references_dir or OWN), taken))
 
 

@@ -130,10 +130,10 @@ def continue_unfinished(plan: Plan) -> Path | None:
 
 
 def new_folder(plan: Plan) -> Path:
-    from serve_eval.evaluation.storage.default_folder import name_default_folder
+    from serve_eval.evaluation.storage.default_folder import claim_default_folder
 
     name = "".join(
         c if c.isalnum() or c in "-._" else "-"
         for c in (plan.model or "endpoint").rsplit("/", 1)[-1]
     )[:60]
-    return name_default_folder(name)
+    return claim_default_folder(name)

@@ -86,9 +86,9 @@ def settings_with(protocol: SideProtocolOptions, *sections: object) -> dict[str,
 
 def new_folder(command: str) -> Path:
     """Return the default folder of a command, named by the time."""
-    from serve_eval.evaluation.storage.default_folder import name_default_folder
+    from serve_eval.evaluation.storage.default_folder import claim_default_folder
 
-    return name_default_folder(command)
+    return claim_default_folder(command)
 
 
 def check_launched(texts: dict[str, str], settings: dict[str, Any]) -> None:

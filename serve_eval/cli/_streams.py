@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 PLAIN_EVERY_S, DRAWN_EVERY_S = 5.0, 0.25
 """Seconds between two reports of a long step: as lines in a log, as one line on a terminal."""
 STDOUT = tuple(map(Path, ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")))
+LEAST_COLUMNS, MOST_COLUMNS = 20, 1000
+"""Bounds of a width that text can be laid out for; another one is ignored."""
 ALWAYS_SAID = ("error:", "Interrupted", "Finished answers", "No answer was")
 """Beginnings of what is written to standard error although the command is quiet."""
 _quiet: list[bool] = []
@@ -34,6 +36,7 @@ def prepare_streams() -> None:
     The command is not quiet.
     """
     _quiet.clear()
+    _drop_odd_sizes()
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)  # else a child would find it closed
     os.close(descriptor)
@@ -43,6 +46,15 @@ def prepare_streams() -> None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: PTH123, SIM115
         elif name != "stdin" and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_odd_sizes() -> None:
+    """Remove sizes of a terminal that are none: rich and click would print nothing, or break."""
+    for name, least in (("COLUMNS", LEAST_COLUMNS), ("LINES", 1)):
+        given = os.environ.get(name, "")
+        sound = given.isascii() and given.isdecimal() and least <= int(given[:9]) <= MOST_COLUMNS
+        if given and not sound:
+            del os.environ[name]
 
 
 def reserve_stdout() -> None:
@@ -95,10 +107,16 @@ def path_of(file: Path) -> Path:
 
 
 def emit(text: str) -> None:
-    """Write to standard output.
+    """Write to standard output, with escapes in place of the controls of foreign text.
 
     A reader that is gone, or a full disk, does not change the result of a run.
     """
+    from serve_eval.report.text import has_controls, reveal
+
+    _write(reveal(text) if has_controls(text) else text)
+
+
+def _write(text: str) -> None:
     out = _stdout()
     try:
         out.write(text)
@@ -125,6 +143,8 @@ def draw(render: Callable[[Console], None], *, conclusion: int = 1) -> None:
     """
     from rich.console import Console
 
+    from serve_eval.report.text import keep_styles
+
     buffer = _Buffer()  # rich's capture writes to a standard output that may be broken
     terminal = is_terminal() or bool(os.environ.get("FORCE_COLOR"))
     width = Console().width
@@ -134,7 +154,8 @@ def draw(render: Callable[[Console], None], *, conclusion: int = 1) -> None:
     forced = terminal or None  # None: FORCE_COLOR decides
     render(Console(file=buffer, force_terminal=forced, width=width, highlight=False, emoji=False))
     text = buffer.getvalue()
-    emit("".join(text.splitlines(keepends=True)[:conclusion]) if _quiet else text)
+    text = keep_styles(text)
+    _write("".join(text.splitlines(keepends=True)[:conclusion]) if _quiet else text)
 
 
 def say(*lines: str) -> None:

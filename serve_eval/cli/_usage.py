@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import re
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import serve_eval
 from serve_eval.cli._options import EVERYTHING
 
 PLAINER = (
@@ -15,6 +18,44 @@ PLAINER = (
     (re.compile(r"^Invalid value for (.*?): "), r"\1: "),
 )
 """Phrases of typer's messages, and plainer ones."""
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE})
+_OF_PATHS = _FULL | {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENXIO, errno.EXDEV, errno.EBUSY),
+    *(errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ETXTBSY, errno.EMLINK, errno.ENODEV),
+}
+"""Errors about a path that a user can mend: the path, its permissions, its disk."""
+
+
+class FileProblem(NamedTuple):
+    """A problem with a file of the user: what is wrong, what to do, and the exit code."""
+
+    message: str
+    hint: str
+    exit_code: int
+
+
+def describe_file(error: Exception) -> FileProblem | None:
+    """Return what is wrong with a path of the user that a command could not use, else None.
+
+    Files of this package are none of the user's.
+    """
+    if isinstance(error, ValueError) and "embedded null" in str(error):
+        return FileProblem(
+            "a path holds a null character", "Check the paths of the command and its plan.", 2
+        )
+    if not isinstance(error, OSError) or error.errno not in _OF_PATHS or error.filename is None:
+        return None
+    path = str(error.filename)
+    if Path(serve_eval.__file__).parent in Path(path).absolute().parents:
+        return None
+    if error.errno in _FULL:
+        return FileProblem(f"{path}: {error.strerror}", "Free disk space, or use another disk.", 4)
+    return FileProblem(
+        f"{path}: {error.strerror}", "Check that path: its name, its kind, its permissions.", 2
+    )
 
 
 def is_usage_error(error: Exception) -> bool:
@@ -41,7 +82,7 @@ def describe_usage(error: Any) -> tuple[str, str]:
 
 
 def _suggest(name: str, possibilities: Any) -> str:
-    import difflib
+    from serve_eval.plugins.registry import find_closest
 
-    close = difflib.get_close_matches(name, possibilities or (), n=1, cutoff=0.5)
+    close = find_closest(name, possibilities or ())
     return f". Did you mean {close[0]}?" if close else ""

@@ -18,6 +18,8 @@ from serve_eval.cli._clear_values import convert_clear_values
 from serve_eval.cli._examples import find_examples, format_examples
 from serve_eval.cli._streams import LongSteps, emit, prepare_streams, reserve_stdout, say
 from serve_eval.errors import ServeEvalError
+from serve_eval.masking import HIDDEN
+from serve_eval.secret_signs import hide
 
 COMMANDS = {
     "run": ("run.run", "Evaluate an endpoint: PASS, FAIL or INCONCLUSIVE."),
@@ -200,18 +202,26 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
     except ServeEvalError as error:
         if interrupted():
             raise
-        say(f"error: {error}", error.hint)
+        say(f"error: {hide(str(error), HIDDEN)}", hide(error.hint, HIDDEN))
         sys.exit(error.exit_code)
     except Exception as error:
-        from serve_eval.cli._usage import describe_usage, is_usage_error
+        from serve_eval.cli._usage import describe_file, describe_usage, is_usage_error
 
         if is_usage_error(error):
             message, hint = describe_usage(error)
-            say(f"error: {message}", hint)
+            say(f"error: {hide(message, HIDDEN)}", hint)
             sys.exit(2)
         if interrupted() or os.environ.get("SERVE_EVAL_TRACEBACK"):
             raise
+        if told := describe_file(error):
+            say(f"error: {hide(told.message, HIDDEN)}", told.hint)
+            sys.exit(told.exit_code)
         from serve_eval.plugins.extensions import defect
 
-        say(f"error: unexpected {type(error).__name__}: {error}", defect(error))
+        said = hide(str(error), HIDDEN)
+        say(f"error: unexpected {type(error).__name__}: {said}", defect(error))
         sys.exit(4)
+    finally:
+        storage = sys.modules.get("serve_eval.evaluation.storage.default_folder")
+        if storage is not None:
+            storage.drop_empty_folders()

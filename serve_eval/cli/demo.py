@@ -24,14 +24,14 @@ def demo(
     from serve_eval.cli._streams import draw, emit
     from serve_eval.cli.run import execute
     from serve_eval.errors import RunFolderError
-    from serve_eval.evaluation.storage.default_folder import name_default_folder
+    from serve_eval.evaluation.storage.default_folder import claim_default_folder
     from serve_eval.evaluation.storage.file_names import PAGE_FILE
     from serve_eval.evaluation.storage.reports.report_file import read_report
     from serve_eval.report.summary import print_table_of_runs
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.demo import acts
 
-    folder = output_dir or name_default_folder("demo")
+    folder = output_dir or claim_default_folder("demo")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunFolderError(
             f"{folder} exists and is not an empty folder", hint="Choose another with -o."

@@ -75,9 +75,7 @@ def export(
         from serve_eval.workflows.biochatter.export import export_biochatter
 
         to = output or runs[0] / "biochatter"
-        tables = export_biochatter(
-            runs, to, more=add or (), include_path=folders_of(include_path)
-        )
+        tables = export_biochatter(runs, to, more=add or (), include_path=folders_of(include_path))
         files, notes = tables.files, tables.notes
     else:
         from serve_eval.workflows.export import export as written

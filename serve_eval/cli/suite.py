@@ -282,7 +282,7 @@ def execute(
 
 
 def _new_folder(name: str) -> Path:
-    from serve_eval.evaluation.storage.default_folder import name_default_folder
+    from serve_eval.evaluation.storage.default_folder import claim_default_folder
     from serve_eval.workflows.suite.matrix import slug
 
-    return name_default_folder(slug(name) or "suite")
+    return claim_default_folder(slug(name) or "suite")

@@ -28,6 +28,7 @@ from serve_eval.client.request_body import RequestEncoder
 from serve_eval.client.request_headers import holds_key, request_headers
 from serve_eval.client.request_ids import RequestIds
 from serve_eval.client.step_ledger import StepListener
+from serve_eval.client.tls import Certificates
 from serve_eval.client.transport import RequestHead, TransportFactory, TransportSettings
 from serve_eval.client.wire_format import logprobs, server_timing, wire
 from serve_eval.errors import EndpointError
@@ -72,7 +73,7 @@ class Client(EndpointReports):
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         proxy: str | None = None,
-        ca_bundle: str | None = None,
+        certificates: Certificates | None = None,
         masked: Sequence[str] = (),
         max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
         send_media: SendMedia = "inline",
@@ -96,12 +97,13 @@ class Client(EndpointReports):
                 headers=self._headers,
                 ids=self._ids,
                 proxy=proxy,
-                ca_bundle=ca_bundle,
+                certificates=certificates or Certificates(),
                 connect_timeout_s=limits.connect_timeout_s,
                 max_response_bytes=limits.max_response_bytes,
             )
         )
         through = self.transport.proxy
+        self.shows_certificate = bool(certificates and certificates.client_cert)
         self.masking = Masking(
             [api_key or "", *masked, *([through.password, through.basic] if through else [])]
         )

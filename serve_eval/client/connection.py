@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from serve_eval.client.tls import certificates_of
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.masking import Masking
 from serve_eval.schema import Connection, Endpoint, Plan
+from serve_eval.secret_signs import holds_secret
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -26,6 +28,8 @@ KEY_ADVICE = (
     " api_key_env"
 )
 
+LEAST_HIDDEN = 3
+"""Minimum characters of a header's value that is hidden in messages: a 1 stands in all of them."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_NAME = re.compile(
@@ -48,10 +52,15 @@ def problems(
     Messages never repeat a value.
     """
     variable = connection.get("api_key_env")
-    if variable and (not _VARIABLE_NAME.fullmatch(variable) or _SECRET_VALUE.search(variable)):
+    if variable and (
+        not _VARIABLE_NAME.fullmatch(variable)
+        or holds_secret(variable)
+        or _SECRET_VALUE.search(variable)
+    ):
         yield ("api_key_env",), "expected the name of an environment variable, not a key"
     elif variable and variable != Connection().api_key_env and variable not in environ:
         yield ("api_key_env",), f"the environment has no {variable}; export it first"
+    yield from _certificate_problems(connection, environ)
     for name, value in connection.get("headers", {}).items():
         if _literal_secret(name, value):
             yield (
@@ -63,10 +72,33 @@ def problems(
         yield ("proxy",), message
 
 
+def _certificate_problems(
+    connection: Mapping[str, Any], environ: Mapping[str, str]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield what is wrong with a client certificate; its files are read when it is used."""
+    for name in ("client_cert", "client_key"):
+        if "-----BEGIN" in (connection.get(name) or ""):
+            yield (name,), "expected the path of a PEM file, not its content"
+    if connection.get("client_cert") is None:
+        for name in ("client_key", "client_key_password_env"):
+            if connection.get(name) is not None:
+                yield (name,), "needs client_cert, the certificate that belongs to the key"
+    password = connection.get("client_key_password_env")
+    if password is not None and not _VARIABLE_NAME.fullmatch(password):
+        yield (
+            ("client_key_password_env",),
+            "expected the name of an environment variable, not a password",
+        )
+    elif password is not None and password not in environ:
+        yield ("client_key_password_env",), f"the environment has no {password}; export it first"
+
+
 def _literal_secret(name: str, value: str) -> bool:
     """Return True if a header holds a literal secret, not only variables after a scheme word."""
     literal = _SCHEME_WORD.sub("", _VARIABLE.sub("", value).strip()).strip()
-    return bool(literal) and (looks_secret(name) or _SECRET_VALUE.search(value) is not None)
+    return bool(literal) and (
+        looks_secret(name) or holds_secret(value) or _SECRET_VALUE.search(value) is not None
+    )
 
 
 def _proxy_problem(proxy: str) -> str | None:
@@ -99,7 +131,7 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
         api_key=api_key or None,
         headers=headers,
         proxy=proxy,
-        ca_bundle=plan.connection.ca_bundle,
+        certificates=certificates_of(plan.connection, environ),
         masked=hidden,
         max_tokens_field=plan.connection.max_tokens_field,
         send_media=plan.connection.send_media,
@@ -127,12 +159,10 @@ def openai_client(
 
     Raises PlanError as `connect` does.
     """
-    import ssl
-
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
     api_key, headers, proxy, _ = _fill_in(plan.connection, environ)
-    verify = ssl.create_default_context(cafile=plan.connection.ca_bundle)
+    verify = certificates_of(plan.connection, environ).context()
     http = DefaultAsyncHttpxClient(proxy=proxy, verify=verify, trust_env=False, timeout=timeout_s)
     return AsyncOpenAI(
         base_url=base_url,
@@ -150,24 +180,19 @@ def _fill_in(
     """Return the key ("": none), the headers, the proxy and the secrets of a connection."""
     hidden: list[str] = []
     api_key = environ.get(connection.api_key_env, "").strip()
+    hidden += filter(None, [environ.get(connection.client_key_password_env or "")])
     _check_header(api_key, f"the key in {connection.api_key_env}")
     headers = {}
     for name, value in connection.headers.items():
-        headers[name] = _expand(
-            value, environ, f"header {name}", hidden, secret=looks_secret(name)
-        ).strip()
+        headers[name] = _expand(value, environ, f"header {name}", hidden).strip()
         _check_header(headers[name], f"header {name}")
-    proxy = (
-        _expand(connection.proxy, environ, "proxy", hidden, secret=True)
-        if connection.proxy
-        else None
-    )
+    proxy = _expand(connection.proxy, environ, "proxy", hidden) if connection.proxy else None
     return api_key, headers, proxy, hidden
 
 
 def expand(value: str, environ: Mapping[str, str], where: str) -> str:
     """Return `value` with its `${VARIABLE}` filled in. Raises PlanError for a missing variable."""
-    return _expand(value, environ, where, [], secret=True)
+    return _expand(value, environ, where, [])
 
 
 def _check_header(value: str, what: str) -> None:
@@ -175,18 +200,20 @@ def _check_header(value: str, what: str) -> None:
         raise PlanError(f"{what} has a character that cannot be sent in a header")
 
 
-def _expand(
-    value: str, environ: Mapping[str, str], where: str, hidden: list[str], *, secret: bool
-) -> str:
-    """Return `value` with its variables filled in, and add secrets to `hidden`.
+def _expand(value: str, environ: Mapping[str, str], where: str, hidden: list[str]) -> str:
+    """Return `value` with its variables filled in, and add their values to `hidden`.
 
-    The values of a `secret` place or variable are secrets. So is the last word of each, because it
-    may come back without its scheme.
+    Whatever is read from the environment is a secret, under any name: else it could stand in the
+    plan. So is the last word of each, because it may come back without its scheme.
     """
     names = _VARIABLE.findall(value)
     missing = [name for name in names if name not in environ]
     if missing:
         raise PlanError(f"{where}: the environment has no {', '.join(missing)}")
-    held = [environ[name].strip() for name in names if secret or looks_secret(name)]
+    held = [
+        value
+        for name in names
+        if len(value := environ[name].strip()) >= LEAST_HIDDEN or looks_secret(name)
+    ]
     hidden += dict.fromkeys(word for one in held for word in (one, *one.split()[1:][-1:]))
     return _VARIABLE.sub(lambda match: environ[match.group(1)], value)

@@ -242,10 +242,28 @@ def _write_omission(name: str) -> str:
     return f"--set TASK.{name}={'[]' if name == 'stop' else 'null'}"
 
 
+def _explain_connection(failure: Failure, client: Client) -> str:
+    """Return a hint for a failure of the connection, else an empty text.
+
+    Servers demand a client certificate by an alert, by the body of an error, or only by ending the
+    connection.
+    """
+    ended = failure.kind is FailureKind.DISCONNECTED
+    if not client.endpoint.base_url.startswith("https") or client.shows_certificate:
+        return UNREACHABLE_HINT if ended else ""
+    said = failure.message.lower()
+    name_one = "name a client certificate with --client-cert FILE and --client-key FILE."
+    if failure.status in (400, 401, 403, 495, 496) and "certificate" in said:
+        return f"The server demands one: {name_one}"
+    if ended and "before an answer came" in said:
+        return f"{UNREACHABLE_HINT} If it demands one, {name_one}"
+    return UNREACHABLE_HINT if ended else ""
+
+
 def _hint(failure: Failure, client: Client, served: Collection[str], chat: bool) -> str:
     model = client.endpoint.model
-    if failure.kind is FailureKind.DISCONNECTED:
-        return UNREACHABLE_HINT
+    if advice := _explain_connection(failure, client):
+        return advice
     if failure.kind is FailureKind.INVALID_RESPONSE:
         if failure.message.startswith(FOREIGN):
             return (

@@ -29,6 +29,7 @@ class SecretMask:
     def __init__(self, connection: Connection, environ: Mapping[str, str]) -> None:
         named = {
             connection.api_key_env,
+            connection.client_key_password_env,
             *variables_in(*connection.headers.values(), connection.proxy or ""),
         }
         held = (

@@ -38,11 +38,11 @@ class ServerAddress:
 
 
 def endpoint_address(base_url: str) -> ServerAddress:
-    """Return the address of an endpoint. Raises PlanError."""
+    """Return the address of an endpoint. Raises PlanError, which does not quote it."""
     try:
         return ServerAddress(base_url)
     except ValueError:
-        raise PlanError(f"base_url: {base_url} is not an http or https URL with a host") from None
+        raise PlanError("base_url: expected an http or https URL with a host") from None
 
 
 def proxy_address(url: str | None) -> ServerAddress | None:

@@ -1,23 +1,126 @@
-"""Choose the certificates to trust."""
+"""Choose the certificates to trust, and the one to show."""
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from serve_eval.client.server_address import ServerAddress
 from serve_eval.errors import PlanError
+from serve_eval.schema import Connection
+
+_NAME_ONE = "name it with --client-cert FILE, and its key with --client-key FILE"
+_OF_CERTIFICATES = (
+    *("BAD_CERTIFICATE", "UNSUPPORTED_CERTIFICATE", "CERTIFICATE_REVOKED", "CERTIFICATE_EXPIRED"),
+    *("CERTIFICATE_UNKNOWN", "UNKNOWN_CA", "ACCESS_DENIED"),
+)
+"""Alerts about a certificate that the other side does not take (RFC 8446, section 6.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """Files with the certificates that we trust (None: the system's) and with the one we show.
+
+    `password` decrypts the key of the latter; it is in memory only.
+    """
+
+    ca_bundle: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+    password: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Certificates({self.ca_bundle!r}, {self.client_cert!r}, {self.client_key!r})"
+
+    def context(self) -> ssl.SSLContext:
+        """Return a context with these certificates. Raises PlanError if a file cannot be used."""
+        try:
+            context = ssl.create_default_context(cafile=_full(self.ca_bundle))
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise PlanError(f"ca_bundle: {self.ca_bundle} cannot be used: {error}") from error
+        if self.client_cert is not None:
+            self._load(context, self.client_cert)
+        return context
+
+    def _load(self, context: ssl.SSLContext, cert: str) -> None:
+        # Without a function, OpenSSL asks for the password of a key on the terminal, and hangs.
+        try:
+            context.load_cert_chain(
+                _full(cert) or "", _full(self.client_key), lambda: self.password or ""
+            )
+        except (OSError, ValueError) as error:
+            file = cert if self.client_key is None else self.client_key
+            raise PlanError(
+                f"client_cert: {cert} cannot be used{_reason(error)}",
+                hint=_advice(error, file, has_key=self.client_key is not None),
+            ) from error
+
+
+def certificates_of(connection: Connection, environ: Mapping[str, str]) -> Certificates:
+    """Return the certificates of a connection, with the password from the environment."""
+    return Certificates(
+        connection.ca_bundle,
+        connection.client_cert,
+        connection.client_key,
+        environ.get(connection.client_key_password_env or ""),
+    )
 
 
 def ssl_context(
-    target: ServerAddress, proxy: ServerAddress | None, ca_bundle: str | None
+    target: ServerAddress, proxy: ServerAddress | None, certificates: Certificates
 ) -> ssl.SSLContext | None:
-    """Return a context that trusts the bundle, by default the system's; None if TLS is unused.
+    """Return a context with the certificates; None if TLS is unused and nothing needs a check.
 
-    Raises PlanError for a bundle that cannot be used.
+    Raises PlanError for a file that cannot be used.
     """
-    if not (target.tls or ca_bundle is not None or (proxy is not None and proxy.tls)):
+    named = certificates.ca_bundle is not None or certificates.client_cert is not None
+    if not (target.tls or named or (proxy is not None and proxy.tls)):
         return None
-    try:
-        return ssl.create_default_context(cafile=ca_bundle)
-    except (OSError, ssl.SSLError) as error:
-        raise PlanError(f"ca_bundle: {ca_bundle} cannot be used: {error}") from error
+    return certificates.context()
+
+
+def refusal(error: BaseException | None) -> str:
+    """Return what to do if a server ended the connection because of our certificate, else "".
+
+    Servers say so by an alert of TLS; since TLS 1.3 it comes after the handshake.
+    """
+    said = f"{getattr(error, 'reason', '') or ''} {error}".upper().replace(" ", "_")
+    if not isinstance(error, ssl.SSLError) or "ALERT" not in said:
+        return ""
+    if "CERTIFICATE_REQUIRED" in said:
+        return f"the server demands a client certificate: {_NAME_ONE}"
+    if any(alert in said for alert in _OF_CERTIFICATES):
+        return (
+            "the server refuses our client certificate: name one that an authority of the server"
+            " signed and that is valid now, with --client-cert FILE and --client-key FILE"
+        )
+    if "HANDSHAKE_FAILURE" in said:
+        return (
+            f"the server ended the TLS handshake; if it demands a client certificate, {_NAME_ONE}"
+        )
+    return ""
+
+
+def _full(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).expanduser())
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return ""  # OpenSSL's words, such as [SSL] PEM lib, say nothing
+    said = error.strerror if isinstance(error, OSError) else str(error)
+    return f": {said}" if said else ""
+
+
+def _advice(error: Exception, file: str, *, has_key: bool) -> str:
+    if not isinstance(error, ssl.SSLError):
+        return "Name readable files with --client-cert and --client-key."
+    if "KEY_VALUES_MISMATCH" in str(error.reason):
+        return "The key belongs to another certificate: name its own with --client-key."
+    other = "" if has_key else " If the key is in another file, name that with --client-key."
+    return (
+        f"Both must be PEM. If the key in {file} is encrypted, name the variable with its password"
+        f" with --client-key-password-env.{other}"
+    )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from serve_eval.client.channel import Channel
 from serve_eval.client.server_address import ServerAddress
+from serve_eval.client.tls import Certificates, refusal
 from serve_eval.schema.base_url import authority
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ REQUEST_ID = "X-Request-ID"
 
 class Disconnected(Exception):
     """The connection could not be made, or ended before the answer did."""
+
+
+class CertificateRefused(Disconnected):
+    """The server ended the connection because of our certificate: another attempt is in vain."""
 
 
 class BadHttp(Exception):
@@ -41,6 +46,8 @@ class CannotConnect(Exception):
         said = getattr(why, "strerror", None) or str(why) or type(why).__name__
         if isinstance(why, ConnectionRefusedError):
             said = "nothing listens on that port"
+        elif told := refusal(why):
+            said, may_pass = told, False
         elif isinstance(why, ssl.SSLError) and "WRONG_VERSION_NUMBER" in said:
             said = "its answer is not TLS"
         super().__init__(f"cannot connect to {authority(address.host, address.port)}: {said}")
@@ -73,7 +80,7 @@ class TransportSettings(NamedTuple):
     headers: Mapping[str, str]
     ids: RequestIds
     proxy: str | None
-    ca_bundle: str | None
+    certificates: Certificates
     connect_timeout_s: float
     max_response_bytes: int
 

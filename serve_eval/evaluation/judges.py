@@ -63,6 +63,9 @@ async def check_judges(
             given = {
                 "api_key_env": judge.connection.api_key_env or None,
                 "headers": judge.connection.headers,
+                "client_cert": judge.connection.client_cert,
+                "client_key": judge.connection.client_key,
+                "client_key_password_env": judge.connection.client_key_password_env,
             }
             problems = [
                 f"{'.'.join(path)}: {problem}"

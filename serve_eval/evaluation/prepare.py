@@ -45,6 +45,8 @@ OTHER_DATA = "the data is not the published set"
 """Beginning of the note about such data."""
 CHOSEN = "the samples were named by --samples, and the reference has no scores of single samples"
 """Reason why a reference of all samples judges no chosen ones, which may be the hard ones."""
+MOST_ASKED = 10_000_000
+"""Maximum number of requests of a task with repeats: each takes some hundred bytes of memory."""
 _OTHER_DATA_HINT = (
     "Get the whole set, use your own references, or compare anyway with --allow-mismatch"
     f" {DATASET}."
@@ -81,12 +83,23 @@ def prepare(plan: Plan) -> list[PreparedTask]:
     for (spec, task), reference in zip(built, applicable, strict=True):
         try:
             whole = _prepare(plan, spec, task, reference, choice)
+            _check_number(whole.dataset, plan.times(task.name), task.name)
             prepared.append(whole if plan.shard is None else _take_part(plan.shard, whole))
         except (DatasetError, PlanError) as error:
             problems.append(error)
     if problems := [*problems, *choice.find_problems()]:
         raise _join(problems)
     return prepared
+
+
+def _check_number(dataset: Dataset, times: int, name: str) -> None:
+    """Raise PlanError if a task asks more prompts, with their repeats, than memory has room for."""
+    if times > 1 and (number := times * len(dataset.samples)) > MOST_ASKED:
+        raise PlanError(
+            f"{name}: {len(dataset.samples):,} prompts, {times:,} times each, are {number:,}"
+            f" requests, and the limit is {MOST_ASKED:,}",
+            hint="Ask fewer repeats, or fewer prompts with --limit.",
+        )
 
 
 def _find_unsafe(plan: Plan, tasks: Sequence[Task]) -> list[ServeEvalError]:

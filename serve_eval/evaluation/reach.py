@@ -153,6 +153,9 @@ CONNECTION: Mapping[str, str] = {
     "headers": "send{variables}",
     "proxy": "send everything{variables} through",
     "ca_bundle": "trust the certificates of",
+    "client_cert": "show the certificate of",
+    "client_key": "read the key of",
+    "client_key_password_env": "read the variable with the password of the key:",
 }
 USUAL, WITHOUT_KEY = Connection(), Connection(api_key_env="")
 """Default connections of an endpoint and of a judge."""

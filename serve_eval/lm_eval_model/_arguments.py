@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from serve_eval.client.connection import problems
 from serve_eval.errors import PlanError
@@ -18,18 +18,19 @@ KNOWN = (
     "tokenizer",
     "api_key_env",
     "max_attempts",
+    *("ca_bundle", "client_cert", "client_key", "client_key_password_env"),
 )
 _OF_LM_EVAL = frozenset({"batch_size", "max_batch_size", "device", "pretrained"})
 """Arguments that lm-eval passes to every model and that a client ignores."""
 
 
-def check_arguments(others: Iterable[str], api_key_env: str) -> None:
-    """Raise PlanError for an unknown argument, and for a variable that holds no usable key."""
+def check_arguments(others: Iterable[str], connection: Mapping[str, str]) -> None:
+    """Raise PlanError for an unknown argument, and for variables that hold no usable secrets."""
     unknown = [name for name in others if name not in _OF_LM_EVAL]
     if unknown:
         raise PlanError(
             [f"--model_args {name}: unknown.{nearest(name, KNOWN)}" for name in unknown]
         )
-    wrong = [text for _, text in problems({"api_key_env": api_key_env}, os.environ)]
+    wrong = list(problems(connection, os.environ))
     if wrong:
-        raise PlanError([f"--model_args api_key_env: {text}" for text in wrong])
+        raise PlanError([f"--model_args {'.'.join(path)}: {text}" for path, text in wrong])

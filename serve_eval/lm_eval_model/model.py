@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lm_eval.models  # noqa: F401  (if ours came first, lm-eval would not register its own)
+import msgspec
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from tqdm import tqdm
@@ -84,15 +85,27 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         max_attempts: int = Limits().max_attempts,
         stall_timeout_s: float = Limits().stall_timeout_s,
         sample_timeout_s: float = Limits().sample_timeout_s,
+        ca_bundle: str | None = None,
+        client_cert: str | None = None,
+        client_key: str | None = None,
+        client_key_password_env: str | None = None,
         **others: object,
     ) -> None:
         super().__init__()
-        check_arguments(others, api_key_env)
+        reached = {
+            "api_key_env": api_key_env,
+            "ca_bundle": ca_bundle,
+            "client_cert": client_cert,
+            "client_key": client_key,
+            "client_key_password_env": client_key_password_env,
+        }
+        told = {name: str(value) for name, value in reached.items() if value is not None}
+        check_arguments(others, told)
         self._plan = Plan(
             model=None if model is None else str(model),
             launcher=Spec(name="external", options={"base_url": normalise_base_url(base_url)}),
             tasks=(),
-            connection=Connection(api_key_env=api_key_env),
+            connection=msgspec.convert(told, Connection),
             limits=Limits(
                 concurrency=int(concurrency),
                 max_attempts=int(max_attempts),

@@ -7,6 +7,7 @@ import re
 _SEQUENCES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b[@-~]?", re.DOTALL
 )
+_STYLES = re.compile(r"\x1b\[[0-9;]*m|\x1b\]8;[^\x00-\x1f\x7f-\x9f]*\x1b\\")
 _MARKS = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 _CONTROLS = re.compile(rf"[\x00-\x08\x0b-\x1f{_MARKS}]")
 _IN_JSON = re.compile(rf"[{_MARKS}]")
@@ -18,6 +19,22 @@ def clean(text: str) -> str:
     Tabs and newlines are kept; other separators of lines are not.
     """
     return _CONTROLS.sub("", _SEQUENCES.sub("", text))
+
+
+def has_controls(text: str) -> bool:
+    """Return True if `reveal` would change a text."""
+    return _CONTROLS.search(text) is not None
+
+
+def keep_styles(text: str) -> str:
+    """Return drawn text whose only controls are those of colours and links, which rich writes."""
+    if "\x1b" not in text and not has_controls(text):
+        return text
+    pieces, end = [], 0
+    for found in _STYLES.finditer(text):
+        pieces += [clean(text[end : found.start()]), found[0]]
+        end = found.end()
+    return "".join([*pieces, clean(text[end:])])
 
 
 def reveal(text: str) -> str:

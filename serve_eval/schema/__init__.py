@@ -100,6 +100,7 @@ from serve_eval.schema.path import (
     RepeatedAnswers,
 )
 from serve_eval.schema.plan import (
+    MOST_REPEATS,
     REHEARSAL,
     AccuracySpec,
     Connection,
@@ -206,6 +207,7 @@ __all__ = [
     "LOOPED",
     "MEAN",
     "MEDIUM",
+    "MOST_REPEATS",
     "NOT_PROVEN",
     "REHEARSAL",
     "REHEARSED",

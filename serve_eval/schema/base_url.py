@@ -6,8 +6,13 @@ import re
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from serve_eval.errors import PlanError
+from serve_eval.secret_signs import in_address
 
 _SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*://")
+_ADVICE = (
+    "put a key into the variable named by --api-key-env, or pass a header as --header 'Name:"
+    " ${VARIABLE}'"
+)
 _ROUTES = ("/chat/completions", "/completions")
 
 
@@ -17,14 +22,14 @@ def normalise_base_url(text: str) -> str:
     Accepted are `host:port`, `http://host:port`, `.../v1` and a full `.../v1/completions` or
     `.../v1/chat/completions`. A `/v1` too many is dropped. Another path is kept as it
     is, as the openai SDK does. Raises PlanError for another scheme, for credentials or a query
-    (they would end up in logs: keys belong in environment variables), for a variable, and for
-    anything that is not a URL.
+    (they would end up in logs: keys belong in environment variables), for what looks like a key in
+    the path, for a variable, and for anything that is not a URL. No error quotes the URL.
     """
     url = text.strip()
     if "${" in url:
         raise PlanError(
-            f"base_url: {url} holds a variable, and variables are not filled in here; write the"
-            " address, or leave base_url out and set SERVE_EVAL_BASE_URL"
+            "base_url: holds a variable, and variables are not filled in here; write the address,"
+            " or leave base_url out and set SERVE_EVAL_BASE_URL"
         )
     if not _SCHEME.match(url):
         url = f"http://{url}"
@@ -33,19 +38,13 @@ def normalise_base_url(text: str) -> str:
         if parts.netloc.count(":") > 1 and "[" not in parts.netloc and "@" not in parts.netloc:
             raise PlanError("base_url: put an IPv6 address in brackets, as in http://[::1]:8000/v1")
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise PlanError(f"base_url: not a URL such as http://host:8000/v1: {error}") from error
+    except ValueError:  # its text may quote a password
+        raise PlanError(
+            "base_url: not a URL such as http://host:8000/v1; check its host and port"
+        ) from None
     if parts.scheme not in ("http", "https") or not host or port == 0:
-        given = f", not {parts.scheme}://" if parts.scheme not in ("http", "https") else ""
-        raise PlanError(
-            f"base_url: expected host:port, http://host:port or http://host:port/v1{given}"
-        )
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise PlanError(
-            "base_url: credentials, a query and a fragment are refused, because they would end up"
-            " in logs; put a key into the variable named by --api-key-env, or pass a header as"
-            " --header 'Name: ${VARIABLE}'"
-        )
+        raise PlanError("base_url: expected host:port, http://host:port or http://host:port/v1")
+    _refuse_secrets(url)
     path = parts.path.rstrip("/")
     while path.endswith(("/v1/v1", *(f"{route}/v1" for route in _ROUTES))):
         path = path.removesuffix("/v1")  # added to an address that had it already
@@ -54,6 +53,21 @@ def normalise_base_url(text: str) -> str:
             path = path.removesuffix(route)
             break
     return urlunsplit((parts.scheme, parts.netloc, path or "/v1", "", ""))
+
+
+def _refuse_secrets(url: str) -> None:
+    """Raise PlanError for credentials, a query, a fragment, and what looks like a key."""
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise PlanError(
+            "base_url: credentials, a query and a fragment are refused, because they would end up"
+            f" in logs; {_ADVICE}"
+        )
+    if place := in_address(url):
+        raise PlanError(
+            f"base_url: its {place} seems to hold a key, which is refused, because it would end up"
+            f" in logs; {_ADVICE}"
+        )
 
 
 def authority(host: str, port: int) -> str:

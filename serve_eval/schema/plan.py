@@ -35,6 +35,8 @@ class AccuracySpec:
     extra_acc_spec: str | None = None
 
 
+MOST_REPEATS = 100_000
+"""Maximum number of times that a prompt is asked: each answer takes memory and a line of a file."""
 SendMedia = Literal["inline", "path"]
 """Way to send a medium that lies in a file: its bytes in base64, or a file:// URL of its path, for
 servers that may read it (vLLM: --allowed-local-media-path)."""
@@ -45,14 +47,20 @@ class Connection:
     """The way to reach an endpoint.
 
     `api_key_env` is the *name* of the key's variable ("": no key is sent). Values of `${VAR}` are
-    not expanded, so that it never holds a key. `max_tokens_field` is the server's name for the
-    largest number of tokens of an answer. `send_media` says how media in files are sent.
+    not expanded, so that it never holds a key. `client_cert` and `client_key` are the paths of PEM
+    files by which we prove to the server who we are (without `client_key`, the first has both);
+    `client_key_password_env` is the name of the variable with the key's password.
+    `max_tokens_field` is the server's name for the largest number of tokens of an answer.
+    `send_media` says how media in files are sent.
     """
 
     api_key_env: str = "OPENAI_API_KEY"
     headers: Mapping[str, str] = field(default_factory=dict)
     proxy: str | None = None
     ca_bundle: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+    client_key_password_env: str | None = None
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     send_media: SendMedia = "inline"
 

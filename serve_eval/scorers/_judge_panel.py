@@ -12,6 +12,7 @@ from serve_eval.client import connection
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection, Judge, SamplingParams
 from serve_eval.schema.base_url import normalise_base_url
+from serve_eval.secret_signs import ADVICE, find_secrets
 
 ITSELF = "itself"
 """Name of the judged endpoint if it is its own judge."""
@@ -42,6 +43,9 @@ class JudgeEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     headers: dict[str, str] = {}
     proxy: str | None = None
     ca_bundle: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+    client_key_password_env: str | None = None
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     sampling: JudgeSampling = JudgeSampling()
     extra_body: dict[str, object] = {}
@@ -67,9 +71,17 @@ def panel(entries: Sequence[JudgeEntry]) -> tuple[list[Judge], list[str]]:
 
 
 def _problems(entry: JudgeEntry) -> Iterator[str]:
-    told = {"headers": entry.headers, "api_key_env": entry.api_key_env, "proxy": entry.proxy}
+    told = {
+        "headers": entry.headers,
+        "api_key_env": entry.api_key_env,
+        "proxy": entry.proxy,
+        "client_cert": entry.client_cert,
+        "client_key": entry.client_key,
+        "client_key_password_env": entry.client_key_password_env,
+    }
     # The environment needs the variables only if the judge is asked, not if a run is only read.
-    for path, problem in connection.problems(told, {entry.api_key_env or "": ""}):
+    named = {entry.api_key_env or "": "", entry.client_key_password_env or "": ""}
+    for path, problem in connection.problems(told, named):
         yield f"{'.'.join(path)}: {problem}"
     if entry.base_url is None:
         own = JudgeEntry(name=entry.name, sampling=entry.sampling, extra_body=entry.extra_body)
@@ -85,6 +97,8 @@ def _problems(entry: JudgeEntry) -> Iterator[str]:
             normalise_base_url(entry.base_url)
         except PlanError as error:
             yield str(error)
+    for place in find_secrets({"extra_body": entry.extra_body}):
+        yield f"{'.'.join(map(str, place))}: {ADVICE}"
     if entry.sampling.max_tokens < 1:
         yield "sampling.max_tokens: must be 1 or more"
     if entry.concurrency is not None and entry.concurrency < 1:
@@ -104,6 +118,9 @@ def _judge(name: str, entry: JudgeEntry) -> Judge:
             headers=entry.headers,
             proxy=entry.proxy,
             ca_bundle=entry.ca_bundle,
+            client_cert=entry.client_cert,
+            client_key=entry.client_key,
+            client_key_password_env=entry.client_key_password_env,
             max_tokens_field=entry.max_tokens_field,
         ),
         extra=entry.extra_body,

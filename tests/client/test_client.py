@@ -17,6 +17,7 @@ from aiohttp import web
 
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
+from serve_eval.client.tls import Certificates
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.launchers._simulated.simulator import (
     STATS,
@@ -475,7 +476,11 @@ def test_a_ca_bundle_that_cannot_be_read_is_a_plan_error(tmp_path: Path) -> None
     (tmp_path / "bad.pem").write_text("not a certificate")
     for name in ("bad.pem", "missing.pem"):
         with pytest.raises(PlanError, match=name):
-            Client(Endpoint(base_url="http://h/v1"), QUICK, ca_bundle=str(tmp_path / name))
+            Client(
+                Endpoint(base_url="http://h/v1"),
+                QUICK,
+                certificates=Certificates(str(tmp_path / name)),
+            )
 
 
 @pytest.mark.usefixtures("transport")

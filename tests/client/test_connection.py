@@ -96,3 +96,25 @@ def test_a_key_behind_its_scheme_in_one_variable_is_hidden_by_itself() -> None:
         plan, Endpoint(base_url="http://127.0.0.1:9/v1", model="m"), {"SET": "Bearer abc12345"}
     )
     assert client.masking.text("Bearer abc12345 or abc12345") == "*** or ***"
+
+
+@pytest.mark.parametrize("name", ["X-Team", "X-Author", "Accept-Language", "X-Route"])
+@pytest.mark.parametrize("variable", ["TEAM", "PLAIN", "MY_VALUE"])
+def test_a_header_from_a_variable_is_hidden_whatever_its_name(name: str, variable: str) -> None:
+    connection = Connection(headers={name: f"prefix ${{{variable}}}"})
+    plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), connection=connection)
+    value = "blue-harvest-17"
+    client = connect(plan, Endpoint(base_url="http://127.0.0.1:9/v1"), {variable: value})
+    assert client.masking.text(f"it said {value}") == "it said ***"
+    assert value.encode() not in client.masking.body(f'{{"text": "{value}"}}'.encode())
+
+
+def test_a_single_digit_of_a_header_does_not_blank_messages() -> None:
+    plan = Plan(
+        model="m",
+        launcher=Spec(name="external"),
+        tasks=(),
+        connection=Connection(headers={"X-Shard": "${N}"}),
+    )
+    client = connect(plan, Endpoint(base_url="http://127.0.0.1:9/v1"), {"N": "1"})
+    assert client.masking.message("HTTP 1 of 11") == "HTTP 1 of 11"

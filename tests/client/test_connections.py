@@ -21,6 +21,7 @@ from serve_eval.client.http1 import transport as http1
 from serve_eval.client.http1.connection import Http1Connection
 from serve_eval.client.http1.transport import Http1Transport
 from serve_eval.client.server_address import ServerAddress
+from serve_eval.client.tls import Certificates
 from serve_eval.errors import PlanError
 from serve_eval.schema import (
     Endpoint,
@@ -131,7 +132,12 @@ def _through(
             url = f"https://localhost:{server}/v1"
             way = f"{'https' if tls_proxy else 'http'}://{credentials}localhost:{between}"
             async with kept(
-                Client(Endpoint(base_url=url), LIMITS, proxy=way, ca_bundle=str(certificate))
+                Client(
+                    Endpoint(base_url=url),
+                    LIMITS,
+                    proxy=way,
+                    certificates=Certificates(str(certificate)),
+                )
             ) as client:
                 return [await client.send(REQUEST), await client.send(REQUEST)]
 
@@ -457,7 +463,7 @@ def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(
             _serving(_answer, None if kind == "plain" else context) as server,
             _serving(Proxy()) as between,
         ):
-            more = {} if kind == "plain" else {"ca_bundle": str(certificate)}
+            more = {} if kind == "plain" else {"certificates": Certificates(str(certificate))}
             if kind == "tunnel":
                 more["proxy"] = f"http://localhost:{between}"
             url = f"http{'' if kind == 'plain' else 's'}://localhost:{server}/v1"

@@ -13,6 +13,7 @@ import pytest
 
 from serve_eval.client.client import Client
 from serve_eval.client.connection import openai_client
+from serve_eval.client.tls import Certificates
 from serve_eval.schema import (
     Connection,
     Endpoint,
@@ -37,7 +38,7 @@ Sends = Callable[[str, str | None], Awaitable[T]]
 
 async def _by_client(url: str, ca_bundle: str | None) -> Response | Failure:
     async with Client(
-        Endpoint(base_url=url), Limits(max_attempts=3), ca_bundle=ca_bundle
+        Endpoint(base_url=url), Limits(max_attempts=3), certificates=Certificates(ca_bundle)
     ) as client:
         sampling = SamplingParams(max_tokens=2)
         return await client.send(Request(sample_id="1", prompt="p", sampling=sampling))

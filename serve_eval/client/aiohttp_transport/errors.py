@@ -6,7 +6,14 @@ import aiohttp
 from aiohttp.http_exceptions import ContentLengthError, TransferEncodingError
 
 from serve_eval.client.server_address import ServerAddress
-from serve_eval.client.transport import BadHttp, CannotConnect, Disconnected, ProxyRefused
+from serve_eval.client.tls import refusal
+from serve_eval.client.transport import (
+    BadHttp,
+    CannotConnect,
+    CertificateRefused,
+    Disconnected,
+    ProxyRefused,
+)
 
 
 def not_sent(error: Exception, address: ServerAddress, *, through_proxy: bool) -> Exception:
@@ -32,10 +39,13 @@ def not_sent(error: Exception, address: ServerAddress, *, through_proxy: bool) -
 
 def broken(error: Exception, *, within: bool) -> Exception:
     """Return the error of a request that was sent. `within`: the head of an answer had come."""
-    if isinstance(error, aiohttp.ClientConnectionError) or (
+    if isinstance(error, aiohttp.ClientConnectionError | OSError) or (
         isinstance(error, aiohttp.ClientPayloadError)
         and isinstance(error.__cause__, ContentLengthError | TransferEncodingError | OSError)
     ):
+        causes = (error, error.__cause__, getattr(error, "os_error", None), error.__context__)
+        if told := next(filter(None, map(refusal, causes)), ""):
+            return CertificateRefused(told)
         when = "within the answer" if within else "before an answer came"
         return Disconnected(f"the connection ended {when} ({type(error).__name__}: {error})")
     return BadHttp(f"no HTTP answer: {error}")

@@ -80,7 +80,7 @@ class AiohttpTransport:
             proxy_address(settings.proxy),
         )
         self._settings = settings
-        self._tls = ssl_context(self._target, self.proxy, settings.ca_bundle)
+        self._tls = ssl_context(self._target, self.proxy, settings.certificates)
         scheme = "https" if self._target.tls else "http"
         self._root = f"{scheme}://{self._target.authority}"
         self._way = None

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from serve_eval.client.attempts import retry, starting
-from serve_eval.client.transport import CannotConnect, Disconnected, ProxyRefused
+from serve_eval.client.transport import (
+    CannotConnect,
+    CertificateRefused,
+    Disconnected,
+    ProxyRefused,
+)
 from serve_eval.client.wire_format import logprobs, wire
 from serve_eval.client.wire_format.reply import Reply
 from serve_eval.client.wire_format.wire import Said
@@ -108,6 +113,8 @@ class OutcomeReader:
             return Missed(
                 FailureKind.DISCONNECTED, message, retryable=error.may_pass, refused=error.refused
             )
+        if isinstance(error, CertificateRefused):
+            return Missed(FailureKind.DISCONNECTED, self.brief(str(error)), retryable=False)
         told = (
             error.describe(self._masking.message)
             if isinstance(error, wire.InvalidResponse)

@@ -9,7 +9,8 @@ from typing import cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from serve_eval.client.transport import BadHttp, Disconnected
+from serve_eval.client.tls import refusal
+from serve_eval.client.transport import BadHttp, CertificateRefused, Disconnected
 from serve_eval.client.wire_format.answering_servers import SERVER_FIELDS
 from serve_eval.client.wire_format.reply import HEAD_FIELDS, Reply
 
@@ -171,7 +172,10 @@ class Http1Connection(asyncio.Protocol):
         else:
             when = "within the answer" if reply.status else "before an answer came"
             why = f" ({type(error).__name__}: {error})" if error is not None else ""
-            reply.fail(Disconnected(f"the connection ended {when}{why}"))
+            if told := refusal(error):
+                reply.fail(CertificateRefused(told))
+            else:
+                reply.fail(Disconnected(f"the connection ended {when}{why}"))
 
     # Called by the parser
 

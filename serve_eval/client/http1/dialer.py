@@ -13,7 +13,7 @@ import aiohappyeyeballs
 from serve_eval.client.http1.connection import Http1Connection
 from serve_eval.client.http1.tunnel import Tunnel
 from serve_eval.client.server_address import ServerAddress
-from serve_eval.client.tls import ssl_context
+from serve_eval.client.tls import Certificates, ssl_context
 from serve_eval.client.transport import CannotConnect
 
 ADDRESSES_S = 10.0
@@ -25,7 +25,7 @@ NEXT_ADDRESS_S = 0.25
 class Dialer:
     """Makes connections to `target`, or through `proxy`, within `timeout_s` from look-up to TLS.
 
-    A proxy gets a CONNECT for https. Raises PlanError for a `ca_bundle` that cannot be used.
+    A proxy gets a CONNECT for https. Raises PlanError for `certificates` that cannot be used.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class Dialer:
         target: ServerAddress,
         proxy: ServerAddress | None,
         *,
-        ca_bundle: str | None,
+        certificates: Certificates,
         timeout_s: float,
         new_connection: Callable[[], Http1Connection],
         lost: Callable[[Http1Connection], None],
     ) -> None:
         self._target, self._proxy, self._timeout_s = target, proxy, timeout_s
         self._new_connection, self._lost = new_connection, lost
-        self._ssl = ssl_context(target, proxy, ca_bundle)
+        self._ssl = ssl_context(target, proxy, certificates)
         self._addresses: Sequence[aiohappyeyeballs.AddrInfoType]
         self._resolved_at, self._turn = 0.0, 0
         self._lookup: asyncio.Task[None] | None = None

@@ -56,7 +56,7 @@ class Http1Transport:
         self._dialer = Dialer(
             self._target,
             self.proxy,
-            ca_bundle=settings.ca_bundle,
+            certificates=settings.certificates,
             timeout_s=settings.connect_timeout_s,
             new_connection=self._new_connection,
             lost=self.connections.discard,

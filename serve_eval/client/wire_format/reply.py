@@ -164,6 +164,15 @@ class Reply:
         if CONTEXT_FIELD in head or GENERATION_FIELD in head:
             self.servers = read_servers(head)
         self.starting = status == 503 and head.get(STATE_HEADER, "").strip().lower() == STARTING
+        coding = head.get(b"transfer-encoding", "").strip().lower()
+        if coding not in ("", "identity", "chunked"):
+            # Where such a body ends is unknown, so that waiting for its end takes a time limit.
+            self.fail(
+                InvalidResponse(
+                    f"a body in the transfer encoding {coding[:40]!r}, which was not requested"
+                )
+            )
+            return
         if b"content-encoding" in head:
             self._unpack_from(head[b"content-encoding"].strip().lower().removeprefix("identity"))
         if (

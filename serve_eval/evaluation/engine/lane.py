@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Protocol
@@ -64,11 +65,13 @@ class Lane:
         )
         self.alarm, self.alone = alarm, set(alone)
         self.asking: set[asyncio.Task[None]] = set()
+        self._soon: deque[int] = deque()
         self.refill(positions)
 
     def refill(self, positions: Sequence[int]) -> None:
         """Set the samples to ask."""
         self.positions, self.begun, self.decided = positions, False, False
+        self._soon.clear()
         self.left = self.waiting = len(positions)
 
     def iterate_starts(self, progress: Progress | None) -> Iterator[int]:
@@ -83,8 +86,10 @@ class Lane:
                 accumulator.count_failed_kinds(),
                 accumulator.running_value,
             )
-        for i in self.positions:
-            if self.decided:
+        rest = iter(self.positions)
+        while not self.decided:
+            i = self._soon.popleft() if self._soon else next(rest, None)
+            if i is None:
                 return
             yield i
 
@@ -97,11 +102,19 @@ class Lane:
             self.journal.append(Record(id=sample, failure=result))
 
     def forget(self, responses: Mapping[str, Response]) -> None:
-        """Remove these answers, which are given by sample id."""
+        """Remove these answers, which are given by sample id.
+
+        Their samples are asked again next if `early` looks at the lane, since it examines no sample
+        behind a gap: one withdrawn answer would make it wait for all the others. If `meet` waits
+        for another run, which asks no sample twice, they are asked at the end.
+        """
         for i, sample in enumerate(self.accumulator.samples):
             if (response := responses.get(sample.id)) is not None:
                 self.accumulator.forget(i, response)
                 self.alone.add(i)
+                if self.early is not None and self.meet is None and self.begun:
+                    self._soon.append(i)
+                    self.left, self.waiting = self.left + 1, self.waiting + 1
         for looking in (self.early, self.alarm):
             if looking is not None:
                 looking.restart()

@@ -51,7 +51,7 @@ async def sync(lanes: Sequence[Lane]) -> None:
 async def withdraw(session: LoadSession, lanes: Sequence[Lane]) -> None:
     """Withdraw answers as soon as a connection is found out of step.
 
-    Their samples are asked again at the end.
+    Their samples are asked again next if an early stop waits for them, else at the end.
     """
     while True:
         await session.doubt.wait()

@@ -15,7 +15,7 @@ from serve_eval.evaluation.plan.parse import LAUNCHERS, TASKS, VERDICTS, Problem
 from serve_eval.plugins import registry
 from serve_eval.plugins.values import load_launcher, load_verdict_rule, rules_with_early_stop
 from serve_eval.protocol import shared
-from serve_eval.schema import Spec, is_mutable
+from serve_eval.schema import MOST_REPEATS, Spec, is_mutable
 from serve_eval.verdicts.repaired import read_policy
 
 
@@ -88,6 +88,8 @@ def _check_counts(values: Mapping[str, Any], problems: Problems) -> None:
     for path, number in numbers.items():
         if number < 1:
             problems.add(path, f"must be 1 or more, not {number}")
+        elif path[0] == "repeats" and number > MOST_REPEATS:
+            problems.add(path, f"must be at most {MOST_REPEATS:,}, not {number:,}")
 
 
 def _check_early_stop(

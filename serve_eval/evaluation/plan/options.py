@@ -23,6 +23,9 @@ from serve_eval.evaluation.plan.shared_options import (
     ApplyChatTemplate,
     CaBundle,
     Cases,
+    ClientCert,
+    ClientKey,
+    ClientKeyPasswordEnv,
     DatasetRoot,
     Expect,
     Header,
@@ -261,6 +264,9 @@ class ConnectionOptions:
     header: Header = None
     proxy: Proxy = None
     ca_bundle: CaBundle = None
+    client_cert: ClientCert = None
+    client_key: ClientKey = None
+    client_key_password_env: ClientKeyPasswordEnv = None
     max_tokens_field: MaxTokensField = None
     send_media: SendMediaOption = None
     api_key: ApiKey = None

@@ -31,6 +31,7 @@ from serve_eval.client import connection
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.address import launcher_of, with_normal_address
 from serve_eval.evaluation.plan.check import check_repeats, check_specs, check_values
+from serve_eval.evaluation.plan.check_secrets import check_secrets
 from serve_eval.evaluation.plan.chosen_samples import read_choice
 from serve_eval.evaluation.plan.expect import merge_expected
 from serve_eval.evaluation.plan.flag_values import absolute
@@ -113,6 +114,7 @@ def resolve(
         tasks, launcher, verdict = apply_setting(text, tasks, launcher, verdict, problems)
     tasks = [_with_absolute_tokenizer(task) for task in tasks]
     launcher = with_normal_address(launcher, problems)
+    check_secrets(values, tasks, launcher, verdict, problems)
     check_specs(tasks, launcher, verdict, problems)
     launcher = _rehearsed(launcher, settings, problems)
     check_values(values, sections, verdict.name, problems, makes_references=makes_references)
@@ -183,6 +185,7 @@ def resolve_launcher(
         else:
             problems.add(("set",), f"expected launcher.OPTION=VALUE, not {text!r}")
     launcher = with_normal_address(launcher, problems)
+    check_secrets(values, [], launcher, verdict, problems)
     check_specs([], launcher, verdict, problems)
     check_values(values, {"limits": limits}, verdict.name, problems)
     if problems.found:
@@ -206,6 +209,7 @@ def resolve_address(settings: Mapping[str, Any], environ: Mapping[str, str]) -> 
     problems = Problems(lambda *path: "")
     values = scalars({}, settings, problems)
     launcher = with_normal_address(launcher_of({}, settings, values, environ, problems), problems)
+    check_secrets(values, [], launcher, Spec(name="classic"), problems)
     given = section("connection", Connection, {}, settings, problems)
     for path, message in connection.problems(given, environ):
         problems.add(("connection", *path), message)

@@ -166,6 +166,32 @@ CaBundle = Annotated[
     str | None,
     Setting("File with CA certificates to trust.", metavar="FILE", key="connection.ca_bundle"),
 ]
+ClientCert = Annotated[
+    str | None,
+    Setting(
+        "PEM file with our certificate, for servers that demand one (mTLS).",
+        metavar="FILE",
+        key="connection.client_cert",
+        parse=flag_values.absolute,
+    ),
+]
+ClientKey = Annotated[
+    str | None,
+    Setting(
+        "PEM file with the key of --client-cert, if that file does not have it.",
+        metavar="FILE",
+        key="connection.client_key",
+        parse=flag_values.absolute,
+    ),
+]
+ClientKeyPasswordEnv = Annotated[
+    str | None,
+    Setting(
+        "Variable with the password of the key, if it is encrypted.",
+        metavar="NAME",
+        key="connection.client_key_password_env",
+    ),
+]
 MaxTokensField = Annotated[
     str | None,
     Setting(

@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
+from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.latest import OUTPUTS
 
+_claimed: list[Path] = []
+"""Folders that this process made and that may still be empty."""
 
-def name_default_folder(name: str) -> Path:
-    """Return a folder in outputs/ that does not exist yet, named by the time and `name`.
 
-    A second command in the same second gets a number.
+def claim_default_folder(name: str) -> Path:
+    """Make a new folder in outputs/, named by the time and `name`, and return it.
+
+    Making it is what keeps two commands of one second apart: the second one gets a number.
+    Raises RunFolderError.
     """
-    folder = OUTPUTS / f"{datetime.now(UTC):%Y%m%d_%H%M%S}_{name}"
-    numbered = (folder.with_name(f"{folder.name}_{number}") for number in count(2))
-    return folder if not folder.exists() else next(one for one in numbered if not one.exists())
+    first = folder = OUTPUTS / f"{datetime.now(UTC):%Y%m%d_%H%M%S}_{name}"
+    numbers = count(2)
+    try:
+        OUTPUTS.mkdir(parents=True, exist_ok=True)
+        while True:
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+                break
+            folder = first.with_name(f"{first.name}_{next(numbers)}")
+    except OSError as error:
+        raise RunFolderError(
+            f"{OUTPUTS.absolute()}: no folder can be made here: {error.strerror}",
+            hint="Choose another folder with -o.",
+        ) from error
+    _claimed.append(folder.absolute())
+    return folder
+
+
+def drop_empty_folders() -> None:
+    """Remove the folders that this process claimed and wrote nothing into, and their parent."""
+    while _claimed:
+        folder = _claimed.pop()
+        with suppress(OSError):  # it holds files
+            folder.rmdir()
+            folder.parent.rmdir()

@@ -19,6 +19,7 @@ from typing import Self
 import msgspec
 
 from serve_eval.errors import JournalError, RunFolderError
+from serve_eval.file_system import force_to_disk
 from serve_eval.schema import Failure, Response, Sample
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -197,10 +198,9 @@ class Journal:
         if os.fstat(self._fd).st_nlink == 0:
             raise JournalError(f"{self.path} was removed during the run")
         try:
-            os.fsync(self._fd)
+            force_to_disk(self._fd)
         except OSError as error:
             self._unsynced = True
-            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise JournalError(
-                    f"{self.path}: cannot write: {error.strerror}", hint=NO_ROOM_HINT
-                ) from error
+            raise JournalError(
+                f"{self.path}: cannot write: {error.strerror}", hint=NO_ROOM_HINT
+            ) from error

@@ -7,6 +7,7 @@ replaced as a whole, so a reader finds the old folder or the new one.
 from __future__ import annotations
 
 import os
+import secrets
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,12 +29,15 @@ def point_to(folder: Path) -> None:
         pointer = OUTPUTS / LATEST
         if name == LATEST or (pointer.is_dir() and not pointer.is_symlink()):
             return
-        new = OUTPUTS / f".{LATEST}.{os.getpid()}"
+        new = OUTPUTS / f".{LATEST}.{os.getpid()}.{secrets.token_hex(4)}"
         try:
-            new.symlink_to(name, target_is_directory=True)
-        except OSError:
-            write_whole(new, name.encode())
-        new.replace(pointer)
+            try:
+                new.symlink_to(name, target_is_directory=True)
+            except OSError:
+                write_whole(new, name.encode())
+            new.replace(pointer)
+        finally:
+            new.unlink(missing_ok=True)
 
 
 def find_latest() -> Path:

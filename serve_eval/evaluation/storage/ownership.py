@@ -14,11 +14,12 @@ import os
 import secrets
 import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from serve_eval.file_system import force_to_disk
 
 KEY_FILE, KEY_BYTES = "key", 32
 SIGNATURE = "signature"
@@ -101,8 +102,13 @@ def _make(file: Path) -> None:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as new:
             new.write(secrets.token_bytes(KEY_BYTES))
             new.flush()
-            os.fsync(new.fileno())
-        with suppress(FileExistsError):
+            force_to_disk(new.fileno())
+        try:
             os.link(partial, file)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without hard links
+            if not file.exists():
+                partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)

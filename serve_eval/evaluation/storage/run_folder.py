@@ -5,7 +5,6 @@ See file_names for the files in it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -14,12 +13,11 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage import latest, ownership
+from serve_eval.evaluation.storage import ownership
 from serve_eval.evaluation.storage._mutable_parts import drop_mutable_parts
 from serve_eval.evaluation.storage.copy_mark import forget_copy, is_unfinished_copy
 from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.file_names import (
-    LOCK_FILE,
     LOGS,
     LOOKS_FILE,
     PLAN_FILE,
@@ -28,6 +26,9 @@ from serve_eval.evaluation.storage.file_names import (
     journals_below,
 )
 from serve_eval.evaluation.storage.folder_format import FOLDER_FORMAT, FORMAT_KEY, check_format
+from serve_eval.evaluation.storage.folder_lock import check_unused as check_unused
+from serve_eval.evaluation.storage.folder_lock import hold as hold
+from serve_eval.evaluation.storage.folder_lock import read_claim as read_claim
 from serve_eval.evaluation.storage.missing_run import explain_missing_run
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.evaluation.storage.sessions import forget_sessions
@@ -172,83 +173,6 @@ def open_folder(
         if own:
             forget_copy(path)
         yield path
-
-
-def read_claim(path: Path) -> str:
-    """Return the sign of the command that locked a folder last ("": none did)."""
-    try:
-        with os.fdopen(os.open(path / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-            return file.read(100)[PID_WIDTH:].decode(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-@contextmanager
-def hold(path: Path, sign: str, kind: str = "run", *, writes: bool = True) -> Iterator[None]:
-    """Create the folder if necessary, and lock it until the end of the block.
-
-    A killed process releases the lock. `sign` is the file that marks a folder of this `kind`; the
-    lock names it too, so that a folder is known however early its first command was killed. Raises
-    RunFolderError if another process uses the folder, or if it holds other files and neither has
-    `sign`. outputs/latest then points to it, if the folder is new or the caller `writes` answers.
-    """
-    import fcntl
-
-    new = not path.exists()
-
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        known = (path / sign).exists() or read_claim(path) == sign
-        foreign = not known and any(one.name != LOCK_FILE for one in path.iterdir())
-        lock = (
-            None
-            if foreign
-            else os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        )
-    except OSError as error:
-        raise RunFolderError(
-            f"{path}: cannot be used as a run folder: {error.strerror}",
-            hint="Choose another folder with -o.",
-        ) from error
-    if lock is None:
-        raise RunFolderError(
-            f"{path} is not empty and holds no {kind}", hint="Choose another folder with -o."
-        )
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(lock, PID_WIDTH, 0).decode(errors="replace").strip()
-            raise RunFolderError(
-                f"{path} is in use by another run (process {holder or 'unknown'})",
-                hint="Wait until it ends, or choose another folder with -o.",
-            ) from error
-        claim = f"{os.getpid():<{PID_WIDTH}}{sign}\n".encode()
-        os.pwrite(lock, claim, 0)  # in one call, so that a kill leaves the old claim or the new one
-        os.ftruncate(lock, len(claim))
-        if new or writes:
-            latest.point_to(path)
-        yield
-    finally:
-        os.close(lock)
-
-
-def check_unused(path: Path) -> None:
-    """Raise RunFolderError if a run goes on in a folder that is only read."""
-    import fcntl
-
-    try:
-        lock = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise RunFolderError(
-            f"{path} is in use by another run", hint="Wait until it ends."
-        ) from error
-    finally:
-        os.close(lock)
 
 
 def list_differences(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from serve_eval.errors import PlanError
+from serve_eval.plugins.registry import find_closest
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.samples.samples import (
     FAILED,
@@ -206,7 +206,7 @@ def _name_close(name: str, known: Iterable[str]) -> str:
     """Return a sentence with the ids that resemble a name."""
     unique = list(dict.fromkeys(known))
     inside = [one for one in unique if name in one][:3]
-    close = inside or difflib.get_close_matches(name, unique, n=3, cutoff=0.5)
+    close = inside or find_closest(name, unique, most=3)
     if not close:
         return f" Some that were: {', '.join(unique[:3])}." if unique else " None was."
     return f" Did you mean {' or '.join(map(repr, close))}?"

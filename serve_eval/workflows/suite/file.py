@@ -33,6 +33,7 @@ from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import Scalar, Spec, Suite, SuiteRun, Waiver
+from serve_eval.secret_signs import ADVICE, find_secrets
 from serve_eval.workflows.suite import match, matrix
 from serve_eval.workflows.suite.layers import ADDRESSES, Layer, attributes, line, merge, places
 from serve_eval.yaml_source import Document
@@ -213,6 +214,10 @@ class _Reader:
             f"{where()}attributes.{key}: expected a plain value"
             for key, value in told.items()
             if not isinstance(key, str) or not isinstance(value, typing.get_args(Scalar))
+        ]
+        problems += [
+            f"{where('attributes')}attributes.{'.'.join(map(str, place))}: {ADVICE}"
+            for place in find_secrets(told)
         ]
         if "output_dir" in content:
             problems.append(f"{where('output_dir')}output_dir: not allowed in a suite; use -o")

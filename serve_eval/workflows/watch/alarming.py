@@ -155,9 +155,10 @@ async def _post(url: str, body: bytes) -> str:
                 await asyncio.sleep(PAUSE_S * attempt)
             try:
                 async with asyncio.timeout(WEBHOOK_S):
-                    reply = await client.post(
-                        url, content=body, headers={"Content-Type": "application/json"}
-                    )
+                    headers = {"Content-Type": "application/json"}
+                    # The body of the reply says nothing, and is left unread.
+                    async with client.stream("POST", url, content=body, headers=headers) as reply:
+                        pass
             except Exception as error:  # An unresolvable name may raise any exception.
                 problem = type(error).__name__
                 continue

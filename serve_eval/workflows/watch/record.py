@@ -18,6 +18,7 @@ from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+from serve_eval.file_system import force_to_disk
 
 SCHEMA_VERSION = 1
 STATE_FILE, ROUNDS_FILE = "state.json", "rounds.jsonl"
@@ -252,7 +253,7 @@ def append(folder: Path, seen: Seen) -> None:
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as lines:
             lines.write(msgspec.json.encode(seen) + b"\n")
             lines.flush()
-            os.fsync(lines.fileno())
+            force_to_disk(lines.fileno())
     except OSError as error:
         hint = NO_ROOM_HINT if error.errno in FULL_DISK else ""
         raise JournalError(f"{file}: cannot write: {error.strerror}", hint=hint) from error

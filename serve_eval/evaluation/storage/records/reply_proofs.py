@@ -25,6 +25,7 @@ from serve_eval.evaluation.storage.journal import (
     read,
     withdrawals,
 )
+from serve_eval.file_system import force_to_disk
 from serve_eval.schema import Response
 
 SESSION_CHARACTERS = 24
@@ -104,7 +105,7 @@ class Proofs:
                 os.write(file, b"\n" * self._torn + _encode(step) + b"\n")
                 self._torn = False
                 if step.out is not None:
-                    os.fsync(file)
+                    force_to_disk(file)
             finally:
                 os.close(file)
         except OSError as error:

@@ -1,0 +1,180 @@
+"""Test client certificates (mTLS): every way to an endpoint shows the one that a plan names."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from serve_eval.client.client import Client
+from serve_eval.client.connection import connect, openai_client
+from serve_eval.client.tls import Certificates
+from serve_eval.errors import PlanError
+from serve_eval.schema import (
+    Connection,
+    Endpoint,
+    Failure,
+    FailureKind,
+    Limits,
+    Plan,
+    Request,
+    Response,
+    SamplingParams,
+    Spec,
+)
+from tests.cli.command import serve_eval
+from tests.client.mtls import PASSWORD, Authority, demanding_front
+from tests.harness.served import served
+
+VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+QUICK = Limits(max_attempts=3, connect_timeout_s=10.0)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"), "authority")
+
+
+@pytest.fixture(scope="module", params=VERSIONS, ids=["1.2", "1.3"])
+def url(request: pytest.FixtureRequest, authority: Authority) -> Iterator[str]:
+    with served() as (behind, _), demanding_front(authority, behind, tls=request.param) as front:
+        yield front
+
+
+def _ask(url: str, certificates: Certificates) -> Response | Failure:
+    async def ask() -> Response | Failure:
+        endpoint = Endpoint(base_url=url, model="simulated")
+        async with Client(endpoint, QUICK, certificates=certificates) as client:
+            request = Request(sample_id="1", prompt="p", sampling=SamplingParams(max_tokens=2))
+            return await client.send(request)
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.usefixtures("transport")
+def test_the_certificate_of_a_trusted_authority_is_accepted(url: str, authority: Authority) -> None:
+    cert, key = map(str, authority.sign("client"))
+    assert isinstance(_ask(url, Certificates(str(authority.bundle), cert, key)), Response)
+    cert, key = map(str, authority.sign("locked", password=PASSWORD))
+    assert isinstance(_ask(url, Certificates(str(authority.bundle), cert, key, PASSWORD)), Response)
+
+
+@pytest.mark.usefixtures("transport")
+@pytest.mark.parametrize("kind", ["none", "other", "expired"])
+def test_a_refusal_says_what_to_do_and_is_not_tried_again(
+    url: str, authority: Authority, tmp_path: Path, kind: str
+) -> None:
+    made = {
+        "none": lambda: (None, None),
+        "other": lambda: tuple(map(str, Authority(tmp_path, "other").sign("client"))),
+        "expired": lambda: tuple(map(str, authority.sign("expired", expired=True))),
+    }
+    result = _ask(url, Certificates(str(authority.bundle), *made[kind]()))
+    assert isinstance(result, Failure)
+    assert (result.kind, result.retryable, len(result.attempts)) == (
+        FailureKind.DISCONNECTED,
+        False,
+        1,
+    ), result.message
+    assert "client certificate" in result.message
+    assert "--client-cert FILE" in result.message
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "password", "said"),
+    [
+        ("locked.crt", "locked.key", None, "--client-key-password-env"),
+        ("locked.crt", "locked.key", "wrong", "--client-key-password-env"),
+        ("client.crt", "locked.key", PASSWORD, "The key belongs to another certificate"),
+        ("client.crt", None, None, "--client-key"),
+        ("missing.crt", "client.key", None, "No such file or directory"),
+        ("notes.txt", "client.key", None, "must be PEM"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_a_plan_error(
+    authority: Authority, cert: str, key: str | None, password: str | None, said: str
+) -> None:
+    authority.sign("client")
+    authority.sign("locked", password=PASSWORD)
+    (authority.folder / "notes.txt").write_text("no certificate")
+    place = authority.folder
+    shown = Certificates(None, str(place / cert), key and str(place / key), password)
+    with pytest.raises(PlanError) as caught:
+        shown.context()
+    assert said in f"{caught.value} {caught.value.hint}"
+    assert PASSWORD not in f"{caught.value} {caught.value.hint} {shown!r}"
+
+
+def test_the_official_package_shows_the_same_certificate(url: str, authority: Authority) -> None:
+    cert, key = map(str, authority.sign("client"))
+    both = Connection(ca_bundle=str(authority.bundle), client_cert=cert, client_key=key)
+
+    async def ask(connection: Connection) -> str:
+        plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), connection=connection)
+        async with openai_client(plan, url, {}, timeout_s=20.0) as package:
+            told = await package.completions.create(model="simulated", prompt="p")
+            return told.choices[0].text
+
+    assert asyncio.run(ask(both))
+    with pytest.raises(openai.APIConnectionError):
+        asyncio.run(ask(Connection(ca_bundle=str(authority.bundle))))
+
+
+def test_a_password_is_read_from_the_environment_and_hidden(authority: Authority) -> None:
+    cert, key = map(str, authority.sign("locked", password=PASSWORD))
+    connection = Connection(client_cert=cert, client_key=key, client_key_password_env="MINE")
+    plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), connection=connection)
+    client = connect(plan, Endpoint(base_url="https://h/v1"), {"MINE": PASSWORD})
+    assert client.masking.message(f"it said {PASSWORD}") == "it said ***"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--client-key", "a.key"), "client_key: needs client_cert"),
+        (("--client-cert", "a", "--client-key-password-env", "NOT_SET"), "has no NOT_SET"),
+        (("--client-cert", "a", "--client-key-password-env", "p w"), "not a password"),
+        (("--client-cert", "-----BEGIN CERTIFICATE-----"), "not its content"),
+        (("--client-cert", "/nowhere/a.pem"), "/nowhere/a.pem cannot be used"),
+    ],
+)
+def test_a_command_refuses_what_cannot_work(words: tuple[str, ...], said: str) -> None:
+    done = serve_eval("smoke", "https://127.0.0.1:9", "--model", "m", *words)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_commands_take_the_certificate_and_keep_only_its_path(
+    url: str, authority: Authority, tmp_path: Path, data_root: Path
+) -> None:
+    cert, key = authority.sign("locked", password=PASSWORD)
+    out = tmp_path / "out"
+    common = ("--base-url", url, "--tasks", "gsm8k", "--limit", "8", "--dataset-root", data_root)
+    named = ("--ca-bundle", authority.bundle, "--client-cert", cert, "--client-key", key)
+    words = ("--client-key-password-env", "MINE", "--no-reference", "-o", out)
+    done = serve_eval("run", *common, *named, *words, MINE=PASSWORD)
+    assert done.returncode == 3, done.stderr
+    saved = json.loads((out / "report.json").read_text())["plan"]["connection"]
+    assert (saved["client_cert"], saved["client_key_password_env"]) == (str(cert), "MINE")
+    secret = key.read_text().splitlines()[2]
+    for file in out.rglob("*"):
+        if file.is_file():
+            held = file.read_bytes()
+            assert PASSWORD.encode() not in held, file
+            assert secret.encode() not in held, file
+    smoke = serve_eval(
+        *("smoke", url, "--level", "quick"),
+        SERVE_EVAL_CA_BUNDLE=str(authority.bundle),
+        SERVE_EVAL_CLIENT_CERT=str(cert),
+        SERVE_EVAL_CLIENT_KEY=str(key),
+        SERVE_EVAL_CLIENT_KEY_PASSWORD_ENV="MINE",
+        MINE=PASSWORD,
+    )
+    assert "PASS" in smoke.stdout, smoke.stdout + smoke.stderr
+    bare = serve_eval("run", *common, "--ca-bundle", authority.bundle, "-o", tmp_path / "bare")
+    assert bare.returncode == 4
+    assert "--client-cert FILE" in bare.stderr
