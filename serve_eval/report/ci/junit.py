@@ -58,7 +58,8 @@ def _write_case(case: CiCase) -> str:
         for name, value in case.properties.items()
     )
     properties = f"<properties>{known}</properties>" if known else ""
-    said = [case.said, *(line for line in case.details if line not in case.said)]
+    own = [case.said] if case.line is not None or not case.details else []
+    said = [*own, *(line for line in case.details if line not in own)]
     details = escape(_NOT_XML.sub("", "\n".join(filter(None, said))))
     if case.state is CiState.PASSED:
         inner = f"<system-out>{details}</system-out>" if details else ""
