@@ -199,7 +199,8 @@ def hold(path: Path, sign: str, kind: str = "run", *, writes: bool = True) -> It
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         known = (path / sign).exists() or read_claim(path) == sign
-        foreign = not known and any(one.name != LOCK_FILE for one in path.iterdir())
+        begun = (LOCK_FILE, f"{sign}.partial")
+        foreign = not known and any(one.name not in begun for one in path.iterdir())
         lock = (
             None
             if foreign
