@@ -39,7 +39,6 @@ USUAL = (
     "budget_gpu_hours",
     "tasks",
     "dataset_root",
-    "samples",
     "limit",
     "output_dir",
     "dry_run",

@@ -16,14 +16,15 @@ def test_the_list_has_every_task(
     assert "\n  cases:NAME: " in told
 
 
-def test_the_list_has_every_scorer_of_cases_with_its_options(
+def test_the_list_has_every_scorer_and_says_where_options_are(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     listing("scorers")
     told = capfd.readouterr().out
     assert all(f"\n  {name}: " in told for name in registry.names(registry.SCORERS))
     assert "\n  words: The answer has certain words" in told
-    assert "\n      whole_words: False\n" in told
+    assert "whole_words" not in told
+    assert "\n  options of one: serve-eval list scorers NAME\n" in told
 
 
 def test_every_published_reference_has_a_task() -> None:

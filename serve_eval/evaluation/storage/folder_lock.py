@@ -68,7 +68,8 @@ def _open_lock(path: Path, sign: str, kind: str) -> int:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         known = (path / sign).exists() or read_claim(path) == sign
-        if known or all(one.name == LOCK_FILE for one in path.iterdir()):
+        begun = (LOCK_FILE, f"{sign}.partial")
+        if known or all(one.name in begun for one in path.iterdir()):
             return os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except (OSError, ValueError) as error:  # ValueError: a name with a null character
         why = error.strerror if isinstance(error, OSError) else str(error)
