@@ -42,7 +42,21 @@ EXAMPLES = (
 )
 
 
-@command(examples=EXAMPLES)
+USUAL = (
+    "model",
+    "level",
+    "require",
+    "known",
+    "write_known",
+    "output_dir",
+    "junit",
+    "verbose",
+    "quiet",
+    "as_json",
+)
+
+
+@command(usual=USUAL, examples=EXAMPLES)
 def smoke(
     asked: CheckOptions,
     connection: ConnectionOptions,

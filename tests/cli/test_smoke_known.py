@@ -91,7 +91,7 @@ def test_what_is_no_longer_supported_is_red(known: Path) -> None:
 def test_what_was_mended_is_said_with_what_to_do(known: Path) -> None:
     done = _smoke("--known", known, quirks=("one_index",))
     assert done.returncode == 0, done.stdout
-    assert f"mended: health; write the file anew with --write-known {known}" in done.stdout
+    assert f"mended: health; write the file again with --write-known {known}" in done.stdout
     again = _smoke("--known", known, "--write-known", known, quirks=("one_index",))
     assert (again.returncode, "KNOWN" in again.stdout) == (0, True)
     content = json.loads(known.read_text())

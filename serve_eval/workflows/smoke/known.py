@@ -68,7 +68,7 @@ class KnownComparison:
             return
         if self.mended:
             yield (
-                f"mended: {', '.join(self.mended)}; write the file anew with --write-known"
+                f"mended: {', '.join(self.mended)}; write the file again with --write-known"
                 f" {self.file}"
             )
         every = [check.name for check in choose_checks("full")]
@@ -77,7 +77,7 @@ class KnownComparison:
             yield f"not checked: {name}, which {self.file} names{why}"
         if self.unlisted:
             yield (
-                f"not in {self.file}: {', '.join(self.unlisted)}; write the file anew with"
+                f"not in {self.file}: {', '.join(self.unlisted)}; write the file again with"
                 f" --write-known {self.file}"
             )
 

@@ -19,11 +19,11 @@ from serve_eval.series.keys import SeriesKey, find_apart, key_of, stands_alone
 from serve_eval.series.read_runs import FinishedRun
 
 LAST_NIGHT = timedelta(hours=36)
-"""Time before the newest result of a folder within which a failure is told although a later run
+"""Time before the newest result of a folder within which a failure is shown although a later run
 passed. It covers the night and the day after it, in which a run is repeated."""
 _UNJUDGED: Final = (VerdictOutcome.NO_REFERENCE, VerdictOutcome.NOT_JUDGED, VerdictOutcome.SHARD)
 MOST_FAILURES = 3
-"""Failures of a series that are told one by one, if they are of one night."""
+"""Failures of a series that are shown one by one, if they are of one night."""
 STATES: Final[tuple[State, ...]] = ("fail", "warn", "pass", "none")
 """The states of series, the worst first."""
 
@@ -91,7 +91,7 @@ def _words(ending: Ending) -> str:
 def list_ends(runs: Sequence[FinishedRun], results: Sequence[FolderResult]) -> list[SeriesEnd]:
     """Return how each series, comparison and check ended, the worst first.
 
-    Parts of comparisons and checks, and rehearsals, are no runs of a series. A failure is told
+    Parts of comparisons and checks, and rehearsals, are no runs of a series. A failure is shown
     until a later run of the same series passes, and within LAST_NIGHT in any case.
     """
     groups: dict[Hashable, list[Ending]] = defaultdict(list)

@@ -1,7 +1,7 @@
 """Find the results of comparisons, checks and suites below a folder, and what made a run there.
 
 Sides of a comparison and passes of a check are run folders like any other. Their sessions say what
-asked them; older ones are told by the files next to them.
+asked them; older ones are recognised by the files next to them.
 """
 
 from __future__ import annotations
