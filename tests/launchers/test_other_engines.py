@@ -73,8 +73,8 @@ TOKEN = "hf_" + 4 * "0aB1cD2e"
                 "threads": 2,
             },
             (
-                "python3 -m llama_cpp.server --model m.gguf --host 127.0.0.1 --port 8000"
-                " --model_alias my-model --n_ctx 512 --n_threads 2 --n_threads_batch 2"
+                "env PYTHONSAFEPATH=1 python3 -m llama_cpp.server --model m.gguf --host 127.0.0.1"
+                " --port 8000 --model_alias my-model --n_ctx 512 --n_threads 2 --n_threads_batch 2"
                 " --interrupt_requests false --logits_all true"
             ),
         ),

@@ -62,6 +62,7 @@ def test_a_run_in_a_foreign_folder(tmp_path: Path, launcher: tuple[str, ...]) ->
     _check(_run(tmp_path / "work", *words), mark, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [":/nowhere", ".", "./", "../work:", "/nowhere::/elsewhere"])
 def test_a_relative_import_path_adds_no_folder(tmp_path: Path, path: str) -> None:
     """Python itself runs sitecustomize of such a folder; everything after its start is ours."""
@@ -172,6 +173,7 @@ class TestIt(AccuracyTests):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "own"),
     [

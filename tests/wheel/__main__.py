@@ -66,8 +66,8 @@ def _try(python: Path, wheel: Path, folder: Path, hiding: Hiding) -> bool:
         constraints = folder / "constraints.txt"
         constraints.write_bytes((ROOT / "constraints.txt").read_bytes())
         environment = Environment(python, folder / "environment", constraints)
-        log = copy_watch(folder)
-        made.append(Steps(environment, wheel, folder, log, ROOT, hiding, _read_example()))
+        log = copy_watch(folder, ROOT)
+        made.append(Steps(environment, wheel, folder, log, hiding, _read_example()))
         return ""
 
     good = _step("empty environment", make) and all(

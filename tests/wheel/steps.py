@@ -51,7 +51,6 @@ class Steps:
     wheel: Path
     folder: Path
     log: Path
-    checkout: Path
     hiding: Hiding
     example: str
     """The test file of docs/pytest.md."""
@@ -231,7 +230,7 @@ class Steps:
             hiding=self.hiding,
             folder=folder or self.work,
             variables={
-                **build_variables(self.log, self.checkout),
+                **build_variables(self.log),
                 "PATH": f"{self.environment.folder / 'bin'}:{os.environ['PATH']}",
                 "HOME": str(self.folder / "home"),
                 "LANG": "C.UTF-8",

@@ -28,8 +28,8 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-IMPORTS = "import os, sys; sys.path.append(os.environ['TEST_WHEEL_CHECKOUT']); import of_checkout"
-READS = "import os; open(os.environ['TEST_WHEEL_CHECKOUT'] + '/data.txt').read()"
+IMPORTS = "import os, sys; sys.path.append(os.environ['CHECKOUT']); import of_checkout"
+READS = "import os; open(os.environ['CHECKOUT'] + '/data.txt').read()"
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,12 @@ READS = "import os; open(os.environ['TEST_WHEEL_CHECKOUT'] + '/data.txt').read()
 def test_what_a_process_takes_from_the_checkout_is_found(
     tmp_path: Path, checkout: Path, code: str, processes: int, found: set[str]
 ) -> None:
-    log = copy_watch(tmp_path)
+    log = copy_watch(tmp_path, checkout)
     done = run_watched(
         [sys.executable, "-P", "-c", code],
         hiding=Hiding((), ""),
         folder=tmp_path,
-        variables=build_variables(log, checkout),
+        variables={**build_variables(log), "CHECKOUT": str(checkout)},
     )
     assert done.returncode == 0, done.stderr
     watched, foreign = find_foreign(log, tmp_path / "environment")

@@ -43,21 +43,19 @@ def hide(checkout: Path) -> Hiding:
     return Hiding((), NOT_HIDDEN)
 
 
-def build_variables(log: Path, checkout: Path) -> dict[str, str]:
+def build_variables(log: Path) -> dict[str, str]:
     """Return the variables by which a process and its children write to the log."""
-    return {
-        "PYTHONPATH": str(log.parent / "watched"),
-        "TEST_WHEEL_LOG": str(log),
-        "TEST_WHEEL_CHECKOUT": str(checkout),
-    }
+    return {"PYTHONPATH": str(log.parent / "watched")}
 
 
-def copy_watch(folder: Path) -> Path:
+def copy_watch(folder: Path, checkout: Path) -> Path:
     """Copy the module that watches out of the checkout, and return the file of the log."""
     target = folder / "watched"
     target.mkdir()
     (target / "sitecustomize.py").write_bytes((WATCHED / "sitecustomize.py").read_bytes())
-    return folder / "watched.log"
+    log = folder / "watched.log"
+    (target / "paths").write_text(f"{log}\n{checkout}\n")
+    return log
 
 
 def find_foreign(log: Path, environment: Path) -> tuple[int, list[str]]:
