@@ -70,7 +70,7 @@ def _draw(axes: Axes, panel: dict[str, Any]) -> None:
     for i, level in enumerate(panel["levels"]):
         style = {"color": "0.35", "linewidth": 1.0, "linestyle": _DASHES[1 + i % 4]}
         across = axes.axvline if level["upright"] else axes.axhline
-        across(level["at"], label=level["label"], **style)
+        across(level["at"], label=level["label"], **style)  # type: ignore[arg-type]
     if panel["ticks"]:
         places, texts = zip(*panel["ticks"], strict=True)
         axes.set_xticks(places, texts)

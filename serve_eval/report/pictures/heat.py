@@ -93,7 +93,7 @@ def draw_heat(title: str, rows: Sequence[HeatRow]) -> Picture | None:
         RulerRow(
             label=name,
             text=_describe(one),
-            value=100.0 * sum(map(_passed, one)) / len(one),
+            value=100.0 * sum(map(_is_pass, one)) / len(one),
         )
         for name, one in zip(names, states, strict=True)
     ]
@@ -105,7 +105,7 @@ def draw_heat(title: str, rows: Sequence[HeatRow]) -> Picture | None:
     )
 
 
-def _passed(state: HeatState) -> bool:
+def _is_pass(state: HeatState) -> bool:
     return state in (HeatState.PASSED, HeatState.RECOVERED)
 
 

@@ -78,7 +78,9 @@ def make_ruler(rows: Sequence[RulerRow]) -> Ruler | None:
     if not places:
         return None
     low, high = min(places), max(places)
-    step = _find_step((high - low) or abs(high) or 1.0)
+    size = max(abs(low), abs(high))
+    # A span that is lost in rounding counts as one value.
+    step = _find_step(high - low if high - low > max(1e-9 * size, 1e-12) else max(size, 1e-9))
     first, last = math.floor(low / step), math.ceil(high / step)
     if first == last:
         first, last = first - 1, last + 1
