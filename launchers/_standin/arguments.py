@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from serve_eval.launchers._standin.options import COMMANDS, Flavour, Option
+from serve_eval.launchers._standin.options import COMMANDS, Flavour, ServeOption
 
 Run = Callable[[str, dict[str, Any], frozenset[str]], object]
 """Called for a valid command line: subcommand, parameters, names of the given ones."""
@@ -45,7 +45,7 @@ def group(flavour: Flavour, run: Run) -> click.Group:
 
 
 def _command(
-    name: str, options: tuple[Option, ...], has_model: bool, flavour: Flavour, run: Run
+    name: str, options: tuple[ServeOption, ...], has_model: bool, flavour: Flavour, run: Run
 ) -> click.Command:
     def callback(**params: Any) -> object:
         context = click.get_current_context()
@@ -69,7 +69,7 @@ def _command(
     )
 
 
-def _parameter(option: Option) -> click.Option:
+def _parameter(option: ServeOption) -> click.Option:
     kind: Any = option.kind
     if isinstance(kind, tuple):
         kind = _Backend(kind) if option.name == "backend" else click.Choice(kind)

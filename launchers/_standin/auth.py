@@ -28,22 +28,22 @@ def headers(key: str | None, params: Mapping[str, Any]) -> dict[str, str]:
 
     Raises ValueError if a required key is missing.
     """
-    return {HEADER: _signature(key, params)} if _protected(params) and _given(key) and key else {}
+    return {HEADER: _signature(key, params)} if _must_sign(params) and _is_set(key) and key else {}
 
 
 def check(key: str | None, params: Mapping[str, Any] | None, sent: Mapping[str, str]) -> None:
     """Raise ValueError for a request that is not signed with the key of this worker."""
-    if params is None or not _protected(params) or not _given(key) or not key:
+    if params is None or not _must_sign(params) or not _is_set(key) or not key:
         return
     if not hmac.compare_digest(sent.get(HEADER, ""), _signature(key, params)):
         raise ValueError("Invalid internal disaggregated request authentication")
 
 
-def _protected(params: Mapping[str, Any]) -> bool:
+def _must_sign(params: Mapping[str, Any]) -> bool:
     return any(params.get(name) is not None for name in _SIGNED)
 
 
-def _given(key: str | None) -> bool:
+def _is_set(key: str | None) -> bool:
     if not key and os.environ.get(ENFORCED) == "1":
         raise ValueError(_REQUIRED)
     if not key:

@@ -27,7 +27,7 @@ class PromptDetails(Strict):
     cached_tokens: int = 0
 
 
-class Usage(Strict):
+class AnswerUsage(Strict):
     prompt_tokens: int = 0
     total_tokens: int = 0
     completion_tokens: int | None = 0
@@ -52,7 +52,7 @@ class TextAnswer(Strict):
     created: int = Field(default_factory=_now)
     model: str
     choices: list[TextChoice]
-    usage: Usage
+    usage: AnswerUsage
     prompt_token_ids: list[int] | list[list[int]] | None = None
 
 
@@ -81,7 +81,7 @@ class ChatAnswer(Strict):
     created: int = Field(default_factory=_now)
     model: str
     choices: list[ChatChoice]
-    usage: Usage
+    usage: AnswerUsage
     prompt_token_ids: list[int] | None = None
 
 

@@ -63,13 +63,13 @@ class Workers:
             await asyncio.sleep(min(POLL_S, left))
 
     @asynccontextmanager
-    async def watched(self, session: aiohttp.ClientSession) -> AsyncIterator[None]:
+    async def watch(self, session: aiohttp.ClientSession) -> AsyncIterator[None]:
         """Follow registrations for the length of the block, in cluster mode."""
         tasks = []
         if self.config.cluster:
             tasks = [
                 asyncio.create_task(self._store.forget()),
-                asyncio.create_task(self._watch(session)),
+                asyncio.create_task(self._follow(session)),
             ]
         try:
             yield
@@ -78,7 +78,7 @@ class Workers:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _watch(self, session: aiohttp.ClientSession) -> None:
+    async def _follow(self, session: aiohttp.ClientSession) -> None:
         assert self.config.cluster is not None
         while True:
             await asyncio.sleep(WATCH_S)
@@ -104,7 +104,7 @@ class Workers:
             log(f"Etcd3 error: {error}")
             return self._listed
 
-    def registered(self) -> dict[str, list[dict[str, Any]]]:
+    def list_registered(self) -> dict[str, list[dict[str, Any]]]:
         """Return the registered workers by section."""
         assert self.config.cluster is not None
         found = self._listed if self._etcd else self._store.below(prefix(self.config.cluster))
@@ -118,7 +118,7 @@ class Workers:
         """Return True if enough workers have registered."""
         if not self.config.cluster:
             return True
-        least, there = self.config.cluster.minimal_instances, self.registered()
+        least, there = self.config.cluster.minimal_instances, self.list_registered()
         return all(len(there[name]) >= least.get(name, 1) for name in there)
 
 

@@ -27,7 +27,7 @@ SECTIONS: dict[str, Role] = {"context_servers": "ctx", "generation_servers": "ge
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterSection:
     """The section `disagg_cluster`."""
 
     cluster_uri: str
@@ -39,7 +39,7 @@ class Cluster:
     inactive_timeout_sec: int = 10
 
     @classmethod
-    def of(cls, section: Mapping[str, Any]) -> Cluster:
+    def of(cls, section: Mapping[str, Any]) -> ClusterSection:
         for key in section:
             if key not in cls.__dataclass_fields__:
                 raise KeyError(f"Key {key} not found in DisaggClusterConfig")
@@ -47,7 +47,7 @@ class Cluster:
         return cls(**section)
 
 
-class Server(NamedTuple):
+class NamedWorker(NamedTuple):
     """A worker that the orchestrator's file names."""
 
     type: Role
@@ -57,7 +57,7 @@ class Server(NamedTuple):
     other_args: dict[str, Any]
 
 
-class Router(NamedTuple):
+class RouterSection(NamedTuple):
     type: str
     args: dict[str, Any]
     server_role: int
@@ -67,9 +67,9 @@ class Router(NamedTuple):
 class Orchestrator:
     """The file of `trtllm-serve disaggregated`."""
 
-    servers: Sequence[Server]
-    ctx_router: Router
-    gen_router: Router
+    servers: Sequence[NamedWorker]
+    ctx_router: RouterSection
+    gen_router: RouterSection
     hostname: str = "localhost"
     port: int | str = 8000
     max_retries: int = 1
@@ -78,7 +78,7 @@ class Orchestrator:
     perf_metrics_output_dir: str | None = None
     conditional_disagg_config: Mapping[str, Any] | None = None
     otlp_config: Mapping[str, Any] | None = None
-    cluster: Cluster | None = None
+    cluster: ClusterSection | None = None
     auth_key: str | None = None
     node_id: int = 1
     schedule_style: str = "context_first"
@@ -114,8 +114,8 @@ def orchestrator(document: Mapping[str, Any], flavour: Flavour = "v12") -> Orche
     if not 0 <= node_id < 256:
         raise ValueError(f"node_id must be in range [0, 256), got {node_id}")
     cluster = own.pop("disagg_cluster", None)
-    parsed_cluster = Cluster.of(cluster) if cluster is not None else None
-    servers: list[Server] = []
+    parsed_cluster = ClusterSection.of(cluster) if cluster is not None else None
+    servers: list[NamedWorker] = []
     routers = []
     for number, (name, role) in enumerate(SECTIONS.items()):
         section = dict(document.get(name) or {})
@@ -128,7 +128,7 @@ def orchestrator(document: Mapping[str, Any], flavour: Flavour = "v12") -> Orche
         router = dict(section.pop("router", None) or {})
         kind = router.pop("type", "round_robin")
         router.update({key: section[key] for key in _ROUTER_ARGS if key in section})
-        routers.append(Router(kind, router, number))
+        routers.append(RouterSection(kind, router, number))
         if parsed_cluster is None:
             servers += _servers(role, section)
     if parsed_cluster is not None:
@@ -162,14 +162,14 @@ def _check_scope(uri: str, hostname: str) -> None:
         )
 
 
-def _servers(role: Role, section: dict[str, Any]) -> list[Server]:
+def _servers(role: Role, section: dict[str, Any]) -> list[NamedWorker]:
     urls = section.pop("urls", None)
     count = section.pop("num_instances", len(urls) if urls else 1)
     ranks = 1
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size"):
         ranks *= section.get(name, 1)
     if urls is None:
-        return [Server(role, None, None, ranks, section) for _ in range(count)]
+        return [NamedWorker(role, None, None, ranks, section) for _ in range(count)]
     if len(urls) != count:
         raise ValueError(
             f"Number of urls ({len(urls)}) does not match the number of instances ({count})"
@@ -177,5 +177,5 @@ def _servers(role: Role, section: dict[str, Any]) -> list[Server]:
     servers = []
     for url in urls:
         host, port = url.split(":")
-        servers.append(Server(role, host, int(port), ranks, section))
+        servers.append(NamedWorker(role, host, int(port), ranks, section))
     return servers

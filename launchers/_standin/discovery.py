@@ -16,7 +16,7 @@ from aiohttp import web
 
 from serve_eval.launchers._http.errors import encode
 from serve_eval.launchers._http.server import json_response
-from serve_eval.launchers._standin.config import ROLE_NUMBERS, Cluster
+from serve_eval.launchers._standin.config import ROLE_NUMBERS, ClusterSection
 from serve_eval.launchers._standin.etcd import SCHEME, Etcd
 from serve_eval.launchers._standin.serving import log
 
@@ -24,7 +24,7 @@ CLIENT_S = 5.0
 RETRY_S = 5.0
 
 
-def prefix(cluster: Cluster) -> str:
+def prefix(cluster: ClusterSection) -> str:
     return f"/trtllm-disagg/{cluster.cluster_name}/workers/"
 
 
@@ -85,8 +85,8 @@ def _result(value: Any) -> web.Response:
 
 
 @asynccontextmanager
-async def registered(
-    cluster: Cluster, role: str, host: str, port: int, *, heartbeats: bool = True
+async def stay_registered(
+    cluster: ClusterSection, role: str, host: str, port: int, *, heartbeats: bool = True
 ) -> AsyncIterator[None]:
     """Keep a worker registered for the length of the block.
 
@@ -104,7 +104,7 @@ async def registered(
     if cluster.cluster_uri.startswith(SCHEME):
         beat_s = cluster.heartbeat_interval_sec if beats else None
         ttl_s = cluster.inactive_timeout_sec
-        async with Etcd(cluster.cluster_uri).kept(
+        async with Etcd(cluster.cluster_uri).keep(
             str(entry["key"]), str(entry["value"]), ttl_s=ttl_s, beat_s=beat_s
         ):
             yield

@@ -28,11 +28,11 @@ class Etcd:
     async def below(self, start: str) -> dict[str, str]:
         """Return the keys with this prefix and their values. Raise aiohttp.ClientError."""
         end = start[:-1] + chr(ord(start[-1]) + 1)
-        told = await self._ask("kv/range", key=_coded(start), range_end=_coded(end))
+        told = await self._ask("kv/range", key=_encode(start), range_end=_encode(end))
         return {_plain(one["key"]): _plain(one["value"]) for one in told.get("kvs", ())}
 
     @asynccontextmanager
-    async def kept(
+    async def keep(
         self, key: str, value: str, *, ttl_s: int, beat_s: float | None
     ) -> AsyncIterator[None]:
         """Hold a key for the block, or until the lease ends if the key cannot be deleted."""
@@ -47,11 +47,11 @@ class Etcd:
             with suppress(asyncio.CancelledError):
                 await task
             with suppress(aiohttp.ClientError, OSError):
-                await self._ask("kv/deleterange", key=_coded(key))
+                await self._ask("kv/deleterange", key=_encode(key))
 
     async def _put(self, key: str, value: str, ttl_s: int) -> str:
         lease = str((await self._ask("lease/grant", TTL=ttl_s))["ID"])
-        await self._ask("kv/put", key=_coded(key), value=_coded(value), lease=lease)
+        await self._ask("kv/put", key=_encode(key), value=_encode(value), lease=lease)
         return lease
 
     async def _stay(
@@ -81,7 +81,7 @@ class Etcd:
             return told
 
 
-def _coded(text: str) -> str:
+def _encode(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 

@@ -107,14 +107,14 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         `number` counts requests from 1.
         """
-        return after is not None and number > after and self.drawn(number)
+        return after is not None and number > after and self.is_drawn(number)
 
     def corrupts(self, number: int, tokens: int) -> bool:
-        """Return True if the answer to this request, with a prompt of so many tokens, is wrong."""
+        """Return True if the answer to a request with a prompt of this length is wrong."""
         fits = self.residue is None or tokens % self.residue[0] == self.residue[1]
         return self.strikes(self.corrupt_after, number) and fits and tokens > self.longer_than
 
-    def drawn(self, number: int) -> bool:
+    def is_drawn(self, number: int) -> bool:
         """Return True if this request is in the share."""
         return uniform(f"{self.seed}:share:{number}") < self.share
 

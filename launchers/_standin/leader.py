@@ -12,7 +12,7 @@ import time
 POLL_S = 0.1
 
 
-def joined() -> int | None:
+def wait_for_leader() -> int | None:
     """Return the number of ranks of the leader; None for a server that starts its own."""
     if os.environ.get("TLLM_SPAWN_PROXY_PROCESS") != "1":
         return None

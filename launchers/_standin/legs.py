@@ -72,7 +72,7 @@ class Legs:
         kind: type[Answer] = TextAnswer if isinstance(request, CompletionRequest) else ChatAnswer
         return kind.model_validate_json(raw)
 
-    async def relayed(
+    async def relay(
         self, router: Router, url: str, request: Request, body: dict[str, Any], told: Told
     ) -> AsyncIterator[bytes]:
         """Relay a worker's stream.
@@ -94,7 +94,7 @@ class Legs:
                         started, told.first_token = True, told.first_token or time.monotonic()
                         if kept := stripped.feed(part):
                             yield kept
-                    told.hear("gen", url, stripped.told())
+                    told.hear("gen", url, stripped.read_fields())
                 return
             except (aiohttp.ClientError, OSError) as error:
                 if started or attempt >= self._retries(error):

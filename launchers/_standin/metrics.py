@@ -43,7 +43,7 @@ _OWN_SPANS = {
 }
 
 
-def wanted(headers: Mapping[str, str]) -> bool:
+def wants_metrics(headers: Mapping[str, str]) -> bool:
     """Return True if the request asks for metrics."""
     return headers.get(RETURN, "").strip() == "1"
 
@@ -89,7 +89,7 @@ class Stripped:
         self._done, self.behind = True, both[at + len(DONE) :]
         return part[: len(part) - len(self.behind)] if self.behind else part
 
-    def told(self) -> dict[str, str]:
+    def read_fields(self) -> dict[str, str]:
         """Return the fields of the event."""
         data = [line[6:] for line in self.behind.splitlines() if line.startswith(b"data: ")]
         return dict(json.loads(data[0])) if data else {}
@@ -119,7 +119,7 @@ class Told:
             if name in headers
         }
 
-    def done(self) -> None:
+    def finish(self) -> None:
         self.finished = time.monotonic()
 
     def fields(self) -> dict[str, str]:
@@ -223,7 +223,7 @@ class Lines:
                 file.write(text)
 
 
-class Metrics(Lines):
+class MetricsFile(Lines):
     """The file of `perf_metrics_output_dir`, one per process."""
 
     def __init__(self, folder: str | None, kind: str) -> None:

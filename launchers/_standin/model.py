@@ -132,7 +132,7 @@ class _Entry(msgspec.Struct):
     probability: float
 
 
-class Model:
+class MadeUpModel:
     """Answers of one server.
 
     `seed`, `run` and `varied` choose among right and wrong answers as in the simulated endpoint;

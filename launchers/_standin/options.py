@@ -27,7 +27,7 @@ def version_of(flavour: Flavour) -> str:
     return VERSIONS[flavour] + named
 
 
-class Option(NamedTuple):
+class ServeOption(NamedTuple):
     """An option of a command line.
 
     `flags` is in click's form, separated by blanks; `kind` is a type, `flag` or choices; an option
@@ -63,126 +63,136 @@ _MAIN_TOOLS = (
     "poolside_v1",
 )
 
-_TELEMETRY = Option("telemetry", "--telemetry/--no-telemetry", "flag", True, MAIN)
-_REPORT = Option("report_addr", "--report_addr", flavours=MAIN)
-_LOG_LEVEL = Option("log_level", "--log_level", _LEVELS, "info")
+_TELEMETRY = ServeOption("telemetry", "--telemetry/--no-telemetry", "flag", True, MAIN)
+_REPORT = ServeOption("report_addr", "--report_addr", flavours=MAIN)
+_LOG_LEVEL = ServeOption("log_level", "--log_level", _LEVELS, "info")
 
 SERVE = (
-    Option("tokenizer", "--tokenizer"),
-    Option("custom_tokenizer", "--custom_tokenizer", flavours=BOTH),
-    Option("post_processor_hook", "--post_processor_hook", flavours=MAIN),
-    Option("host", "--host", default="localhost"),
-    Option("port", "--port", int, 8000),
-    Option("backend", "--backend", _V12_BACKENDS, "pytorch", BEFORE_MAIN),
-    Option("backend", "--backend", _MAIN_BACKENDS, "pytorch", MAIN),
-    Option("generation_config", "--generation-config", ("auto", "trtllm"), "trtllm", MAIN),
-    Option("custom_module_dirs", "--custom_module_dirs", "path", flavours=BOTH, many=True),
+    ServeOption("tokenizer", "--tokenizer"),
+    ServeOption("custom_tokenizer", "--custom_tokenizer", flavours=BOTH),
+    ServeOption("post_processor_hook", "--post_processor_hook", flavours=MAIN),
+    ServeOption("host", "--host", default="localhost"),
+    ServeOption("port", "--port", int, 8000),
+    ServeOption("backend", "--backend", _V12_BACKENDS, "pytorch", BEFORE_MAIN),
+    ServeOption("backend", "--backend", _MAIN_BACKENDS, "pytorch", MAIN),
+    ServeOption("generation_config", "--generation-config", ("auto", "trtllm"), "trtllm", MAIN),
+    ServeOption("custom_module_dirs", "--custom_module_dirs", "path", flavours=BOTH, many=True),
     _LOG_LEVEL,
-    Option("max_beam_width", "--max_beam_width", int, 1),
-    Option("max_batch_size", "--max_batch_size", int, 2048),
-    Option("max_num_tokens", "--max_num_tokens", int, 8192),
-    Option("max_seq_len", "--max_seq_len", int),
-    Option("tensor_parallel_size", "--tp_size", int, 1, OLD),
-    Option("pipeline_parallel_size", "--pp_size", int, 1, OLD),
-    Option("moe_expert_parallel_size", "--ep_size", int, None, OLD),
-    Option("moe_cluster_parallel_size", "--cluster_size", int, None, OLD),
-    Option("tensor_parallel_size", "--tensor_parallel_size --tp_size", int, 1, BOTH),
-    Option("pipeline_parallel_size", "--pipeline_parallel_size --pp_size", int, 1, BOTH),
-    Option("context_parallel_size", "--context_parallel_size --cp_size", int, 1, BOTH),
-    Option("moe_expert_parallel_size", "--moe_expert_parallel_size --ep_size", int, None, BOTH),
-    Option(
+    ServeOption("max_beam_width", "--max_beam_width", int, 1),
+    ServeOption("max_batch_size", "--max_batch_size", int, 2048),
+    ServeOption("max_num_tokens", "--max_num_tokens", int, 8192),
+    ServeOption("max_seq_len", "--max_seq_len", int),
+    ServeOption("tensor_parallel_size", "--tp_size", int, 1, OLD),
+    ServeOption("pipeline_parallel_size", "--pp_size", int, 1, OLD),
+    ServeOption("moe_expert_parallel_size", "--ep_size", int, None, OLD),
+    ServeOption("moe_cluster_parallel_size", "--cluster_size", int, None, OLD),
+    ServeOption("tensor_parallel_size", "--tensor_parallel_size --tp_size", int, 1, BOTH),
+    ServeOption("pipeline_parallel_size", "--pipeline_parallel_size --pp_size", int, 1, BOTH),
+    ServeOption("context_parallel_size", "--context_parallel_size --cp_size", int, 1, BOTH),
+    ServeOption(
+        "moe_expert_parallel_size", "--moe_expert_parallel_size --ep_size", int, None, BOTH
+    ),
+    ServeOption(
         "moe_cluster_parallel_size", "--moe_cluster_parallel_size --cluster_size", int, None, BOTH
     ),
-    Option("gpus_per_node", "--gpus_per_node", int),
-    Option("free_gpu_memory_fraction", "--kv_cache_free_gpu_memory_fraction", float, 0.9, OLD),
-    Option(
+    ServeOption("gpus_per_node", "--gpus_per_node", int),
+    ServeOption("free_gpu_memory_fraction", "--kv_cache_free_gpu_memory_fraction", float, 0.9, OLD),
+    ServeOption(
         "free_gpu_memory_fraction",
         "--free_gpu_memory_fraction --kv_cache_free_gpu_memory_fraction",
         float,
         0.9,
         BOTH,
     ),
-    Option("kv_cache_dtype", "--kv_cache_dtype", ("auto", "fp8", "nvfp4"), "auto", MAIN),
-    Option("num_postprocess_workers", "--num_postprocess_workers", int, 0),
-    Option("num_serve_frontends", "--num_serve_frontends", int, 1, MAIN, least=1),
-    Option("num_input_processor_workers", "--num_input_processor_workers", int, 8, MAIN, least=1),
-    Option("num_media_load_workers", "--num_media_load_workers", int, 8, MAIN, least=1),
-    Option("trust_remote_code", "--trust_remote_code", "flag", False),
-    Option("revision", "--revision", flavours=V12),
-    Option("revision", "--hf_revision --revision", flavours=MAIN),
-    Option("extra_llm_api_options", "--extra_llm_api_options", flavours=OLD),
-    Option("extra_llm_api_options", "--config --extra_llm_api_options", flavours=BOTH),
-    Option("config_overrides", "--set", flavours=MAIN, many=True),
-    Option("reasoning_parser", "--reasoning_parser", _V12_REASONING, None, BEFORE_MAIN),
-    Option("reasoning_parser", "--reasoning_parser", tuple(_MAIN_REASONING.split()), None, MAIN),
-    Option("tool_parser", "--tool_parser", _V12_TOOLS, None, V12),
-    Option("tool_parser", "--tool_parser", _MAIN_TOOLS, None, MAIN),
-    Option("metadata_server_config_file", "--metadata_server_config_file"),
-    Option("server_role", "--server_role"),
-    Option(
+    ServeOption("kv_cache_dtype", "--kv_cache_dtype", ("auto", "fp8", "nvfp4"), "auto", MAIN),
+    ServeOption("num_postprocess_workers", "--num_postprocess_workers", int, 0),
+    ServeOption("num_serve_frontends", "--num_serve_frontends", int, 1, MAIN, least=1),
+    ServeOption(
+        "num_input_processor_workers", "--num_input_processor_workers", int, 8, MAIN, least=1
+    ),
+    ServeOption("num_media_load_workers", "--num_media_load_workers", int, 8, MAIN, least=1),
+    ServeOption("trust_remote_code", "--trust_remote_code", "flag", False),
+    ServeOption("revision", "--revision", flavours=V12),
+    ServeOption("revision", "--hf_revision --revision", flavours=MAIN),
+    ServeOption("extra_llm_api_options", "--extra_llm_api_options", flavours=OLD),
+    ServeOption("extra_llm_api_options", "--config --extra_llm_api_options", flavours=BOTH),
+    ServeOption("config_overrides", "--set", flavours=MAIN, many=True),
+    ServeOption("reasoning_parser", "--reasoning_parser", _V12_REASONING, None, BEFORE_MAIN),
+    ServeOption(
+        "reasoning_parser", "--reasoning_parser", tuple(_MAIN_REASONING.split()), None, MAIN
+    ),
+    ServeOption("tool_parser", "--tool_parser", _V12_TOOLS, None, V12),
+    ServeOption("tool_parser", "--tool_parser", _MAIN_TOOLS, None, MAIN),
+    ServeOption("metadata_server_config_file", "--metadata_server_config_file"),
+    ServeOption("server_role", "--server_role"),
+    ServeOption(
         "fail_fast_on_attention_window_too_large",
         "--fail_fast_on_attention_window_too_large",
         "flag",
         False,
         BEFORE_MAIN,
     ),
-    Option("otlp_traces_endpoint", "--otlp_traces_endpoint", flavours=BOTH),
+    ServeOption("otlp_traces_endpoint", "--otlp_traces_endpoint", flavours=BOTH),
     _TELEMETRY,
-    Option("disagg_cluster_uri", "--disagg_cluster_uri"),
-    Option("enable_chunked_prefill", "--enable_chunked_prefill", "flag", False),
-    Option("enable_attention_dp", "--enable_attention_dp", "flag", False, MAIN),
-    Option("media_io_kwargs", "--media_io_kwargs"),
-    Option("video_pruning_rate", "--video_pruning_rate", float, None, MAIN),
-    Option("chat_template", "--chat_template", flavours=BOTH),
-    Option("allow_request_chat_template", "--allow_request_chat_template", "flag", False, MAIN),
-    Option("middleware", "--middleware", flavours=MAIN, many=True),
-    Option("grpc", "--grpc", "flag", False, BOTH),
-    Option("grpc_protocol", "--grpc-protocol", ("smg", "openengine"), "smg", MAIN),
-    Option("served_model_name", "--served_model_name", flavours=MAIN),
-    Option("enable_visual_gen", "--enable_visual_gen", "flag", False, MAIN),
-    Option("visual_gen_args", "--visual_gen_args", flavours=MAIN),
-    Option("agent_percentage", "--agent_percentage", float, 0.0, MAIN),
-    Option("agent_types", "--agent_types", flavours=MAIN),
+    ServeOption("disagg_cluster_uri", "--disagg_cluster_uri"),
+    ServeOption("enable_chunked_prefill", "--enable_chunked_prefill", "flag", False),
+    ServeOption("enable_attention_dp", "--enable_attention_dp", "flag", False, MAIN),
+    ServeOption("media_io_kwargs", "--media_io_kwargs"),
+    ServeOption("video_pruning_rate", "--video_pruning_rate", float, None, MAIN),
+    ServeOption("chat_template", "--chat_template", flavours=BOTH),
+    ServeOption(
+        "allow_request_chat_template", "--allow_request_chat_template", "flag", False, MAIN
+    ),
+    ServeOption("middleware", "--middleware", flavours=MAIN, many=True),
+    ServeOption("grpc", "--grpc", "flag", False, BOTH),
+    ServeOption("grpc_protocol", "--grpc-protocol", ("smg", "openengine"), "smg", MAIN),
+    ServeOption("served_model_name", "--served_model_name", flavours=MAIN),
+    ServeOption("enable_visual_gen", "--enable_visual_gen", "flag", False, MAIN),
+    ServeOption("visual_gen_args", "--visual_gen_args", flavours=MAIN),
+    ServeOption("agent_percentage", "--agent_percentage", float, 0.0, MAIN),
+    ServeOption("agent_types", "--agent_types", flavours=MAIN),
     _REPORT,
 )
 
 DISAGGREGATED = (
-    Option("config_file", "-c --config_file", flavours=BEFORE_MAIN),
-    Option("config_file", "-c --config --config_file", flavours=MAIN),
-    Option("metadata_server_config_file", "-m --metadata_server_config_file"),
-    Option("server_start_timeout", "-t --server_start_timeout", int, 180),
-    Option("request_timeout", "-r --request_timeout", int, 180),
-    Option("log_level", "-l --log_level", _LEVELS, "info"),
-    Option(
+    ServeOption("config_file", "-c --config_file", flavours=BEFORE_MAIN),
+    ServeOption("config_file", "-c --config --config_file", flavours=MAIN),
+    ServeOption("metadata_server_config_file", "-m --metadata_server_config_file"),
+    ServeOption("server_start_timeout", "-t --server_start_timeout", int, 180),
+    ServeOption("request_timeout", "-r --request_timeout", int, 180),
+    ServeOption("log_level", "-l --log_level", _LEVELS, "info"),
+    ServeOption(
         "schedule_style", "-s --schedule_style", ("context_first", "generation_first"), None, MAIN
     ),
-    Option("metrics_log_interval", "--metrics-log-interval", int, 0),
+    ServeOption("metrics_log_interval", "--metrics-log-interval", int, 0),
     _TELEMETRY,
     _REPORT,
 )
 
 MPI_WORKER = (
-    Option("config_file", "-c --config_file", flavours=BEFORE_MAIN),
-    Option("config_file", "-c --config --config_file", flavours=MAIN),
+    ServeOption("config_file", "-c --config_file", flavours=BEFORE_MAIN),
+    ServeOption("config_file", "-c --config --config_file", flavours=MAIN),
     _LOG_LEVEL,
     _TELEMETRY,
 )
 
 MM_EMBEDDING = (
-    Option("host", "--host", default="localhost"),
-    Option("port", "--port", int, 8000),
+    ServeOption("host", "--host", default="localhost"),
+    ServeOption("port", "--port", int, 8000),
     _LOG_LEVEL,
-    Option("max_batch_size", "--max_batch_size", int, 2048),
-    Option("max_num_tokens", "--max_num_tokens", int, 16384),
-    Option("gpus_per_node", "--gpus_per_node", int),
-    Option("trust_remote_code", "--trust_remote_code", "flag", False),
-    Option("extra_encoder_options", "--extra_encoder_options", flavours=BEFORE_MAIN),
-    Option("extra_encoder_options", "--config --extra_encoder_options", flavours=MAIN),
-    Option("revision", "--hf_revision", flavours=MAIN),
-    Option("free_gpu_memory_fraction", "--free_gpu_memory_fraction", float, 0.9, MAIN),
-    Option("tensor_parallel_size", "--tensor_parallel_size --tp_size", int, 1, MAIN),
-    Option("metadata_server_config_file", "--metadata_server_config_file"),
-    Option("allow_request_chat_template", "--allow_request_chat_template", "flag", False, MAIN),
+    ServeOption("max_batch_size", "--max_batch_size", int, 2048),
+    ServeOption("max_num_tokens", "--max_num_tokens", int, 16384),
+    ServeOption("gpus_per_node", "--gpus_per_node", int),
+    ServeOption("trust_remote_code", "--trust_remote_code", "flag", False),
+    ServeOption("extra_encoder_options", "--extra_encoder_options", flavours=BEFORE_MAIN),
+    ServeOption("extra_encoder_options", "--config --extra_encoder_options", flavours=MAIN),
+    ServeOption("revision", "--hf_revision", flavours=MAIN),
+    ServeOption("free_gpu_memory_fraction", "--free_gpu_memory_fraction", float, 0.9, MAIN),
+    ServeOption("tensor_parallel_size", "--tensor_parallel_size --tp_size", int, 1, MAIN),
+    ServeOption("metadata_server_config_file", "--metadata_server_config_file"),
+    ServeOption(
+        "allow_request_chat_template", "--allow_request_chat_template", "flag", False, MAIN
+    ),
     _TELEMETRY,
 )
 
@@ -197,12 +207,12 @@ _EMBEDDED = (
 )
 EMBEDDINGS = (
     *(option for option in SERVE if option.name in _EMBEDDED),
-    Option("max_queue_delay", "--max_queue_delay", float, 0.005),
-    Option("max_queue_size", "--max_queue_size", int, 2048),
+    ServeOption("max_queue_delay", "--max_queue_delay", float, 0.005),
+    ServeOption("max_queue_size", "--max_queue_size", int, 2048),
     _TELEMETRY,
 )
 
-COMMANDS: dict[str, tuple[tuple[Option, ...], tuple[Flavour, ...], bool]] = {
+COMMANDS: dict[str, tuple[tuple[ServeOption, ...], tuple[Flavour, ...], bool]] = {
     "disaggregated": (DISAGGREGATED, ALL, False),
     "disaggregated_mpi_worker": (MPI_WORKER, ALL, False),
     "embeddings": (EMBEDDINGS, MAIN, True),

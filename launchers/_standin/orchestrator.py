@@ -31,11 +31,11 @@ from serve_eval.launchers._standin.fields import (
 from serve_eval.launchers._standin.legs import Legs
 from serve_eval.launchers._standin.metrics import (
     TRACE_VARIABLE,
-    Metrics,
+    MetricsFile,
     Told,
     Traces,
     event,
-    wanted,
+    wants_metrics,
 )
 from serve_eval.launchers._standin.options import Flavour, version_of
 from serve_eval.launchers._standin.parsing import Invalid, parse, set_fields
@@ -61,7 +61,7 @@ class Orchestrating:
         self._numbers = itertools.count()
         main = flavour == "main"
         self._exposes = main and config.return_perf_metrics
-        self._metrics = Metrics(config.perf_metrics_output_dir if main else None, "disagg")
+        self._metrics = MetricsFile(config.perf_metrics_output_dir if main else None, "disagg")
         asks = self._exposes or self._metrics.folder is not None
         self._legs = Legs(config, flavour, asks_metrics=asks)
         self._traces = Traces(os.environ.get(TRACE_VARIABLE) if main else None)
@@ -89,7 +89,7 @@ class Orchestrating:
         """Keep a session for requests, and follow registrations, for the length of the block."""
         async with self._session() as session, self._metrics.writing(), self._traces.writing():
             self._legs.client = session
-            async with self._workers.watched(session):
+            async with self._workers.watch(session):
                 yield
 
     def _session(self) -> aiohttp.ClientSession:
@@ -121,7 +121,7 @@ class Orchestrating:
     async def _cluster_info(self, request: web.Request) -> web.Response:
         info: dict[str, Any] = {"is_ready": self._workers.are_ready()}
         if self.config.cluster:
-            info |= {"current_workers": self._workers.registered()}
+            info |= {"current_workers": self._workers.list_registered()}
             info |= {"minimal_instances": dict(self.config.cluster.minimal_instances)}
         return json_response(200, encode(info))
 
@@ -157,7 +157,7 @@ class Orchestrating:
             note_response(status, None, told.number)
         if told.finished is not None:
             self._metrics.note(told.line())
-            if self._exposes and wanted(http.headers) and not response.prepared:
+            if self._exposes and wants_metrics(http.headers) and not response.prepared:
                 response.headers.update(told.fields())
         return response
 
@@ -183,9 +183,9 @@ class Orchestrating:
             return await self._both_at_once(http, request, fields, number, context, told)
         answer = await self._context(request, fields, number, context, told)
         if _is_final(answer, request):
-            told.done()
+            told.finish()
             if request.stream:
-                return await _done_only(http, self._event(http, told))
+                return await _send_done(http, self._event(http, told))
             final = answer.model_dump_json(
                 exclude={"choices": {"__all__": {"disaggregated_params"}}}
             )
@@ -247,14 +247,14 @@ class Orchestrating:
     ) -> web.StreamResponse:
         if not request.stream:
             answer = await self._legs.whole("gen", self._gen, url, request, body, told)
-            told.done()
+            told.finish()
             return json_response(200, answer.model_dump_json().encode())
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(http)
         try:
-            async for part in self._legs.relayed(self._gen, url, request, body, told):
+            async for part in self._legs.relay(self._gen, url, request, body, told):
                 await response.write(part)
-            told.done()
+            told.finish()
         except Exception as error:
             log(f"stream dropped: {error}")
             if http.transport is not None:
@@ -264,7 +264,7 @@ class Orchestrating:
         return response
 
     def _event(self, http: web.Request, told: Told) -> bytes:
-        return event(told.fields()) if self._exposes and wanted(http.headers) else b""
+        return event(told.fields()) if self._exposes and wants_metrics(http.headers) else b""
 
     def _request_id(self) -> int:
         """Return a request id above 2 ** 40, made of time, node and a counter."""
@@ -292,7 +292,7 @@ def _is_final(answer: Answer, request: Request) -> bool:
     return most == 1 or answer.choices[0].finish_reason not in ("length", "not_finished")
 
 
-async def _done_only(http: web.Request, last: bytes) -> web.StreamResponse:
+async def _send_done(http: web.Request, last: bytes) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     await response.prepare(http)
     await response.write(b"data: [DONE]\n\n")

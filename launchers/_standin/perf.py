@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from serve_eval.launchers._standin.fields import Request
-from serve_eval.launchers._standin.worker_config import Worker
+from serve_eval.launchers._standin.worker_config import WorkerConfig
 
 BYTES_PER_TOKEN = 131072
 """Bytes of the KV cache: 32 layers, 8 heads of 128, keys and values of 2 bytes."""
@@ -22,7 +22,7 @@ BYTES_PER_S = 50e9
 class Performed:
     """The records of a worker; none unless its config asks for them."""
 
-    def __init__(self, config: Worker) -> None:
+    def __init__(self, config: WorkerConfig) -> None:
         most = (
             config.args.get("perf_metrics_max_requests")
             if config.args.get("return_perf_metrics")

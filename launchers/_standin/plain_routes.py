@@ -11,13 +11,13 @@ from serve_eval.launchers._http.errors import encode
 from serve_eval.launchers._http.server import json_response
 from serve_eval.launchers._standin import model
 from serve_eval.launchers._standin.options import Flavour, version_of
-from serve_eval.launchers._standin.worker_config import Worker
+from serve_eval.launchers._standin.worker_config import WorkerConfig
 
 
 class PlainRoutes:
     """Answer by the configuration: version, models, tokens."""
 
-    def __init__(self, config: Worker, flavour: Flavour) -> None:
+    def __init__(self, config: WorkerConfig, flavour: Flavour) -> None:
         self.config, self.flavour = config, flavour
 
     async def version(self, request: web.Request) -> web.Response:

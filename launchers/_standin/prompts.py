@@ -9,7 +9,7 @@ from serve_eval.launchers._http.errors import RefusedRequest, bad_request, trtll
 from serve_eval.launchers._standin import model
 from serve_eval.launchers._standin.fields import ChatCompletionRequest, CompletionRequest, Request
 from serve_eval.launchers._standin.options import Flavour
-from serve_eval.launchers._standin.worker_config import Worker
+from serve_eval.launchers._standin.worker_config import WorkerConfig
 
 CONTEXT_TOKENS = 131072
 """max_seq_len if nothing sets it; the real default comes from the model's configuration."""
@@ -24,7 +24,7 @@ NO_TRANSCEIVER = (
 class Reading:
     """Reads requests as the configuration of a worker allows."""
 
-    def __init__(self, config: Worker, flavour: Flavour, *, transceiver: bool) -> None:
+    def __init__(self, config: WorkerConfig, flavour: Flavour, *, transceiver: bool) -> None:
         self.config, self.flavour, self.transceiver = config, flavour, transceiver
         self.max_seq_len = config.args.get("max_seq_len") or CONTEXT_TOKENS
         self.max_num_tokens = config.args.get("max_num_tokens") or 8192

@@ -10,13 +10,13 @@ from weakref import WeakSet
 from serve_eval.launchers._http.errors import encode
 from serve_eval.launchers._standin.bodies import (
     Answer,
+    AnswerUsage,
     ChatAnswer,
     ChatChoice,
     ChatMessage,
     PromptDetails,
     TextAnswer,
     TextChoice,
-    Usage,
 )
 from serve_eval.launchers._standin.calls import Parsed, ToolFaults, list_deltas, parse_answer
 from serve_eval.launchers._standin.fields import ChatCompletionRequest, CompletionRequest, Request
@@ -26,13 +26,13 @@ from serve_eval.launchers._standin.generation import (
     split_thoughts,
     text_logprobs,
 )
-from serve_eval.launchers._standin.worker_config import Worker
+from serve_eval.launchers._standin.worker_config import WorkerConfig
 
 
 class Replies:
     """Writes answers as the parsers of a worker split them, and as `faults` break them."""
 
-    def __init__(self, config: Worker, faults: ToolFaults) -> None:
+    def __init__(self, config: WorkerConfig, faults: ToolFaults) -> None:
         self.config, self.faults = config, faults
         # A client on the same cores is too slow to keep requests waiting; its connections show how
         # many it would send at a time.
@@ -188,10 +188,10 @@ def _chunk(chat: bool, index: int, text: str) -> dict[str, Any]:
     return {"index": index, **said, "logprobs": None, "finish_reason": None, "stop_reason": None}
 
 
-def _usage(prompt_tokens: int, outputs: list[Output], generated: int | None = None) -> Usage:
+def _usage(prompt_tokens: int, outputs: list[Output], generated: int | None = None) -> AnswerUsage:
     if generated is None:
         generated = sum(len(one.ids) for one in outputs)
-    return Usage(
+    return AnswerUsage(
         prompt_tokens=prompt_tokens,
         total_tokens=prompt_tokens + generated,
         completion_tokens=generated,

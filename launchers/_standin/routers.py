@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serve_eval.launchers._standin.config import Router as Section
+from serve_eval.launchers._standin.config import RouterSection
 from serve_eval.launchers._standin.fields import CompletionRequest, Request
 from serve_eval.launchers._standin.options import Flavour
 
@@ -26,7 +26,7 @@ class Router:
     Raises ValueError for a type that the flavour does not have.
     """
 
-    def __init__(self, section: Section, servers: list[str], flavour: Flavour) -> None:
+    def __init__(self, section: RouterSection, servers: list[str], flavour: Flavour) -> None:
         self._kind = section.type.lower()
         if self._kind not in TYPES[flavour]:
             known = list(TYPES[flavour])

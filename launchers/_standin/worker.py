@@ -38,12 +38,15 @@ from serve_eval.launchers._standin.plain_routes import PlainRoutes
 from serve_eval.launchers._standin.prompts import Reading
 from serve_eval.launchers._standin.replies import Replies
 from serve_eval.launchers._standin.serving import application, log
-from serve_eval.launchers._standin.worker_config import Worker
+from serve_eval.launchers._standin.worker_config import WorkerConfig
 
+FAILED = {"message": "Generation failed", "type": "InternalServerError"}
 UNAVAILABLE = "LLM is unavailable. Please check the server logs for more details."
 
 
-def create(config: Worker, brain: model.Model, faults: Faults, flavour: Flavour) -> web.Application:
+def create(
+    config: WorkerConfig, brain: model.MadeUpModel, faults: Faults, flavour: Flavour
+) -> web.Application:
     """Return the application of a worker whose answers are those of `brain`."""
     worker, plain = _Worker(config, brain, faults, flavour), PlainRoutes(config, flavour)
     app = application()
@@ -73,7 +76,7 @@ def create(config: Worker, brain: model.Model, faults: Faults, flavour: Flavour)
 
 class _Worker:
     def __init__(
-        self, config: Worker, brain: model.Model, faults: Faults, flavour: Flavour
+        self, config: WorkerConfig, brain: model.MadeUpModel, faults: Faults, flavour: Flavour
     ) -> None:
         self.config, self.brain, self.faults, self.flavour = config, brain, faults, flavour
         args = config.args
@@ -198,7 +201,9 @@ class _Worker:
             request, arrived=arrived, began=began, prompt_tokens=prompt_tokens
         )
         kept = self.flavour == "main" and bool(self.config.args.get("return_perf_metrics"))
-        told = metrics.fields("server", timing) if kept and metrics.wanted(http.headers) else {}
+        told = (
+            metrics.fields("server", timing) if kept and metrics.wants_metrics(http.headers) else {}
+        )
         if context:
             body = self._replies.body(request, outputs, prompt_tokens)
             self._hand_over(request, body, outputs, prompts[0], _place(http))
@@ -271,18 +276,14 @@ class _Worker:
         await response.prepare(http)
         for number, event in enumerate(self._replies.events(request, outputs, prompt_tokens)):
             told = self.flavour == "main" and isinstance(request, CompletionRequest)
-            if number == self.faults.fail_stream and told and self.faults.drawn(received):
-                error = {
-                    "message": "Generation failed",
-                    "type": "InternalServerError",
-                    "code": 500,
-                    "param": None,
-                }
+            if number == self.faults.fail_stream and told and self.faults.is_drawn(received):
+                error = {**FAILED, "code": 500, "param": None}
                 await response.write(b"data: " + encode({"error": error}) + b"\n\ndata: [DONE]\n\n")
                 break
-            if number in (self.faults.drop_stream, self.faults.fail_stream) and self.faults.drawn(
-                received
-            ):
+            if number in (
+                self.faults.drop_stream,
+                self.faults.fail_stream,
+            ) and self.faults.is_drawn(received):
                 if http.transport is not None:
                     http.transport.abort()
                 return response

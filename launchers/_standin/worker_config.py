@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, create_model
 
 from serve_eval.launchers._standin.auth import KEY
-from serve_eval.launchers._standin.config import ROLE_NUMBERS, Cluster
+from serve_eval.launchers._standin.config import ROLE_NUMBERS, ClusterSection
 from serve_eval.launchers._standin.options import Flavour
 
 
@@ -107,14 +107,14 @@ _FROM_CLI = """
 
 
 @dataclass(frozen=True)
-class Worker:
+class WorkerConfig:
     """The settings of a worker from its command line and file."""
 
     model: str
     host: str
     port: int
     args: Mapping[str, Any]
-    cluster: Cluster | None = None
+    cluster: ClusterSection | None = None
     role: str | None = None
     served_model_name: str | None = None
     tool_parser: str | None = None
@@ -129,7 +129,7 @@ class Worker:
 
 def worker(
     model: str, params: Mapping[str, Any], given: frozenset[str], flavour: Flavour
-) -> Worker:
+) -> WorkerConfig:
     """Join a command line with the file that it names.
 
     In the 1.2 line the file wins; on main the options that were typed win.
@@ -146,9 +146,9 @@ def worker(
         _override(args, *setting.split("=", 1))
     section = args.pop("disagg_cluster", None)
     auth_key = args.pop(KEY, None) if flavour == "main" else None
-    cluster = Cluster.of(section) if section else None
+    cluster = ClusterSection.of(section) if section else None
     if params["disagg_cluster_uri"]:
-        cluster = Cluster(cluster_uri=params["disagg_cluster_uri"])
+        cluster = ClusterSection(cluster_uri=params["disagg_cluster_uri"])
     role = params["server_role"]
     if role is not None:
         if role.upper() not in ROLE_NUMBERS:
@@ -167,7 +167,7 @@ def worker(
         assert cluster or report, (
             "Port should be specified unless a disagg cluster config is provided"
         )
-    return Worker(
+    return WorkerConfig(
         model=model,
         host=params["host"],
         port=params["port"],

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from serve_eval.launchers._standin.config import check_storage
 from serve_eval.launchers._standin.faults import Faults, find_faults
-from serve_eval.launchers._standin.leader import joined
+from serve_eval.launchers._standin.leader import wait_for_leader
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._standin.serving import bind, log, note, serve
 from serve_eval.launchers._standin.starting import Ended, Loading
-from serve_eval.launchers._standin.worker_config import Worker, check_llm_args, worker
+from serve_eval.launchers._standin.worker_config import WorkerConfig, check_llm_args, worker
 
 if TYPE_CHECKING:
-    from serve_eval.launchers._standin.model import Model
+    from serve_eval.launchers._standin.model import MadeUpModel
 
 
 def run_worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> None:
@@ -49,10 +49,10 @@ def run_worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) 
     meanwhile = None
     ranks = _mpi_ranks(config.args)
     if config.cluster and config.role:
-        from serve_eval.launchers._standin.discovery import registered
+        from serve_eval.launchers._standin.discovery import stay_registered
 
         port = listener.getsockname()[1]
-        meanwhile = registered(
+        meanwhile = stay_registered(
             config.cluster, config.role, config.host, port, heartbeats=not trouble.silent_discovery
         )
     asyncio.run(
@@ -69,7 +69,7 @@ def run_worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) 
     )
 
 
-def _begin(config: Worker, trouble: Faults) -> None:
+def _begin(config: WorkerConfig, trouble: Faults) -> None:
     """Check the arguments of the model, once the port is bound."""
     if trouble.rank:
         log(f"Started rank process [{_rank()}]")
@@ -82,9 +82,9 @@ def _begin(config: Worker, trouble: Faults) -> None:
         raise OSError(f"{config.model} is not a local folder and is not a valid model identifier")
 
 
-def _load(config: Worker, trouble: Faults, flavour: Flavour) -> None:
+def _load(config: WorkerConfig, trouble: Faults, flavour: Flavour) -> None:
     """Load a model, as slowly and with the ends that the variables ask for."""
-    if count := joined():
+    if count := wait_for_leader():
         log(f"start MpiSession with {count} workers")
     load_s = float(os.environ.get("STANDIN_LOAD_S", "0"))
     log(f"Loading {config.model}")
@@ -105,15 +105,15 @@ def _load(config: Worker, trouble: Faults, flavour: Flavour) -> None:
         log("cache_transceiver is disabled")
 
 
-def _choose_model() -> Model:
+def _choose_model() -> MadeUpModel:
     """Return the model that the variables describe."""
-    from serve_eval.launchers._standin.model import Model
+    from serve_eval.launchers._standin.model import MadeUpModel
 
     answers = os.environ.get("STANDIN_ANSWERS")
     given_run = os.environ.get("STANDIN_RUN", "0")
     number = random.getrandbits(32) if given_run == "new" else int(given_run)
     varied = os.environ.get("STANDIN_VARIED") == "1"
-    return Model(
+    return MadeUpModel(
         Path(answers) if answers else None,
         seed=int(os.environ.get("STANDIN_SEED", "0")),
         run=f"{number}:{os.environ.get('CUDA_VISIBLE_DEVICES')}" if varied else number,

@@ -16,7 +16,7 @@ from serve_eval.errors import EndpointError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.reports.report_file import read_report
-from serve_eval.launchers._standin.model import Model
+from serve_eval.launchers._standin.model import MadeUpModel
 from serve_eval.launchers.simulated import probability
 from serve_eval.schema import Comparison, Degradation, Limits, Plan, Spec
 from serve_eval.workflows.attribute import attribute
@@ -93,7 +93,7 @@ def tried(
     rules = CompareRules(rule=Spec(name="paired"), again=again)
 
     async def both() -> Trial:
-        a = Model(known, seed=seed, run="a", varied=True)
+        a = MadeUpModel(known, seed=seed, run="a", varied=True)
         async with (
             aggregated(a, {**WHOLE, "seed": seed}) as whole,
             split(fault, known, seed) as other,
@@ -164,8 +164,8 @@ async def split(fault: Fault, known: Path | None, seed: int) -> AsyncIterator[De
             **(fault.faulty if struck else {}),
         }
 
-    def model(worker: str) -> Model:
-        return Model(known, seed=seed, run=worker, varied=True, skilled=known is None)
+    def model(worker: str) -> MadeUpModel:
+        return MadeUpModel(known, seed=seed, run=worker, varied=True, skilled=known is None)
 
     async with deployed(
         CONTEXT, GENERATION, model=model, faults=faults, wrong_pair=fault.wrong_pair, greeted=False

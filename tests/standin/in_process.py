@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._standin.config import orchestrator
 from serve_eval.launchers._standin.faults import Faults
-from serve_eval.launchers._standin.model import Model
+from serve_eval.launchers._standin.model import MadeUpModel
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._standin.orchestrator import Orchestrating
 from serve_eval.launchers._standin.worker import create
-from serve_eval.launchers._standin.worker_config import Worker
+from serve_eval.launchers._standin.worker_config import WorkerConfig
 
 PERF_METRICS = {"return_perf_metrics": True, "perf_metrics_max_requests": 1000}
 
@@ -37,12 +37,14 @@ class Deployed(NamedTuple):
 
 @asynccontextmanager
 async def aggregated(
-    model: Model | None = None, faults: Mapping[str, Any] | None = None, flavour: Flavour = "v12"
+    model: MadeUpModel | None = None,
+    faults: Mapping[str, Any] | None = None,
+    flavour: Flavour = "v12",
 ) -> AsyncIterator[str]:
     """Serve a whole model on one server and yield its base URL."""
-    config = Worker(model="M", host="127.0.0.1", port=0, args={})
+    config = WorkerConfig(model="M", host="127.0.0.1", port=0, args={})
     async with serve_app(
-        create(config, model or Model(), Faults(**(faults or {})), flavour)
+        create(config, model or MadeUpModel(), Faults(**(faults or {})), flavour)
     ) as url:
         yield url
 
@@ -53,7 +55,7 @@ async def deployed(
     generations: int,
     *,
     answers: Path | None = None,
-    model: Callable[[str], Model] | None = None,
+    model: Callable[[str], MadeUpModel] | None = None,
     faults: Mapping[str, Mapping[str, Any]] | None = None,
     flavour: Flavour = "v12",
     perf_metrics: bool = True,
@@ -77,11 +79,13 @@ async def deployed(
         workers = {}
         for name in (f"{role}_{i}" for role, count in counts.items() for i in range(count)):
             own = {**args, "tensor_parallel_size": (tensor_parallel or {}).get(name, 1)}
-            config = Worker(model="M", host="127.0.0.1", port=0, args=own)
+            config = WorkerConfig(model="M", host="127.0.0.1", port=0, args=own)
             wrong = dict((faults or {}).get(name, {}))
             if wrong_pair is not None and name == wrong_pair[1]:
                 wrong["wrong_pair"] = {"port": urlsplit(workers[wrong_pair[0]]).port}
-            app = create(config, model(name) if model else Model(answers), Faults(**wrong), flavour)
+            app = create(
+                config, model(name) if model else MadeUpModel(answers), Faults(**wrong), flavour
+            )
             workers[name] = await stack.enter_async_context(serve_app(app))
         found = Deployed("", workers)
         document: dict[str, Any] = dict(PERF_METRICS) if perf_metrics else {}

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from serve_eval.launchers._standin.arguments import group
 from serve_eval.launchers._standin.config import orchestrator
 from serve_eval.launchers._standin.options import Flavour
-from serve_eval.launchers._standin.worker_config import Worker, check_llm_args, worker
+from serve_eval.launchers._standin.worker_config import WorkerConfig, check_llm_args, worker
 
 GEN = {"urls": ["c:3"]}
 OWN: list[dict[str, Any]] = [
@@ -82,11 +82,11 @@ def test_every_orchestrator_file_of_the_conformance_file(shared: Path) -> None:
         check(row)
 
 
-def _worker(argv: list[str], flavour: Flavour) -> Worker:
+def _worker(argv: list[str], flavour: Flavour) -> WorkerConfig:
     command = group(
         flavour, lambda name, params, given: worker(params["model"], params, given, flavour)
     )
-    parsed: Worker = command.main(argv, standalone_mode=False)
+    parsed: WorkerConfig = command.main(argv, standalone_mode=False)
     return parsed
 
 

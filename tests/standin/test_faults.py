@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from serve_eval.launchers._standin.faults import Faults, faults, flatten
-from serve_eval.launchers._standin.model import BOS, Model, decode, encode
+from serve_eval.launchers._standin.model import BOS, MadeUpModel, decode, encode
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.standin.in_process import Deployed, aggregated, deployed
@@ -62,7 +62,9 @@ def test_faults_of_one_process_and_a_crash(tmp_path: Path) -> None:
     env = environment(faults=faults, CUDA_VISIBLE_DEVICES="1")
     with running(["M", "--port", str(port)], log, env) as process:
         answer = post(wait_healthy(process, port, log), TEXT)
-        assert answer.json()["choices"][0]["text"] != decode(Model().answer([BOS, *encode("hi")]))
+        assert answer.json()["choices"][0]["text"] != decode(
+            MadeUpModel().answer([BOS, *encode("hi")])
+        )
         with pytest.raises(httpx.TransportError):
             post(f"http://localhost:{port}", TEXT)
         assert process.wait(READY_S) == 1
@@ -185,7 +187,9 @@ RIGHT, WRONG = "the one answer", "another answer"
 
 def test_corruption_from_a_request_on_and_of_a_share(known: Path) -> None:
     def asked(seed: int) -> list[str | int | None]:
-        return ask(aggregated(Model(known), {"corrupt_after": 20, "share": 0.5, "seed": seed}), 60)
+        return ask(
+            aggregated(MadeUpModel(known), {"corrupt_after": 20, "share": 0.5, "seed": seed}), 60
+        )
 
     said = asked(0)
     assert said[:20] == [RIGHT] * 20
@@ -198,7 +202,7 @@ def test_corruption_of_prompts_by_their_length() -> None:
     async def each(**faults: Any) -> dict[int, str]:
         said = {}
         async with (
-            aggregated(Model(), {"corrupt_after": 0, **faults}) as url,
+            aggregated(MadeUpModel(), {"corrupt_after": 0, **faults}) as url,
             httpx.AsyncClient(trust_env=False, timeout=20.0) as http,
         ):
             for words in range(1, 13):
@@ -239,7 +243,7 @@ def one_pair(known: Path, **generation: Any) -> AbstractAsyncContextManager[Depl
 def test_a_lost_cache_gives_empty_answers(known: Path) -> None:
     assert ask(one_pair(known, kv_loss_after=2), 5) == [RIGHT, RIGHT, "", "", ""]
     # No cache was transferred.
-    assert ask(aggregated(Model(known), {"kv_loss_after": 0}), 2) == [RIGHT, RIGHT]
+    assert ask(aggregated(MadeUpModel(known), {"kv_loss_after": 0}), 2) == [RIGHT, RIGHT]
 
 
 def test_streams_and_refusals_of_a_share(known: Path) -> None:
@@ -247,7 +251,7 @@ def test_streams_and_refusals_of_a_share(known: Path) -> None:
     assert set(dropped) == {None, RIGHT}
     assert 5 <= dropped.count(None) <= 20
     assert ask(one_pair(known, drop_stream=1), 3) == [RIGHT] * 3
-    refused = ask(aggregated(Model(known), {"error_after": 0, "share": 0.4}), 30)
+    refused = ask(aggregated(MadeUpModel(known), {"error_after": 0, "share": 0.4}), 30)
     assert set(refused) == {400, RIGHT}
     assert 5 <= refused.count(400) <= 20
 
@@ -261,7 +265,7 @@ def test_a_slow_leg_is_slow_by_as_much_as_was_drawn() -> None:
 
 def test_a_server_flips_where_it_is_not_sure(known: Path) -> None:
     def asked(times: int, prompt: str = "unsure") -> list[str | int | None]:
-        return ask(aggregated(Model(known, varied=True)), times, prompt)
+        return ask(aggregated(MadeUpModel(known, varied=True)), times, prompt)
 
     said = Counter(asked(40))
     assert set(said) == {RIGHT, WRONG}

@@ -149,4 +149,4 @@ def test_the_event_of_a_worker_is_taken_out_wherever_its_stream_is_cut(cut: int)
     stripped = Stripped()
     kept = b"".join(stripped.feed(part) for part in (stream[:cut], stream[cut:]))
     assert kept == b"data: {}\n\n" + DONE
-    assert stripped.told() == {"a": "b"}
+    assert stripped.read_fields() == {"a": "b"}

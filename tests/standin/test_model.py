@@ -13,7 +13,7 @@ from serve_eval.launchers._standin.generation import generate, split_thoughts
 from serve_eval.launchers._standin.model import (
     BOS,
     EOS,
-    Model,
+    MadeUpModel,
     decode,
     encode,
     encode_messages,
@@ -50,11 +50,15 @@ def test_ids_of_no_text_are_written_out() -> None:
 def test_a_known_prompt_gets_its_text(tmp_path: Path) -> None:
     entry = {"sha256": prompt_sha256("2 + 2 ="), "right": " 4", "wrong": " 5", "probability": 1.0}
     (tmp_path / "answers").write_bytes(msgspec.json.encode(entry))
-    model = Model(tmp_path / "answers")
+    model = MadeUpModel(tmp_path / "answers")
     ids = [BOS, *encode("2 + 2 =")]
     assert decode(model.answer(ids)) == " 4"
     assert decode(model.answer(ids, wrong=True)) == " 5"
-    assert Model().answer(ids) == Model().answer(ids) != Model().answer(ids, wrong=True)
+    assert (
+        MadeUpModel().answer(ids)
+        == MadeUpModel().answer(ids)
+        != MadeUpModel().answer(ids, wrong=True)
+    )
 
 
 @given(st.sampled_from(["", "a < b", "seven"]), st.sampled_from(["", "<", "is </ it"]))
@@ -78,9 +82,9 @@ def test_an_answer_of_nothing_is_filled_up_when_it_must_be_longer() -> None:
 
 def test_a_sampled_answer_is_its_seeds() -> None:
     ids = [BOS, *encode("hi")]
-    sampled = [Model().answer(ids, sampled=seed) for seed in range(5)]
-    assert sampled == [Model().answer(ids, sampled=seed) for seed in range(5)]
-    assert len({tuple(one) for one in [*sampled, Model().answer(ids)]}) == 6
+    sampled = [MadeUpModel().answer(ids, sampled=seed) for seed in range(5)]
+    assert sampled == [MadeUpModel().answer(ids, sampled=seed) for seed in range(5)]
+    assert len({tuple(one) for one in [*sampled, MadeUpModel().answer(ids)]}) == 6
 
 
 @pytest.mark.parametrize(
@@ -94,6 +98,6 @@ def test_a_sampled_answer_is_its_seeds() -> None:
 )
 def test_a_skilled_model_answers_what_can_be_answered_by_rule(question: str, answer: str) -> None:
     for ids in ([BOS, *encode(question)], encode_messages([("user", question)])):
-        assert decode(Model(skilled=True).answer(ids)) == answer
-        assert decode(Model().answer(ids)) != answer
-        assert decode(Model(skilled=True).answer(ids, wrong=True)) != answer
+        assert decode(MadeUpModel(skilled=True).answer(ids)) == answer
+        assert decode(MadeUpModel().answer(ids)) != answer
+        assert decode(MadeUpModel(skilled=True).answer(ids, wrong=True)) != answer

@@ -116,7 +116,7 @@ def resolve(
     launcher = with_normal_address(launcher, problems)
     check_secrets(values, tasks, launcher, verdict, problems)
     check_specs(tasks, launcher, verdict, problems)
-    launcher = _rehearsed(launcher, settings, problems)
+    launcher = _choose_rehearsal(launcher, settings, problems)
     check_values(values, sections, verdict.name, problems, makes_references=makes_references)
     check_repeats(values.get("repeats"), file, tasks, problems)
     for path, message in connection.problems(sections["connection"], environ):
@@ -220,7 +220,7 @@ def resolve_address(settings: Mapping[str, Any], environ: Mapping[str, str]) -> 
     )
 
 
-def _rehearsed(launcher: Spec, settings: Mapping[str, Any], problems: Problems) -> Spec:
+def _choose_rehearsal(launcher: Spec, settings: Mapping[str, Any], problems: Problems) -> Spec:
     """Return the launcher, or its rehearsal if the settings ask for one."""
     if not settings.get("rehearse"):
         return launcher

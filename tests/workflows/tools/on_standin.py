@@ -12,9 +12,9 @@ from aiohttp import web
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._standin.calls import ToolFaults
 from serve_eval.launchers._standin.faults import Faults
-from serve_eval.launchers._standin.model import Model, encode
+from serve_eval.launchers._standin.model import MadeUpModel, encode
 from serve_eval.launchers._standin.worker import create
-from serve_eval.launchers._standin.worker_config import Worker
+from serve_eval.launchers._standin.worker_config import WorkerConfig
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Limits, Plan, Spec, ToolCheck
 from serve_eval.schema.prompt_hash import prompt_sha256, uniform
@@ -25,7 +25,7 @@ MODEL_ERRORS = 0.06
 """Share of the answers in which the model itself is wrong."""
 
 
-class ToolModel(Model):
+class ToolModel(MadeUpModel):
     """Answers the set: as a model that sometimes errs, with or without thoughts.
 
     Of the answers, `noise` are drawn again for each request.
@@ -80,11 +80,11 @@ FREE = ("auto", "no_tool", "parallel", "turns", "after_result", "thinking", "sch
 
 
 def create_standin(
-    model: Model, faults: Mapping[str, Any] | None = None, *, thinks: bool = False
+    model: MadeUpModel, faults: Mapping[str, Any] | None = None, *, thinks: bool = False
 ) -> web.Application:
     """Return a server with parsers for tool calls and, if the model thinks, for thoughts."""
     args = {"tool_parser": "qwen3", **({"reasoning_parser": "qwen3"} if thinks else {})}
-    config = Worker(model="M", host="127.0.0.1", port=0, args=args, tool_parser="qwen3")
+    config = WorkerConfig(model="M", host="127.0.0.1", port=0, args=args, tool_parser="qwen3")
     return create(config, model, Faults(tools=ToolFaults(**(faults or {}))), "main")
 
 
