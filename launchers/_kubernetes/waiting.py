@@ -140,9 +140,7 @@ async def wait_for_completion(
     )
 
 
-async def _ask(
-    client: httpx.AsyncClient, model: str, timeout_s: float
-) -> bounded_reply.BoundedReply:
+async def _ask(client: httpx.AsyncClient, model: str, timeout_s: float) -> BoundedReply:
     body = {"model": model, "max_tokens": 4, "temperature": 0.0}
     reply = await bounded_reply.request(
         client, "POST", "/completions", body={**body, "prompt": "Hello"}, timeout_s=timeout_s
@@ -156,7 +154,7 @@ async def _ask(
     return other if other.status_code not in (404, 405) else reply
 
 
-def _has_choices(reply: bounded_reply.BoundedReply) -> bool:
+def _has_choices(reply: BoundedReply) -> bool:
     try:
         return bool(reply.json().get("choices"))
     except (ValueError, AttributeError):
