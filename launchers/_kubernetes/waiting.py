@@ -10,6 +10,7 @@ import httpx
 
 from serve_eval.errors import LaunchError
 from serve_eval.launchers._fleet import bounded_reply, loading
+from serve_eval.launchers._fleet.bounded_reply import BoundedReply
 from serve_eval.launchers._kubernetes.cluster import (
     Cluster,
     RefusedError,
