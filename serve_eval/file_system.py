@@ -26,7 +26,7 @@ def force_to_disk(file: int) -> None:
         os.fsync(file)
     except OSError as error:
         if error.errno not in CANNOT:
-            raise named(error, "fsync") from error
+            raise name_call(error, "fsync") from error
 
 
 def rename_over(old: Path, new: Path) -> None:
@@ -34,7 +34,7 @@ def rename_over(old: Path, new: Path) -> None:
     try:
         old.replace(new)
     except OSError as error:
-        raise named(error, "rename") from error
+        raise name_call(error, "rename") from error
 
 
 def lock(file: int, *, shared: bool = False) -> bool:
@@ -51,7 +51,7 @@ def lock(file: int, *, shared: bool = False) -> bool:
         if error.errno in USED:
             raise BlockingIOError(error.errno, error.strerror) from error
         if error.errno not in CANNOT:
-            raise named(error, "flock") from error
+            raise name_call(error, "flock") from error
         return False
     return True
 
@@ -115,6 +115,6 @@ def may_live(holder: str) -> bool:
     return True
 
 
-def named(error: OSError, call: str) -> OSError:
+def name_call(error: OSError, call: str) -> OSError:
     """Return an error of the same kind whose text names the call."""
     return OSError(error.errno, f"{error.strerror} ({call})")

@@ -100,7 +100,7 @@ def names_secret(name: str) -> bool:
 
 def holds_secret(text: str) -> bool:
     """Return True if a text has a known form of keys, or a user and a password in an address."""
-    told = _unquoted(text)
+    told = _unquote(text)
     return (
         any(_is_random(found["key"]) for found in _BEGINNINGS.finditer(told))
         or any(_is_random(found["key"]) for found in _SCHEMES.finditer(told))
@@ -147,7 +147,7 @@ def in_address(url: str) -> str:
         return ""
     if any(_is_named(name, value) for name, value in parse_qsl(parts.query)):
         return "query"
-    segments = [one for one in re.split("[/;]", _unquoted(parts.path)) if one]
+    segments = [one for one in re.split("[/;]", _unquote(parts.path)) if one]
     for before, segment in zip(["", *segments], segments, strict=False):
         named = _ASSIGNED.fullmatch(segment)
         if (named and _is_named(named["name"], named["value"])) or (
@@ -222,7 +222,7 @@ def _is_key_in_path(segment: str, before: str) -> bool:
     return count >= LEAST_RANDOM and len(run) >= least and often
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     """Return a text with its percent-encoding undone, also where it was applied again."""
     for _ in range(3):
         plain = unquote(text)

@@ -10,6 +10,7 @@ import httpx
 
 from serve_eval.errors import LaunchError
 from serve_eval.launchers._fleet import bounded_reply, loading
+from serve_eval.launchers._fleet.bounded_reply import BoundedReply
 from serve_eval.launchers._kubernetes.cluster import (
     Cluster,
     RefusedError,
@@ -140,7 +141,7 @@ async def wait_for_completion(
     )
 
 
-async def _ask(client: httpx.AsyncClient, model: str, timeout_s: float) -> httpx.Response:
+async def _ask(client: httpx.AsyncClient, model: str, timeout_s: float) -> BoundedReply:
     body = {"model": model, "max_tokens": 4, "temperature": 0.0}
     reply = await bounded_reply.request(
         client, "POST", "/completions", body={**body, "prompt": "Hello"}, timeout_s=timeout_s
@@ -154,7 +155,7 @@ async def _ask(client: httpx.AsyncClient, model: str, timeout_s: float) -> httpx
     return other if other.status_code not in (404, 405) else reply
 
 
-def _has_choices(reply: httpx.Response) -> bool:
+def _has_choices(reply: BoundedReply) -> bool:
     try:
         return bool(reply.json().get("choices"))
     except (ValueError, AttributeError):

@@ -49,7 +49,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     stored: Mapping[str, Any] = {}
 
 
-def ended_unmeasured(run: Path) -> bool:
+def lacks_loads(run: Path) -> bool:
     """Return True if a session of a run was killed, so that its requests in flight are unknown."""
     return any(one.load is None for one in read_sessions(run))
 

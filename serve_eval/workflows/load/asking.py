@@ -13,7 +13,7 @@ from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evaluation.passes import PassSettings, ask_pass
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
-from serve_eval.evaluation.storage.sessions import ended_unmeasured
+from serve_eval.evaluation.storage.sessions import lacks_loads
 from serve_eval.schema import Endpoint, Failure, Plan
 from serve_eval.workflows.load.points import LoadPass
 
@@ -103,7 +103,7 @@ def describe_shortfalls(passes: Mapping[int, LoadPass]) -> list[str]:
     lines = []
     for load, one in passes.items():
         most = max((part.max_in_flight for part in one.report.loads), default=load)
-        if most < load and not ended_unmeasured(one.folder):
+        if most < load and not lacks_loads(one.folder):
             lines.append(
                 f"load {load}: at most {most} requests were in flight, so that {load} was not"
                 " tested: ask more prompts with --limit"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from serve_eval.evaluation.storage.sessions import ended_unmeasured
 from serve_eval.stats.instability import instability
 from serve_eval.workflows.tools.answers import ToolPass
 from serve_eval.workflows.tools.cells import measure_trigger
@@ -26,7 +25,7 @@ def list_remarks(
             yield f"{one.name}: {one.failed} requests failed; they count as neither right nor wrong"
             yield from (f"{one.name}: {line}" for line in _say_failures(one))
         most = max((part.max_in_flight for part in one.report.loads), default=one.load)
-        if not ended_unmeasured(one.folder) and most < one.load:
+        if most < one.load:
             yield f"{one.name}: at most {most} requests were in flight"
         silent = sum(not answer.usage.completion_tokens for answer in one.answers.values())
         if silent:
