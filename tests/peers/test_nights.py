@@ -1,0 +1,61 @@
+"""Test the night of docs/ci.md with a real llama-server: sound, damaged and dying."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.nights.night import spend_night
+from tests.peers.peers import PEERS_OF_OURS, Peer
+
+LLAMA = [peer for peer in PEERS_OF_OURS if peer.name.startswith("llama-server")]
+ASKED = {"TASKS": "word_problems", "LIMIT": "150", "FLOOR": "0.1"}
+DIES = """
+import os, signal, subprocess, sys
+server = subprocess.Popen(sys.argv[2:])
+signal.signal(signal.SIGTERM, lambda *_: (server.terminate(), sys.exit(0)))
+try:
+    server.wait(float(sys.argv[1]))
+except subprocess.TimeoutExpired:
+    server.kill()
+os._exit(1)
+"""
+"""Runs a server that is killed after some seconds."""
+
+
+@pytest.mark.slow
+@pytest.mark.peers
+@pytest.mark.parametrize("night", ["sound", "damaged", "dying"])
+@pytest.mark.parametrize("peer", LLAMA, ids=lambda peer: peer.name)
+def test_a_night_of_two_images(
+    peer: Peer, night: str, weights: Callable[[str], Path], tmp_path: Path
+) -> None:
+    if why := peer.missing():
+        pytest.skip(why)
+    for name in ("old", night):
+        spec = peer.spec(weights("int3" if name == "damaged" else "BF16"))
+        options = dict(spec.options)
+        if name == "dying":
+            (tmp_path / "dies.py").write_text(DIES)
+            command = [sys.executable, str(tmp_path / "dies.py"), "25", *options["command"]]
+            options["command"] = command
+        plan = {"model": "embedded", "tasks": ["word_problems"], "no_reference": True}
+        launcher = {"name": spec.name, **options}
+        # Two servers with the same options are one deployment, so a word tells them apart.
+        launcher["env"] = {**dict(options.get("env", {})), "IMAGE": name}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**plan, "launcher": launcher}))
+    ended = spend_night(tmp_path, "old.yaml", f"{night}.yaml", **ASKED)
+    # The rows of smoke that this server and model fail are in tests/peers/peers.py.
+    alerts = {name: line for name, line in ended.alerts.items() if name != "smoke"}
+    if night == "sound":
+        assert alerts == {}
+    elif night == "damaged":
+        assert ended.code == 1
+        assert "FAIL" in alerts["compare"]
+    else:
+        assert alerts["compare"].startswith("compare ended with 4")
+    assert night == "dying" or "compare" in ended.pages
