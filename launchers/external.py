@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -90,6 +91,15 @@ async def launch(context: LaunchContext, options: ExternalOptions) -> AsyncItera
     )
 
 
+def _refuses_tls(error: BaseException | None) -> bool:
+    """Return True if a server answered, but refuses the connection: it may demand a certificate."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _full(path: str | None) -> str | None:
     return path and str(Path(path).expanduser())
 
@@ -110,9 +120,11 @@ async def _wait_for_answer(url: str, timeout_s: float) -> None:
                     # The body is left unread: it may be endless, or compressed a thousandfold.
                     async with client.stream("GET", url) as reply:
                         starting = loading.says_so(reply)
-                except httpx.TransportError as error:
+                except (httpx.TransportError, ssl.SSLError) as error:  # httpx leaks the latter
                     if isinstance(error, httpx.UnsupportedProtocol):
                         raise
+                    if _refuses_tls(error):
+                        return
                     last = error
                 else:
                     if not starting:

@@ -15,11 +15,13 @@ from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.client.tls import Certificates
 from serve_eval.errors import PlanError
+from serve_eval.launchers import external
 from serve_eval.schema import (
     Connection,
     Endpoint,
     Failure,
     FailureKind,
+    LaunchContext,
     Limits,
     Plan,
     Request,
@@ -178,3 +180,18 @@ def test_commands_take_the_certificate_and_keep_only_its_path(
     bare = serve_eval("run", *common, "--ca-bundle", authority.bundle, "-o", tmp_path / "bare")
     assert bare.returncode == 4
     assert "--client-cert FILE" in bare.stderr
+
+
+def test_the_wait_for_a_server_ends_where_it_demands_a_certificate(
+    url: str, tmp_path: Path
+) -> None:
+    """It answers; the client, which has the certificate, shows it."""
+
+    async def wait() -> Endpoint:
+        options = external.ExternalOptions(base_url=url, ready_timeout_s=20)
+        async with external.launch(
+            LaunchContext(model="simulated", log_dir=tmp_path), options
+        ) as endpoint:
+            return endpoint
+
+    assert asyncio.run(wait()).base_url == url

@@ -105,6 +105,7 @@ def test_without_locks_a_living_holder_is_found_and_a_dead_one_is_forgotten(
         (f"{2**70} {os.uname().nodename}", False),
         (f"nonsense {os.uname().nodename}", False),
     ],
+    ids=["nobody", "locked", "this process", "elsewhere", "ended", "too large", "nonsense"],
 )
 def test_the_holder_of_an_unlocked_folder(holder: str, lives: bool) -> None:
     assert file_system.may_live(holder) is lives
