@@ -15,16 +15,15 @@ from tests.peers.peers import PEERS_OF_OURS, Peer
 LLAMA = [peer for peer in PEERS_OF_OURS if peer.name.startswith("llama-server")]
 ASKED = {"TASKS": "word_problems", "LIMIT": "150", "FLOOR": "0.1"}
 DIES = """
-import os, signal, subprocess, sys
+import os, signal, subprocess, sys, time
 server = subprocess.Popen(sys.argv[2:])
 signal.signal(signal.SIGTERM, lambda *_: (server.terminate(), sys.exit(0)))
-try:
-    server.wait(float(sys.argv[1]))
-except subprocess.TimeoutExpired:
-    server.kill()
+while not os.path.exists(sys.argv[1]) and server.poll() is None:
+    time.sleep(0.05)
+server.kill()
 os._exit(1)
 """
-"""Runs a server that is killed after some seconds."""
+"""Runs a server that is killed once a file exists."""
 
 
 @pytest.mark.slow
@@ -41,7 +40,8 @@ def test_a_night_of_two_images(
         options = dict(spec.options)
         if name == "dying":
             (tmp_path / "dies.py").write_text(DIES)
-            command = [sys.executable, str(tmp_path / "dies.py"), "25", *options["command"]]
+            asked = tmp_path / "night-dying/compare/b/plan.json"
+            command = [sys.executable, str(tmp_path / "dies.py"), str(asked), *options["command"]]
             options["command"] = command
         plan = {"model": "embedded", "tasks": ["word_problems"], "no_reference": True}
         launcher = {"name": spec.name, **options}
