@@ -108,7 +108,7 @@ async def _server_here(
         ) as found:
             yield found
         return
-    config, _, _ = parse(command[3:])
+    config, _, _ = parse(command[command.index("-m") + 2 :])
     async with serve(config) as url:
         log_file.touch(mode=0o600)
         log_file.write_text(f"simulated endpoint at {url}\n")

@@ -45,6 +45,7 @@ def test_every_flag_that_is_named_exists() -> None:
         _help(*command)
         for command in (
             ["run"],
+            ["show"],
             ["serve"],
             ["suite"],
             ["smoke"],

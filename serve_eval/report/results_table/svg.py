@@ -45,7 +45,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Ruler:
+class ValueAxis:
     """An axis of numbers: its ends, and its ticks, which are round numbers."""
 
     low: float
@@ -122,7 +122,7 @@ def _draw_panel(
 
 
 def _draw_row(
-    name: str, column: TaskColumn, cell: ResultCell | None, ruler: Ruler, top: int
+    name: str, column: TaskColumn, cell: ResultCell | None, ruler: ValueAxis, top: int
 ) -> Iterator[str]:
     figures = MISSING if cell is None else cell.write(column.metric)
     room = CHARACTERS - len(figures)
@@ -146,7 +146,7 @@ def _draw_row(
     yield "</g>"
 
 
-def make_ruler(cells: Sequence[ResultCell]) -> Ruler:
+def make_ruler(cells: Sequence[ResultCell]) -> ValueAxis:
     """Return the axis of a task, which holds every value and interval.
 
     It need not begin at 0, since dots have no length.
@@ -165,7 +165,7 @@ def make_ruler(cells: Sequence[ResultCell]) -> Ruler:
     step = next(times * power for times in (1, 2, 5, 10) if times * power >= rough * 0.999)
     start, stop = math.floor(low / step), math.ceil(high / step)
     ticks = tuple(i * step for i in range(start, stop + 1))
-    return Ruler(ticks[0], ticks[-1], ticks)
+    return ValueAxis(ticks[0], ticks[-1], ticks)
 
 
 def _cut(text: str, longest: int) -> str:

@@ -275,7 +275,7 @@ def test_a_ruler_is_not_much_longer_than_what_it_shows() -> None:
 def _list_lengths(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each mark of a specification whose length or height shows a number, with its channel.
 
-    A bar and an area do on their axis with numbers, and a rectangle from a place to another.
+    A bar does on its axis with numbers, an area and a rectangle upwards.
     """
     for key in ("layer", "vconcat", "hconcat", "concat"):
         for part in spec.get(key, ()):
@@ -285,7 +285,7 @@ def _list_lengths(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, A
     kind = mark if isinstance(mark, str) else (mark or {}).get("type")
     for axis in ("x", "y"):
         channel = spec.get("encoding", {}).get(axis, {})
-        binned = channel.get("bin") == "binned" or (kind == "rect" and axis == "x")
+        binned = channel.get("bin") == "binned" or (kind in ("area", "rect") and axis == "x")
         if kind in ("bar", "area", "rect") and channel.get("type") == "quantitative" and not binned:
             yield kind, channel
 
