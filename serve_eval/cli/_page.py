@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 
 
 def save_run_page(report: Report, out_dir: Path, slices: Sequence[str]) -> None:
-    """Write the page of a run. `slices` are sentences about where a red run lost its score."""
+    """Write the page of a run, and tell where it is.
+
+    `slices` are sentences about where a red run lost its score.
+    """
     from serve_eval.cli._streams import say
 
     def write() -> None:
+        from serve_eval.evaluation.storage.file_names import PAGE_FILE
         from serve_eval.report.page.run_page import write_page
 
         write_page(report, out_dir, slices, include_path=report.plan.include_path, notify=say)
+        say(f"page: {out_dir / PAGE_FILE}")
 
     save(write)
 
@@ -32,13 +37,18 @@ def save_run_page(report: Report, out_dir: Path, slices: Sequence[str]) -> None:
 def save_comparison_page(
     comparison: Comparison, out_dir: Path, slices: Sequence[str], include_path: Sequence[str]
 ) -> None:
-    """Write the page of a comparison. `slices` are sentences about where B lost its score."""
+    """Write the page of a comparison, and tell where it is.
+
+    `slices` are sentences about where B lost its score.
+    """
     from serve_eval.cli._streams import say
 
     def write() -> None:
+        from serve_eval.evaluation.storage.file_names import PAGE_FILE
         from serve_eval.workflows.compare.page import write_comparison_page
 
         write_comparison_page(comparison, out_dir, slices, include_path=include_path, notify=say)
+        say(f"page: {out_dir / PAGE_FILE}")
 
     save(write)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from serve_eval.evaluation.plan.command_line import write_take_command
-from serve_eval.evaluation.storage.file_names import PAGE_FILE
 from serve_eval.report.terminal import RED, diagnose_command
 from serve_eval.schema import Report, TaskReport, VerdictOutcome
 from serve_eval.shell_words import quote_argument, quote_path, quote_word
@@ -29,8 +28,6 @@ def next_steps(report: Report, out_dir: Path) -> Iterator[str]:
         yield f"serve-eval show {folder}{several} {quote_argument(shown.example.id)}"
     if _LACKING in outcomes and not report.rehearsal:
         yield write_take_command(report.plan, list_unreferenced(report))
-    if (out_dir / PAGE_FILE).exists():
-        yield f"open {quote_path(out_dir / PAGE_FILE)}"
 
 
 def list_unreferenced(report: Report) -> list[str]:
