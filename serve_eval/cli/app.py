@@ -18,8 +18,6 @@ from serve_eval.cli._clear_values import convert_clear_values
 from serve_eval.cli._examples import find_examples, format_examples
 from serve_eval.cli._streams import LongSteps, emit, prepare_streams, reserve_stdout, say
 from serve_eval.errors import ServeEvalError
-from serve_eval.masking import HIDDEN
-from serve_eval.secret_signs import hide
 
 COMMANDS = {
     "run": ("run.run", "Evaluate an endpoint: PASS, FAIL or INCONCLUSIVE."),
@@ -186,6 +184,14 @@ def _root(
     """Hold the options before a command."""
 
 
+def _hide(text: str) -> str:
+    """Return a message with what looks like a key replaced."""
+    from serve_eval.masking import HIDDEN
+    from serve_eval.secret_signs import hide
+
+    return hide(text, HIDDEN)
+
+
 def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
     """Run the command line, and end every error with a short message and an exit code.
 
@@ -202,23 +208,23 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
     except ServeEvalError as error:
         if interrupted():
             raise
-        say(f"error: {hide(str(error), HIDDEN)}", hide(error.hint, HIDDEN))
+        say(f"error: {_hide(str(error))}", _hide(error.hint))
         sys.exit(error.exit_code)
     except Exception as error:
         from serve_eval.cli._usage import describe_file, describe_usage, is_usage_error
 
         if is_usage_error(error):
             message, hint = describe_usage(error)
-            say(f"error: {hide(message, HIDDEN)}", hint)
+            say(f"error: {_hide(message)}", hint)
             sys.exit(2)
         if interrupted() or os.environ.get("SERVE_EVAL_TRACEBACK"):
             raise
         if told := describe_file(error):
-            say(f"error: {hide(told.message, HIDDEN)}", told.hint)
+            say(f"error: {_hide(told.message)}", told.hint)
             sys.exit(told.exit_code)
         from serve_eval.plugins.extensions import defect
 
-        said = hide(str(error), HIDDEN)
+        said = _hide(str(error))
         say(f"error: unexpected {type(error).__name__}: {said}", defect(error))
         sys.exit(4)
     finally:

@@ -22,8 +22,11 @@ def clean(text: str) -> str:
 
 
 def has_controls(text: str) -> bool:
-    """Return True if `reveal` would change a text."""
-    return _CONTROLS.search(text) is not None
+    """Return True if a text has characters that could affect a terminal, which `reveal` shows."""
+    found = _CONTROLS.search(text)
+    if found is not None and found[0] == "\r":
+        return _CONTROLS.search(text.replace("\r\n", "\n")) is not None
+    return found is not None
 
 
 def keep_styles(text: str) -> str:

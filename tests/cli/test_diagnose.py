@@ -64,6 +64,8 @@ def test_a_capsule_says_how_it_is_sent_again(red: Path, tmp_path: Path) -> None:
     assert done.stdout == f"{folder}: sh {folder / 'curl.sh'}\n"
     names = {"README.md", "actual.json", "body.json", "curl.sh", "expected.json", "versions.json"}
     assert {file.name for file in folder.iterdir()} == names
+    assert serve_eval("capsule", red, "--sample", "test-3", "-o", tmp_path).stdout == done.stdout
+    (folder / "body.json").write_text("{}")
     assert serve_eval("capsule", red, "--sample", "test-3", "-o", tmp_path).returncode == 2
     unknown = serve_eval("capsule", red, "--sample", "test-333")
     assert unknown.returncode == 2

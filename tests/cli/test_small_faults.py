@@ -115,11 +115,12 @@ class _Server(threading.Thread):
         while True:
             try:
                 client, _ = self.socket.accept()
-                client.recv(65536)
-                client.sendall(self.head)
-                while self.sent < 200_000_000:
-                    client.sendall(self.piece)
-                    self.sent += len(self.piece)
+                with client:
+                    client.recv(65536)
+                    client.sendall(self.head)
+                    while self.sent < 200_000_000:
+                        client.sendall(self.piece)
+                        self.sent += len(self.piece)
             except OSError:
                 if self.socket.fileno() < 0:
                     return

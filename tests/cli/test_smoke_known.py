@@ -49,7 +49,7 @@ def test_what_is_known_to_fail_is_known_and_counted_apart(known: Path, tmp_path:
     assert (expected.get("name"), expected.get("tests")) == ("serve-eval smoke: known to fail", "3")
     assert expected[0][0].get("message", "").startswith("known to fail: HTTP 503")
     summary = (tmp_path / "out/summary.md").read_text()
-    assert summary.startswith("### PASS: ")
+    assert summary.startswith("PASS serve-eval smoke ")
     assert "**KNOWN** | health" in summary
     assert "3 KNOWN" in summary
     told = json.loads(_smoke("--known", known, "--json", quirks=bad).stdout)

@@ -218,7 +218,7 @@ def test_all_is_complete_before_a_picture_is_begun(end: str, made: Made, tmp_pat
     assert done.stderr.startswith(before["stderr"])
     for name in ("report.json", *CI):
         assert before[name] == (out / name).read_text(), name
-    assert before["step.md"].startswith("### FAIL")
+    assert before["step.md"].startswith("FAIL word_problems ")
     assert done.stderr[len(before["stderr"]) :].count("warning: ") == 1, done.stderr
     assert 'class="ruler"' in (out / "report.html").read_text()
 

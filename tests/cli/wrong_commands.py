@@ -100,8 +100,10 @@ PLANS = {
     "cases-key": _wrong(f"{ASK} --cases cases.yaml", "paris: prompt: unknown key", "Known: case"),
 }
 ENDPOINTS = {
-    "scheme": _wrong(f"run --base-url htp://h {HERE}", "not htp://", "expected host:port"),
-    "port": _wrong(f"run --base-url h:80000 {HERE}", "Port out of range", "http://host:8000/v1"),
+    "scheme": _wrong(f"run --base-url htp://h {HERE}", "base_url", "expected host:port"),
+    "port": _wrong(
+        f"run --base-url h:80000 {HERE}", "check its host and port", "http://host:8000/v1"
+    ),
     "silent-port": _wrong(
         f"run --base-url 127.0.0.1:9 {HERE}", "nothing listens", "Check that the server is up", 4
     ),

@@ -339,7 +339,7 @@ def test_a_header_that_cannot_be_sent_is_refused_and_the_key_is_not_told(
 @pytest.mark.parametrize("url", ["http://\u00fc..x/v1", "ftp://h/v1", "http:///v1"])
 @pytest.mark.usefixtures("transport")
 def test_what_is_no_address_of_a_host_is_refused(url: str) -> None:
-    with pytest.raises(PlanError, match="not an http or https URL with a host"):
+    with pytest.raises(PlanError, match="expected an http or https URL with a host"):
         Client(Endpoint(base_url=url), LIMITS)
 
 

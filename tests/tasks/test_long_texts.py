@@ -99,7 +99,7 @@ def test_a_question_without_a_letter_is_an_error_of_the_data(tmp_path: Path) -> 
     (tmp_path / "data.json").write_text(
         json.dumps([{**columns, "length": "medium", "answer": "E"}])
     )
-    with pytest.raises(DatasetError, match="answer of A to D"):
+    with pytest.raises(DatasetError, match="answer than A to D"):
         longbench_v2.task().load(DataRoots(roots=(tmp_path,)), 1)
     (tmp_path / "data.json").write_text("{}")
     with pytest.raises(DatasetError, match="not a JSON list"):

@@ -77,7 +77,7 @@ def test_without_locks_a_living_holder_is_found_and_a_dead_one_is_forgotten(
     folder = tmp_path / "run"
     assert _run(tmp_path, "flock:ENOLCK", *RUN, "--no-reference", "-o", str(folder)).returncode == 3
     lock = next(one for one in folder.iterdir() if one.name.endswith("lock"))
-    assert lock.read_text() == ""
+    assert lock.read_text() == "\nplan.json\n"  # no process, and the command of the folder
     host = os.uname().nodename
     lock.write_text(f"{os.getpid()} {host}\n")
     busy = _run(tmp_path, "flock:ENOLCK", *RUN, "--no-reference", "-o", str(folder))

@@ -21,7 +21,6 @@ from serve_eval.evaluation.storage.copy_mark import CopyMark, find_copy
 from serve_eval.evaluation.storage.file_names import (
     COPY_FILE,
     JUNIT_FILE,
-    LOCK_FILE,
     LOGS,
     PAGE_FILE,
     PLAN_FILE,
@@ -34,6 +33,7 @@ from serve_eval.evaluation.storage.file_names import (
     TRACE_FILE,
     task_file,
 )
+from serve_eval.evaluation.storage.folder_lock import LEFT
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Plan
 from serve_eval.whole_file import PARTIAL, replace_file
@@ -65,11 +65,11 @@ def check_copy(path: Path, mark: CopyMark) -> None:
 
 
 def _may_begin(path: Path, mark: CopyMark) -> bool:
-    names = {one.name for one in path.iterdir()}
-    if names <= {LOCK_FILE}:
+    names = {one.name for one in path.iterdir()} - LEFT
+    if not names:
         return True
     known = {name for one in (COPY_FILE, *COPIED) for name in (one, f"{one}{PARTIAL}")}
-    if not names <= {LOCK_FILE, *known}:
+    if not names <= known:
         return False
     found = find_copy(path)
     if found is None:

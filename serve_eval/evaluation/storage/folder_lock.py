@@ -12,10 +12,12 @@ from serve_eval import file_system
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import latest
 from serve_eval.evaluation.storage.file_names import LOCK_FILE
-from serve_eval.whole_file import name_partial, write_whole
+from serve_eval.whole_file import PARTIAL, name_partial, write_whole
 
 PROBE = ".replaced"
 """File by which a folder is tried before a run; it exists for a moment."""
+LEFT = frozenset({LOCK_FILE, PROBE, f"{PROBE}{PARTIAL}"})
+"""Files that `hold` leaves in a folder whose command is killed at once."""
 OTHER_FOLDER = "Choose another folder with -o, on another file system."
 _LOG = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ def _open_lock(path: Path, sign: str, kind: str) -> int:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         known = (path / sign).exists() or read_claim(path) == sign
-        begun = (LOCK_FILE, f"{sign}.partial")
+        begun = {*LEFT, f"{sign}{PARTIAL}"}
         if known or all(one.name in begun for one in path.iterdir()):
             return os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except (OSError, ValueError) as error:  # ValueError: a name with a null character

@@ -97,7 +97,7 @@ class CiResult:
         counts = ", ".join(
             f"{n} {state}" for state in order if (n := [c.state for c in self.cases].count(state))
         )
-        bad = worst is not None and worst.state is not CiState.PASSED
+        bad = worst is not None and worst.state in (CiState.FAILURE, CiState.ERROR)
         cause = f"{worst.name}: {worst.message}" if worst is not None and bad else ""
         return OneLine(
             outcome=self.outcome, about=self.title, counts=counts, cause=cause, sure=True

@@ -25,6 +25,7 @@ PLAN: dict[str, Any] = {
     "include_path": [],
     "allow_hub": True,
     "limit": 5,
+    "samples": ["a", "b"],
     "shard": "2/4",
     "repeats": 3,
     "seed": 4,
