@@ -62,6 +62,8 @@ class Forks:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(TIMEOUT_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def run(self, arguments: list[str], folder: Path, cwd: Path, *, kill_at: int = 0) -> Ended:
         """Run a command, killed before the change of that number (0: never)."""
