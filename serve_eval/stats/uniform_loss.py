@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from serve_eval.stats.largest_statistic import SingleArray
 
 DRAWS = 499
+LEAST_SPREAD = 0.05
+"""Least standard deviation of a loss inside a slice, as a share of the largest change of a prompt.
+
+Where every right answer is lost, all draws are equal, and only rounding tells them apart.
+"""
 
 
 class UniformLoss(NamedTuple):
@@ -58,7 +63,8 @@ def reject_uniform_loss(
     sizes = [min(rows, DRAWS - start) for start in range(0, DRAWS, rows)]
     blocks = (_draw(values, change, damage, size, random) for size in sizes)
     drawn = numpy.concatenate([_beyond(one, columns_first, expected) for one in blocks])
-    centre, spread = drawn.mean(axis=0), numpy.maximum(drawn.std(axis=0), 1e-6)
+    least = max(LEAST_SPREAD * float(numpy.abs(change).max()), 1e-12)
+    centre, spread = drawn.mean(axis=0), numpy.maximum(drawn.std(axis=0), least)
     strength = (_beyond(change, columns_first, expected) - centre) / spread
     return adjust(strength, ((drawn - centre) / spread).max(axis=1))
 

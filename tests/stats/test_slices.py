@@ -177,3 +177,14 @@ def test_the_level_of_the_exchange_holds() -> None:
         table = columns(*(first(size) for size in range(10, 110, 10)))
         named += find_paired_slice(before, after, table, level=0.1, draws=199) is not None
     assert named <= 50
+
+
+@pytest.mark.parametrize("right", [20, 46, 58])
+def test_where_every_right_answer_is_lost_no_slice_is_named(right: int) -> None:
+    """The slice with more right answers loses more, but not more of them."""
+    for seed in range(20):
+        random = numpy.random.default_rng(seed)
+        before = numpy.zeros(58)
+        before[random.permutation(58)[:right]] = 1.0
+        members = (random.random((58, 30)) < random.uniform(0.2, 0.8, 30)).astype(float)
+        assert find_paired_slice(before, numpy.zeros(58), members, level=0.0015, seed=seed) is None
