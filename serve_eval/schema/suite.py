@@ -71,8 +71,10 @@ class SuiteRow:
     `estimate` replaces the value after an early stop. `own` is the outcome of the run alone,
     `outcome` the one after the correction for many tests. `p` is that of the paired comparison;
     `p_holm` exists if the paired rule judged, `q_bh` if there is a p. `finding` is the paired one
-    after the correction. `waiver` is the one that keeps this row from failing the suite. The first
-    answers to `repaired` samples are unknown. `other` is what the rule that did not judge says.
+    after the correction. `difference` is the mean of the pairs with its 95 % interval, if the
+    reference has scores of single samples. `waiver` is the one that keeps this row from failing the
+    suite. The first answers to `repaired` samples are unknown. `other` is what the rule that did
+    not judge says.
     """
 
     run: str
@@ -93,6 +95,8 @@ class SuiteRow:
     threshold: float | None = None
     in_points: bool = True
     higher_is_better: bool | None = None
+    difference: float | None = None
+    difference_interval: tuple[float, float] | None = None
     p: float | None = None
     p_holm: float | None = None
     q_bh: float | None = None

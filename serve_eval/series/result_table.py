@@ -105,6 +105,7 @@ def _make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resu
     early = verdict.early is not None and verdict.early.stopped
     value = verdict.early.estimate if early and verdict.early else result.value
     outcome = verdict.outcome if row is None else row.outcome
+    paired = verdict.paired
     return ResultCell(
         value=value,
         interval=None if value is None or early else result.interval,
@@ -117,6 +118,11 @@ def _make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resu
         waived=row is not None and row.waiver is not None,
         run=str(run.folder),
         reason="; ".join(verdict.reasons) or _count_failures(task),
+        rule=verdict.rule,
+        reference=verdict.reference,
+        difference=None if paired is None else paired.difference,
+        difference_interval=None if paired is None else paired.interval,
+        p=None if paired is None else paired.p,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from pathlib import Path
@@ -89,6 +91,19 @@ def test_a_suite_names_its_worst_task_and_counts_the_others(tmp_path: Path) -> N
     said = _read_everywhere(out, file, done.stderr)
     assert re.match(rf"FAIL damaged/word_problems embedded: {FIGURES}; 0 failed, 0 rep", said), said
     assert f"; of 3 tasks: 1 FAIL, 1 ERROR, 1 PASS; {out}" in said
+    alone = serve_eval("verdict", out / "runs/damaged", "--notify-text", "-").stdout
+    drop = re.search(r"\(drop .*?\)", said)
+    assert drop is not None
+    assert drop[0] in alone, "a suite and its run say the same interval"
+    table = serve_eval("export", out, "--format", "csv").stdout
+    row = next(
+        one
+        for one in csv.DictReader(io.StringIO(table))
+        if "runs/damaged" in one["word_problems run"]
+    )
+    low, high = (float(row[f"word_problems difference {end}"]) for end in ("low", "high"))
+    assert f"[{-high:.1f}, {-low:.1f}]" in drop[0]
+    assert (row["word_problems rule"], float(row["word_problems p"]) < 0.01) == ("classic", True)
     told = serve_eval("diagnose", out).stdout
     assert told.startswith("FAIL suite night: 1 FAIL, 1 ERROR, 1 PASS\n\ndamaged: ")
 

@@ -30,7 +30,9 @@ class ResultCell:
 
     `value` and `interval` (95 %) are in points or in the unit of the metric. `scored` of `planned`
     samples have a score; `estimate`: an early stop left the others out. `others` further runs of
-    the same row and column are not shown. `reason` says why there is no value.
+    the same row and column are not shown. `reason` says why there is no value. `rule` judged,
+    against `reference`; `difference` with its 95 % interval and `p` are of the same prompts, if the
+    reference has scores of single ones.
     """
 
     value: float | None
@@ -45,6 +47,11 @@ class ResultCell:
     run: str = ""
     others: int = 0
     reason: str = ""
+    rule: str = ""
+    reference: float | None = None
+    difference: float | None = None
+    difference_interval: tuple[float, float] | None = None
+    p: float | None = None
 
     @property
     def marks(self) -> list[str]:
@@ -198,4 +205,9 @@ class ResultsTable:
                         f"{place}: the latest of {cell.others + 1} runs, {cell.run}; --all shows"
                         " each"
                     )
+        if len(self.rows) > 1:
+            yield (
+                "each interval is that of one value; a difference on the same prompts can be proven"
+                " although intervals overlap (serve-eval compare)"
+            )
         yield from self.notes

@@ -18,6 +18,12 @@ FIGURES = (
     "failed",
     "repaired",
     "estimate",
+    "reference",
+    "difference",
+    "difference low",
+    "difference high",
+    "p",
+    "rule",
     "verdict",
     "waived",
     "run",
@@ -49,17 +55,25 @@ def _list_cells(cell: ResultCell | None) -> list[str]:
     if cell is None:
         return [*[""] * (len(FIGURES) - 1), "not run in this way, or not finished"]
     low, high = cell.interval or (None, None)
+    least, most = cell.difference_interval or (None, None)
+    judged = (cell.reference, cell.difference, least, most, cell.p)
     counts = (cell.scored, cell.planned, cell.failed, cell.repaired)
     return [
-        *(("" if one is None else f"{one:.10g}") for one in (cell.value, low, high)),
+        *map(_write_number, (cell.value, low, high)),
         *map(str, counts),
         "yes" if cell.estimate else "no",
+        *map(_write_number, judged),
+        _flatten(cell.rule),
         cell.outcome.value,
         "yes" if cell.waived else "no",
         _flatten(cell.run),
         str(cell.others),
         _flatten(cell.reason) if cell.value is None else "",
     ]
+
+
+def _write_number(number: float | None) -> str:
+    return "" if number is None else f"{number:.10g}"
 
 
 def _flatten(text: str) -> str:

@@ -100,7 +100,7 @@ def _make_lines(
 def _describe_figures(row: SuiteRow) -> str:
     """Return the value against the reference, with the drop and its interval.
 
-    The reference is taken as exact.
+    A reference without scores of single samples is taken as exact.
     """
     value = show_value(row)
     if value == "-":
@@ -111,6 +111,10 @@ def _describe_figures(row: SuiteRow) -> str:
     shown = write_figure(known, points=row.in_points)
     if row.evaluated is None or row.failed:
         return describe_drop(value, shown)
+    if row.difference is not None and row.difference_interval is not None:
+        pairs = row.difference, row.difference_interval
+        drop, *around = split_change(*pairs, points=row.in_points)
+        return describe_drop(value, shown, drop, around)
     sign = -1.0 if row.higher_is_better is False else 1.0
     ends = None if interval is None else (interval[0] - known, interval[1] - known)
     turned = None if ends is None else (sign * ends[0], sign * ends[1])

@@ -138,6 +138,8 @@ def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
         threshold=verdict.threshold,
         in_points=in_points(task.result.metric),
         higher_is_better=task.result.metric.higher_is_better,
+        difference=None if paired is None else paired.difference,
+        difference_interval=None if paired is None else paired.interval,
         p=p,
         finding=finding,
         reasons=verdict.reasons,
