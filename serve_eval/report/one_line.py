@@ -16,7 +16,7 @@ MOST = 500
 """Characters of the line at most."""
 _LEAST_CAUSE = 24
 """Characters of a cause that are worth showing."""
-_LIMITS = {"outcome": 40, "about": 90, "figures": 90, "counts": 70, "others": 60, "notice": 80}
+_LIMITS = {"outcome": 40, "about": 90, "figures": 110, "counts": 70, "others": 60, "notice": 80}
 _MOST_OF_PLACE = 120
 _UNSEEN = re.compile(r"[\u00ad\u200b-\u200d\u2060-\u2064\ufeff\ufff9-\ufffb\ud800-\udfff]")
 """Characters without width, and halves of pairs, which no chat system takes."""

@@ -17,6 +17,7 @@ from serve_eval.schema import (
     Degradation,
     Outcome,
     TaskResult,
+    Verdict,
     VerdictOutcome,
 )
 from serve_eval.stats.judgement import Reason
@@ -26,6 +27,8 @@ MANY = 0.05
 """Share of the samples from which an ending is a likely cause of a bad value."""
 BROKEN = (Reason.TOO_MANY_MISSING.value, NOT_PROVEN, repaired.UNDECIDED)
 """Beginnings of reasons that turn an undecided verdict into an error."""
+NEVER_FAILS = "so the task never fails"
+"""Part of the warning of a rule that nothing fails."""
 _DECIDED = (VerdictOutcome.PASS, VerdictOutcome.NOT_JUDGED, VerdictOutcome.SHARD)
 """Outcomes that need no cause."""
 
@@ -50,11 +53,17 @@ def make_task_line(
     return OneLine(
         outcome=verdict.outcome.value,
         about=" ".join(filter(None, (result.task, model))),
-        figures=_describe_figures(task),
+        figures="; ".join(filter(None, (_describe_figures(task), _find_vacuous(verdict)))),
         counts=count_samples(result) if asked or result.scored else "",
         cause="" if verdict.outcome in _DECIDED else next(iter((*known, *verdict.reasons)), ""),
         sure=bool(why),
     )
+
+
+def _find_vacuous(verdict: Verdict) -> str:
+    """Return the words for a PASS that no value could have turned into a FAIL."""
+    vacuous = any(NEVER_FAILS in warning for warning in verdict.warnings)
+    return "no value could FAIL" if vacuous and verdict.outcome is VerdictOutcome.PASS else ""
 
 
 def sort_reasons(reasons: Sequence[str]) -> list[str]:

@@ -231,3 +231,10 @@ def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 130, done.stderr
     assert file.read_text().startswith(f"INTERRUPTED run {plan}: no result; ended by a signal")
+
+
+def test_a_pass_that_no_value_could_have_failed_says_so(tmp_path: Path) -> None:
+    plan = _plan(tmp_path, "p", 0.9)
+    done = serve_eval("run", plan, "--samples", "test-6,test-26", "--notify-text", "-")
+    assert done.returncode == 0
+    assert "; no value could FAIL; 2 asked" in done.stdout.splitlines()[-1], done.stdout
