@@ -235,6 +235,8 @@ def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
 
 def test_a_pass_that_no_value_could_have_failed_says_so(tmp_path: Path) -> None:
     plan = _plan(tmp_path, "p", 0.9)
-    done = serve_eval("run", plan, "--samples", "test-6,test-26", "--notify-text", "-")
+    done = serve_eval(
+        "run", plan, "--samples", "test-6,test-26", "-o", tmp_path / "out", "--notify-text", "-"
+    )
     assert done.returncode == 0
     assert "; no value could FAIL; 2 asked" in done.stdout.splitlines()[-1], done.stdout
