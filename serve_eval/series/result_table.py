@@ -26,7 +26,7 @@ def read_results(folders: Sequence[Path], *, each: bool = False) -> ResultsTable
     """Return the table of the runs in or below folders.
 
     Of several runs of a deployment the latest counts, or `each` has a row. Raises RunFolderError
-    for a folder without a finished run.
+    if no folder has a finished run.
     """
     return tabulate(*read_measured(folders, each=each))
 
@@ -76,7 +76,8 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
             for (model, attributes), cells in rows.items()
         ],
         shown=shown,
-        notes=(*_explain(columns, runs), *notes),
+        notes=tuple(_explain(columns, runs)),
+        details=notes,
     )
 
 
