@@ -95,8 +95,7 @@ def search_runs(folder: Path) -> FoundRuns:
         )
     if unfinished:
         notes.append(
-            f"{UNFINISHED}: {len(unfinished)}; finish one with"
-            " serve-eval run --resume FOLDER"
+            f"{UNFINISHED}: {len(unfinished)}; finish one with serve-eval run --resume FOLDER"
         )
     return FoundRuns(found, unfinished, notes)
 

@@ -286,3 +286,22 @@ def test_a_run_that_a_row_shows_is_not_said_to_be_left_out(suite: Path, tmp_path
         picture = _export(tmp_path / "out", "--format", name).replace("\\", "")
         assert "lost: word_problems, passkey_short: no value: " in picture
         assert "http://127" not in picture
+
+
+def test_repeats_are_no_samples_and_split_no_column(tmp_path: Path) -> None:
+    _run(tmp_path / "once", tasks="word_problems")
+    _run(tmp_path / "twice", "--repeats", "2", tasks="word_problems")
+    alone = _export(tmp_path / "twice", "--format", "markdown")
+    assert "word\\_problems (n 12 x 2)" in alone
+    both = _export(tmp_path, "--format", "table")
+    assert "word_problems: runs asked each sample 1 or 2 times" in both
+    assert "cannot be compared" not in both
+    assert len(both.split("n 12")) == 2
+    assert both.count(" [") == 2
+
+
+def test_the_size_of_a_column_is_written_once(tmp_path: Path) -> None:
+    _run(tmp_path / "a", tasks="word_problems", limit=10)
+    _run(tmp_path / "b", tasks="word_problems", limit=20)
+    text = _export(tmp_path, "--format", "markdown")
+    assert "| word\\_problems (n 10) | word\\_problems (n 20) |" in text

@@ -74,13 +74,15 @@ class ResultCell:
 class TaskColumn:
     """A task as it was asked: runs that asked it in another way have a column of their own.
 
-    `heading` tells the columns of a task apart. `planned` is the number of samples, with repeats.
+    `heading` tells the columns of a task apart. `planned` is the number of samples, and `repeats`
+    are the numbers of times that the runs of the column asked each.
     """
 
     task: str
     heading: str
     metric: Metric
     planned: int
+    repeats: Sequence[int] = (1,)
 
     @property
     def unit(self) -> str:
@@ -89,7 +91,13 @@ class TaskColumn:
     @property
     def size(self) -> str:
         """The number of samples, and the unit if it is not points."""
-        return f"n {self.planned}" + ("" if in_points(self.metric) else f", {self.unit}")
+        return self.count + ("" if in_points(self.metric) else f", {self.unit}")
+
+    @property
+    def count(self) -> str:
+        """The number of samples, with repeats that all runs have: "n 36 x 2"."""
+        [*times] = self.repeats
+        return f"n {self.planned}" + (f" x {times[0]}" if len(times) == 1 and times[0] > 1 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

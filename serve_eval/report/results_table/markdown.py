@@ -36,8 +36,8 @@ def _list_rows(table: ResultsTable) -> Iterator[str]:
 
 
 def _head(column: TaskColumn) -> str:
-    said = f"({column.size})"
-    return column.heading if column.heading.endswith(said) else f"{column.heading} {said}"
+    told = column.heading.endswith((f"({column.size})", f", {column.size})"))
+    return column.heading if told else f"{column.heading} ({column.size})"
 
 
 def _write_row(cells: Sequence[str]) -> str:

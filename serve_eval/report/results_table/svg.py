@@ -105,7 +105,7 @@ def _draw_panel(
     """Append the marks of a task, and return the y coordinate below them."""
     body.append(_text(MARGIN, top + 24, _cut(column.heading, 36), "head"))
     body.append(
-        _text(WIDTH - MARGIN, top + 24, f"n {column.planned}, 95 % intervals", "small", end=True)
+        _text(WIDTH - MARGIN, top + 24, f"{column.count}, 95 % intervals", "small", end=True)
     )
     first = top + 32
     ruler = make_ruler([cell for _, cell in cells if cell is not None])
