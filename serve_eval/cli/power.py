@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,7 +46,7 @@ def power(
     ] = 0.034,
     from_run: Annotated[
         Path | None,
-        typer.Option("--from", help="Run folder whose spread and throughput to use."),
+        typer.Option("--from", help="Run folder whose spread and throughput to use, task by task."),
     ] = None,
     sigma: Annotated[
         float, typer.Option(help="Standard deviation of a sample's score, in points.")
@@ -81,33 +83,42 @@ def power(
         )
     if total is not None and total < 1:
         raise PlanError(f"--total must be 1 or more, not {total}")
+    found = _measure_tasks(from_run)
     lines: list[str] = []
-    per_second = None
-    n = total
-    if from_run is not None:
-        from serve_eval.workflows.measured import measure_run
-
-        found = measure_run(from_run)
-        per_second = found[0].per_second
-        lines += [_spread(one) for one in found]
-        if len(found) == 1:
-            sigma = found[0].sigma
-            n = n or found[0].n
-    if total is not None:
-        lines += _table(total, sigma, alpha, beta)
-    if theta is not None:
-        lines += _smallest(theta, sigma, alpha, beta)
-    if detect is not None:
-        lines += _detect(detect, probability, flip_rate, sigma, alpha, per_second)
+    for one in found:
+        spread = sigma if one is None else one.sigma
+        lines += ["", _spread(one)] if one is not None else []
+        if total is not None:
+            lines += _table(total, spread, alpha, beta)
+        if theta is not None:
+            lines += _smallest(theta, spread, alpha, beta)
+        if detect is not None:
+            rate = None if one is None else one.per_second
+            lines += _detect(detect, probability, flip_rate, spread, alpha, rate)
     if plot is None:
-        emit("".join(f"{line}\n" for line in lines))
+        emit("\n".join(lines).strip("\n") + "\n")
         return
     from serve_eval.cli._page import save_plot
 
-    known = n or _compute_needed(detect, theta, probability, flip_rate, sigma, alpha, beta)
-    panel = _curves(known, detect, probability, flip_rate, sigma, alpha)
-    emit("".join(f"{line}\n" for line in lines))
-    save_plot(lambda: [panel], plot, f"power against drop with {known} samples")
+    panels, sizes = [], []
+    for one in found:
+        spread, n = (sigma, total) if one is None else (one.sigma, total or one.n)
+        n = n or _compute_needed(detect, theta, probability, flip_rate, spread, alpha, beta)
+        panel = _curves(n, detect, probability, flip_rate, spread, alpha)
+        named = f"{one.task}: {panel.title}" if one and len(found) > 1 else panel.title
+        panels.append(replace(panel, title=named))
+        sizes.append(str(n))
+    emit("\n".join(lines).strip("\n") + "\n")
+    save_plot(lambda: panels, plot, f"power against drop with {', '.join(sizes)} samples")
+
+
+def _measure_tasks(run: Path | None) -> Sequence[Measured | None]:
+    """Return the measurements of the tasks of a run; without a run, one None."""
+    if run is None:
+        return (None,)
+    from serve_eval.workflows.measured import measure_run
+
+    return measure_run(run)
 
 
 def _compute_needed(
@@ -119,18 +130,14 @@ def _compute_needed(
     alpha: float,
     beta: float,
 ) -> int:
-    """Return the number of samples for the wanted effect. Raises PlanError without one."""
-    from serve_eval.errors import PlanError
+    """Return the number of samples for the drop to detect, else for theta."""
     from serve_eval.stats.classic import num_samples_for
     from serve_eval.stats.planning import num_pairs_for
 
     if detect is not None:
         return num_pairs_for(detect / 100, flip_rate, alpha, 1.0 - probability)
-    if theta is not None:
-        return num_samples_for(theta, sigma, alpha, beta)
-    raise PlanError(
-        "--plot needs one number of samples, but this run has several tasks", hint="Give --total N."
-    )
+    assert theta is not None
+    return num_samples_for(theta, sigma, alpha, beta)
 
 
 def _spread(one: Measured) -> str:

@@ -10,12 +10,14 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import SUITE_RUNS
+from serve_eval.evaluation.storage import journal
+from serve_eval.evaluation.storage.file_names import SUITE_RUNS, samples_file
 from serve_eval.evaluation.storage.reports.suite_files import (
     find_suite_report,
     holds_suite,
     read_suite,
 )
+from serve_eval.evaluation.storage.run_folder import read_fingerprints
 from serve_eval.report.results_table.content import RUN
 from serve_eval.schema import Report, Suite, SuiteReport, SuiteRow
 from serve_eval.series.deployments import (
@@ -24,7 +26,8 @@ from serve_eval.series.deployments import (
     name_folders,
     name_of_model,
 )
-from serve_eval.series.read_runs import FinishedRun, read_runs
+from serve_eval.series.read_runs import UNFINISHED, FinishedRun, explain_no_run, search_runs
+from serve_eval.shell_words import quote_path
 
 NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -57,16 +60,42 @@ def read_measured(
     """Return the runs in or below the folders, the oldest first, and notes on those left out.
 
     Copies of a run count once. `each`: runs that differ only in their time are kept apart
-    too. Raises RunFolderError for a folder without a finished run.
+    too. Raises RunFolderError if no folder has a finished run.
     """
     found: dict[Path, FinishedRun] = {}
+    unfinished: dict[Path, Path] = {}
     notes: list[str] = []
-    for folder in folders:
-        runs, said = read_runs(folder)
-        notes += said
-        found.update({run.folder.resolve(): run for run in runs})
+    searched = {folder: search_runs(folder) for folder in folders}
+    for folder, one in searched.items():
+        notes += [note for note in one.notes if not note.startswith(UNFINISHED)]
+        found.update({run.folder.resolve(): run for run in one.finished})
+        unfinished.update({run.resolve(): run for run in one.unfinished})
+        if not one.finished and not one.unfinished:
+            notes.append(f"{folder} contains no finished run")
+    if not found:
+        raise explain_no_run(*next(iter(searched.items())))
     ordered = sorted(found.values(), key=lambda run: (run.began, str(run.folder)))
-    return measure(_drop_copies(ordered, notes), folders, each=each, notes=notes)
+    measured, notes = measure(_drop_copies(ordered, notes), folders, each=each, notes=notes)
+    shown = {run.folder.resolve() for run in measured}
+    notes += [_describe_unfinished(run) for at, run in unfinished.items() if at not in shown]
+    return measured, notes
+
+
+def _describe_unfinished(run: Path) -> str:
+    """Return how far a run came that has no report, and the command that finishes it."""
+    try:
+        asked = read_fingerprints(run)
+        counts = [
+            f"{name} {len({one.id for one in journal.read(samples_file(run, name))})}"
+            f" of {printed.get('samples', '?').split()[0]}"
+            for name, printed in asked.items()
+        ]
+    except (OSError, RunFolderError) as error:
+        return f"left out: {run} is unfinished: {error}"
+    return (
+        f"left out: {run} is unfinished: answers: {', '.join(counts)}; finish it with"
+        f" serve-eval run --resume {quote_path(run)}"
+    )
 
 
 def _drop_copies(runs: Sequence[FinishedRun], notes: list[str]) -> list[FinishedRun]:

@@ -19,6 +19,7 @@ from serve_eval.evaluation.storage.reports.report_file import has_report, read_r
 from serve_eval.evaluation.storage.sessions import read_sessions, sessions_fingerprint
 from serve_eval.schema import Report
 
+UNFINISHED = "left out, because they are unfinished"
 MOST_DEEP, MOST_FOLDERS = 8, 100_000
 """Largest depth below the folder, and largest number of folders, that are searched."""
 
@@ -38,21 +39,50 @@ class FinishedRun:
     part_of: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class FoundRuns:
+    """The runs below a folder: the finished ones, the folders of the others, and notes."""
+
+    finished: list[FinishedRun]
+    unfinished: list[Path]
+    notes: list[str]
+
+
 def read_runs(folder: Path) -> tuple[list[FinishedRun], list[str]]:
     """Return the finished runs below a folder in the order of names, and notes on all others.
 
     Raises RunFolderError if there is no finished run.
     """
+    found = search_runs(folder)
+    if not found.finished:
+        raise explain_no_run(folder, found)
+    return found.finished, found.notes
+
+
+def explain_no_run(folder: Path, found: FoundRuns) -> RunFolderError:
+    """Return the error for a folder in which no run is finished."""
+    n = len(found.unfinished)
+    return RunFolderError(
+        f"{folder} contains no finished run{f', only {n} unfinished ones' if n else ''}"
+        + "".join(f"\n  {note}" for note in found.notes if note.startswith("left out: ")),
+        hint=(
+            "A finished run is a folder with a report.json, as serve-eval run -o FOLDER writes it."
+        ),
+    )
+
+
+def search_runs(folder: Path) -> FoundRuns:
+    """Return the runs below a folder in the order of names. Raises RunFolderError if it is none."""
     if not folder.is_dir():
         raise RunFolderError(
             f"{folder}: no such folder", hint="Name the folder that contains your run folders."
         )
     notes: list[str] = []
     found: list[FinishedRun] = []
-    unfinished = 0
+    unfinished: list[Path] = []
     for run in _run_folders(folder, notes):
         if not has_report(run):
-            unfinished += 1
+            unfinished.append(run)
             continue
         try:
             report = read_report(run)
@@ -65,20 +95,9 @@ def read_runs(folder: Path) -> tuple[list[FinishedRun], list[str]]:
         )
     if unfinished:
         notes.append(
-            f"left out, because they are unfinished: {unfinished}; finish one with"
-            " serve-eval run --resume FOLDER"
+            f"{UNFINISHED}: {len(unfinished)}; finish one with serve-eval run --resume FOLDER"
         )
-    if not found:
-        raise RunFolderError(
-            f"{folder} contains no finished run"
-            f"{f', only {unfinished} unfinished ones' if unfinished else ''}"
-            + "".join(f"\n  {note}" for note in notes if note.startswith("left out: ")),
-            hint=(
-                "A finished run is a folder with a report.json, as serve-eval run -o FOLDER"
-                " writes it."
-            ),
-        )
-    return found, notes
+    return FoundRuns(found, unfinished, notes)
 
 
 def read_results(folder: Path, notes: list[str]) -> list[FolderResult]:

@@ -26,7 +26,7 @@ def read_results(folders: Sequence[Path], *, each: bool = False) -> ResultsTable
     """Return the table of the runs in or below folders.
 
     Of several runs of a deployment the latest counts, or `each` has a row. Raises RunFolderError
-    for a folder without a finished run.
+    if no folder has a finished run.
     """
     return tabulate(*read_measured(folders, each=each))
 
@@ -56,6 +56,7 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
             before = cells.get(key)
             cells[key] = cell if before is None else replace(cell, others=before.others + 1)
     headings = _name_columns(columns)
+    repeats = _list_repeats(runs)
     shown = choose_shown([dict(attributes) for _, attributes in rows])
     return ResultsTable(
         columns=[
@@ -63,7 +64,8 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
                 task=key[0],
                 heading=headings[key],
                 metric=task.result.metric,
-                planned=task.result.planned,
+                planned=_count_prompts(task),
+                repeats=repeats[key],
             )
             for key, task in columns.items()
         ],
@@ -76,17 +78,51 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
             for (model, attributes), cells in rows.items()
         ],
         shown=shown,
-        notes=(*_explain(columns, runs), *notes),
+        notes=(*_explain(columns, runs), *_explain_repeats(headings, repeats)),
+        details=notes,
     )
 
 
 def _key(task: TaskReport) -> Key:
     """Return a task with all that decides what its value means."""
     result = task.result
-    asked = (dict(task.fingerprint), task.version, result.planned, result.metric)
+    asked = (dict(task.fingerprint), task.version, _count_prompts(task), result.metric)
     judges = sorted(judge.name for judge in task.judges)
     content = (*asked, result.aggregation, judges)
     return result.task, msgspec.json.encode(content, order="sorted").decode()
+
+
+def _count_repeats(task: TaskReport) -> int:
+    """Return how often each prompt was asked."""
+    result = task.result
+    if result.stability is not None:
+        return result.stability.repeats
+    prompts = task.fingerprint.get("samples", "").partition(" ")[0]
+    if not prompts.isdecimal() or int(prompts) == 0 or result.planned % int(prompts):
+        return 1
+    return max(1, result.planned // int(prompts))
+
+
+def _count_prompts(task: TaskReport) -> int:
+    return task.result.planned // _count_repeats(task)
+
+
+def _list_repeats(runs: Sequence[MeasuredRun]) -> dict[Key, list[int]]:
+    """Return the numbers of repeats of each column, in ascending order."""
+    found: dict[Key, set[int]] = defaultdict(set)
+    for run in runs:
+        for task in run.report.tasks if run.report else ():
+            found[_key(task)].add(_count_repeats(task))
+    return {key: sorted(times) for key, times in found.items()}
+
+
+def _explain_repeats(
+    headings: Mapping[Key, str], repeats: Mapping[Key, Sequence[int]]
+) -> Iterator[str]:
+    """Yield the columns whose runs asked each prompt a different number of times."""
+    for key, times in repeats.items():
+        if len(times) > 1:
+            yield f"{headings[key]}: runs asked each sample {' or '.join(map(str, times))} times"
 
 
 def _list_cells(run: MeasuredRun, keys: Sequence[Key]) -> Iterator[tuple[Key, ResultCell]]:
@@ -149,7 +185,7 @@ def _name_columns(columns: Mapping[Key, TaskReport]) -> dict[Key, str]:
     for name in dict.fromkeys(task for task, _ in columns):
         alike = {key: task for key, task in columns.items() if key[0] == name}
         fields = _list_differing(list(alike.values()))
-        sizes = len({task.result.planned for task in alike.values()}) > 1
+        sizes = len(set(map(_count_prompts, alike.values()))) > 1
         headings = [
             _describe_settings(name, task, fields, sizes) if len(alike) > 1 else name
             for task in alike.values()
@@ -184,7 +220,7 @@ def _describe_settings(name: str, task: TaskReport, fields: Sequence[str], sizes
         for field in fields
         if len(value := task.fingerprint.get(field, "none").strip('"')) <= _SHORT
     ]
-    said += [f"n {task.result.planned}"] if sizes else []
+    said += [f"n {_count_prompts(task)}"] if sizes else []
     return f"{name} ({', '.join(said)})" if said else name
 
 
@@ -195,7 +231,7 @@ def _explain(columns: Mapping[Key, TaskReport], runs: Sequence[MeasuredRun]) -> 
         if len(alike) < 2:
             continue
         fields = _list_differing(alike)
-        if len({task.result.planned for task in alike}) > 1:
+        if len(set(map(_count_prompts, alike))) > 1:
             fields.append("number of samples")
         elif len({task.fingerprint.get("samples") for task in alike}) > 1:
             fields.append("samples")

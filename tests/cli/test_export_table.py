@@ -254,3 +254,54 @@ def test_a_run_of_a_suite_without_a_report_is_a_row_that_says_why(
     assert rows["nvfp4-mlp-only"]["bits"] == "4"
     one = _rows(tmp_path / "out/runs/bf16")
     assert [row["model"] for row in one] == [MODEL]
+
+
+def test_an_unfinished_folder_hides_no_finished_run(deployments: Path, tmp_path: Path) -> None:
+    dead, empty = tmp_path / "dead", tmp_path / "empty"
+    _run(dead, tasks="word_problems")
+    (dead / "report.json").unlink()
+    journal = dead / "samples/word_problems.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:5]))
+    empty.mkdir()
+    text = " ".join(_export(deployments, dead, empty, "--format", "table").split())
+    assert f"{dead} is unfinished: answers: word_problems 5 of 12" in text
+    assert f"serve-eval run --resume {dead}" in text
+    assert f"{empty} contains no finished run" in text
+    assert len(_rows(dead, deployments)) == 5
+    for name in ("latex", "svg"):
+        picture = _export(deployments, dead, "--format", name)
+        assert "runs left out: 1" in picture
+        assert "serve-eval" not in picture
+        assert str(tmp_path) not in picture.replace("\\", "")
+    nothing = serve_eval("export", dead, "--format", "table")
+    assert (nothing.returncode, "only 1 unfinished" in nothing.stderr) == (2, True)
+
+
+def test_a_run_that_a_row_shows_is_not_said_to_be_left_out(suite: Path, tmp_path: Path) -> None:
+    serve_eval("suite", suite, "-o", tmp_path / "out")
+    text = " ".join(_export(tmp_path / "out", "--format", "table").split())
+    assert "left out" not in text
+    assert text.count("lost: word_problems, passkey_short: no value: http://") == 1
+    for name in ("latex", "svg"):
+        picture = _export(tmp_path / "out", "--format", name).replace("\\", "")
+        assert "lost: word_problems, passkey_short: no value: " in picture
+        assert "http://127" not in picture
+
+
+def test_repeats_are_no_samples_and_split_no_column(tmp_path: Path) -> None:
+    _run(tmp_path / "once", tasks="word_problems")
+    _run(tmp_path / "twice", "--repeats", "2", tasks="word_problems")
+    alone = _export(tmp_path / "twice", "--format", "markdown")
+    assert "word\\_problems (n 12 x 2)" in alone
+    both = _export(tmp_path, "--format", "table")
+    assert "word_problems: runs asked each sample 1 or 2 times" in both
+    assert "cannot be compared" not in both
+    assert len(both.split("n 12")) == 2
+    assert both.count(" [") == 2
+
+
+def test_the_size_of_a_column_is_written_once(tmp_path: Path) -> None:
+    _run(tmp_path / "a", tasks="word_problems", limit=10)
+    _run(tmp_path / "b", tasks="word_problems", limit=20)
+    text = _export(tmp_path, "--format", "markdown")
+    assert "| word\\_problems (n 10) | word\\_problems (n 20) |" in text

@@ -59,6 +59,24 @@ def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path: Pa
     assert "s at the measured throughput" in done.stdout
 
 
+def test_each_task_of_a_run_is_planned_with_its_own_spread(tmp_path: Path) -> None:
+    run = ["run", "--launcher", "simulated", "-m", "m", "-t", "word_problems,tool_calls"]
+    wrong = ["--set", "launcher.accuracy=0.95", "--limit", "20", "--no-reference"]
+    assert serve_eval(*run, *wrong, "-o", tmp_path / "out").returncode == 3
+    done = serve_eval(
+        "power", "--from", tmp_path / "out", "--theta", "3", "--detect", "2",
+        "--plot", tmp_path / "p.svg",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for block in (done.stdout.split("tool_calls: ")[0], done.stdout.split("tool_calls: ")[1]):
+        sigma = float(block.split("standard deviation ")[1].split()[0])
+        assert sigma < 49
+        assert float(block.split("(sigma ")[1].split(",")[0]) == pytest.approx(sigma, abs=0.01)
+    drawn = (tmp_path / "p.svg").read_text()
+    assert "word_problems: 20 samples" in drawn
+    assert "tool_calls: 20 samples" in drawn
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

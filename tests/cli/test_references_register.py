@@ -94,6 +94,34 @@ def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
     assert _verdict(tmp_path / "sound")["paired"]["pairs"] == 2000, sound.stderr
 
 
+def test_a_run_of_a_subset_is_refused_naming_how_to_ask_fewer(
+    base: list[str], tmp_path: Path
+) -> None:
+    assert (
+        serve_eval(*base, "--no-reference", "--limit", "20", "-o", tmp_path / "r").returncode == 3
+    )
+    register = ["references", "register", tmp_path / "r", "--references-dir", tmp_path / "refs"]
+    done = serve_eval(*register)
+    assert done.returncode == 2
+    assert "--set TASK.num_samples=N" in done.stderr
+    of_runs = serve_eval("verdict", tmp_path)
+    assert of_runs.returncode == 2
+    assert f"such as {tmp_path / 'r'}" in of_runs.stderr
+
+
+def test_a_wide_theta_is_said_to_be_that_of_the_classic_rule(
+    base: list[str], tmp_path: Path
+) -> None:
+    refs = tmp_path / "refs"
+    small = [*base, "--set", "mmlu.num_samples=60"]
+    assert serve_eval(*small, "--no-reference", "-o", tmp_path / "r").returncode == 3
+    done = serve_eval("references", "register", tmp_path / "r", "--references-dir", refs)
+    assert done.returncode == 0, done.stderr
+    rule = ["--verdict", "noninferiority", "--margin", "10", "--references-dir", refs]
+    judged = serve_eval("verdict", tmp_path / "r", *rule)
+    assert "the classic rule detects only drops of" in " ".join(judged.stdout.split())
+
+
 def test_a_rule_that_needs_pairs_says_so_before_anything_is_sent(
     base: list[str], tmp_path: Path
 ) -> None:

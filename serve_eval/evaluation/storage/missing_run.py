@@ -42,4 +42,9 @@ def explain_missing_run(path: Path) -> RunFolderError:
             )
     if next(path.iterdir(), None) is None:
         return RunFolderError(f"{path} holds no run: the folder is empty", hint=ADVICE)
+    if below := sorted(one.parent for one in path.glob(f"*/{PLAN_FILE}")):
+        return RunFolderError(
+            f"{path} is a folder of runs, not a run",
+            hint=f"Name one of its {len(below)}, such as {below[0]}.",
+        )
     return RunFolderError(f"{path} holds no run: there is no {PLAN_FILE}", hint=ADVICE)

@@ -12,7 +12,7 @@ from serve_eval.report.summary.figures import figure, span
 from serve_eval.report.summary.headline import headline, points_of
 from serve_eval.report.summary.rows import Row
 from serve_eval.report.summary.summary_task import SummaryTask
-from serve_eval.report.summary.table import COLUMNS, ORDER, cells, title
+from serve_eval.report.summary.table import ORDER, cells, name_columns, title
 from serve_eval.schema import VerdictOutcome
 
 STATES: dict[str, State] = {
@@ -24,7 +24,7 @@ STATES: dict[str, State] = {
 """The colours of outcomes; the others are amber. A missing reference must not outshine a FAIL."""
 ROW_STATES: dict[str, State] = {"error": "fail", "warning": "warn"}
 _CHANGES = ("drop", "rise", "change")
-_NUMBERS = ("value", "reference", "change")
+_NUMBERS = ("value", "reference", "change", "A", "B")
 
 
 class FirstLine(NamedTuple):
@@ -116,5 +116,5 @@ def tabulate_tasks(tasks: Sequence[SummaryTask]) -> DataTable:
         shown = [DataCell(text=cell.plain) for cell in cells(task)]
         shown[0] = DataCell(text=shown[0].text, state=name_state(task.verdict.outcome))
         rows.append(shown)
-    columns = [DataColumn(name=name, number=name in _NUMBERS) for name in COLUMNS]
+    columns = [DataColumn(name=name, number=name in _NUMBERS) for name in name_columns(tasks)]
     return DataTable(title="Tasks", columns=columns, rows=rows)

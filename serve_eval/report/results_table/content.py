@@ -9,6 +9,8 @@ from serve_eval.report.summary.figures import figure, in_points
 from serve_eval.schema import Metric, VerdictOutcome
 
 MISSING = "-"
+_NOT_PLAIN = ("/", "\\", "serve-eval")
+"""Signs of a path, a URL or a command."""
 RUN = "run"
 """The attribute with the name of the run, which needs no word in front of it."""
 MARKS = {
@@ -79,13 +81,15 @@ class ResultCell:
 class TaskColumn:
     """A task as it was asked: runs that asked it in another way have a column of their own.
 
-    `heading` tells the columns of a task apart. `planned` is the number of samples, with repeats.
+    `heading` tells the columns of a task apart. `planned` is the number of samples, and `repeats`
+    are the numbers of times that the runs of the column asked each.
     """
 
     task: str
     heading: str
     metric: Metric
     planned: int
+    repeats: Sequence[int] = (1,)
 
     @property
     def unit(self) -> str:
@@ -94,7 +98,13 @@ class TaskColumn:
     @property
     def size(self) -> str:
         """The number of samples, and the unit if it is not points."""
-        return f"n {self.planned}" + ("" if in_points(self.metric) else f", {self.unit}")
+        return self.count + ("" if in_points(self.metric) else f", {self.unit}")
+
+    @property
+    def count(self) -> str:
+        """The number of samples, with repeats that all runs have: "n 36 x 2"."""
+        [*times] = self.repeats
+        return f"n {self.planned}" + (f" x {times[0]}" if len(times) == 1 and times[0] > 1 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +120,15 @@ class DeploymentRow:
 class ResultsTable:
     """Deployments by tasks. `shown` are the attributes that tell the rows apart.
 
-    `notes` are sentences about what is not shown.
+    `notes` are sentences about what is not shown; `details` are others, with paths and commands,
+    which a paper or a picture leaves out.
     """
 
     columns: Sequence[TaskColumn]
     rows: Sequence[DeploymentRow]
     shown: Sequence[str]
     notes: Sequence[str] = field(default_factory=tuple)
+    details: Sequence[str] = field(default_factory=tuple)
 
     @property
     def models(self) -> list[str]:
@@ -193,21 +205,38 @@ class ResultsTable:
             if present:
                 yield mark, meaning
 
-    def list_notes(self) -> Iterator[str]:
-        """Yield why cells have no value, which runs are not shown, and the other notes."""
+    def list_notes(self, *, plain: bool = False) -> Iterator[str]:
+        """Yield why cells have no value, which runs are not shown, and the other notes.
+
+        A row has one note for the tasks about which the same is said. `plain`: without commands,
+        paths and URLs.
+        """
         for row in self.rows:
+            said: dict[str, list[str]] = {}
             for column, cell in zip(self.columns, row.cells, strict=True):
-                place = f"{self.label(row)}: {column.heading}"
-                if cell is not None and cell.value is None:
-                    yield f"{place}: no value: {cell.reason or cell.outcome.value}"
-                if cell is not None and cell.others:
-                    yield (
-                        f"{place}: the latest of {cell.others + 1} runs, {cell.run}; --all shows"
-                        " each"
-                    )
+                for note in () if cell is None else _explain_cell(cell, plain=plain):
+                    said.setdefault(note, []).append(column.heading)
+            for note, tasks in said.items():
+                yield f"{self.label(row)}: {', '.join(tasks)}: {note}"
         if len(self.rows) > 1:
             yield (
                 "each interval is that of one value; a difference on the same prompts can be proven"
-                " although intervals overlap (serve-eval compare)"
+                " although intervals overlap"
             )
         yield from self.notes
+        left = sum(note.startswith("left out: ") for note in self.details)
+        if not plain:
+            yield from self.details
+        elif left:
+            yield f"runs left out: {left}"
+
+
+def _explain_cell(cell: ResultCell, *, plain: bool) -> Iterator[str]:
+    """Yield why a cell has no value, and of how many runs it is the latest."""
+    outcome = cell.outcome.value
+    if cell.value is None:
+        told = not plain or not any(sign in cell.reason for sign in _NOT_PLAIN)
+        yield f"no value: {cell.reason or outcome}" if told else f"no value: {outcome}"
+    if cell.others:
+        which = "" if plain else f", {cell.run}; --all shows each"
+        yield f"the latest of {cell.others + 1} runs{which}"

@@ -56,7 +56,7 @@ def _list_lines(table: ResultsTable) -> Iterator[str]:
     yield "\\bottomrule"
     yield "\\end{tabular}"
     legend = [f"{mark}: {meaning}" for mark, meaning in table.list_legend()]
-    for line in (*filter(None, ["; ".join(legend)]), *table.list_notes()):
+    for line in (*filter(None, ["; ".join(legend)]), *table.list_notes(plain=True)):
         yield f"\\par\\footnotesize {escape_latex(line)}"
     yield "\\end{table}"
 

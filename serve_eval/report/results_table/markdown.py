@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from serve_eval.report.ci.markdown import escape_text
-from serve_eval.report.results_table.content import MISSING, ResultsTable
+from serve_eval.report.results_table.content import MISSING, ResultsTable, TaskColumn
 
 
 def write_markdown_table(table: ResultsTable) -> str:
@@ -24,7 +24,7 @@ def list_table_lines(table: ResultsTable) -> Iterator[str]:
 
 
 def _list_rows(table: ResultsTable) -> Iterator[str]:
-    heads = [*table.heads, *(f"{column.heading} ({column.size})" for column in table.columns)]
+    heads = [*table.heads, *(_head(column) for column in table.columns)]
     yield _write_row(list(map(escape_text, heads)))
     yield _write_row(["---"] * len(heads))
     for row in table.rows:
@@ -33,6 +33,11 @@ def _list_rows(table: ResultsTable) -> Iterator[str]:
         # Two tildes in a cell would strike out what is between them.
         shown = [cell.replace("~", "\\~") for cell in cells]
         yield _write_row([*(escape_text(name) or MISSING for name in table.name(row)), *shown])
+
+
+def _head(column: TaskColumn) -> str:
+    told = column.heading.endswith((f"({column.size})", f", {column.size})"))
+    return column.heading if told else f"{column.heading} ({column.size})"
 
 
 def _write_row(cells: Sequence[str]) -> str:

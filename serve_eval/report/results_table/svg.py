@@ -67,7 +67,7 @@ def write_svg(table: ResultsTable) -> str:
         at = _draw_panel(column, cells, at, body)
     legend = [f"{mark}: {meaning}" for mark, meaning in table.list_legend()]
     at += 6
-    said = [*legend, *(" ".join(clean(note).split()) for note in table.list_notes())]
+    said = [*legend, *(" ".join(clean(note).split()) for note in table.list_notes(plain=True))]
     for line in (part for one in said for part in textwrap.wrap(one, 76)):
         body.append(_text(MARGIN, at + LINE, line, "small"))
         at += LINE
@@ -93,7 +93,7 @@ def _describe(table: ResultsTable) -> Iterator[str]:
         for column, cell in zip(table.columns, row.cells, strict=True):
             shown = MISSING if cell is None else cell.write(column.metric)
             yield f"{column.heading}: {name}: {shown}"
-    yield from table.list_notes()
+    yield from table.list_notes(plain=True)
 
 
 def _draw_panel(
@@ -105,7 +105,7 @@ def _draw_panel(
     """Append the marks of a task, and return the y coordinate below them."""
     body.append(_text(MARGIN, top + 24, _cut(column.heading, 36), "head"))
     body.append(
-        _text(WIDTH - MARGIN, top + 24, f"n {column.planned}, 95 % intervals", "small", end=True)
+        _text(WIDTH - MARGIN, top + 24, f"{column.count}, 95 % intervals", "small", end=True)
     )
     first = top + 32
     ruler = make_ruler([cell for _, cell in cells if cell is not None])

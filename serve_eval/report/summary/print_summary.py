@@ -18,7 +18,7 @@ from serve_eval.report.summary.next_steps import next_steps
 from serve_eval.report.summary.print_rows import print_commands, print_rows
 from serve_eval.report.summary.rows import Row, rows_of, warnings_of
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
-from serve_eval.report.summary.table import COLUMNS, cells, lay_out, title
+from serve_eval.report.summary.table import COLUMNS, cells, lay_out, name_columns, title
 from serve_eval.schema import Load, Report, TaskReport, VerdictOutcome
 from serve_eval.verdicts.references import spec_text
 
@@ -50,7 +50,7 @@ def print_tasks(tasks: Sequence[SummaryTask], console: Console) -> None:
     marks = choose_marks(console)
     if len(tasks) > 1:
         console.print(title(tasks), soft_wrap=True)
-        _print_table(COLUMNS, list(map(cells, tasks)), console)
+        _print_table(name_columns(tasks), list(map(cells, tasks)), console)
         return
     for task in tasks:
         line = axis_of(task, marks, console.width)

@@ -31,6 +31,13 @@ ORDER = (
 """Outcomes, the worst first."""
 
 
+def name_columns(tasks: Sequence[SummaryTask]) -> tuple[str, ...]:
+    """Return COLUMNS with the names of the value and of the reference if tasks give others."""
+    value, reference = tasks[0].names if tasks else ("", "reference")
+    named = {"value": value or "value", "reference": reference}
+    return tuple(named.get(column, column) for column in COLUMNS)
+
+
 def name_worst(outcomes: Iterable[VerdictOutcome]) -> str:
     """Return the worst of some outcomes; of none, that nothing was judged."""
     known = set(outcomes)

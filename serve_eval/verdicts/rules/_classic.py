@@ -153,7 +153,8 @@ def _warnings(
     if theta is not None and theta > WIDE_THETA:
         power = f"{1.0 - hypothesis.beta:.0%}"
         warnings.append(
-            f"only drops of {theta:.1f} points or more are detected with {power} probability"
+            f"the classic rule detects only drops of {theta:.1f} points or more, with {power}"
+            " probability"
         )
     if theta is None:
         warnings.append("the threshold is set in the reference file, not computed")

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from serve_eval.report.layout import say, tell_rehearsal
-from serve_eval.report.summary import print_commands, print_rows, print_tasks
+from serve_eval.report.summary import list_details, print_commands, print_rows, print_tasks
 from serve_eval.report.terminal import RED, attribution, diagnose_command
 from serve_eval.schema import ComparedTask, Comparison
 from serve_eval.workflows.compare.places import draw_places
@@ -35,9 +35,10 @@ def render(
     tell_rehearsal(comparison.rehearsal, console)
     tasks = list(map(summarise_compared, comparison.tasks))
     print_tasks(tasks, console)
-    for task in comparison.tasks:
+    for summary, task in zip(tasks, comparison.tasks, strict=True):
         if len(tasks) > 1:
             say(console, task.task)
+            print_rows(console, list_details(summary))
         _explain(task, console)
     only = f"{comparison.tasks[0].task}: " if len(tasks) == 1 else ""
     print_rows(console, (("where", line.removeprefix(only)) for line in slices))

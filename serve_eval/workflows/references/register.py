@@ -145,7 +145,8 @@ def _check_alike(
         if plan.subset or plan.integration_test:
             raise RunFolderError(
                 f"{run} asked a subset",
-                hint="A reference needs complete runs: leave out --limit and --samples.",
+                hint="A reference needs complete runs: leave out --limit and --samples. For a"
+                " smaller task, give every run --set TASK.num_samples=N.",
             )
         if plan.model is None:
             raise RunFolderError(f"{run} does not record which model was asked")

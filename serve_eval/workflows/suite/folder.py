@@ -117,7 +117,11 @@ def _check_same(path: Path, old: Suite, new: Suite) -> None:
         )
         raise RunFolderError(
             f"{path} holds another suite:\n{shown}",
-            hint="Use another folder with -o, or continue the suite of the folder with --resume.",
+            hint=(
+                "Use another folder with -o: serve-eval export of both folders makes one table. For"
+                f" one more run, use serve-eval run -o {path / SUITE_RUNS}/NAME. --resume continues"
+                " the suite of the folder."
+            ),
         )
 
 

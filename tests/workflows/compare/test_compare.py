@@ -421,7 +421,7 @@ def test_the_command_compares_finished_runs(
     assert said.returncode == FAIL, said.stderr
     assert "a drop of 2.000 points is not excluded" in said.stdout
     assert "turned wrong" in said.stdout
-    assert "only drops of" not in said.stdout
+    assert "detects only drops" not in said.stdout
     told = json.loads((tmp_path / "again" / "comparison.json").read_text())
     assert told["rule"] == {"name": "paired", "options": {"margin": 2.0}}
     swapped = serve_eval("compare", out / "b", out / "a", "-o", tmp_path / "swapped", "--json")
@@ -591,3 +591,22 @@ def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(
     print(f"of 200 healthy pairs {failed} FAIL, {more} with more flips")
     assert failed <= binom.ppf(0.999, 200, 0.05)
     assert more <= binom.ppf(0.999, 200, 0.01)
+
+
+def test_several_tasks_say_each_what_a_single_one_says(tmp_path: Path) -> None:
+    for name, damage in (("a", "0"), ("b", "0.4")):
+        done = serve_eval(
+            "run", "--launcher", "simulated", "-m", "m", "-t", "word_problems,passkey_short",
+            "--limit", "40", "--no-reference", "--set", f"launcher.damage={damage}",
+            "-o", tmp_path / name,
+        )  # fmt: skip
+        assert done.returncode == 3, done.stderr
+    done = serve_eval("compare", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "c")
+    assert done.returncode == FAIL, done.stderr
+    heads = done.stdout.splitlines()[1].split()
+    assert heads == ["verdict", "task", "B", "95", "%", "A", "change", "fails"]
+    assert "reference" not in done.stdout.splitlines()[1]
+    for section in done.stdout.split("\nword_problems\n")[1].split("\npasskey_short\n"):
+        assert "\n drop     " in f"\n{section}"
+        assert "prompts one by one); " in section
+        assert "\n rule     by paired, the default; classic says" in section
