@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import PLAN_FILE, REPORT_FILE
+from serve_eval.evaluation.storage.reports.ended_early import EndedEarly, list_ended_early
 from serve_eval.evaluation.storage.reports.folder_results import (
     FolderResult,
     find_maker,
@@ -49,10 +51,10 @@ def read_runs(folder: Path) -> tuple[list[FinishedRun], list[str]]:
         )
     notes: list[str] = []
     found: list[FinishedRun] = []
-    unfinished = 0
+    unfinished = Counter[str]()
     for run in _run_folders(folder, notes):
         if not has_report(run):
-            unfinished += 1
+            unfinished[find_maker(run)] += 1
             continue
         try:
             report = read_report(run)
@@ -64,14 +66,11 @@ def read_runs(folder: Path) -> tuple[list[FinishedRun], list[str]]:
             FinishedRun(folder=run, report=report, began=began, sessions=sessions, part_of=part_of)
         )
     if unfinished:
-        notes.append(
-            f"left out, because they are unfinished: {unfinished}; finish one with"
-            " serve-eval run --resume FOLDER"
-        )
+        notes.append(_explain_unfinished(unfinished))
     if not found:
         raise RunFolderError(
             f"{folder} contains no finished run"
-            f"{f', only {unfinished} unfinished ones' if unfinished else ''}"
+            f"{f', only {unfinished.total()} unfinished ones' if unfinished else ''}"
             + "".join(f"\n  {note}" for note in notes if note.startswith("left out: ")),
             hint=(
                 "A finished run is a folder with a report.json, as serve-eval run -o FOLDER"
@@ -79,6 +78,23 @@ def read_runs(folder: Path) -> tuple[list[FinishedRun], list[str]]:
             ),
         )
     return found, notes
+
+
+def _explain_unfinished(unfinished: Mapping[str, int]) -> str:
+    """Return how many runs are unfinished, by their commands, and what finishes each kind."""
+    ways = [
+        f"{count} of serve-eval {maker}, with the same command and -o FOLDER"
+        if maker
+        else f"{count} with serve-eval run --resume FOLDER"
+        for maker, count in sorted(unfinished.items())
+    ]
+    total = sum(unfinished.values())
+    return f"left out, because they are unfinished: {total}; to finish them: {'; '.join(ways)}"
+
+
+def read_ended_early(folder: Path) -> list[EndedEarly]:
+    """Return the commands below a folder that ended without a result, in order of names."""
+    return list(list_ended_early(folder, most_deep=MOST_DEEP, most_folders=MOST_FOLDERS))
 
 
 def read_results(folder: Path, notes: list[str]) -> list[FolderResult]:
