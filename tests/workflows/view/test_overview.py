@@ -225,6 +225,30 @@ def test_failures_of_comparisons_and_checks_are_told(
     assert make_index(outputs, served=False).state == "pass"
 
 
+def test_a_sound_verification_at_other_ports_answers_a_failed_one(tmp_path: Path) -> None:
+    def verified(night: str, hours: float, code: int, port: int, **more: object) -> None:
+        content = {"model": "org/m", "reference": f"127.0.0.1:{port}", **more}
+        sides = [
+            {"name": f"http://127.0.0.1:{port + 1}"},
+            {"name": "decode_1", "part_of": "127.0.0.1:1"},
+        ]
+        sides = sides if code else sides[:1]
+        _result(tmp_path / night, "verification.json", hours, code, sides=sides, **content)
+
+    verified("1", 0, 1, 40001)
+    verified("2", 72, 0, 41007)
+    page = make_index(tmp_path, served=False)
+    assert page.headline == "1 series and checks, 1 passed in the latest run, no drift alarm"
+    verified("3", 73, 1, 40001, model="org/other")
+    verified("4", 74, 1, 40001, reference="refs/good.json")
+    page = make_index(tmp_path, served=False)
+    assert [row.text.partition(": 2026")[0] for row in page.rows] == [
+        "verify: 1 server of org/m against good.json",
+        "verify: 1 server of org/other against a server",
+        "verify: 1 server of org/m against a server",
+    ]
+
+
 def test_a_folder_of_checks_alone_is_shown_and_damaged_results_are_said(tmp_path: Path) -> None:
     _result(tmp_path / "a", "load.json", 0, 1, model="m")
     _mark(tmp_path / "b", "load.json", exit_code=1)
