@@ -13,7 +13,7 @@ _ADVICE = (
     "put a key into the variable named by --api-key-env, or pass a header as --header 'Name:"
     " ${VARIABLE}'"
 )
-_WILD = {"0.0.0.0": "127.0.0.1", "::": "::1", "127.1": "127.0.0.1"}
+_WILD = {"0.0.0.0": "127.0.0.1", "::": "::1", "127.1": "127.0.0.1"}  # noqa: S104 - none is bound
 _ROUTES = ("/chat/completions", "/completions")
 
 

@@ -182,8 +182,9 @@ class LostServer(Struct, frozen=True, kw_only=True):
 class Verification(Struct, frozen=True, kw_only=True):
     """The result of `serve-eval verify`.
 
-    `model` is the one of the reference ("": an older version did not record it). `named` says which part of a deployment differs, if that was found. `lost` are servers without
-    an outcome. `rehearsal`: the stand-in answered for one of them.
+    `model` is the one of the reference ("": an older version did not record it). `named` says
+    which part of a deployment differs, if that was found. `lost` are servers without an
+    outcome. `rehearsal`: the stand-in answered for one of them.
     """
 
     version: int = REFERENCE_VERSION

@@ -366,7 +366,8 @@ def test_an_outage_is_told_with_the_answers_that_it_cost(folder: Path) -> None:
     assert line in (out / "summary.md").read_text()
     assert "the endpoint was away once" in (out / PAGE_FILE).read_text()
     [load] = report["loads"]
-    assert load["outages"] == 1 and load["away_s"] > 0
+    assert load["outages"] == 1
+    assert load["away_s"] > 0
 
 
 def test_a_finish_reason_of_no_known_server_is_unknown_until_the_plan_lists_it(

@@ -21,7 +21,8 @@ class LivenessGuard:
     An outage begins when no server listens and ends when one listens again. Outages without an
     answer in between share `timeout_s`; when it is spent, the run ends, with 0 immediately.
     `notify` receives a line when an outage begins and when it ends, `outages` counts them,
-    `returns` those that ended, and `away_s` adds up their time. Requests wait only while `watch` runs.
+    `returns` those that ended, and `away_s` adds up their time.
+    Requests wait only while `watch` runs.
     """
 
     def __init__(self, timeout_s: float, notify: Callable[[str], None] = lambda line: None) -> None:
