@@ -21,7 +21,7 @@ from serve_eval.report.results_table import (
     write_table,
     write_text,
 )
-from serve_eval.report.results_table.csv_file import FIGURES
+from serve_eval.report.results_table.csv_file import FIGURES as CSV_FIGURES
 from serve_eval.report.results_table.latex import escape_latex
 from serve_eval.report.results_table.svg import make_ruler
 from serve_eval.report.text import clean
@@ -157,7 +157,7 @@ def test_no_name_changes_the_shape_of_a_table(names: list[str], task: str) -> No
     assert len(rows) == len(names) + 2
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows)
     read = list(csv.reader(io.StringIO(write_table(table, "csv"), newline="")))
-    assert {len(row) for row in read} == {2 + len(FIGURES)}
+    assert {len(row) for row in read} == {2 + len(CSV_FIGURES)}
     assert len(read) == len(names) + 1
     assert not any(cell.startswith(("=", "+", "-", "@")) for row in read for cell in row[:2])
     root = ElementTree.fromstring(write_table(table, "svg"))
