@@ -143,14 +143,14 @@ async def open_given(
 def to_plans(given: Sequence[GivenServer], settings: dict[str, Any]) -> list[NamedPlan]:
     """Return the plans of servers. Raises PlanError for a server that is there twice."""
     from serve_eval.errors import PlanError
-    from serve_eval.schema.base_url import normalise_base_url
+    from serve_eval.schema.base_url import list_servers
 
     plans: list[NamedPlan] = []
     known: dict[str, str] = {}
     for one in given:
         named = to_plan(one, settings)
         url = named.plan.launcher.options.get("base_url")
-        keys = {one.name, *([normalise_base_url(str(url))] if url else [])}
+        keys = {one.name, *(list_servers(str(url)) if url else ())}
         for key in keys & known.keys():
             raise PlanError(f"a server is named twice: {known[key]} and {one.name}")
         known |= dict.fromkeys(keys, one.name)

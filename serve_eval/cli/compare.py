@@ -217,6 +217,7 @@ def compare(
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.errors import PlanError
     from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules
+    from serve_eval.workflows.compare.sides import check_two_servers
 
     check_asked(None, result.notify_text, as_json=result.as_json)
     for name, number in (("self", asked.again), ("show-flips", asked.show_flips)):
@@ -238,6 +239,7 @@ def compare(
         again=SELF if asked.again is None else asked.again,
         allow_mismatch=tuple(rule.allow_mismatch or ()),
     )
+    check_two_servers(*sides, rules)
     out_dir = result.output_dir or new_folder("compare")
     if len(loads) > 1:
         code = compare_loads(

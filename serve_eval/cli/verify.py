@@ -254,6 +254,7 @@ async def _verify(
 ) -> tuple[Verification, VerificationReference, dict[str, str]]:
     """Return the result, the reference, and the address of each server that has a lasting one."""
     from serve_eval.cli._streams import say
+    from serve_eval.evaluation.storage.reports.verification_files import write_verification_plan
     from serve_eval.workflows.verify.legs import parse_worker
     from serve_eval.workflows.verify.verify import verify, verify_fleet
 
@@ -261,6 +262,7 @@ async def _verify(
         _check_number(len(given), asked.reference)
         named = to_plans(given, asked.settings)
         addresses = {one.name: one.text for one in given if one.lasts}
+        write_verification_plan(asked.out_dir, [one.name for one in named])
         if asked.reference.fleet:
             found, used = await verify_fleet(named, asked.rules, asked.out_dir, notify=say)
             return _mark(found, named), used, addresses

@@ -70,7 +70,8 @@ def view(
 
 def _tell(index: PageContent) -> list[str]:
     """Return the first line of the page, and what failed or alarms."""
-    red = [row for row in index.rows if row.state == "fail" or row.label == "ALARM"]
+    told = ("ALARM", "INTERRUPTED", "KILLED", "ERROR")
+    red = [row for row in index.rows if row.state == "fail" or row.label in told]
     lines = [f"{row.label} {row.text}" for row in red[:MOST_TOLD]]
     more = len(red) - MOST_TOLD
     return [index.headline, *lines, *([f"and {more} more"] if more > 0 else [])]

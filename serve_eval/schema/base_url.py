@@ -13,6 +13,7 @@ _ADVICE = (
     "put a key into the variable named by --api-key-env, or pass a header as --header 'Name:"
     " ${VARIABLE}'"
 )
+_WILD = {"0.0.0.0": "127.0.0.1", "::": "::1", "127.1": "127.0.0.1"}  # noqa: S104 - none is bound
 _ROUTES = ("/chat/completions", "/completions")
 
 
@@ -53,6 +54,20 @@ def normalise_base_url(text: str) -> str:
             path = path.removesuffix(route)
             break
     return urlunsplit((parts.scheme, parts.netloc, path or "/v1", "", ""))
+
+
+def list_servers(text: str) -> frozenset[str]:
+    """Return the normalised URLs of the server that a base URL may reach.
+
+    Two base URLs reach one server if they share one: default ports and the case of a host do not
+    matter, and localhost is the loopback address of either family. Raises what
+    `normalise_base_url` raises.
+    """
+    parts = urlsplit(normalise_base_url(text))
+    host = (parts.hostname or "").removesuffix(".")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    hosts = ("127.0.0.1", "::1") if host == "localhost" else (_WILD.get(host, host),)
+    return frozenset(f"{parts.scheme}://{authority(one, port)}{parts.path}" for one in hosts)
 
 
 def _refuse_secrets(url: str) -> None:

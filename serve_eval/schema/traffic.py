@@ -84,7 +84,8 @@ class Load:
     `loop_lag_s` is the longest delay of our own event loop: the error of the measured times.
     `steps` are the changes of an automatic concurrency. `cancelled` counts the requests in flight
     that an early stop, or the end of the session, gave up; `met_start` those that waited while the
-    endpoint reported that it was starting.
+    endpoint reported that it was starting. No server listened in `outages` that
+    ended, for `away_s` together.
     """
 
     limits: Limits
@@ -98,3 +99,5 @@ class Load:
     steps: tuple[ConcurrencyStep, ...] = ()
     cancelled: int = 0
     met_start: int = 0
+    outages: int = 0
+    away_s: float = 0.0

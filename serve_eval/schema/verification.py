@@ -182,8 +182,9 @@ class LostServer(Struct, frozen=True, kw_only=True):
 class Verification(Struct, frozen=True, kw_only=True):
     """The result of `serve-eval verify`.
 
-    `named` says which part of a deployment differs, if that was found. `lost` are servers without
-    an outcome. `rehearsal`: the stand-in answered for one of them.
+    `model` is the one of the reference ("": an older version did not record it). `named` says
+    which part of a deployment differs, if that was found. `lost` are servers without an
+    outcome. `rehearsal`: the stand-in answered for one of them.
     """
 
     version: int = REFERENCE_VERSION
@@ -191,6 +192,7 @@ class Verification(Struct, frozen=True, kw_only=True):
     started_at: str
     wall_s: float
     reference: str
+    model: str = ""
     noise: float
     step: float
     floor: float | None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import PLAN_FILE, REPORT_FILE
+from serve_eval.evaluation.storage.reports.ended_early import EndedEarly, list_ended_early
 from serve_eval.evaluation.storage.reports.folder_results import (
     FolderResult,
     find_maker,
@@ -94,10 +96,25 @@ def search_runs(folder: Path) -> FoundRuns:
             FinishedRun(folder=run, report=report, began=began, sessions=sessions, part_of=part_of)
         )
     if unfinished:
-        notes.append(
-            f"{UNFINISHED}: {len(unfinished)}; finish one with serve-eval run --resume FOLDER"
-        )
+        notes.append(_explain_unfinished(Counter(map(find_maker, unfinished))))
     return FoundRuns(found, unfinished, notes)
+
+
+def _explain_unfinished(unfinished: Mapping[str, int]) -> str:
+    """Return how many runs are unfinished, by their commands, and what finishes each kind."""
+    ways = [
+        f"{count} of serve-eval {maker}, with the same command and -o FOLDER"
+        if maker
+        else f"{count} with serve-eval run --resume FOLDER"
+        for maker, count in sorted(unfinished.items())
+    ]
+    total = sum(unfinished.values())
+    return f"{UNFINISHED}: {total}; to finish them: {'; '.join(ways)}"
+
+
+def read_ended_early(folder: Path) -> list[EndedEarly]:
+    """Return the commands below a folder that ended without a result, in order of names."""
+    return list(list_ended_early(folder, most_deep=MOST_DEEP, most_folders=MOST_FOLDERS))
 
 
 def read_results(folder: Path, notes: list[str]) -> list[FolderResult]:

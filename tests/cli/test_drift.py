@@ -292,7 +292,10 @@ def test_what_does_not_belong_together_is_kept_apart_and_said(nights: Nights) ->
         (True, 1),
     ]
     said = "\n".join(found["notes"])
-    assert "left out, because they are unfinished: 1;" in said
+    assert (
+        "left out, because they are unfinished: 1; to finish them: 1 with serve-eval run --resume"
+        in said
+    )
     assert f"{many}: gsm8k: 20 of 400 answers are missing, more than 2%" in said
     assert f"{broken / 'report.json'} cannot be read" in said
     assert "an integration test" in said

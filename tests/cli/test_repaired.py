@@ -327,6 +327,49 @@ def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folde
     assert said in serve_eval("verdict", out).stdout
 
 
+def test_an_outage_is_told_with_the_answers_that_it_cost(folder: Path) -> None:
+    out, asked, over = folder / "out", 0, asyncio.Event()
+
+    async def answer_until_it_ends(turn: Turn) -> None:
+        nonlocal asked
+        if turn.request.method == "GET":
+            await turn.write(http(b'{"object": "list", "data": [{"id": "m"}]}'))
+            return
+        text = turn.request.question
+        item = int(text.partition("item ")[2].partition(".")[0]) if "item " in text else 0
+        asked += item > 0
+        if asked >= 60 and not over.is_set():
+            over.set()
+            server.stop_listening()
+            server.shut_idle_connections()
+            turn.writer.transport.abort()
+            return
+        await turn.write(http(as_answer(turn.request, str(2 * item))))
+
+    server = FaultyServer(lambda request: answer_until_it_ends)
+
+    async def main() -> subprocess.CompletedProcess[str]:
+        async with server:
+            given = ["run", *flags(folder, server.base_url, "--outage-timeout", "60")]
+            ended = asyncio.create_task(asyncio.to_thread(in_a_process, *given, "-o", str(out)))
+            await over.wait()
+            await asyncio.sleep(1.0)
+            await server.listen()
+            return await ended
+
+    done = asyncio.run(main())
+    assert done.returncode == 0, done.stderr
+    report = json.loads((out / "report.json").read_text())
+    [line] = [one for one in report["warnings"] if "away" in one]
+    assert line.startswith("the endpoint was away once, for ")
+    assert "the endpoint was away once, for " in " ".join(done.stdout.split())
+    assert line in (out / "summary.md").read_text()
+    assert "the endpoint was away once" in (out / PAGE_FILE).read_text()
+    [load] = report["loads"]
+    assert load["outages"] == 1
+    assert load["away_s"] > 0
+
+
 def test_a_finish_reason_of_no_known_server_is_unknown_until_the_plan_lists_it(
     folder: Path,
 ) -> None:

@@ -20,14 +20,15 @@ class LivenessGuard:
 
     An outage begins when no server listens and ends when one listens again. Outages without an
     answer in between share `timeout_s`; when it is spent, the run ends, with 0 immediately.
-    `notify` receives a line when an outage begins and when it ends, and `outages` counts them.
+    `notify` receives a line when an outage begins and when it ends, `outages` counts them,
+    `returns` those that ended, and `away_s` adds up their time.
     Requests wait only while `watch` runs.
     """
 
     def __init__(self, timeout_s: float, notify: Callable[[str], None] = lambda line: None) -> None:
         self._timeout_s, self.notify = timeout_s, notify
         self.closed, self.watched = False, False
-        self.outages = 0
+        self.outages, self.returns, self.away_s = 0, 0, 0.0
         self.spent_s = 0.0
         """Seconds of outages since the last answer. The code that receives an answer sets it to
         0."""
@@ -106,6 +107,8 @@ class LivenessGuard:
         self.closed = False
         lasted_s = clock() - began
         self.spent_s += lasted_s
+        self.away_s += lasted_s
+        self.returns += 1
         self.notify(f"a server listens at {place} again after {lasted_s:.1f} s: requests go on")
         return True
 

@@ -194,4 +194,6 @@ class LoadSession:
             steps=self.pace.steps,
             cancelled=self.client.cancelled,
             met_start=self.client.start.met,
+            outages=self.client.liveness.returns,
+            away_s=round(self.client.liveness.away_s, 1),
         )

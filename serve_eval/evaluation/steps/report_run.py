@@ -10,6 +10,7 @@ from serve_eval.evaluation.endpoint import engine_counters, system_fingerprints
 from serve_eval.evaluation.endpoint.launch import about_endpoint
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.storage import sessions
+from serve_eval.evaluation.storage.journal import withdrawals
 from serve_eval.evaluation.storage.records.reply_proofs import (
     count_unproven,
     describe_unproven,
@@ -82,6 +83,7 @@ def _remarks(session: RunSession) -> Iterator[str]:
 
 def _about_connections(session: RunSession) -> Iterator[str]:
     """Yield warnings about connections, of the endpoint or of judges, that were out of step."""
+    yield from _about_outages(session)
     yield from told_of_steps(run_proofs(session.folder), [w.journal.path for w in session.tasks])
     for w in session.tasks:
         if w.judgements is not None:
@@ -89,6 +91,20 @@ def _about_connections(session: RunSession) -> Iterator[str]:
             yield from told_of_steps(
                 judges_proofs(path), [path], f"the judges of {w.prepared.task.name}"
             )
+
+
+def _about_outages(session: RunSession) -> Iterator[str]:
+    """Yield a warning if no server listened for a while, with the answers that it cost."""
+    loads = sessions.loads(session.folder)
+    if not (outages := sum(load.outages for load in loads)):
+        return
+    times = "once" if outages == 1 else f"{outages} times"
+    away_s = sum(load.away_s for load in loads)
+    journals = [w.journal.path for w in session.tasks]
+    gone = sum(len(withdrawals(path)) for path in journals if path.exists())
+    some = f"{gone} answers were" if gone != 1 else "1 answer was"
+    cost = f": {some} withdrawn and asked again, since nothing proves them" if gone else ""
+    yield f"the endpoint was away {times}, for {away_s:.1f} s{cost}"
 
 
 def _about_streams(session: RunSession) -> Iterator[str]:

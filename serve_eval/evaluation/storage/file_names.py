@@ -72,6 +72,8 @@ TOOLS_PLAN, TOOLS_RESULT = "tools_plan.json", "tools.json"
 CANARY_PLAN, CANARY_LOG, CANARIES = "canary_plan.json", "canaries.jsonl", "canaries.json"
 """The seed of a canary pass and what it asks, every reply, and the result."""
 
+VERIFICATION_PLAN = "verify_plan.json"
+"""The names of the servers of a verification."""
 VERIFICATION, VERIFICATION_REFERENCE = "verification.json", "reference.json"
 """The result of a verification, and the reference that it made."""
 
@@ -86,7 +88,7 @@ BISECTION_REFERENCES = "good_scores"
 TAKEN_PLAN = "references.json"
 """The plan of the runs that `references take` registers."""
 
-PLANS = (PLAN_FILE, COMPARISON_PLAN, SUITE_FILE, LOAD_PLAN, TOOLS_PLAN)
+PLANS = (PLAN_FILE, COMPARISON_PLAN, SUITE_FILE, LOAD_PLAN, TOOLS_PLAN, VERIFICATION_PLAN)
 """The files that show that a command which ends with a verdict has begun in a folder."""
 
 SERVERS = "servers"

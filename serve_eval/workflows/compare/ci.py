@@ -21,7 +21,7 @@ from serve_eval.report.task_line import make_compared_line
 from serve_eval.report.terminal import RED, diagnose_command
 from serve_eval.schema import REHEARSED, ComparedTask, Comparison
 from serve_eval.shell_words import quote_path
-from serve_eval.workflows.compare.rows import summarise_compared
+from serve_eval.workflows.compare.rows import list_warnings, summarise_compared
 
 COLUMNS = ("verdict", "task", "B", "95 %", "A", "change", "fails")
 
@@ -64,7 +64,7 @@ def describe_comparison(
                 f"flips: {task.task}: {task.worse} scores fell and {task.better} rose"
                 for task in comparison.tasks
             ),
-            *(f"warning: {line}" for line in comparison.warnings),
+            *(f"warning: {line}" for line in list_warnings(comparison)),
         ],
         commands=[diagnose_command(out_dir), f"serve-eval show {folder} --flips"] if red else [],
         line=choose_line(cases, outcomes),

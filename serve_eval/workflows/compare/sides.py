@@ -26,6 +26,7 @@ from serve_eval.evaluation.storage.reports.comparison_files import (
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.plugins import extensions
 from serve_eval.schema import HOLDOUT, Plan, Progress, Spec, is_mutable
+from serve_eval.schema.base_url import list_servers
 from serve_eval.verdicts.below_reference import estimate_expected
 from serve_eval.workflows.compare.verdict import reference_runs_needed
 
@@ -129,6 +130,27 @@ def _in_the_order_of(first: Sequence[Spec], tasks: Sequence[Spec]) -> tuple[Spec
     """Return the tasks in the order of `first`; any other order gives both different prompts."""
     places = {spec.name: place for place, spec in enumerate(first)}
     return tuple(sorted(tasks, key=lambda spec: places.get(spec.name, len(places))))
+
+
+def check_two_servers(a: CompareSide, b: CompareSide, rules: CompareRules) -> None:
+    """Raise PlanError if one server would be compared with itself, which always passes.
+
+    One server may answer as two: by another model, other headers, or another protocol. Sides that
+    launch their servers have two.
+    """
+    if a.folder is not None or b.folder is not None or rules.allow_mismatch:
+        return
+    urls = [side.plan.launcher.options.get("base_url") for side in (a, b)]
+    if not all(urls) or (a.plan.model, a.plan.connection) != (b.plan.model, b.plan.connection):
+        return
+    if list_servers(str(urls[0])) & list_servers(str(urls[1])):
+        raise PlanError(
+            f"A and B are the same server: {urls[0]} and {urls[1]}",
+            hint=(
+                "Name two servers. To compare a server with itself: serve-eval invariants"
+                f" {urls[0]}"
+            ),
+        )
 
 
 def check_alike(

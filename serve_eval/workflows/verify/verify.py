@@ -234,6 +234,7 @@ def _to_result(
         started_at=clock.started_at,
         wall_s=clock.wall_s,
         reference=name,
+        model=known.model,
         noise=known.noise,
         step=known.step,
         floor=known.floor,

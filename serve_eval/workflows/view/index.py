@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from serve_eval import __version__
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.reports.ended_early import EndedEarly
 from serve_eval.evaluation.storage.reports.folder_results import FolderResult
 from serve_eval.report.page.content import (
     Fact,
@@ -23,9 +24,22 @@ from serve_eval.report.page.content import (
 )
 from serve_eval.report.pictures.labels import count
 from serve_eval.series.history import History, sort_runs
-from serve_eval.series.read_runs import MOST_DEEP, FinishedRun, read_results, read_runs
+from serve_eval.series.read_runs import (
+    MOST_DEEP,
+    FinishedRun,
+    read_ended_early,
+    read_results,
+    read_runs,
+)
 from serve_eval.workflows.view.listing import Links, tabulate_runs
-from serve_eval.workflows.view.overview import SeriesEnd, list_ends, state_of
+from serve_eval.workflows.view.overview import (
+    STATES,
+    SeriesEnd,
+    list_ends,
+    say_early,
+    state_of,
+    state_of_early,
+)
 from serve_eval.workflows.view.trends import DrawnSeries, draw_series, draw_verdicts
 
 _WORDS: Final[Mapping[State, str]] = {
@@ -43,16 +57,21 @@ def make_index(folder: Path, *, served: bool) -> PageContent:
     """Return the page of the finished runs below a folder.
 
     `served`: a server answers its links to pages of two runs. Raises RunFolderError if there is no
-    finished run, and no result of a comparison or check.
+    finished run, no result of a comparison or check, and no command that ended without one.
     """
-    runs, results, notes = _read(folder)
+    runs, results, early, notes = _read(folder)
     history = sort_runs(runs, notes)
     drawn = draw_series(history.series, runs)
     ends = list_ends(runs, results)
     alarms = [one for one in drawn if one.alarm]
-    state: State = next(iter(one.state for one in ends), "none")
-    if alarms and state != "fail":
-        state = "warn"
+    times = [*(one.latest.began for one in ends), *(one.ended for one in early)]
+    died = [
+        Fact(label=one.outcome, text=say_early(one), state=state_of_early(one, max(times)))
+        for one in early
+    ]
+    states = {*(one.state for one in ends), *(one.state for one in died)}
+    states |= {"warn"} if alarms else set()
+    state: State = next((one for one in STATES if one in states), "none")
     links = Links(folder=folder, served=served)
     told = [
         Fact(
@@ -64,40 +83,45 @@ def make_index(folder: Path, *, served: bool) -> PageContent:
         for end in ends
         for outcome, text, place in end.lines()
     ]
-    rows = sorted(told, key=lambda row: row.state != "fail")
+    rows = sorted([*died, *told], key=lambda row: row.state != "fail")
     return PageContent(
         kind="view",
         title=f"Runs of {folder.name or folder}",
         heading=str(folder),
         state=state,
         badge=count(len(runs), "run"),
-        headline=_headline(ends, len(results), len(alarms)),
+        headline=_headline(ends, len(results), len(early), len(alarms)),
         rows=[*rows, *(Fact(label="ALARM", text=_alarm(one), state="warn") for one in alarms)],
         sections=tuple(_list_sections(folder, runs, history, drawn, links)),
         foot=f"serve-eval {__version__}",
     )
 
 
-def _read(folder: Path) -> tuple[list[FinishedRun], list[FolderResult], list[str]]:
-    """Return the runs and the results below a folder, with notes on what is left out."""
+def _read(
+    folder: Path,
+) -> tuple[list[FinishedRun], list[FolderResult], list[EndedEarly], list[str]]:
+    """Return the runs, the results and what has none below a folder, and notes on the rest."""
     damaged: list[str] = []
     results = read_results(folder, damaged) if folder.is_dir() else []
+    early = read_ended_early(folder) if folder.is_dir() else []
     try:
         runs, notes = read_runs(folder)
     except RunFolderError:
-        if not results:
+        if not results and not early:
             raise
         runs, notes = [], []
-    return runs, results, [*notes, *damaged]
+    return runs, results, early, [*notes, *damaged]
 
 
-def _headline(ends: Sequence[SeriesEnd], results: int, alarms: int) -> str:
-    """Return how many series failed, are undecided, passed, and alarm."""
+def _headline(ends: Sequence[SeriesEnd], results: int, early: int, alarms: int) -> str:
+    """Return how many series failed, are undecided, passed, and alarm, or have no result."""
     states = Counter(one.state for one in ends)
     told = [f"{len(ends)} series"]
     if results:
         told[0] += " and checks"
     told += [f"{states[state]} {word}" for state, word in _WORDS.items() if states[state]]
+    if early:
+        told.append(f"{early} ended without a result")
     told.append(count(alarms, "drift alarm") if alarms else "no drift alarm")
     return ", ".join(told)
 

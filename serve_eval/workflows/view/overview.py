@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from serve_eval.evaluation.storage.reports.ended_early import EndedEarly
 from serve_eval.evaluation.storage.reports.folder_results import FolderResult
 from serve_eval.report.page.content import State
 from serve_eval.report.page.verdict import name_state
@@ -122,6 +123,19 @@ def list_ends(runs: Sequence[FinishedRun], results: Sequence[FolderResult]) -> l
     newest = max((one.began for group in groups.values() for one in group), default=None)
     ends = [_end(group, newest - LAST_NIGHT) for group in groups.values()] if newest else []
     return sorted(ends, key=lambda one: (STATES.index(one.state), one.latest.name))
+
+
+def state_of_early(one: EndedEarly, newest: datetime) -> State:
+    """Return the state of a command without a result: red if nobody stopped it in LAST_NIGHT."""
+    stopped = one.outcome in ("INTERRUPTED", "INCONCLUSIVE")
+    return "warn" if stopped or one.ended < newest - LAST_NIGHT else "fail"
+
+
+def say_early(one: EndedEarly) -> str:
+    """Return what ended without a result, when, why, and how to go on."""
+    cause = f": {one.cause}" if one.cause else ""
+    when = f"{one.ended:%Y-%m-%d %H:%M}"
+    return f"{one.about}: ended without a result, {when}{cause}; to go on: {one.remedy}"
 
 
 def _end(group: Sequence[Ending], last_night: datetime) -> SeriesEnd:

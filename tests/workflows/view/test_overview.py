@@ -89,7 +89,8 @@ def _result(folder: Path, file: str, hours: float, code: int, **content: object)
 
 def _rows(page: PageContent) -> list[tuple[str, str]]:
     """Return the rows without the folders, which stand in brackets at the end."""
-    assert all(re.search(r" \(\S+\)$", row.text) for row in page.rows if row.label != "ALARM")
+    unplaced = ("ALARM", "KILLED")
+    assert all(re.search(r" \(\S+\)$", row.text) for row in page.rows if row.label not in unplaced)
     return [(row.label, row.text.rpartition(" (")[0]) for row in page.rows]
 
 
@@ -106,8 +107,8 @@ def test_sides_and_runs_of_references_do_not_hide_a_failure(write: Writer, tmp_p
         _mark(outputs / folder, f"{marker}.json")
     page = make_index(outputs, served=False)
     assert page.state == "fail"
-    assert page.headline == "2 series, 2 failed, no drift alarm"
-    assert _rows(page) == [
+    assert page.headline == "2 series, 2 failed, 3 ended without a result, no drift alarm"
+    assert [row for row in _rows(page) if row[0] != "KILLED"] == [
         ("FAIL", "word_problems of org/m: 80.0, 2026-11-02 02:00"),
         (
             "FAIL",
@@ -222,6 +223,30 @@ def test_failures_of_comparisons_and_checks_are_told(
     assert f"FAIL {words}: 2026-11-01 03:00" in told.stderr
     _result(outputs / "check_3", name, 90, 0, **content)
     assert make_index(outputs, served=False).state == "pass"
+
+
+def test_a_sound_verification_at_other_ports_answers_a_failed_one(tmp_path: Path) -> None:
+    def verified(night: str, hours: float, code: int, port: int, **more: object) -> None:
+        content = {"model": "org/m", "reference": f"127.0.0.1:{port}", **more}
+        sides = [
+            {"name": f"http://127.0.0.1:{port + 1}"},
+            {"name": "decode_1", "part_of": "127.0.0.1:1"},
+        ]
+        sides = sides if code else sides[:1]
+        _result(tmp_path / night, "verification.json", hours, code, sides=sides, **content)
+
+    verified("1", 0, 1, 40001)
+    verified("2", 72, 0, 41007)
+    page = make_index(tmp_path, served=False)
+    assert page.headline == "1 series and checks, 1 passed in the latest run, no drift alarm"
+    verified("3", 73, 1, 40001, model="org/other")
+    verified("4", 74, 1, 40001, reference="refs/good.json")
+    page = make_index(tmp_path, served=False)
+    assert [row.text.partition(": 2026")[0] for row in page.rows] == [
+        "verify: 1 server of org/m against good.json",
+        "verify: 1 server of org/other against a server",
+        "verify: 1 server of org/m against a server",
+    ]
 
 
 def test_a_folder_of_checks_alone_is_shown_and_damaged_results_are_said(tmp_path: Path) -> None:

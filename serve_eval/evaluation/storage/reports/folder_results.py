@@ -75,6 +75,11 @@ _OUTCOMES: Final = {
 """The outcomes of exit codes; the others are undecided."""
 
 
+_ADDRESS: Final = re.compile(r"://|:\d+(/|$)|^[\d.]+$")
+"""What tells the address of a server from a name or the path of a file."""
+_MAJORITY: Final = "the majority"
+
+
 def find_maker(run: Path) -> str:
     """Return the command of whose result a run is a part, from its place; "" if of none."""
     place = run.resolve()
@@ -152,6 +157,28 @@ def _read(folder: Path, name: str) -> FolderResult | None:
     )
 
 
+def _describe_verified(stored: Mapping[str, Any]) -> str:
+    """Return the servers, the model and the reference that a verification judged.
+
+    Ports and pods change every night, so that servers without names are only counted.
+    """
+    sides = [one for one in stored["sides"] if one.get("part_of") is None]
+    names = [str(one["name"]) for one in (*sides, *stored.get("lost", ()))]
+    roles = sorted(one for one in names if not _ADDRESS.search(one))
+    addresses = len(names) - len(roles)
+    if addresses:
+        roles.append(f"{addresses} server{'s'[: addresses > 1]}")
+    words = [", ".join(roles)]
+    if model := stored.get("model"):
+        words.append(f"of {model}")
+    if reference := str(stored.get("reference", "")):
+        majority = reference.startswith(_MAJORITY)
+        other = "the majority" if majority else "a server"
+        known = not majority and not _ADDRESS.search(reference)
+        words.append(f"against {Path(reference).name if known else other}")
+    return " ".join(words)
+
+
 def _describe(stored: Mapping[str, Any]) -> str:
     """Return what a result judges: the tasks, and the model, the servers or the suite."""
     tasks = [str(one["task"]) for one in stored.get("tasks", ()) if "task" in one]
@@ -160,7 +187,7 @@ def _describe(stored: Mapping[str, Any]) -> str:
         a, b = stored["a"]["model"], stored["b"]["model"]
         words.append(f"of {b}" if a == b else f"of {b} against {a}")
     elif "sides" in stored:
-        words.append(", ".join(str(one["name"]) for one in stored["sides"]))
+        words.append(_describe_verified(stored))
     else:
         named = stored.get("name") or stored.get("model")
         words.append("" if named is None else f"of {named}" if tasks else str(named))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from serve_eval.errors import ReferenceFileError, RunFolderError
+from serve_eval.evaluation.storage.file_names import VERIFICATION_PLAN
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Verification, VerificationReference
 from serve_eval.schema.verification import REFERENCE_VERSION
@@ -34,6 +36,12 @@ def read_reference(path: Path) -> VerificationReference:
             f"{path} is no reference of `serve-eval verify`: {error}",
             hint="Make one with: serve-eval verify HOST --register FILE",
         ) from error
+
+
+def write_verification_plan(folder: Path, servers: Sequence[str]) -> None:
+    """Record in the folder of a verification that it has begun, with the names of its servers."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(folder / VERIFICATION_PLAN, pretty_json({"servers": list(servers)}))
 
 
 def write_reference(path: Path, reference: VerificationReference) -> None:
