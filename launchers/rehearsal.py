@@ -200,7 +200,8 @@ def _check_configs(parts: Sequence[Part], flavour: Flavour) -> None:
                 problems[f"{where}: {said}"] = None
     if problems:
         raise PlanError(
-            list(problems), hint="The keys are those of trtllm-serve 1.2; another version may have it."
+            list(problems),
+            hint="The keys are those of trtllm-serve 1.2; another version may have it.",
         )
 
 
