@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from serve_eval.launchers._trtllm.deployments import (
 )
 from serve_eval.launchers._trtllm.flavour import adapt_shown
 from serve_eval.launchers._trtllm.kv_transfer import Ways
-from serve_eval.launchers._trtllm.parts import list_parts
+from serve_eval.launchers._trtllm.parts import Part, list_parts
 from serve_eval.launchers._trtllm.servers import build_servers
 from serve_eval.launchers.container import ContainerOptions
 from serve_eval.launchers.slurm import SlurmOptions
@@ -170,6 +170,7 @@ def _servers(
     else:
         deployment = replace(deployment, command=words)
     parts = list_parts(deployment, context)
+    _check_configs(parts, choose_flavour(deployment))
     count = sum(part.width for part in parts)
     placed = places.place_parts(
         parts, gpus=list(range(count)), host=LOOPBACK, port=_port(read), ports=ports
@@ -178,6 +179,30 @@ def _servers(
         deployment, context, placed, ready_timeout_s=read.ready_timeout_s, ways=Ways(), tag=tag
     )
     return [_without_gpus(server, context) for server in built]
+
+
+def _check_configs(parts: Sequence[Part], flavour: Flavour) -> None:
+    """Raise PlanError for keys and values of config files that would end the start of a server."""
+    from pydantic import ValidationError
+
+    from serve_eval.launchers._standin.worker_config import check_config
+
+    problems: dict[str, None] = {}
+    for part in parts:
+        where = "launcher.config" if part.kind == "trtllm" else f"launcher.{part.kind}.config"
+        try:
+            check_config(part.content, flavour)
+        except ValidationError as error:
+            for one in error.errors():
+                key = ".".join(map(str, one["loc"]))
+                unknown = one["type"] == "extra_forbidden"
+                said = f"unknown key {key}" if unknown else f"{key}: {one['msg']}"
+                problems[f"{where}: {said}"] = None
+    if problems:
+        raise PlanError(
+            list(problems),
+            hint="The keys are those of trtllm-serve 1.2; another version may have it.",
+        )
 
 
 def _without_gpus(server: Server, context: LaunchContext) -> Server:

@@ -190,6 +190,12 @@ def check_llm_args(args: Mapping[str, Any]) -> None:
     _LlmArgs.model_validate(dict(args))
 
 
+def check_config(document: Mapping[str, Any], flavour: Flavour) -> None:
+    """Raise pydantic's ValidationError for what a config file has and a model does not know."""
+    own = (KEY,) if flavour == "main" else ()
+    check_llm_args({name: value for name, value in document.items() if name not in own})
+
+
 def _override(args: dict[str, Any], path: str, value: str) -> None:
     *parents, last = path.split(".")
     place = args

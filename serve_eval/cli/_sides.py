@@ -62,6 +62,10 @@ class PacingOptions:
     stream: shared.Stream = None
     api_key_env: shared.ApiKeyEnv = None
     header: shared.Header = None
+    ca_bundle: shared.CaBundle = None
+    client_cert: shared.ClientCert = None
+    client_key: shared.ClientKey = None
+    client_key_password_env: shared.ClientKeyPasswordEnv = None
 
 
 @dataclass(frozen=True, kw_only=True)

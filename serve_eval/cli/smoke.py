@@ -213,14 +213,8 @@ def _run(
         say("Interrupted; nothing was saved")
         return INTERRUPTED
     _emit_end(done, base_url, result)
-    folder, places = result.output_dir, [result.page]
-    code = save_ci_files(
-        lambda: describe_smoke(done, base_url),
-        _save_known(done, result.write_known),
-        folder=folder,
-        junit=result.junit,
-    )
-    places += [] if folder is None else [folder / PAGE_FILE]
+    folder = result.output_dir
+    places = [result.page, None if folder is None else folder / PAGE_FILE]
     code = save_ci_files(
         lambda: describe_smoke(done, base_url),
         _save_known(done, result.write_known),

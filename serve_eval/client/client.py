@@ -28,7 +28,7 @@ from serve_eval.client.request_body import RequestEncoder
 from serve_eval.client.request_headers import holds_key, request_headers
 from serve_eval.client.request_ids import RequestIds
 from serve_eval.client.step_ledger import StepListener
-from serve_eval.client.tls import Certificates
+from serve_eval.client.tls import Certificates, advise_unanswered
 from serve_eval.client.transport import RequestHead, TransportFactory, TransportSettings
 from serve_eval.client.wire_format import logprobs, server_timing, wire
 from serve_eval.errors import EndpointError
@@ -48,6 +48,14 @@ UNREACHABLE_HINT = (
     "Check that the server is up, on that host and port. A server that is still loading its model"
     " refuses connections."
 )
+
+
+def explain_unreachable(client: Client, said: str) -> str:
+    """Return what to do about an endpoint that gave no answer, by what was said of the failure."""
+    if not client.endpoint.base_url.startswith("https"):
+        return UNREACHABLE_HINT
+    shown = client.shows_certificate
+    return advise_unanswered(said, shows_certificate=shown) or UNREACHABLE_HINT
 
 
 class Client(EndpointReports):

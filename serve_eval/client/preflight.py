@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import NoReturn
 
 from serve_eval.client.attempts import starting
-from serve_eval.client.client import UNREACHABLE_HINT, Client
+from serve_eval.client.client import Client, explain_unreachable
 from serve_eval.client.wire_format.invalid import FOREIGN
 from serve_eval.client.wire_format.refusal import find_refused, shorten
 from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS
@@ -249,15 +249,17 @@ def _explain_connection(failure: Failure, client: Client) -> str:
     connection.
     """
     ended = failure.kind is FailureKind.DISCONNECTED
+    if ended:
+        return explain_unreachable(client, failure.message)
     if not client.endpoint.base_url.startswith("https") or client.shows_certificate:
-        return UNREACHABLE_HINT if ended else ""
-    said = failure.message.lower()
-    name_one = "name a client certificate with --client-cert FILE and --client-key FILE."
-    if failure.status in (400, 401, 403, 495, 496) and "certificate" in said:
-        return f"The server demands one: {name_one}"
-    if ended and "before an answer came" in said:
-        return f"{UNREACHABLE_HINT} If it demands one, {name_one}"
-    return UNREACHABLE_HINT if ended else ""
+        return ""
+    refused = failure.status in (400, 401, 403, 495, 496)
+    if refused and "certificate" in failure.message.lower():
+        return (
+            "The server demands one: name a client certificate with --client-cert FILE and"
+            " --client-key FILE."
+        )
+    return ""
 
 
 def _hint(failure: Failure, client: Client, served: Collection[str], chat: bool) -> str:

@@ -23,13 +23,14 @@ _OF_CERTIFICATES = (
 class Certificates:
     """Files with the certificates that we trust (None: the system's) and with the one we show.
 
-    `password` decrypts the key of the latter; it is in memory only.
+    `password` decrypts the key of the latter; it is in memory only. `password_env` is its variable.
     """
 
     ca_bundle: str | None = None
     client_cert: str | None = None
     client_key: str | None = None
     password: str | None = None
+    password_env: str = ""
 
     def __repr__(self) -> str:
         return f"Certificates({self.ca_bundle!r}, {self.client_cert!r}, {self.client_key!r})"
@@ -52,6 +53,12 @@ class Certificates:
             )
         except (OSError, ValueError) as error:
             file = cert if self.client_key is None else self.client_key
+            if self.password and isinstance(error, ssl.SSLError) and _is_locked(error, cert, file):
+                variable = f"in {self.password_env} " if self.password_env else ""
+                raise PlanError(
+                    f"client_key: the password {variable}does not open {file}",
+                    hint="Export the right one, or name its variable: --client-key-password-env.",
+                ) from error
             raise PlanError(
                 f"client_cert: {cert} cannot be used{_reason(error)}",
                 hint=_advice(error, file, has_key=self.client_key is not None),
@@ -65,6 +72,7 @@ def certificates_of(connection: Connection, environ: Mapping[str, str]) -> Certi
         connection.client_cert,
         connection.client_key,
         environ.get(connection.client_key_password_env or ""),
+        connection.client_key_password_env or "",
     )
 
 
@@ -101,6 +109,31 @@ def refusal(error: BaseException | None) -> str:
             f"the server ended the TLS handshake; if it demands a client certificate, {_NAME_ONE}"
         )
     return ""
+
+
+def advise_unanswered(said: str, *, shows_certificate: bool) -> str:
+    """Return what to do if a server with https gave no answer, by what was said; else ""."""
+    told = said.lower()
+    if "certificate verify failed" in told or "certificate_verify_failed" in told:
+        return (
+            "Name the certificate of the authority that signed the server's with --ca-bundle FILE."
+        )
+    if "--client-cert" in said:
+        return "A server whose authority is not known here also takes --ca-bundle FILE."
+    if "before an answer came" not in told and "handshake" not in told and "ssl" not in told:
+        return ""
+    shown = "another client certificate" if shows_certificate else "a client certificate"
+    return (
+        f"If the server demands {shown}, name one with --client-cert FILE and --client-key FILE."
+        " If an authority of your own signed its certificate, name that with --ca-bundle FILE."
+    )
+
+
+def _is_locked(error: ssl.SSLError, cert: str, key: str) -> bool:
+    """Return True if the files are PEM, the key is encrypted, and it does not belong to another."""
+    texts = [Path(_full(file) or "").read_bytes() for file in (cert, key)]
+    mismatch = "KEY_VALUES_MISMATCH" in str(error.reason)
+    return not mismatch and b"BEGIN CERTIFICATE" in texts[0] and b"ENCRYPTED" in texts[1]
 
 
 def _full(path: str | None) -> str | None:

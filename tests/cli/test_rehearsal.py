@@ -53,6 +53,19 @@ def test_a_disaggregated_plan_goes_through_and_says_what_it_is(tmp_path: Path) -
     }  # fmt: skip
 
 
+def test_a_rehearsal_needs_no_reference(tmp_path: Path) -> None:
+    plan, out = write_plan(tmp_path, {"name": "trtllm"}), tmp_path / "out"
+    plan.write_text(plan.read_text().replace("no_reference: true\n", ""))
+    ended = serve_eval("run", plan, "--rehearse", "-o", out)
+    assert ended.returncode == 0, ended.stderr
+    told = ended.stdout + ended.stderr + (out / "summary.md").read_text()
+    assert "launcher.of" not in told
+    assert "--launcher rehearsal" not in told
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"plans": [plan.name]}))
+    ended = serve_eval("suite", tmp_path / "suite.yaml", "--rehearse", "-o", tmp_path / "suite")
+    assert ended.returncode == 0, ended.stderr
+
+
 @pytest.mark.slow
 def test_a_pass_is_withheld_and_nothing_takes_it(tmp_path: Path) -> None:
     references = tmp_path / "references"
@@ -117,7 +130,22 @@ def test_a_run_of_a_rehearsed_server_by_its_address_is_one_too(tmp_path: Path) -
     [
         ({"name": "trtllm", "gpus": [0], "tp": 2}, 2, "2 GPUs are needed"),
         ({"name": "trtllm", "extra_args": ["--nosuch"]}, 2, "no option --nosuch"),
-        ({"name": "trtllm", "config": {"nosuch": 1}}, 4, "has a key or a value"),
+        ({"name": "trtllm", "config": {"nosuch": 1}}, 2, "launcher.config: unknown key nosuch"),
+        (
+            {"name": "trtllm", "config": {"kv_cache_config": {"dtyp": "fp8"}}},
+            2,
+            "launcher.config: unknown key kv_cache_config.dtyp",
+        ),
+        (
+            {**SPLIT, "generation_servers": {"tp": 4, "config": {"max_batchsize": 8}}},
+            2,
+            "launcher.generation_servers.config: unknown key max_batchsize",
+        ),
+        (
+            {"name": "trtllm", "config": {"max_batch_size": "many"}},
+            2,
+            "launcher.config: max_batch_size: Input should be a valid integer",
+        ),
         ({"name": "trtllm", "config": "/nowhere.yaml"}, 2, "/nowhere.yaml cannot be read"),
         ({**SPLIT, "context_servers": {"router": "nosuch"}}, 2, "unknown type 'nosuch'"),
         ({"name": "container", "trtllm": {}}, 2, "launcher.image: required"),

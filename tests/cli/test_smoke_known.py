@@ -181,3 +181,59 @@ def test_a_smoke_test_that_stopped_writes_and_excuses_nothing(tmp_path: Path) ->
     assert (done["exit_code"], done["counts"]["KNOWN"], done["counts"]["FAIL"]) == (1, len(told), 0)
     assert done["stopped"] == "a short request was no longer answered after long_prompt"
     assert json.loads(file.read_text())["fails"] == fails
+
+
+def _in_github(
+    folder: Path, *arguments: str | os.PathLike[str], **more: Any
+) -> tuple[subprocess.CompletedProcess[str], list[str], str]:
+    """Return a smoke test as a job of GitHub sees it: with its annotations and its summary."""
+    summary = folder / "step.md"
+    server = create(Quirks(**more))
+    with server.serve_in_thread() as url:
+        given = url if "127.0.0.1:9" not in arguments else ()
+        done = serve_eval(
+            *("smoke", *filter(None, [given]), *arguments),
+            GITHUB_ACTIONS="true",
+            GITHUB_STEP_SUMMARY=str(summary),
+        )
+    marked = [line for line in done.stderr.splitlines() if line.startswith("::")]
+    text = summary.read_text()
+    summary.unlink()
+    return done, marked, text
+
+
+@pytest.mark.parametrize("folder", [True, False])
+@pytest.mark.parametrize("given", [(), ("-q",), ("127.0.0.1:9",)])
+def test_github_is_told_once(folder: bool, given: tuple[str, ...], tmp_path: Path) -> None:
+    more = ("-o", tmp_path / "out") if folder else ()
+    _, marked, text = _in_github(tmp_path, *given, *more, names=frozenset(("unhealthy",)))
+    assert bool(marked) is (given != ("-q",))
+    assert len(marked) == len(set(marked))
+    assert text.count("\n### ") == 1
+
+
+def test_a_night_like_the_last_one_warns_of_nothing(known: Path, tmp_path: Path) -> None:
+    bad = frozenset(("unhealthy", "one_index", "no_tools"))
+    line = tmp_path / "line.txt"
+    done, marked, _ = _in_github(tmp_path, "--known", known, "--notify-text", line, names=bad)
+    assert (done.returncode, marked) == (0, [])
+    assert "35 passed, 3 known, 1 unsupported as before" in line.read_text()
+    new = frozenset((*bad, "no_logprobs"))
+    done, marked, _ = _in_github(tmp_path, "--known", known, names=new)
+    assert done.returncode == 1
+    assert marked
+    assert all(one.startswith("::error") for one in marked)
+
+
+def test_what_is_unsupported_is_no_warning_where_all_passed(tmp_path: Path) -> None:
+    done, marked, _ = _in_github(tmp_path, names=frozenset(("no_tools",)))
+    assert done.returncode == 0
+    assert marked
+    assert all(one.startswith("::notice") for one in marked)
+
+
+def test_a_dead_port_is_no_other_model(known: Path) -> None:
+    done = serve_eval("smoke", "127.0.0.1:9", "--known", known)
+    assert done.returncode == 4
+    assert "was written of" not in done.stdout
+    assert "mended" not in done.stdout

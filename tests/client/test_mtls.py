@@ -91,7 +91,8 @@ def test_a_refusal_says_what_to_do_and_is_not_tried_again(
     ("cert", "key", "password", "said"),
     [
         ("locked.crt", "locked.key", None, "--client-key-password-env"),
-        ("locked.crt", "locked.key", "wrong", "--client-key-password-env"),
+        ("locked.crt", "locked.key", "wrong", "the password does not open"),
+        ("notes.txt", "locked.key", PASSWORD, "must be PEM"),
         ("client.crt", "locked.key", PASSWORD, "The key belongs to another certificate"),
         ("client.crt", None, None, "--client-key"),
         ("missing.crt", "client.key", None, "No such file or directory"),
@@ -180,6 +181,36 @@ def test_commands_take_the_certificate_and_keep_only_its_path(
     bare = serve_eval("run", *common, "--ca-bundle", authority.bundle, "-o", tmp_path / "bare")
     assert bare.returncode == 4
     assert "--client-cert FILE" in bare.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("smoke", "URL"),
+        ("compare", "URL", "127.0.0.1:9", "--tasks", "word_problems"),
+        ("verify", "URL", "127.0.0.1:9", "--floor", "0.1"),
+        ("run", "--base-url", "URL", "-t", "word_problems", "--no-reference"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_command_says_which_certificate_is_missing(
+    url: str, authority: Authority, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    words = [url if word == "URL" else word for word in command]
+    locked, key = authority.sign("locked", password=PASSWORD)
+    trust = ("--ca-bundle", authority.bundle)
+    shown = ("--client-cert", locked, "--client-key", key, "--client-key-password-env", "PW")
+    for number, (more, code, said) in enumerate(
+        [
+            ((), 4, "with --ca-bundle FILE"),
+            (trust, 4, "with --client-cert FILE"),
+            ((*trust, *shown), 2, f"the password in PW does not open {key}"),
+        ]
+    ):
+        done = serve_eval(*words, *more, "-o", tmp_path / f"{number}", PW="wrong")
+        told = " ".join(f"{done.stdout} {done.stderr}".split())
+        assert (done.returncode, said in told) == (code, True), told
+        assert "loading its model" not in told
 
 
 def test_the_wait_for_a_server_ends_where_it_demands_a_certificate(

@@ -24,6 +24,7 @@ class Night:
     code: int
     alerts: dict[str, str]
     folder: Path
+    annotations: list[str]
 
     @property
     def pages(self) -> set[str]:
@@ -61,6 +62,20 @@ def serve_eval(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def write_known(folder: Path, plan: str) -> str:
+    """Write what fails on the servers of a plan today, and return the name of the file."""
+    served = serve_eval(folder, "serve", plan, "--detach")
+    assert served.returncode == 0, served.stderr
+    told = dict(line.split(": ", 1) for line in served.stdout.splitlines() if ": " in line)
+    url, number = told["base URL"].strip(), told["id"].strip()
+    try:
+        serve_eval(folder, "smoke", url, "--write-known", "known.json")
+    finally:
+        assert serve_eval(folder, "serve", "--stop", number).returncode == 0
+    assert (folder / "known.json").exists()
+    return "known.json"
+
+
 def spend_night(folder: Path, old: str, new: str, **more: str) -> Night:
     """Run the script for two plans of a folder. No server may be left."""
     (folder / "night.sh").write_text(read_script())
@@ -81,4 +96,6 @@ def spend_night(folder: Path, old: str, new: str, **more: str) -> Night:
     file = night / "alerts.txt"
     lines = file.read_text().splitlines() if file.exists() else []
     assert ended.stdout.splitlines() == lines, ended.stderr
-    return Night(ended.returncode, {line.split()[0]: line for line in lines}, night)
+    alerts = {line.split()[0]: line for line in lines}
+    marked = [line for line in ended.stderr.splitlines() if line.startswith("::")]
+    return Night(ended.returncode, alerts, night, marked)

@@ -6,6 +6,8 @@ The images are the stand-in for trtllm-serve. tests/peers has a night of a real 
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 import yaml
 
 from serve_eval.schema import Plan, Spec
-from tests.nights.night import serve_eval, spend_night
+from tests.nights.night import serve_eval, spend_night, write_known
 from tests.standin.answers import write_answers
 
 STAND_IN = [sys.executable, "-P", "-m", "serve_eval.launchers._standin"]
@@ -57,29 +59,52 @@ def test_an_image_that_does_not_start_is_an_alert(images: Path) -> None:
     assert "new did not start: error: trtllm ended with exit code 1" in night.lines
 
 
+def test_a_command_that_says_no_error_is_quoted(images: Path) -> None:
+    (images / "bin").mkdir()
+    command = images / "bin/serve-eval"
+    command.write_text("#!/bin/sh\necho 'Segmentation fault' >&2\necho >&2\nexit 3\n")
+    command.chmod(0o755)
+    path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
+    night = spend_night(images, "old.yaml", "sound.yaml", PATH=path)
+    assert night.code == 3
+    log = f"{night.folder.name}/old.log"
+    assert night.lines == f"old did not start: Segmentation fault ({log})"
+
+
+def test_a_plan_twice_is_no_comparison(images: Path) -> None:
+    night = spend_night(images, "old.yaml", "old.yaml", **ASKED)
+    assert night.code == 2
+    assert night.lines.startswith("old and new are the same servers (http://")
+    assert not night.pages
+
+
 @pytest.mark.slow
 def test_a_sound_image_sends_nothing(images: Path) -> None:
-    night = spend_night(images, "old.yaml", "sound.yaml", **ASKED)
-    assert (night.code, night.lines) == (0, "")
+    known = write_known(images, "old.yaml")
+    github = {"GITHUB_ACTIONS": "true", "KNOWN": known}
+    night = spend_night(images, "old.yaml", "sound.yaml", **ASKED, **github)
+    assert (night.code, night.lines, night.annotations) == (0, "", [])
     assert night.pages == STEPS
     outcomes = {step: (night.folder / step / "summary.md").read_text() for step in STEPS}
-    assert {step: text.split()[1] for step, text in outcomes.items()} == {
-        "smoke": "PASS:",
-        "verify": "IDENTICAL:",
-        "compare": "PASS:",
+    assert {step: text.split()[0] for step, text in outcomes.items()} == {
+        "smoke": "PASS",
+        "verify": "IDENTICAL",
+        "compare": "PASS",
     }
 
 
 @pytest.mark.slow
 def test_a_damaged_image_fails_and_says_where(images: Path) -> None:
-    night = spend_night(images, "old.yaml", "damaged.yaml", **ASKED)
+    night = spend_night(images, "old.yaml", "damaged.yaml", GITHUB_ACTIONS="true", **ASKED)
     assert night.code == 1
-    assert night.alerts["compare"].startswith("compare ended with 1: ")
     assert night.alerts["verify"].startswith("verify ended with 1: ")
-    first = (night.folder / "compare/summary.md").read_text().splitlines()[0]
-    assert first in night.alerts["compare"]
-    assert "FAIL" in first
-    assert str(night.folder.name) in night.alerts["compare"]
+    drop = r"B \d+\.\d against A \d+\.\d \(drop \d+\.\d \[\d+\.\d, \d+\.\d\]\)"
+    said = rf"compare ended with 1: FAIL word_problems .*{drop}"
+    assert re.match(said, night.alerts["compare"]), night.alerts
+    for step, line in night.alerts.items():
+        assert line.count(f"{night.folder.name}/{step}") == 1
+        assert "\\" not in line
+        assert any(one.startswith("::error title=serve-eval") for one in night.annotations)
     assert night.pages == STEPS
     page = (night.folder / "compare/report.html").read_text()
     assert '<strong class="badge">FAIL</strong>' in page

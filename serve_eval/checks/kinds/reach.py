@@ -6,7 +6,7 @@ from serve_eval.checks.answer import Answer, short
 from serve_eval.checks.check import Check
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import CheckSession, StillStarting, explain_unauthorized
-from serve_eval.client.client import UNREACHABLE_HINT
+from serve_eval.client.client import explain_unreachable
 from serve_eval.client.questions import self_description
 from serve_eval.errors import EndpointError
 from serve_eval.plugins.registry import nearest
@@ -55,7 +55,8 @@ async def _is_here(session: CheckSession) -> bool:
     """
     models = session.known.models = await session.get(f"{session.base_path}/models")
     if not models.status:
-        hint = await session.client.other_scheme() or UNREACHABLE_HINT
+        hint = await session.client.other_scheme()
+        hint = hint or explain_unreachable(session.client, models.problem)
         raise EndpointError(f"{session.base_url} cannot be reached: {models.problem}", hint=hint)
     if refused := explain_unauthorized(session, models):
         raise refused

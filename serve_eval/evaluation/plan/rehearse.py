@@ -18,8 +18,11 @@ WHY_NOT = {
 
 
 def rehearse_plan(plan: Plan) -> Plan:
-    """Return the plan with the rehearsal of its launcher. Raise PlanError as `rehearse` does."""
-    return replace(plan, launcher=rehearse(plan.launcher))
+    """Return the plan with the rehearsal of its launcher. Raise PlanError as `rehearse` does.
+
+    It judges nothing, so that no reference is needed.
+    """
+    return replace(plan, launcher=rehearse(plan.launcher), allow_missing_reference=True)
 
 
 def rehearse(launcher: Spec) -> Spec:

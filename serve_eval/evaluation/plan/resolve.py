@@ -142,6 +142,7 @@ def resolve(
         seed=values.get("seed", 0),
         no_reference=values.get("no_reference", False),
         allow_missing_reference=values.get("allow_missing_reference", False)
+        or bool(settings.get("rehearse"))
         or environ.get("TRTLLM_ACCURACY_NO_REFERENCE") == "1",
         allow_mismatch=tuple(values.get("allow_mismatch", ())),
         integration_test=environ.get("INTEGRATION_TEST") == "1",

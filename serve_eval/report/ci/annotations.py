@@ -15,20 +15,23 @@ _LEVELS = {CiState.FAILURE: "error", CiState.ERROR: "error", CiState.SKIPPED: "w
 def list_annotations(result: CiResult) -> Iterator[str]:
     """Yield a line for each test that did not pass, the failures first, then for each remark.
 
-    If none of them says the line of the result, that comes first.
+    If none of them says the line of the result, that comes first. What was expected gets none, and
+    what was skipped in a result that passed is no warning.
     """
+    passed = result.outcome == "PASS"
+    levels = {**_LEVELS, CiState.SKIPPED: "notice" if passed else "warning"}
     bad = sorted(
-        (case for case in result.cases if case.state is not CiState.PASSED),
+        (case for case in result.cases if case.state is not CiState.PASSED and not case.expected),
         key=lambda case: [*_LEVELS].index(case.state),
     )
     if result.notice:
         yield f"::warning title=serve-eval::{_escape(result.notice)}"
     if bad and not result.notice and all(case.said != result.said for case in bad):
-        level = _LEVELS[bad[0].state]
+        level = levels[bad[0].state]
         yield f"::{level} title={_escape_title(result.outcome)}::{_escape(result.said)}"
         bad = bad[: MOST - 1]
     for case in bad[:MOST]:
-        yield f"::{_LEVELS[case.state]} title={_escape_title(case.name)}::{_escape(case.said)}"
+        yield f"::{levels[case.state]} title={_escape_title(case.name)}::{_escape(case.said)}"
     told = [(case.name, one) for case in result.cases for one in case.remarks]
     for name, one in told[: MOST - len(bad[:MOST])]:
         yield f"::warning title={_escape_title(name)}::{_escape(one)}"

@@ -29,6 +29,7 @@ class CiCase:
 
     `group` is its class in JUnit. `line`, or else `message`, says in one line why it did not pass;
     `details` have more. `properties` are figures by name. `remarks` must be seen even if it passed.
+    `expected`: it was known beforehand that it does not pass, so that nobody is told.
     """
 
     group: str
@@ -40,6 +41,7 @@ class CiCase:
     seconds: float | None = None
     remarks: Sequence[str] = ()
     line: OneLine | None = None
+    expected: bool = False
 
     @property
     def said(self) -> str:

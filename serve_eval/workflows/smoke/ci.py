@@ -5,8 +5,12 @@ Pure.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Sequence
+
 from serve_eval.checks.row import CheckOutcome, CheckRow
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
+from serve_eval.report.one_line import OneLine
 from serve_eval.workflows.smoke.smoke import Smoke, summary
 
 _STATES = {
@@ -15,12 +19,19 @@ _STATES = {
     CheckOutcome.KNOWN: CiState.SKIPPED,
     CheckOutcome.UNSUPPORTED: CiState.SKIPPED,
 }
+_WORDS = {
+    CheckOutcome.FAIL: "failed",
+    CheckOutcome.PASS: "passed",
+    CheckOutcome.KNOWN: "known",
+    CheckOutcome.UNSUPPORTED: "unsupported",
+}
 
 
 def describe_smoke(done: Smoke, base_url: str) -> CiResult:
     """Return the result of a smoke test. One that stopped has an error next to its rows."""
     known = [row for row in done.rows if row.outcome is CheckOutcome.KNOWN]
-    cases = [_describe_row(row) for row in done.rows if row not in known]
+    before = () if done.known is None else done.known.unsupported
+    cases = [_describe_row(row, before) for row in done.rows if row not in known]
     if done.stopped:
         cases.append(
             CiCase(group="smoke", name="stopped", state=CiState.ERROR, message=done.stopped)
@@ -29,13 +40,24 @@ def describe_smoke(done: Smoke, base_url: str) -> CiResult:
     outcome = next((one for one in (CiState.ERROR, CiState.FAILURE) if one in states), None)
     suites = [CiSuite(name="serve-eval smoke", cases=cases, host=base_url, seconds=done.seconds)]
     if known:
-        expected = list(map(_describe_row, known))
+        expected = [_describe_row(row, before) for row in known]
         suites.append(
             CiSuite(name="serve-eval smoke: known to fail", cases=expected, host=base_url)
         )
+    said = {None: "PASS", CiState.ERROR: "ERROR", CiState.FAILURE: "FAIL"}[outcome]
+    title = f"serve-eval smoke {base_url}"
+    failing = (CiState.FAILURE, CiState.ERROR)  # the row that failed says more than "stopped"
+    bad = next((case for state in failing for case in cases if case.state is state), None)
     return CiResult(
-        title=f"serve-eval smoke {base_url}",
-        outcome={None: "PASS", CiState.ERROR: "ERROR", CiState.FAILURE: "FAIL"}[outcome],
+        title=title,
+        outcome=said,
+        line=OneLine(
+            outcome=said,
+            about=title,
+            counts=_count(done.rows, before),
+            cause="" if bad is None else f"{bad.name}: {bad.message}",
+            sure=True,
+        ),
         suites=suites,
         table=CiTable(
             columns=("outcome", "check", "told"),
@@ -45,7 +67,17 @@ def describe_smoke(done: Smoke, base_url: str) -> CiResult:
     )
 
 
-def _describe_row(row: CheckRow) -> CiCase:
+def _count(rows: Sequence[CheckRow], before: Collection[str]) -> str:
+    """Return the number of rows of each outcome; those unsupported `before` are counted apart."""
+    counted = Counter(
+        f"{_WORDS[row.outcome]} as before" if row.name in before else _WORDS[row.outcome]
+        for row in rows
+    )
+    order = [*_WORDS.values(), f"{_WORDS[CheckOutcome.UNSUPPORTED]} as before"]
+    return ", ".join(f"{counted[word]} {word}" for word in order if counted[word])
+
+
+def _describe_row(row: CheckRow, before: Collection[str]) -> CiCase:
     passed, known = row.outcome is CheckOutcome.PASS, row.outcome is CheckOutcome.KNOWN
     return CiCase(
         group="smoke",
@@ -54,4 +86,5 @@ def _describe_row(row: CheckRow) -> CiCase:
         message=f"known to fail: {row.told}" if known else row.told,
         details=[row.told] if passed else [row.curl] if row.curl else [],
         seconds=row.time_s,
+        expected=known or row.name in before,
     )

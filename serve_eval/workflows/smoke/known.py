@@ -50,6 +50,7 @@ class KnownComparison:
 
     `other` says why nothing in the file counts ("" if it counts). `mended` failed and no longer
     do. `missing` are checks of the file that did not run, `unlisted` those that it does not name.
+    `unsupported` were so before.
     """
 
     file: str
@@ -57,6 +58,7 @@ class KnownComparison:
     mended: Sequence[str] = ()
     missing: Sequence[str] = ()
     unlisted: Sequence[str] = ()
+    unsupported: Sequence[str] = ()
 
     def lines(self) -> Iterator[str]:
         """Yield what to know, and what to do, in sentences."""
@@ -137,7 +139,12 @@ def name_failure(told: str) -> str:
 def compare_known(
     rows: Sequence[CheckRow], known: KnownChecks, file: str, here: Deployment, *, stopped: bool
 ) -> KnownComparison:
-    """Return what the rows of a smoke test say about the file. A stopped one misses no check."""
+    """Return what the rows of a smoke test say about the file.
+
+    A stopped one misses no check. One that found no model does not tell of which deployment it is.
+    """
+    if stopped and not here.model:
+        return KnownComparison(file=file)
     other = find_other(known, here)
     if other:
         return KnownComparison(file=file, other=other)
@@ -148,4 +155,9 @@ def compare_known(
         mended=[r.name for r in rows if r.name in known.fails and r.outcome not in failing],
         missing=[] if stopped else sorted(known.names - set(ran)),
         unlisted=[row.name for row in rows if row.name not in known.names],
+        unsupported=[
+            row.name
+            for row in rows
+            if row.outcome is CheckOutcome.UNSUPPORTED and row.name in known.unsupported
+        ],
     )
