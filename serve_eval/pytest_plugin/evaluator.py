@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from serve_eval.pytest_plugin.asked import (
-    AskedEvaluation,
     Options,
     TaskOption,
     build_plan,
@@ -15,18 +15,18 @@ from serve_eval.pytest_plugin.asked import (
     read_base,
 )
 from serve_eval.pytest_plugin.endings import AccuracyNotMeasured
-from serve_eval.pytest_plugin.gpus import count_needed, find_lack
+from serve_eval.pytest_plugin.gpus import find_lack, skip_without_room
 from serve_eval.pytest_plugin.options import MARKER, NO_ENDPOINT
 from serve_eval.pytest_plugin.workbench import Workbench
 
 if TYPE_CHECKING:
-    from serve_eval.schema import Plan, Report
+    from serve_eval.schema import Endpoint, Plan, Report
 
 
 class Evaluator:
-    """The fixture `serve_eval` of a test: evaluates with the options of its markers.
+    """The fixture `serve_eval` of a test: evaluates with the options of its class and markers.
 
-    `defaults` are options below those of the markers.
+    `defaults` are those of its class, below those of the markers.
     """
 
     def __init__(
@@ -37,10 +37,6 @@ class Evaluator:
     ) -> None:
         self._item, self._workbench = item, workbench
         self._defaults = defaults or {}
-
-    def with_defaults(self, **defaults: object) -> Evaluator:
-        """Return an evaluator with options below those of the markers."""
-        return Evaluator(self._item, self._workbench, defaults)
 
     def evaluate(self, *tasks: TaskOption, **options: Any) -> Report:
         """Evaluate the endpoint of this test and return the report, if it passes.
@@ -61,12 +57,10 @@ class Evaluator:
         from serve_eval.plugins.scope import scope
         from serve_eval.pytest_plugin.results import describe_error, describe_run, end_test
 
-        marked_tasks, marked = read_marker(self._item)
         folder = self._workbench.name_folder(self._item.nodeid)
         try:
             with scope():
-                asked = merge_levels(tasks or marked_tasks, self._defaults, marked, options)
-                plan = self._plan(asked)
+                plan = self._plan(tasks, options)
                 report = self._workbench.evaluate(plan, folder)
                 result = describe_run(report, folder)
         except ServeEvalError as error:
@@ -77,18 +71,39 @@ class Evaluator:
         end_test(result, strict=self._workbench.options.strict)
         return report
 
-    def _plan(self, asked: AskedEvaluation) -> Plan:
-        """Return the plan of the test, or skip it if it cannot run here."""
+    def find_endpoint(self) -> Endpoint:
+        """Return the endpoint that an evaluation of this test would ask, started if needed.
+
+        Raises AccuracyNotMeasured if it does not answer, or if it exists for one run only.
+        """
         __tracebackhide__ = True
+        from serve_eval.errors import ServeEvalError
+        from serve_eval.plugins.scope import scope
+        from serve_eval.pytest_plugin.results import describe_error
+
+        try:
+            with scope():
+                return self._workbench.find_endpoint(self._plan((), {}, needs_tasks=False))
+        except ServeEvalError as error:
+            raise AccuracyNotMeasured(describe_error(error)) from None
+
+    def _plan(
+        self, tasks: Sequence[TaskOption], called: Options, *, needs_tasks: bool = True
+    ) -> Plan:
+        """Return the plan of the test, or skip it if it cannot run here.
+
+        A wrong option is an error on every machine, so it comes before a reason to skip.
+        """
+        __tracebackhide__ = True
+        marked_tasks, marked = read_marker(self._item)
+        asked = merge_levels(tasks or marked_tasks, self._defaults, marked, called)
         options = self._workbench.options
         base = read_base(options.plan)
-        if asked.launcher is None and options.base_url is None:
-            named = {"launcher", "base_url"} & {*base, *asked.options}
-            if not named:
-                pytest.skip(NO_ENDPOINT)
-        plan = build_plan(asked, base, options.base_url)
-        if (lack := find_lack(count_needed(plan))) is not None:
-            pytest.skip(f"launcher {plan.launcher.name} {lack}")
+        plan = build_plan(asked, base, options.base_url, needs_tasks=needs_tasks)
+        named = {"launcher", "base_url"} & {*base, *asked.options}
+        if asked.launcher is None and options.base_url is None and not named:
+            pytest.skip(NO_ENDPOINT)
+        skip_without_room(plan)
         return plan
 
 

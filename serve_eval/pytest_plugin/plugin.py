@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from serve_eval.pytest_plugin.endings import make_error
-from serve_eval.pytest_plugin.options import MARKER, NO_ENDPOINT, add_options, read_options
+from serve_eval.pytest_plugin.options import MARKER, add_options, read_options
 
 if TYPE_CHECKING:
     from serve_eval.pytest_plugin.evaluator import Evaluator
@@ -72,20 +72,18 @@ def _serve_eval_workbench(
 @pytest.fixture
 def serve_eval(request: pytest.FixtureRequest, _serve_eval_workbench: Workbench) -> Evaluator:
     """Evaluate an endpoint: serve_eval.evaluate("gsm8k", quant_algo="FP8")."""
+    from serve_eval.pytest_plugin.accuracy_tests import AccuracyTests
     from serve_eval.pytest_plugin.evaluator import Evaluator
 
-    return Evaluator(request.node, _serve_eval_workbench)
+    tests = request.instance
+    defaults = tests.list_defaults() if isinstance(tests, AccuracyTests) else {}
+    return Evaluator(request.node, _serve_eval_workbench, defaults)
 
 
-@pytest.fixture(scope="session")
-def serve_eval_endpoint(pytestconfig: pytest.Config) -> Endpoint:
-    """Return the endpoint of --serve-eval-base-url; without one, skip the test."""
-    if (base_url := read_options(pytestconfig).base_url) is None:
-        pytest.skip(NO_ENDPOINT)
-    from serve_eval.evaluation.endpoint.launch import address_of
-    from serve_eval.evaluation.plan.resolve import resolve_address
-
-    return address_of(resolve_address({"base_url": base_url}, {}))
+@pytest.fixture
+def serve_eval_endpoint(serve_eval: Evaluator) -> Endpoint:
+    """Return the endpoint that serve_eval.evaluate would ask; without one, skip the test."""
+    return serve_eval.find_endpoint()
 
 
 @pytest.fixture(scope="session")
