@@ -14,7 +14,7 @@ from serve_eval.pytest_plugin.asked import (
     merge_levels,
     read_base,
 )
-from serve_eval.pytest_plugin.endings import AccuracyNotMeasured
+from serve_eval.pytest_plugin.endings import AccuracyNotMeasured, AccuracyWarning
 from serve_eval.pytest_plugin.gpus import find_lack, skip_without_room
 from serve_eval.pytest_plugin.options import MARKER, NO_ENDPOINT
 from serve_eval.pytest_plugin.workbench import Workbench
@@ -50,24 +50,33 @@ class Evaluator:
         * `model_path`: the launcher's option `model`.
 
         Raises AccuracyRegression for a FAIL, and AccuracyNotMeasured if nothing was measured. Skips
-        the test if the run did not decide, or if there are too few GPUs.
+        the test if the run did not decide, or if there are too few GPUs. Emits an AccuracyWarning
+        for each warning about a run that passed.
         """
         __tracebackhide__ = True
         from serve_eval.errors import ServeEvalError
         from serve_eval.plugins.scope import scope
+        from serve_eval.pytest_plugin.lines_of_tests import note_error, note_line
         from serve_eval.pytest_plugin.results import describe_error, describe_run, end_test
 
+        kept = self._workbench.options.output is not None
         folder = self._workbench.name_folder(self._item.nodeid)
         try:
             with scope():
                 plan = self._plan(tasks, options)
                 report = self._workbench.evaluate(plan, folder)
-                result = describe_run(report, folder)
+                result = describe_run(report, folder, kept=kept)
         except ServeEvalError as error:
-            raise AccuracyNotMeasured(describe_error(error, folder)) from None
+            ending = AccuracyNotMeasured(describe_error(error, folder, kept=kept))
+            note_error(self._item, ending, folder)
+            raise ending from None
         self._item.user_properties.extend(result.properties.items())
         if result.passed:  # Otherwise the text is that of the outcome.
             self._item.add_report_section("call", "serve-eval", result.text)
+        if result.line is not None:
+            note_line(self._item, result.line, folder)
+        for warning in result.warnings:
+            self._item.warn(AccuracyWarning(warning))
         end_test(result, strict=self._workbench.options.strict)
         return report
 

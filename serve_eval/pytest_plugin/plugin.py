@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from serve_eval.pytest_plugin.endings import make_error
+from serve_eval.pytest_plugin.endings import show_ending
 from serve_eval.pytest_plugin.options import MARKER, add_options, read_options
 
 if TYPE_CHECKING:
@@ -23,12 +23,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the marker, and what writes the line for chat if it is asked for."""
     config.addinivalue_line(
         "markers",
         f"{MARKER}(*tasks, gpus=N, **options): tasks and options of an evaluation by serve-eval;"
         " the test is skipped on a machine with fewer GPUs",
     )
+    if (file := read_options(config).notify) is not None:
+        from serve_eval.pytest_plugin.session_line import SessionLine
+
+        config.pluginmanager.register(SessionLine(file))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,9 +52,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_makereport(
     call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report a test that measured nothing as an error."""
+    """Report a test that measured nothing as an error, and what others say of it in one line."""
     report = yield
-    make_error(report, call)
+    show_ending(report, call)
     return report
 
 
