@@ -41,7 +41,7 @@ class AccuracyUndecided(Ending):
 
 
 def show_ending(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
-    """Give a report the first line as its message, and turn one without a measurement into an error.
+    """Give a report the first line as its message; what measured nothing becomes an error.
 
     pytest has errors only outside the body of a test. Its terminal, its JUnit file and other
     consumers know the phase alone, so the evaluation counts as part of the set-up. Without a line,
