@@ -12,7 +12,7 @@ class AccuracyWarning(UserWarning):
     """A warning about a test that passed, such as rules that disagree. Filters can name it."""
 
 
-class Ending(pytest.fail.Exception):  # type: ignore[misc,name-defined]
+class AccuracyEnding(pytest.fail.Exception):  # type: ignore[misc,name-defined]
     """An end of a test with a text that explains itself."""
 
     __module__ = "builtins"
@@ -22,19 +22,19 @@ class Ending(pytest.fail.Exception):  # type: ignore[misc,name-defined]
         self.line = text.partition("\n")[0]
 
 
-class AccuracyRegression(Ending):
+class AccuracyRegression(AccuracyEnding):
     """The endpoint answers worse than its reference: the test FAILED."""
 
     __module__ = "builtins"
 
 
-class AccuracyNotMeasured(Ending):
+class AccuracyNotMeasured(AccuracyEnding):
     """Nothing was measured, because of the endpoint or the plan: an ERROR, never a regression."""
 
     __module__ = "builtins"
 
 
-class AccuracyUndecided(Ending):
+class AccuracyUndecided(AccuracyEnding):
     """The run did not decide, and --serve-eval-strict makes that a failure."""
 
     __module__ = "builtins"
@@ -47,7 +47,7 @@ def show_ending(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
     consumers know the phase alone, so the evaluation counts as part of the set-up. Without a line,
     the whole text would be the message in the list of failures and the JUnit file.
     """
-    if call.excinfo is None or not isinstance(ending := call.excinfo.value, Ending):
+    if call.excinfo is None or not isinstance(ending := call.excinfo.value, AccuracyEnding):
         return
     if (crash := getattr(report.longrepr, "reprcrash", None)) is not None:
         crash.message = ending.line

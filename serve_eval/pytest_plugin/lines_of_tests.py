@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.pytest_plugin.endings import AccuracyNotMeasured, Ending
+from serve_eval.pytest_plugin.endings import AccuracyEnding, AccuracyNotMeasured
 from serve_eval.pytest_plugin.results import shorten_path
 from serve_eval.report.ci.place import find_place
 from serve_eval.report.one_line import OneLine, lead
@@ -73,7 +73,7 @@ def _describe_end(
     test = _name(item)
     if noted and not report.failed:
         return pick_worst(noted)
-    if noted and isinstance(error, Ending) and noted[-1].outcome != "PASS":
+    if noted and isinstance(error, AccuracyEnding) and noted[-1].outcome != "PASS":
         return noted[-1]
     if report.passed:
         return OneLine(outcome="PASS", about=test)
@@ -81,7 +81,7 @@ def _describe_end(
         return _tell("SKIPPED", test, _read_reason(report))
     in_body = call.when == "call" and not isinstance(error, AccuracyNotMeasured)
     said = report.longreprtext if call.excinfo is None else call.excinfo.exconly()
-    cause = error.line if isinstance(error, Ending) else said.partition("\n")[0]
+    cause = error.line if isinstance(error, AccuracyEnding) else said.partition("\n")[0]
     return _tell("FAIL" if in_body else "ERROR", test, cause)
 
 
