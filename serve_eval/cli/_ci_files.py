@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 STANDARD_OUTPUT = Path("-")
 """The file of --notify-text that stands for standard output."""
-_JOB_URLS = ("CI_JOB_URL", "BUILD_URL")
-"""Variables of GitLab and Jenkins with the address of the job."""
 
 
 def save_ci_files(
@@ -38,9 +36,10 @@ def save_ci_files(
     from serve_eval.evaluation.storage.file_names import JUNIT_FILE, SUMMARY_FILE
     from serve_eval.evaluation.storage.private_files import write_private
     from serve_eval.report.ci import list_annotations, place_result, write_junit, write_markdown
+    from serve_eval.report.ci.place import find_place, is_github
     from serve_eval.schema import Connection
 
-    step_summary, in_github = environ.get("GITHUB_STEP_SUMMARY"), _is_github(environ)
+    step_summary, in_github = environ.get("GITHUB_STEP_SUMMARY"), is_github(environ)
     if not (folder or junit or notify_text or step_summary or in_github):
         return exit_code
     mask = SecretMask(Connection(), environ)
@@ -58,20 +57,6 @@ def save_ci_files(
     if notify_text is not None:
         exit_code = _save_asked("--notify-text", notify_text, f"{result.said}\n", exit_code)
     return exit_code
-
-
-def find_place(folder: Path | None, environ: Mapping[str, str]) -> str:
-    """Return the address of the CI job, or else the folder of the result, if there is one."""
-    if _is_github(environ):
-        server, repository, run = (
-            environ.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")
-        )
-        if server and repository and run:
-            return f"{server}/{repository}/actions/runs/{run}"
-    found = next((url for name in _JOB_URLS if (url := environ.get(name, ""))), "")
-    if found.startswith(("http://", "https://")):
-        return found
-    return str(folder) if folder is not None and folder.exists() else ""
 
 
 @contextmanager
@@ -131,10 +116,6 @@ def check_asked(
             "--notify-text -: standard output holds JSON already",
             hint="Name a file, such as --notify-text line.txt.",
         )
-
-
-def _is_github(environ: Mapping[str, str]) -> bool:
-    return environ.get("GITHUB_ACTIONS") == "true"
 
 
 def _has_begun(folder: Path | None) -> bool:

@@ -101,15 +101,9 @@ async def discover_model(client: Client) -> str:
 
     Raises EndpointError if it lists none or several, or with the status if it refuses to list them.
     """
-    served, address = await client.models(), f"{client.endpoint.base_url}/models"
+    served = await client.models()
     if isinstance(served, Failure):
-        hint = await _misunderstood(client, served) or _explain_unlisted(client, served)
-        told = (
-            "does not list the models"
-            if served.kind is FailureKind.HTTP_ERROR
-            else "does not answer"
-        )
-        raise EndpointError(f"{address} {told}: {served.message}", hint=hint)
+        await refuse_listing(client, served)
     if len(served) == 1:
         return served[0]
     if served:
@@ -118,12 +112,20 @@ async def discover_model(client: Client) -> str:
             hint="Choose one with --model.",
         )
     raise EndpointError(
-        f"{address} lists no model",
+        f"{client.endpoint.base_url}/models lists no model",
         hint=(
             "Older disaggregated orchestrators list none: name the model with --model, or check the"
             " path of the URL."
         ),
     )
+
+
+async def refuse_listing(client: Client, failure: Failure) -> NoReturn:
+    """Raise EndpointError for an endpoint that was asked for its models in vain, with advice."""
+    hint = await _misunderstood(client, failure) or _explain_unlisted(client, failure)
+    refused = failure.kind is FailureKind.HTTP_ERROR
+    told = "does not list the models" if refused else "does not answer"
+    raise EndpointError(f"{client.endpoint.base_url}/models {told}: {failure.message}", hint=hint)
 
 
 async def _misunderstood(client: Client, failure: Failure) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from serve_eval.pytest_plugin.endings import AccuracyNotMeasured as AccuracyNotMeasured
     from serve_eval.pytest_plugin.endings import AccuracyRegression as AccuracyRegression
     from serve_eval.pytest_plugin.endings import AccuracyUndecided as AccuracyUndecided
+    from serve_eval.pytest_plugin.endings import AccuracyWarning as AccuracyWarning
     from serve_eval.pytest_plugin.evaluator import Evaluator as Evaluator
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "AccuracyRegression",
     "AccuracyTests",
     "AccuracyUndecided",
+    "AccuracyWarning",
     "Evaluator",
 ]
 

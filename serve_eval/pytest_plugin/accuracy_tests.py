@@ -39,14 +39,16 @@ class AccuracyTests:
 
     @pytest.fixture(autouse=True)
     def _take_evaluator(self, serve_eval: Evaluator) -> None:
-        self._evaluator = serve_eval.with_defaults(
-            **{
-                **self.OPTIONS,
-                "model_name": self.MODEL_NAME,
-                "model_path": self.MODEL_PATH,
-                "launcher": self.LAUNCHER,
-            }
-        )
+        self._evaluator = serve_eval
+
+    def list_defaults(self) -> dict[str, Any]:
+        """Return the options of every test of this class, which markers and calls override."""
+        return {
+            **self.OPTIONS,
+            "model_name": self.MODEL_NAME,
+            "model_path": self.MODEL_PATH,
+            "launcher": self.LAUNCHER,
+        }
 
     def evaluate(self, *tasks: TaskOption, **options: Any) -> Report:
         """Evaluate the endpoint on tasks, as `Evaluator.evaluate` does, and return the report."""

@@ -65,10 +65,13 @@ def build_plan(
     base: Mapping[str, Any],
     base_url: str | None,
     environ: Mapping[str, str] = os.environ,
+    *,
+    needs_tasks: bool = True,
 ) -> Plan:
     """Return the plan of a test. `base` is the content of the plan file of all tests.
 
-    The test overrides its class, which overrides the file. Raises PlanError with every problem.
+    The test overrides its class, which overrides the file. Without `needs_tasks`, it may name none,
+    since it wants the endpoint alone. Raises PlanError with every problem.
     """
     from serve_eval.evaluation.plan.resolve import resolve
 
@@ -94,7 +97,7 @@ def build_plan(
         file.setdefault("reference_model", asked.model_name)
         if "launcher" in file:
             file.setdefault("model", asked.model_name)
-    return resolve(file, settings, environ).plan
+    return resolve(file, settings, environ, needs_tasks=needs_tasks).plan
 
 
 def read_base(file: Path | None) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The ways in which a test of accuracy ends, other than by passing.
+"""The ways in which a test of accuracy ends, other than by passing, and its warnings.
 
 pytest shows the text of these exceptions without a traceback, and their name as it is.
 """
@@ -8,38 +8,48 @@ from __future__ import annotations
 import pytest
 
 
-class _Ending(pytest.fail.Exception):  # type: ignore[misc,name-defined]
+class AccuracyWarning(UserWarning):
+    """A warning about a test that passed, such as rules that disagree. Filters can name it."""
+
+
+class AccuracyEnding(pytest.fail.Exception):  # type: ignore[misc,name-defined]
     """An end of a test with a text that explains itself."""
 
     __module__ = "builtins"
 
     def __init__(self, text: str) -> None:
         super().__init__(text, pytrace=False)
+        self.line = text.partition("\n")[0]
 
 
-class AccuracyRegression(_Ending):
+class AccuracyRegression(AccuracyEnding):
     """The endpoint answers worse than its reference: the test FAILED."""
 
     __module__ = "builtins"
 
 
-class AccuracyNotMeasured(_Ending):
+class AccuracyNotMeasured(AccuracyEnding):
     """Nothing was measured, because of the endpoint or the plan: an ERROR, never a regression."""
 
     __module__ = "builtins"
 
 
-class AccuracyUndecided(_Ending):
+class AccuracyUndecided(AccuracyEnding):
     """The run did not decide, and --serve-eval-strict makes that a failure."""
 
     __module__ = "builtins"
 
 
-def make_error(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
-    """Turn the report of a test that measured nothing into an error.
+def show_ending(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
+    """Give a report the first line as its message; what measured nothing becomes an error.
 
     pytest has errors only outside the body of a test. Its terminal, its JUnit file and other
-    consumers know the phase alone, so the evaluation counts as part of the set-up.
+    consumers know the phase alone, so the evaluation counts as part of the set-up. Without a line,
+    the whole text would be the message in the list of failures and the JUnit file.
     """
-    if call.excinfo is not None and isinstance(call.excinfo.value, AccuracyNotMeasured):
+    if call.excinfo is None or not isinstance(ending := call.excinfo.value, AccuracyEnding):
+        return
+    if (crash := getattr(report.longrepr, "reprcrash", None)) is not None:
+        crash.message = ending.line
+    if isinstance(ending, AccuracyNotMeasured):
         report.when = "setup"

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from serve_eval.pytest_plugin.asked import (
-    AskedEvaluation,
     Options,
     TaskOption,
     build_plan,
     merge_levels,
     read_base,
 )
-from serve_eval.pytest_plugin.endings import AccuracyNotMeasured
-from serve_eval.pytest_plugin.gpus import count_needed, find_lack
+from serve_eval.pytest_plugin.endings import AccuracyNotMeasured, AccuracyWarning
+from serve_eval.pytest_plugin.gpus import find_lack, skip_without_room
 from serve_eval.pytest_plugin.options import MARKER, NO_ENDPOINT
 from serve_eval.pytest_plugin.workbench import Workbench
 
 if TYPE_CHECKING:
-    from serve_eval.schema import Plan, Report
+    from serve_eval.schema import Endpoint, Plan, Report
 
 
 class Evaluator:
-    """The fixture `serve_eval` of a test: evaluates with the options of its markers.
+    """The fixture `serve_eval` of a test: evaluates with the options of its class and markers.
 
-    `defaults` are options below those of the markers.
+    `defaults` are those of its class, below those of the markers.
     """
 
     def __init__(
@@ -37,10 +37,6 @@ class Evaluator:
     ) -> None:
         self._item, self._workbench = item, workbench
         self._defaults = defaults or {}
-
-    def with_defaults(self, **defaults: object) -> Evaluator:
-        """Return an evaluator with options below those of the markers."""
-        return Evaluator(self._item, self._workbench, defaults)
 
     def evaluate(self, *tasks: TaskOption, **options: Any) -> Report:
         """Evaluate the endpoint of this test and return the report, if it passes.
@@ -54,41 +50,69 @@ class Evaluator:
         * `model_path`: the launcher's option `model`.
 
         Raises AccuracyRegression for a FAIL, and AccuracyNotMeasured if nothing was measured. Skips
-        the test if the run did not decide, or if there are too few GPUs.
+        the test if the run did not decide, or if there are too few GPUs. Emits an AccuracyWarning
+        for each warning about a run that passed.
         """
         __tracebackhide__ = True
         from serve_eval.errors import ServeEvalError
         from serve_eval.plugins.scope import scope
+        from serve_eval.pytest_plugin.lines_of_tests import note_error, note_line
         from serve_eval.pytest_plugin.results import describe_error, describe_run, end_test
 
-        marked_tasks, marked = read_marker(self._item)
+        kept = self._workbench.options.output is not None
         folder = self._workbench.name_folder(self._item.nodeid)
         try:
             with scope():
-                asked = merge_levels(tasks or marked_tasks, self._defaults, marked, options)
-                plan = self._plan(asked)
+                plan = self._plan(tasks, options)
                 report = self._workbench.evaluate(plan, folder)
-                result = describe_run(report, folder)
+                result = describe_run(report, folder, kept=kept)
         except ServeEvalError as error:
-            raise AccuracyNotMeasured(describe_error(error, folder)) from None
+            ending = AccuracyNotMeasured(describe_error(error, folder, kept=kept))
+            note_error(self._item, ending, folder)
+            raise ending from None
         self._item.user_properties.extend(result.properties.items())
         if result.passed:  # Otherwise the text is that of the outcome.
             self._item.add_report_section("call", "serve-eval", result.text)
+        if result.line is not None:
+            note_line(self._item, result.line, folder)
+        for warning in result.warnings:
+            self._item.warn(AccuracyWarning(warning))
         end_test(result, strict=self._workbench.options.strict)
         return report
 
-    def _plan(self, asked: AskedEvaluation) -> Plan:
-        """Return the plan of the test, or skip it if it cannot run here."""
+    def find_endpoint(self) -> Endpoint:
+        """Return the endpoint that an evaluation of this test would ask, started if needed.
+
+        Raises AccuracyNotMeasured if it does not answer, or if it exists for one run only.
+        """
         __tracebackhide__ = True
+        from serve_eval.errors import ServeEvalError
+        from serve_eval.plugins.scope import scope
+        from serve_eval.pytest_plugin.results import describe_error
+
+        try:
+            with scope():
+                return self._workbench.find_endpoint(self._plan((), {}, needs_tasks=False))
+        except ServeEvalError as error:
+            raise AccuracyNotMeasured(describe_error(error)) from None
+
+    def _plan(
+        self, tasks: Sequence[TaskOption], called: Options, *, needs_tasks: bool = True
+    ) -> Plan:
+        """Return the plan of the test, or skip it if it cannot run here.
+
+        A wrong option is an error on every machine, so it comes before a reason to skip.
+        """
+        __tracebackhide__ = True
+        marked_tasks, marked = read_marker(self._item)
+        asked = merge_levels(tasks or marked_tasks, self._defaults, marked, called)
         options = self._workbench.options
         base = read_base(options.plan)
-        if asked.launcher is None and options.base_url is None:
-            named = {"launcher", "base_url"} & {*base, *asked.options}
-            if not named:
-                pytest.skip(NO_ENDPOINT)
-        plan = build_plan(asked, base, options.base_url)
-        if (lack := find_lack(count_needed(plan))) is not None:
-            pytest.skip(f"launcher {plan.launcher.name} {lack}")
+        plan = build_plan(asked, base, options.base_url, needs_tasks=needs_tasks)
+        named = {"launcher", "base_url"} & {*base, *asked.options}
+        if asked.launcher is None and options.base_url is None and not named:
+            pytest.skip(NO_ENDPOINT)
+        skip_without_room(plan)
         return plan
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
 
@@ -45,6 +47,13 @@ def count_needed(plan: Plan) -> int:
     from serve_eval.evaluation.endpoint.launch import job_size
 
     return 0 if plan.launcher.name in ELSEWHERE else job_size(plan).gpus_per_node
+
+
+def skip_without_room(plan: Plan) -> None:
+    """Skip the test if there are fewer GPUs than the launcher of its plan needs."""
+    __tracebackhide__ = True
+    if (lack := find_lack(count_needed(plan))) is not None:
+        pytest.skip(f"launcher {plan.launcher.name} {lack}")
 
 
 @cache

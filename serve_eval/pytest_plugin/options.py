@@ -19,6 +19,7 @@ _HELP = {
     "output": ("DIR", "keep the run folders here, one per test and time"),
     "plan": ("FILE", "plan with the defaults of all tests, such as dataset_root"),
     "waivers": ("FILE", "waived tests, in the form of TensorRT-LLM's waives.txt"),
+    "notify": ("FILE", "write one line at the end, for chat: the worst test and all counts"),
     "strict": ("", "fail tests that do not decide, instead of skipping them"),
 }
 
@@ -30,6 +31,7 @@ class PluginOptions(NamedTuple):
     output: Path | None = None
     plan: Path | None = None
     waivers: Path | None = None
+    notify: Path | None = None
     strict: bool = False
 
 
@@ -62,6 +64,7 @@ def read_options(config: pytest.Config, environ: Mapping[str, str] = os.environ)
         output=_read_path(config, "output"),
         plan=_read_path(config, "plan"),
         waivers=_read_path(config, "waivers"),
+        notify=_read_path(config, "notify"),
         strict=bool(config.getoption(f"{PREFIX}strict") or config.getini(f"{PREFIX}strict")),
     )
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from serve_eval.pytest_plugin.endings import make_error
-from serve_eval.pytest_plugin.options import MARKER, NO_ENDPOINT, add_options, read_options
+from serve_eval.pytest_plugin.endings import show_ending
+from serve_eval.pytest_plugin.options import MARKER, add_options, read_options
 
 if TYPE_CHECKING:
     from serve_eval.pytest_plugin.evaluator import Evaluator
@@ -23,12 +23,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the marker, and what writes the line for chat if it is asked for."""
     config.addinivalue_line(
         "markers",
         f"{MARKER}(*tasks, gpus=N, **options): tasks and options of an evaluation by serve-eval;"
         " the test is skipped on a machine with fewer GPUs",
     )
+    if (file := read_options(config).notify) is not None:
+        from serve_eval.pytest_plugin.session_line import SessionLine
+
+        config.pluginmanager.register(SessionLine(file))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,9 +52,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_makereport(
     call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report a test that measured nothing as an error."""
+    """Report a test that measured nothing as an error, and what others say of it in one line."""
     report = yield
-    make_error(report, call)
+    show_ending(report, call)
     return report
 
 
@@ -72,20 +76,18 @@ def _serve_eval_workbench(
 @pytest.fixture
 def serve_eval(request: pytest.FixtureRequest, _serve_eval_workbench: Workbench) -> Evaluator:
     """Evaluate an endpoint: serve_eval.evaluate("gsm8k", quant_algo="FP8")."""
+    from serve_eval.pytest_plugin.accuracy_tests import AccuracyTests
     from serve_eval.pytest_plugin.evaluator import Evaluator
 
-    return Evaluator(request.node, _serve_eval_workbench)
+    tests = request.instance
+    defaults = tests.list_defaults() if isinstance(tests, AccuracyTests) else {}
+    return Evaluator(request.node, _serve_eval_workbench, defaults)
 
 
-@pytest.fixture(scope="session")
-def serve_eval_endpoint(pytestconfig: pytest.Config) -> Endpoint:
-    """Return the endpoint of --serve-eval-base-url; without one, skip the test."""
-    if (base_url := read_options(pytestconfig).base_url) is None:
-        pytest.skip(NO_ENDPOINT)
-    from serve_eval.evaluation.endpoint.launch import address_of
-    from serve_eval.evaluation.plan.resolve import resolve_address
-
-    return address_of(resolve_address({"base_url": base_url}, {}))
+@pytest.fixture
+def serve_eval_endpoint(serve_eval: Evaluator) -> Endpoint:
+    """Return the endpoint that serve_eval.evaluate would ask; without one, skip the test."""
+    return serve_eval.find_endpoint()
 
 
 @pytest.fixture(scope="session")

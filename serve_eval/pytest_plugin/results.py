@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,20 +18,30 @@ from serve_eval.pytest_plugin.endings import (
 
 if TYPE_CHECKING:
     from serve_eval.errors import ServeEvalError
-    from serve_eval.report.ci import CiState
+    from serve_eval.report.ci import CiCase, CiState
+    from serve_eval.report.one_line import OneLine
     from serve_eval.schema import Report
 
 COLUMNS = 80
+NOT_KEPT = (
+    "pytest deletes this folder after a few sessions;\n"
+    "          --serve-eval-output DIR, or serve_eval_output in the ini file, keeps it"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedTest:
-    """The run of a test: its worst state, the summary as printed, why it did not pass, figures."""
+    """The run of a test: its worst state, the summary as printed, why it did not pass, figures.
+
+    `line` is what is said of it in chat. `warnings` are those of a run that passed.
+    """
 
     state: CiState
     text: str
     reason: str
     properties: Mapping[str, str]
+    line: OneLine | None = None
+    warnings: Sequence[str] = ()
 
     @property
     def passed(self) -> bool:
@@ -39,30 +49,41 @@ class EvaluatedTest:
         return self.state == "passed"
 
 
-def describe_run(report: Report, folder: Path) -> EvaluatedTest:
-    """Return the result of a run, with the states that junit.xml has for it."""
-    from serve_eval.report.ci import CiState, list_cases
+def describe_run(report: Report, folder: Path, *, kept: bool) -> EvaluatedTest:
+    """Return the result of a run, with the states that junit.xml has for it.
 
-    cases = list_cases(report)
+    Its first line is that of the worst task. If the folder is not `kept`, the text says so.
+    """
+    from serve_eval.report.ci import CiState, list_cases
+    from serve_eval.report.one_line import write_line
+
+    cases = list_cases(report, _find_causes(report, folder))
     order = (CiState.FAILURE, CiState.ERROR, CiState.SKIPPED, CiState.PASSED)
     worst = min((case.state for case in cases), key=order.index, default=CiState.SKIPPED)
-    reasons = [f"{case.name}: {case.said}" for case in cases if case.state is worst]
-    reason = "; ".join(reasons)
+    found = [_say(case) for case in cases if case.state is worst]
+    found.sort(key=lambda line: not line.others)  # the one that counts all tasks
+    reasons = [write_line(line) for line in found]
+    passed = worst is CiState.PASSED
+    summary = _print(_drop_warnings(report) if passed else report, folder)
+    told = [*reasons, "", summary, *(() if kept else (f" {'kept':<8} {NOT_KEPT}",))]
     return EvaluatedTest(
         state=worst,
-        text=f"{reason}\n\n{_print(report, folder)}",
-        reason=reason,
+        text="\n".join(told),
+        reason="; ".join(reasons),
         properties=dict(_list_properties(report, folder)),
+        line=found[0] if found else None,
+        warnings=list(_list_warnings(report)) if passed else (),
     )
 
 
-def describe_error(error: ServeEvalError, folder: Path | None = None) -> str:
+def describe_error(error: ServeEvalError, folder: Path | None = None, *, kept: bool = True) -> str:
     """Return the text of an error that stopped a run, with the folder of its answers if any."""
     lines = [f"{type(error).__name__}: {error}"]
     if error.hint:
         lines.append(error.hint)
     if folder is not None and folder.is_dir():
-        lines.append(f"run folder: {_shorten(folder)}")
+        lines.append(f"run folder: {shorten_path(folder)}")
+        lines += [] if kept else [NOT_KEPT]
     return "\n".join(lines)
 
 
@@ -81,6 +102,42 @@ def end_test(result: EvaluatedTest, *, strict: bool) -> None:
         pytest.skip(result.reason)
 
 
+def _say(case: CiCase) -> OneLine:
+    """Return the line about a task or a part of the path."""
+    from serve_eval.report.one_line import OneLine
+
+    if case.line is not None:
+        return case.line
+    return OneLine(outcome=case.state.upper(), about=case.name, cause=case.message, sure=True)
+
+
+def _find_causes(report: Report, folder: Path) -> Mapping[str, str]:
+    """Return the likeliest cause of each task of a red run."""
+    from serve_eval.verdicts.exit_code import FAIL
+
+    if report.exit_code != FAIL:
+        return {}
+    from serve_eval.workflows.diagnose.causes import find_causes
+
+    return find_causes(folder, include_path=report.plan.include_path)
+
+
+def _list_warnings(report: Report) -> Iterator[str]:
+    """Yield what a reader should know although the run passed."""
+    from serve_eval.report.ci.of_report import remark_on_losses
+
+    for task in report.tasks:
+        told = (*task.verdict.warnings, *remark_on_losses(task.result))
+        yield from (f"{task.result.task}: {line}" for line in told)
+    yield from report.warnings
+
+
+def _drop_warnings(report: Report) -> Report:
+    """Return a report without its warnings, which pytest shows in its own summary."""
+    tasks = [replace(task, verdict=replace(task.verdict, warnings=())) for task in report.tasks]
+    return replace(report, tasks=tuple(tasks), warnings=())
+
+
 def _print(report: Report, folder: Path) -> str:
     """Return the summary as `serve-eval run` prints it, without colours."""
     from rich.console import Console
@@ -96,12 +153,12 @@ def _print(report: Report, folder: Path) -> str:
         highlight=False,
         emoji=False,
     )
-    print_summary(report, _shorten(folder), console, _find_slices(report, folder))
+    print_summary(report, shorten_path(folder), console, _find_slices(report, folder))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().rstrip()
 
 
-def _shorten(folder: Path) -> Path:
+def shorten_path(folder: Path) -> Path:
     """Return a folder below the working directory as commands there can name it."""
     here = Path.cwd()
     return folder.relative_to(here) if folder.is_relative_to(here) else folder

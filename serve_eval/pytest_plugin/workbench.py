@@ -11,11 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pytest
-
 from serve_eval.pytest_plugin.asked import read_base
 from serve_eval.pytest_plugin.endings import AccuracyNotMeasured
-from serve_eval.pytest_plugin.gpus import count_needed, find_lack
+from serve_eval.pytest_plugin.gpus import skip_without_room
 from serve_eval.pytest_plugin.kept_servers import KeptServers
 from serve_eval.pytest_plugin.options import PluginOptions
 
@@ -84,11 +82,32 @@ class Workbench:
         try:
             with scope():
                 found = _read_launcher(launcher, plan, model, options)
-                if (lack := find_lack(count_needed(found))) is not None:
-                    pytest.skip(f"launcher {found.launcher.name} {lack}")
+                skip_without_room(found)
                 return self._run(self.servers.start(found))
         except ServeEvalError as error:
             raise AccuracyNotMeasured(describe_error(error)) from None
+
+    def find_endpoint(self, plan: Plan) -> Endpoint:
+        """Return the endpoint of a plan: asked once if it runs already, else a kept server.
+
+        Raises ServeEvalError for one that does not answer, does not start or cannot be kept.
+        """
+        from serve_eval.errors import PlanError
+        from serve_eval.evaluation.endpoint.launch import check_launcher
+        from serve_eval.pytest_plugin.running_endpoint import ask_endpoint
+        from serve_eval.workflows.servers.identity import UNHELD
+
+        name = plan.launcher.name
+        if name == "external":
+            return self._run(ask_endpoint(plan))
+        if name in UNHELD:
+            raise PlanError(
+                f"launcher {name}: {UNHELD[name]}, so serve_eval_endpoint cannot hold it",
+                hint="Use the fixture serve_eval and its evaluate(), or give the address of a"
+                " running endpoint as base_url.",
+            )
+        check_launcher(plan)
+        return self._run(self.servers.start(plan))
 
     async def _evaluate(self, plan: Plan, folder: Path) -> Report:
         from serve_eval.errors import ServeEvalError

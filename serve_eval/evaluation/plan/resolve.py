@@ -77,6 +77,7 @@ def resolve(
     line: Callable[..., str] = lambda *path: "",
     *,
     makes_references: bool = False,
+    needs_tasks: bool = True,
 ) -> Resolved:
     """Build the plan from a file's content, the settings of the command line and the environment.
 
@@ -85,7 +86,8 @@ def resolve(
     `tasks` is a list of names. `set` is a list of NAME.OPTION=VALUE, where NAME is a task,
     `launcher` or `verdict`. `choices` holds options for every task, which the file has under
     `protocol`. `line(*path)` returns a prefix such as "plan.yaml:3: ". With
-    `makes_references`, the command makes a folder of references that is missing.
+    `makes_references`, the command makes a folder of references that is missing. Without
+    `needs_tasks`, a plan without tasks is right too.
 
     Raises PlanError with every problem.
     """
@@ -96,7 +98,10 @@ def resolve(
         name: section(name, kind, file, settings, problems) for name, kind in SECTIONS.items()
     }
     tasks = tasks_of(
-        file.get("tasks"), settings.get("tasks"), problems, needed="cases" not in values
+        file.get("tasks"),
+        settings.get("tasks"),
+        problems,
+        needed=needs_tasks and "cases" not in values,
     )
     configured = {
         str(text).partition("=")[0].rpartition(".")[0] for text in settings.get("set", ())

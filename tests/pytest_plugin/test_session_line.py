@@ -1,0 +1,105 @@
+"""Test the line for chat that a session of pytest writes at its end."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import serve_eval
+from tests.pytest_plugin.run_pytest import run_pytest
+from tests.standin.process import free_port
+
+TESTS = """
+import pytest
+from serve_eval.pytest_plugin import AccuracyTests
+
+class TestLine(AccuracyTests):
+    MODEL_NAME = LAUNCHER = "embedded"
+    OPTIONS = {"limit": 30}
+
+    def test_sound(self): self.evaluate("word_problems")
+    def test_damaged(self): self.evaluate("word_problems", launcher_options={"damage": "int3"})
+    def test_dead(self): self.evaluate("word_problems", base_url="localhost:DEAD")
+    @pytest.mark.serve_eval(base_url="localhost:DEAD")
+    def test_dead_endpoint(self, serve_eval_endpoint): pass
+    @pytest.mark.xfail
+    def test_known(self): self.evaluate("word_problems", launcher_options={"damage": "int3"})
+    @pytest.mark.skip(reason="not today")
+    def test_skipped(self): self.evaluate("word_problems")
+    def test_own_check(self):
+        report = self.evaluate("word_problems")
+        assert report.tasks[0].result.planned == 31, "too few"
+
+def test_other(): assert True
+"""
+DROP = r"\d+\.\d against \d+\.\d \((drop|gain) \d+\.\d \[-?\d+\.\d, -?\d+\.\d\]\)"
+COUNTS = "30 asked, 0 failed, 0 repaired"
+
+
+def _run(folder: Path, *arguments: str, **variables: str) -> str:
+    """Return the line of a session; its variables have no address of a CI job."""
+    (folder / "test_it.py").write_text(TESTS.replace("DEAD", str(free_port())))
+    none = dict.fromkeys(("GITHUB_ACTIONS", "CI_JOB_URL", "BUILD_URL"), "")
+    given = ("--serve-eval-output", "runs", "--serve-eval-notify", "line.txt", *arguments)
+    done = run_pytest(folder, *given, **{**none, **variables})
+    line = (folder / "line.txt").read_text()
+    assert line.endswith("\n"), done.stdout + done.stderr
+    assert line.count("\n") == 1
+    return line.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_the_worst_test_speaks_with_the_counts_of_all(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    line = _run(tmp_path, *workers, "--junitxml", "junit.xml", "-k", "not own_check")
+    counts = "of 6 tests: 1 FAIL, 2 ERROR, 1 PASS, 1 XFAIL, 1 SKIPPED"
+    told = rf"FAIL word_problems embedded \(test_damaged\): {DROP}; {COUNTS}(; likely: .+)?"
+    assert re.fullmatch(rf"{told}; {counts}; runs/test_it.py/TestLine/test_damaged/\S+", line), line
+    run = line.rpartition("; ")[2]
+    alone = serve_eval("verdict", tmp_path / run, "--notify-text", "-").stdout.splitlines()[-1]
+    said = alone.rpartition("; ")[0]
+    assert line.startswith(said.replace("embedded:", "embedded (test_damaged):", 1))
+    junit = (tmp_path / "junit.xml").read_text()
+    assert f'<failure message="{said}"' in junit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("chosen", "line"),
+    [
+        ("dead", r"ERROR test_it.py::TestLine::test_dead: no result; EndpointError: http://localhost:\d+/v1/models"
+         r" does not answer: .*; of 2 tests: 2 ERROR"),
+        ("own_check or sound", r"FAIL test_it.py::TestLine::test_own_check: no result;"
+         r" AssertionError: too few; of 2 tests: 1 FAIL, 1 PASS"),
+        ("sound", rf"PASS word_problems embedded \(test_sound\): {DROP}; {COUNTS}; runs/\S+"),
+        ("skipped", r"SKIPPED test_it.py::TestLine::test_skipped: no result; not today"),
+        ("other", "ERROR pytest: no result; no test of accuracy ran"),
+    ],
+)  # fmt: skip
+def test_each_ending_has_a_line(tmp_path: Path, chosen: str, line: str) -> None:
+    said = _run(tmp_path, "-k", chosen)
+    assert re.fullmatch(line, said), said
+
+
+@pytest.mark.slow
+def test_a_file_that_is_not_collected_is_an_error_and_the_job_is_named(tmp_path: Path) -> None:
+    (tmp_path / "test_broken.py").write_text("import no_such_module")
+    said = _run(
+        tmp_path, "--continue-on-collection-errors", "-k", "sound", CI_JOB_URL="https://ci/job/7"
+    )
+    told = r"ERROR test_broken.py: no result; .*no_such_module.*; of 2 tests: 1 ERROR, 1 PASS"
+    assert re.fullmatch(told, said), said
+    assert re.search("; https://ci/job/7$", _run(tmp_path, "-k", "sound", "test_it.py",
+                                                 CI_JOB_URL="https://ci/job/7"))  # fmt: skip
+
+
+@pytest.mark.parametrize("file", ["-", "absent/line.txt", "."])
+def test_a_file_that_cannot_be_written_is_a_wrong_use(tmp_path: Path, file: str) -> None:
+    done = run_pytest(tmp_path, "--serve-eval-notify", file)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--serve-eval-notify" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
