@@ -57,8 +57,8 @@ for _one in (_Safe, Dumper, *([_FAST] if _FAST else [])):
 class Document:
     """A parsed file: `name` for messages, `value` as plain Python (None: an empty file).
 
-    `lines` has the line of each path. `written` has, by path, each number and boolean that JSON
-    would write differently: 3.10, 1_000, yes.
+    `lines` has the line of each path. `written` has, by path, each number, boolean and
+    null that JSON would write differently: 3.10, 1_000, yes, ~ and nothing at all.
     """
 
     name: str
@@ -174,7 +174,7 @@ class _Builder:
             raise RecursionError
         if isinstance(event, yaml.ScalarEvent):
             value = _scalar(self._loader, self._node(event))
-            if isinstance(value, int | float) and json.dumps(value) != event.value:
+            if not isinstance(value, str) and json.dumps(value) != event.value:
                 self._written[path] = event.value
             return value
         if (

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import PlanError
-from serve_eval.plugins import registry
+from serve_eval.plugins import extensions, registry
 from serve_eval.plugins.registry import SCORERS
 from serve_eval.plugins.scope import Scope, current
 from serve_eval.protocol.fingerprint import canonical
@@ -71,6 +71,14 @@ def check_scorer(spec: Spec, place: str) -> None:
         raise PlanError(
             [f"{place}scorer: {problem}" for problem in error.problems], hint=error.hint
         ) from error
+
+
+def is_foreign(spec: Spec) -> bool:
+    """Return True if code outside serve-eval scores, also within a scorer such as any_of."""
+    inner = spec.options.get("scorer")
+    return bool(extensions.find(SCORERS, spec.name)) or (
+        isinstance(inner, str | Mapping) and is_foreign(spec_of(inner) or spec)
+    )
 
 
 def usual_scorer(expected: object) -> Spec:

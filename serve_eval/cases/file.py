@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval import yaml_source
-from serve_eval.cases import biochatter, form, holdout
-from serve_eval.cases.case_problems import case_problems, has_cases, scalar_paths
+from serve_eval.cases import biochatter, form, holdout, unquoted
+from serve_eval.cases.case_problems import case_problems, has_cases
 from serve_eval.errors import PlanError
 from serve_eval.schema import SourceFile
 
@@ -34,8 +34,9 @@ _MARKS = [key for key in form.keys(form.ModuleForm) if key != "description"]
 class RawCase:
     """A case as it is in a file.
 
-    `where(*keys)` returns "file:line" of one of its keys. `folder` contains its media (None: the
-    file is encrypted).
+    `where(*keys)` returns "file:line" of one of its keys. `unquoted` has, by keys, the problem of
+    each expected value that YAML may read as another kind than is meant: yes, 3.10. `folder`
+    contains its media (None: the file is encrypted).
     """
 
     name: str
@@ -43,6 +44,7 @@ class RawCase:
     where: Callable[..., str]
     folder: Path | None
     biochatter: bool
+    unquoted: Mapping[tuple[Any, ...], str] = field(default_factory=dict)
 
     @property
     def holdout(self) -> bool:
@@ -265,24 +267,23 @@ class _Reader:
                 self._add(document, (*path, *keys), f"{path[0]}: case {name}: {said}")
             return
 
-        for keys in () if theirs else scalar_paths(content["input"]):
-            if (written := document.written.get((*path, "input", *keys))) is not None:
-                named, told = (
-                    ".".join(map(str, ("input", *keys))),
-                    "true or false" if written[0].isalpha() else "a number",
-                )
-                said = (
-                    f"{named}: YAML reads {written} as {told}, so the prompt would show it"
-                    " differently: put it in quotes"
-                )
-                self._add(document, (*path, "input", *keys), f"{path[0]}: case {name}: {said}")
+        written = {} if theirs else document.written
+        for keys, message in unquoted.list_in_prompt(content, written, path).items():
+            self._add(document, (*path, *keys), f"{path[0]}: case {name}: {message}")
 
         def where(*keys: object) -> str:
             return f"{document.name}:{document.line(*path, *keys)}"
 
         folder = None if file.name.endswith(holdout.ENDING) else file.parent
         module.cases.append(
-            RawCase(name=name, content=content, where=where, folder=folder, biochatter=theirs)
+            RawCase(
+                name=name,
+                content=content,
+                where=where,
+                folder=folder,
+                biochatter=theirs,
+                unquoted=unquoted.list_expected(content, written, path),
+            )
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from serve_eval.cases import biochatter, keys, prompts
-from serve_eval.cases.case_scorers import scorer_of, spec_of, usual_scorer
+from serve_eval.cases.case_scorers import is_foreign, scorer_of, spec_of, usual_scorer
 from serve_eval.cases.expansion import Expanded, ExpansionError, count, expand
 from serve_eval.cases.file import RawCase
 from serve_eval.cases.question import CaseQuestion, Skipped
@@ -118,7 +118,7 @@ class QuestionMaker:
         except ExpansionError:
             return 0
 
-    def _add(self, case: RawCase, path: tuple[str, ...], name: str, message: str) -> None:
+    def _add(self, case: RawCase, path: tuple[Any, ...], name: str, message: str) -> None:
         shown = f"{'.'.join(path)}: " if path and not message.startswith(path[0]) else ""
         self.problems.append(f"{case.where(*path)}: {self._module}: case {name}: {shown}{message}")
 
@@ -132,7 +132,7 @@ class QuestionMaker:
                 and not (key == "prompt" and values.get("messages"))
             ):
                 values[key] = self._common[key]
-        told: set[tuple[tuple[str, ...], str]] = set()
+        told: set[tuple[tuple[Any, ...], str]] = set()
         expanding = expand(content)
         added = {key: value for key, value in values.items() if key not in content["input"]}
         while True:
@@ -161,6 +161,9 @@ class QuestionMaker:
             raise _Wrong(one.name, ("input",), str(error)) from error
         try:
             expected, spec, theirs = self._choose_scorer(case, one.content)
+            if case.unquoted and is_foreign(spec):
+                path = next(iter(case.unquoted))
+                raise _Wrong(case.name, path, "; ".join(case.unquoted.values()))
             problems = scorer_of(spec).problems(expected)
         except PlanError as error:
             raise _Wrong(one.name, ("scorer",), "; ".join(error.problems)) from error

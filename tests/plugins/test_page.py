@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from serve_eval.cases import file
+from serve_eval.cases.case_scorers import scorer_of
+from serve_eval.cases.questions import questions
+from serve_eval.errors import PlanError
 from serve_eval.plugins import extensions
 from serve_eval.plugins.values import load_launcher
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import Endpoint, LaunchContext, Response
 from tests.cli.command import serve_eval
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,6 +68,78 @@ def test_the_scorer_of_the_page_scores_the_case_of_the_page(written: list[list[s
         assert done.returncode == 3, done.stderr
         [task] = json.loads(Path(f"cases-{accuracy}/report.json").read_text())["tasks"]
         assert task["result"]["value"] == 100.0 * accuracy
+
+
+@pytest.mark.parametrize(("said", "value"), [("Yes, it is.", 1.0), ("No.", 0.0), ("True.", 0.0)])
+def test_the_case_of_the_page_gives_a_right_answer_its_point(
+    written: list[list[str]], said: str, value: float
+) -> None:
+    extensions.include(["my-evals"])
+    [asked] = questions(file.read(["my-cases.yaml"]), "openings").asked
+    response = Response(text=said, finish_reason="stop")
+    assert scorer_of(asked.scorer).score(asked.expected, response).value == value
+
+
+UNQUOTED = {
+    "yes": ("yes as true or false", "true"),
+    "Off": ("Off as true or false", "false"),
+    "True": ("True as true or false", "true"),
+    "3.10": ("3.10 as a number", "3.1"),
+    "1_000": ("1_000 as a number", "1000"),
+    "0x1F": ("0x1F as a number", "31"),
+    "~": ("~ as nothing", "null"),
+    "NULL": ("NULL as nothing", "null"),
+    "": ("no value as nothing", "null"),
+}
+
+
+@pytest.mark.parametrize("scorer", ["opening", "{any_of: {scorer: opening}}"])
+@pytest.mark.parametrize("value", UNQUOTED)
+@pytest.mark.parametrize("key", ["", "answer"])
+def test_an_expected_value_that_yaml_reads_as_another_is_refused(
+    written: list[list[str]], value: str, scorer: str, key: str
+) -> None:
+    """A scorer of one's own would get True for yes, and give every right answer 0."""
+    reading, plain = UNQUOTED[value]
+    expected = f"{{answer: {value}}}" if key else value
+    Path("c.yaml").write_text(
+        f"c:\n  - case: a\n    input: {{prompt: x}}\n    scorer: {scorer}\n"
+        f"    expected: {expected}\n"
+    )
+    extensions.include(["my-evals"])
+    with pytest.raises(PlanError) as caught:
+        questions(file.read(["c.yaml"]), "c")
+    place = f"expected.{key}" if key else "expected"
+    assert caught.value.problems == [
+        f"c.yaml:5: c: case a: {place}: YAML reads {reading}: put it in quotes for a text, or"
+        f" write {plain} for that value"
+    ]
+
+
+@pytest.mark.parametrize(
+    "expected", ['"yes"', "true", "3.1", "null", "12", "2026-01-02", "'~'", "[yes please, no more]"]
+)
+def test_an_expected_value_that_reads_as_it_is_written_is_taken(
+    written: list[list[str]], expected: str
+) -> None:
+    Path("c.yaml").write_text(
+        f"c:\n  - {{case: a, input: {{prompt: x}}, scorer: opening, expected: {expected}}}\n"
+    )
+    extensions.include(["my-evals"])
+    assert len(questions(file.read(["c.yaml"]), "c").asked) == 1
+
+
+def test_unquoted_values_by_axis_are_refused_once(written: list[list[str]]) -> None:
+    Path("c.yaml").write_text(
+        "c:\n  scorer: opening\n  cases:\n    - case: a\n      axes: [k]\n"
+        '      input: {prompt: "${k}", k: {m: 1, n: 2}}\n'
+        "      expected: {by: k, values: {m: yes, n: no}}\n"
+    )
+    refused = serve_eval("run", "--include-path", "my-evals", "--cases", "c.yaml", "--dry-run")
+    assert refused.returncode == 2, refused.stderr
+    assert refused.stderr.count("put it in quotes for a text") == 2
+    assert "expected.values.m: YAML reads yes as true or false" in refused.stderr
+    assert "expected.values.n: YAML reads no as true or false" in refused.stderr
 
 
 def test_the_launcher_of_the_page_tells_of_its_server(
