@@ -35,7 +35,7 @@ class RawCase:
     """A case as it is in a file.
 
     `where(*keys)` returns "file:line" of one of its keys. `unquoted` has, by keys, the problem of
-    each expected value that YAML may read as another kind than is meant: yes, 3.10. `folder`
+    each expected value that YAML may read as another kind: yes, 3.10. `folder`
     contains its media (None: the file is encrypted).
     """
 

@@ -33,7 +33,7 @@ def list_expected(
 ) -> dict[Keys, str]:
     """Return a problem for each expected value that is not written as JSON would write it.
 
-    It matters to a scorer that takes any value: true, 3.1 and null are meant as they are, while
+    It matters to a scorer that takes any value: true, 3.1 and null are unambiguous, while
     yes, 3.10 and ~ may be texts.
     """
     found = {}

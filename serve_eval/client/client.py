@@ -51,7 +51,7 @@ UNREACHABLE_HINT = (
 
 
 def explain_unreachable(client: Client, said: str) -> str:
-    """Return what to do about an endpoint that gave no answer, by what was said of the failure."""
+    """Return what to do about an endpoint without an answer, from the words of the failure."""
     if not client.endpoint.base_url.startswith("https"):
         return UNREACHABLE_HINT
     shown = client.shows_certificate

@@ -112,7 +112,7 @@ def refusal(error: BaseException | None) -> str:
 
 
 def advise_unanswered(said: str, *, shows_certificate: bool) -> str:
-    """Return what to do if a server with https gave no answer, by what was said; else ""."""
+    """Return what to do if https gave no answer, from the words of the failure; else ""."""
     told = said.lower()
     if "certificate verify failed" in told or "certificate_verify_failed" in told:
         return (

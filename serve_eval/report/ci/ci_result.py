@@ -29,7 +29,7 @@ class CiCase:
 
     `group` is its class in JUnit. `line`, or else `message`, says in one line why it did not pass;
     `details` have more. `properties` are figures by name. `remarks` must be seen even if it passed.
-    `expected`: it was known beforehand that it does not pass, so that nobody is told.
+    `expected`: a file names it as known to fail, so no annotation says it again.
     """
 
     group: str
