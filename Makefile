@@ -95,7 +95,7 @@ test-peers: $(VENV)/.dev
 
 test-peer: $(VENV)/.dev
 	@sh tests/peers/build.sh $(PEERS) wheel
-	$(BIN)/python -m pytest -q tests/peers -k xllamacpp
+	$(BIN)/python -m pytest -q tests/peers -k "xllamacpp and not night"
 
 # The real vLLM on a CPU, aggregated and disaggregated, in a separate environment: tests/vllm/README.md has its size and
 # the times. After the build, no network is needed.

@@ -119,7 +119,6 @@ STEPS = [
     "test-peer",
     "test-sandbox",
     "test-slow-part",
-    "test-wheel",
 ]
 
 
