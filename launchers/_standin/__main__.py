@@ -7,8 +7,8 @@ It reads these variables:
 * STANDIN_REHEARSAL: 1 lets the reported version end in +stand-in.
 * STANDIN_LOAD_S: seconds of loading.
 * STANDIN_ANSWERS: an answer file of the simulated endpoint. STANDIN_SEED and STANDIN_RUN choose
-  among its answers. STANDIN_RUN=new makes another choice at each start, STANDIN_VARIED=1 for every
-  request and every worker.
+  among its answers. With STANDIN_RUN=new each start draws other answers; with STANDIN_VARIED=1
+  each request and each worker does.
 * STANDIN_FAULTS: see `faults`.
 * STANDIN_POLL_S: seconds between an orchestrator's checks of its workers' health (3, as in the real
   one).

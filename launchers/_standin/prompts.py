@@ -1,4 +1,4 @@
-"""What a worker reads from a request: its prompts, and the room that they leave for an answer."""
+"""Read the prompts of a request, and the number of tokens that they leave for an answer."""
 
 from __future__ import annotations
 

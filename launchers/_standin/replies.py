@@ -1,4 +1,4 @@
-"""What a worker writes: whole answers, and the events of a stream."""
+"""Write the answers of a worker: whole bodies, and the events of a stream."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _START = Path(__file__).with_name("limited_start.py")
 
 @dataclass(frozen=True, slots=True)
 class LimitedEnd:
-    """What a script wrote to its standard output, and why it ended early ("": it did not)."""
+    """The standard output of a script, and the reason for an early end ("": there was none)."""
 
     written: bytes
     why: str = ""

@@ -166,7 +166,7 @@ class Reply:
         self.starting = status == 503 and head.get(STATE_HEADER, "").strip().lower() == STARTING
         coding = head.get(b"transfer-encoding", "").strip().lower()
         if coding not in ("", "identity", "chunked"):
-            # Where such a body ends is unknown, so that waiting for its end takes a time limit.
+            # The end of such a body is unknown: waiting for it would last until a time limit.
             self.fail(
                 InvalidResponse(
                     f"a body in the transfer encoding {coding[:40]!r}, which was not requested"

@@ -76,7 +76,7 @@ _OUTCOMES: Final = {
 
 
 _ADDRESS: Final = re.compile(r"://|:\d+(/|$)|^[\d.]+$")
-"""What tells the address of a server from a name or the path of a file."""
+"""Matches the address of a server, but no name and no path of a file."""
 _MAJORITY: Final = "the majority"
 
 
