@@ -119,6 +119,7 @@ STEPS = [
     "test-peer",
     "test-sandbox",
     "test-slow-part",
+    "test-wheel",
 ]
 
 

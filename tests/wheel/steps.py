@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,8 @@ echo "${COMPREPLY[*]}"
 """
 PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" width='
 """Begins a picture of a page; a bar has no such words."""
+REGRESSION = "FAIL word_problems embedded: "
+"""Begins the line of the test that fails, with its figures behind it."""
 HINTS = {
     "servers": "demo -o none",
     "kubernetes": "run --launcher kubernetes -m m --set launcher.service=s -t passkey_short"
@@ -121,7 +124,10 @@ class Steps:
     def verify(self) -> str:
         """Keep two servers up, tell them apart, and stop them."""
         try:
-            sound, damaged = self._keep_up("held"), self._keep_up("damaged", *DAMAGED)
+            with ThreadPoolExecutor() as pool:
+                started = (pool.submit(self._keep_up, "held"),)
+                started += (pool.submit(self._keep_up, "damaged", *DAMAGED),)
+            sound, damaged = (one.result() for one in started)
             told = self._tool("verify", sound, damaged, "--floor", "0.05")
             expect(told, code=1, words=("ANOTHER",))
         finally:
@@ -153,12 +159,14 @@ class Steps:
     def run_pytest(self) -> str:
         """Run the documented tests, in a repository with a folder `launchers`."""
         done = self._pytest("documented", "-ra", "--junit-xml=junit.xml")
-        counts = "1 failed, 1 passed, 1 skipped, "
-        expect(done, code=1, words=(counts, "AccuracyRegression", "EndpointError", "needs 2 GPUs"))
+        ends = ("1 failed, 1 passed, 1 skipped, ", " 1 error in ")
+        expect(done, code=1, words=(*ends, REGRESSION, "EndpointError", "needs 2 GPUs"))
         cases = (self.work.parent / "documented/junit.xml").read_text()
         if (cases.count("<failure"), cases.count("<error"), cases.count("<skipped")) != (1, 1, 1):
             raise Failed("junit.xml does not have one case of each kind", cases)
-        return counts
+        if f'message="{REGRESSION}' not in cases:
+            raise Failed("the failure in junit.xml does not begin with its line", cases)
+        return "1 failed, 1 passed, 1 skipped, 1 error"
 
     def run_pytest_apart(self) -> str:
         """Run the same by workers of xdist, without a cache and as modules of importlib."""
