@@ -52,10 +52,6 @@ many, where data and code are, what is allowed and what must be proven, but not 
 Fingerprints cover the content of the data."""
 
 
-PID_WIDTH = 12
-"""Characters of the number of the process in a lock, before the sign of its command."""
-
-
 def holds_run(path: Path) -> bool:
     """Return True if a folder is that of a run, finished or not."""
     return (path / PLAN_FILE).exists()

@@ -13,9 +13,6 @@ MOST_CASES = 20
 MOST_CHARACTERS = 600
 """Characters of a message at most, so that a summary stays below the limits of CI systems."""
 _LINE_MARKUP = re.compile(r"([\\`*{}<>|~@$&#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|\](?=[(\[:]))")
-_MARKUP = re.compile(
-    r"([\\`*{}<>|~@$&!]|#(?!\d)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|\](?=[(\[:])|^(?:[-+]|\d+[.)])(?=\s))"
-)
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~@!$&])")
 
 
