@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -67,16 +68,19 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_list_names_all_four_with_their_package_and_options(path: str) -> None:
     done = in_a_process("list", PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
-    for module, name, option in (
-        ("sums", "sums", "num_samples: 50"),
-        ("near", "near", "tolerance: 0.0"),
-        ("calculator", "calculator", "wrong_by: 0"),
-        ("within:judge", "within", "points: 1.0"),
+    for kind, module, name, option in (
+        ("tasks", "sums", "sums", r"num_samples +\(whole number; 50\)"),
+        ("scorers", "near", "near", r"tolerance +\(number; 0\)"),
+        ("launchers", "calculator", "calculator", r"wrong_by +\(whole number; 0\)"),
+        ("verdicts", "within:judge", "within", r"points +\(number; 1\)"),
     ):
-        entry = done.stdout[done.stdout.index(f"\n  {name}: ") :].splitlines()[1:4]
-        assert len(entry[0]) > 30
-        assert entry[1].strip() == f"from serve_eval_example.{module} of serve-eval-example 0.3"
-        assert entry[2].strip() == option
+        entry = re.search(rf"^  {name}: .+\n(?:    .+\n)+", done.stdout, re.MULTILINE)
+        assert entry is not None, done.stdout
+        *summary, place = map(str.strip, entry[0].splitlines())
+        assert len(" ".join(summary)) > 30
+        assert place == f"from serve_eval_example.{module} of serve-eval-example 0.3"
+        one = in_a_process("list", kind, name, PYTHONPATH=path)
+        assert re.search(option, one.stdout), one.stdout
 
 
 @pytest.mark.parametrize(("wrong_by", "code", "outcome"), [(0, 0, "PASS"), (1, 1, "FAIL")])
