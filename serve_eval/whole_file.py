@@ -71,9 +71,9 @@ def replace_named_file(path: Path) -> Iterator[BinaryIO]:
     A link stays, and so do the permissions of a file that exists. What cannot be replaced is
     written in place: a pipe, a device, a mounted file, a file in a folder that cannot be written.
     """
-    place = Path(os.path.realpath(path))
-    mode = place.stat().st_mode if place.exists() else stat.S_IFREG | 0o666
-    fixed = place.exists() and (os.path.ismount(place) or not os.access(place.parent, os.W_OK))
+    place, exists = Path(os.path.realpath(path)), path.exists()
+    mode = path.stat().st_mode if exists else stat.S_IFREG | 0o666
+    fixed = exists and (os.path.ismount(place) or not os.access(place.parent, os.W_OK))
     if fixed or not stat.S_ISREG(mode):
         with path.open("wb") as file:
             yield file

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import stat
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,6 +161,13 @@ def test_a_file_that_a_person_named_keeps_its_link_and_permissions(tmp_path: Pat
     assert (tmp_path / "link").is_symlink()
     assert real.read_bytes() == b"new"
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
+
+
+def test_standard_output_that_is_a_pipe_is_written_to() -> None:
+    code = "import pathlib, serve_eval.whole_file as w;"
+    code += "w.write_named_file(pathlib.Path('/dev/stdout'), b'said')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"said", b"")
 
 
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def find_series(folder: Path) -> History:
 
 def sort_runs(runs: Sequence[FinishedRun], notes: Sequence[str] = ()) -> History:
     """Return the series of finished runs. `notes` come before those about the series."""
-    notes = [*notes, *_count_parts(runs)]
+    notes = [*notes, *_count_left_out(runs)]
     found: dict[SeriesKey, list[tuple[bytes, TaskReport, Night]]] = defaultdict(list)
     apart = find_apart(runs)
     for run in runs:
@@ -88,8 +88,10 @@ def sort_runs(runs: Sequence[FinishedRun], notes: Sequence[str] = ()) -> History
     return History(series=series, notes=(*notes, *_explain_separation(series)))
 
 
-def _count_parts(runs: Sequence[FinishedRun]) -> Iterator[str]:
-    """Yield a note for each command whose parts are left out."""
+def _count_left_out(runs: Sequence[FinishedRun]) -> Iterator[str]:
+    """Yield a note on rehearsals, and one for each command whose parts are left out."""
+    if rehearsed := sum(run.report.rehearsal for run in runs):
+        yield f"left out, because the stand-in answered in these rehearsals: {rehearsed} runs"
     for command, count in sorted(Counter(run.part_of for run in runs if run.part_of).items()):
         yield f"left out, because they are parts of results of serve-eval {command}: {count} runs"
 
@@ -97,8 +99,6 @@ def _count_parts(runs: Sequence[FinishedRun]) -> Iterator[str]:
 def _unfit(report: Report, task: TaskReport) -> str | None:
     """Return why a result must not be charted, or None if it may be."""
     result = task.result
-    if report.rehearsal:
-        return "a rehearsal, in which the stand-in answered"
     if report.plan.integration_test:
         return "an integration test of one sample"
     if report.plan.shard is not None:

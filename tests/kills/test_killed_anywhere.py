@@ -16,6 +16,7 @@ import pytest
 
 from serve_eval.launchers._simulated.config import SimulatorConfig
 from serve_eval.launchers._simulated.simulator import create_app
+from serve_eval.whole_file import PARTIAL
 from tests.kills.forks import Ended, Forks
 from tests.scripted_server import serve_in_thread
 
@@ -29,8 +30,8 @@ WRITTEN = {
 }
 ASKING = {
     "run": ["run", "--base-url", "URL", *ASKED, "--no-reference", "-o", "out"],
-    "compare": ["compare", "URL", "URL", *ASKED, "-o", "out"],
-    "load": ["load", "URL", *ASKED, "--concurrency", "1,2", "-o", "out"],
+    "compare": ["compare", "URL", "OTHER", *ASKED, "-o", "out"],
+    "load": ["load", "URL", *ASKED, "--concurrency", "1,2", "--order-seed", "1", "-o", "out"],
     "invariants": ["invariants", "URL", *ASKED, "-o", "out"],
     "suite": ["suite", "suite.yaml", "-o", "out"],
     "tools": [
@@ -42,9 +43,9 @@ ASKING = {
         *("--references-dir", "refs", "-o", "out"),
     ],
 }
-"""The commands by name; URL stands for the endpoint, and out/ is what they write."""
-PROOFS = "steps.jsonl"
-"""Names what a kill left unproven, so that only killed runs need it."""
+"""The commands by name; URL and OTHER stand for two endpoints, and out/ is what they write."""
+LEFT = ("steps.jsonl", PARTIAL)
+"""Endings of what only killed runs have: the unproven answers, and a file that was half written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,11 @@ class Killed:
 
     forks: Forks
     folder: Path
-    url: str
+    urls: dict[str, str]
 
     def give(self, command: list[str], *, kill_at: int = 0, out: str = "out") -> Ended:
         """Give a command, killed before the change of that number (0: never)."""
-        words = [self.url if word == "URL" else word for word in command]
+        words = [self.urls.get(word, word) for word in command]
         return self.forks.run(words, self.folder / out, self.folder, kill_at=kill_at)
 
     def clear(self) -> None:
@@ -66,18 +67,23 @@ class Killed:
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def list_files(self) -> set[str]:
-        """Return the files in the folder, without logs and what names kills."""
+        """Return the files in the folder, without logs, leftovers and what names kills."""
         out = self.folder / "out"
         found = {str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()}
-        return {name for name in found if not name.endswith(PROOFS) and "logs/" not in name}
+        return {name for name in found if not name.endswith(LEFT) and "logs/" not in name}
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
     folder = tmp_path_factory.mktemp("kills")
     app = create_app(SimulatorConfig(model="m"))
-    with serve_in_thread(app) as url, Forks(folder / "log") as forks:
-        found = Killed(forks, folder, url)
+    other = create_app(SimulatorConfig(model="m"))
+    with (
+        serve_in_thread(app) as url,
+        serve_in_thread(other) as second,
+        Forks(folder / "log") as forks,
+    ):
+        found = Killed(forks, folder, {"URL": url, "OTHER": second})
         (folder / "suite.yaml").write_text(
             f"name: s\nplans:\n  - {{base_url: '{url}', model: m, limit: 4, name: a,"
             " tasks: [passkey_short], no_reference: true}\n"

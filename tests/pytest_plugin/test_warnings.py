@@ -20,7 +20,7 @@ class TestSmall(AccuracyTests):
     def test_stopped(self):
         self.evaluate("word_problems", limit=6, model_name="no-such-model")
 """
-POWER = "only drops of 71.8 points or more are detected with 80% probability"
+POWER = "the classic rule detects only drops of 71.8 points or more, with 80% probability"
 CATEGORY = "serve_eval.pytest_plugin.AccuracyWarning"
 
 
