@@ -93,7 +93,8 @@ def test_a_pass_is_withheld_and_nothing_takes_it(tmp_path: Path) -> None:
     take = serve_eval("references", "take", *asked, *into, "-o", tmp_path / "take")
     assert take.returncode == 2
     assert "is no reference" in take.stderr
-    assert "the stand-in answered in these rehearsals: 1 runs" in serve_eval("drift", tmp_path).stderr
+    drift = serve_eval("drift", tmp_path)
+    assert "the stand-in answered in these rehearsals: 1 runs" in drift.stderr
     real = serve_eval("run", plan, "-o", out)
     assert real.returncode == 2
     assert "holds another run" in real.stderr

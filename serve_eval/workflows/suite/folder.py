@@ -37,14 +37,14 @@ from serve_eval.schema import Plan, Report, Suite, SuiteRun, TaskReport, is_muta
 def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
     """Create or reopen the folder, and lock it until the end of the block.
 
-    The suite is saved with a signature, because this user provided or trusted it. Names, waivers
-    and attributes may differ from the last time, because they change no request. Raises
-    RunFolderError if another process uses the folder, or if it contains other files or other runs
-    (the message lists them).
+    The suite is saved with a signature, because this user provided or trusted it. It may have more
+    runs than the last time. Names, waivers and attributes may differ, because they change no
+    request. Raises RunFolderError if another process uses the folder, or if it contains other files
+    or runs that the suite lacks or changes (the message lists them).
     """
     with run_folder.hold(path, SUITE_FILE, "suite"):
         if holds_suite(path):
-            _check_same(path, read_suite(path), suite)
+            _check_kept(path, read_suite(path), suite)
         drop_suite_report(path)  # It describes an earlier state.
         write_suite(path, suite)
         try:
@@ -98,13 +98,12 @@ def _as_they_were(plan: Plan, report: Report, living: Sequence[TaskReport]) -> b
     return [p.fingerprint for p in prepared] == [dict(task.fingerprint) for task in living]
 
 
-def _check_same(path: Path, old: Suite, new: Suite) -> None:
+def _check_kept(path: Path, old: Suite, new: Suite) -> None:
     found, wanted = (
         {run.name: _describe_asked(run.plan, address=True) for run in suite.runs}
         for suite in (old, new)
     )
     lines = [f"run {name} is not in this suite" for name in found if name not in wanted]
-    lines += [f"run {name} is not in the folder" for name in wanted if name not in found]
     lines += [
         line
         for name in found
@@ -118,9 +117,9 @@ def _check_same(path: Path, old: Suite, new: Suite) -> None:
         raise RunFolderError(
             f"{path} holds another suite:\n{shown}",
             hint=(
-                "Use another folder with -o: serve-eval export of both folders makes one table. For"
-                f" one more run, use serve-eval run -o {path / SUITE_RUNS}/NAME. --resume continues"
-                " the suite of the folder."
+                "Keep the runs of the folder, and add new ones: only these are asked. Or use"
+                " another folder with -o: serve-eval export of both makes one table. --resume"
+                " continues the suite of the folder."
             ),
         )
 
