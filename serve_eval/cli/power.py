@@ -89,7 +89,7 @@ def power(
         spread = sigma if one is None else one.sigma
         lines += ["", _spread(one)] if one is not None else []
         if total is not None:
-            lines += _table(total, spread, alpha, beta)
+            lines += _table(total, spread, alpha, beta, flip_rate, probability)
         if theta is not None:
             lines += _smallest(theta, spread, alpha, beta)
         if detect is not None:
@@ -148,12 +148,22 @@ def _spread(one: Measured) -> str:
     )
 
 
-def _table(total: int, sigma: float, alpha: float, beta: float) -> list[str]:
+def _table(
+    total: int, sigma: float, alpha: float, beta: float, flip_rate: float, probability: float
+) -> list[str]:
     from serve_eval.stats.classic import power_table
+    from serve_eval.stats.planning import find_least_drop
 
-    rows = power_table(total, sigma, alpha, beta)
-    head = f"{'n':>8}  {'theta':>12}  {'threshold - reference':>22}"
-    return [head, *(f"{n:>8}  {test.theta:>12.6f}  {test.threshold:>22.6f}" for n, test in rows)]
+    lines = [f"{'n':>8}  {'theta':>12}  {'threshold - reference':>22}  {'paired drop':>11}"]
+    for n, test in power_table(total, sigma, alpha, beta):
+        drop = find_least_drop(n, flip_rate, alpha, 1.0 - probability)
+        least = "none" if drop is None else f"{100 * drop:.2f}"
+        lines.append(f"{n:>8}  {test.theta:>12.6f}  {test.threshold:>22.6f}  {least:>11}")
+    return [
+        *lines,
+        f"paired drop: what the paired rule detects with a probability of {probability:g} at a flip"
+        f" rate of {flip_rate:g}",
+    ]
 
 
 def _smallest(theta: float, sigma: float, alpha: float, beta: float) -> list[str]:

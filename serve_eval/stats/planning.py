@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TAIL = 1e-10  # tail probability of the number of changed prompts that exact sums leave out
 SAW_TEETH = 100  # sizes beyond the first sufficient one that are checked too
+LEAST_STEP = 1e-5  # a thousandth of a point
 MOST = 10_000_000  # prompts beyond which planning gives up
 
 
@@ -124,6 +125,27 @@ def num_pairs_for(
     return _smallest(
         lambda n: compute_paired_power(drop, n, flip_rate, alpha, mid_p=mid_p), 1.0 - beta, start
     )
+
+
+def find_least_drop(n: int, flip_rate: float, alpha: float, beta: float) -> float | None:
+    """Return the least drop that the paired test proves with n prompts and power 1 - beta.
+
+    It is right to a thousandth of a point and rounded up. None if no drop is proven so often.
+    """
+
+    def proves(drop: float) -> bool:
+        return compute_paired_power(drop, n, flip_rate, alpha) >= 1.0 - beta
+
+    most = 1.0 - flip_rate
+    low, high = 0.0, min(most, 1.0 / n)
+    while not proves(high):
+        if high == most:
+            return None
+        low, high = high, min(most, 2.0 * high)
+    while high - low > LEAST_STEP:
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if proves(middle) else (middle, high)
+    return high
 
 
 def num_noninferior_for(margin: float, flip_rate: float, alpha: float, beta: float) -> int:

@@ -20,7 +20,7 @@ def test_the_smallest_n_for_theta_stands_beside_the_row_of_the_table() -> None:
     assert done.returncode == 0, done.stderr
     assert "theta 3: 3435 samples" in done.stdout
     assert "row of the table: 4096" in done.stdout
-    assert "4096      2.747193               -1.817324" in done.stdout
+    assert "4096      2.747193               -1.817324         0.79" in done.stdout
 
 
 def test_the_three_rules_are_compared_for_a_drop() -> None:

@@ -11,6 +11,7 @@ from serve_eval.stats.planning import (
     classic_power,
     compute_paired_power,
     compute_pairs,
+    find_least_drop,
     noninferiority_power,
     num_noninferior_for,
     num_pairs_for,
@@ -105,6 +106,18 @@ def test_the_planned_number_has_the_power_and_one_less_has_not() -> None:
         >= 0.8
         > compute_paired_power(0.02, n - 1, 0.034, 0.05)
     )
+
+
+@pytest.mark.parametrize(("n", "flip_rate"), [(8, 0.0), (198, 0.034), (1319, 0.19), (4096, 0.034)])
+def test_the_least_drop_is_proven_and_a_little_less_is_not(n: int, flip_rate: float) -> None:
+    drop = find_least_drop(n, flip_rate, 0.05, 0.2)
+    assert drop is not None
+    assert compute_paired_power(drop, n, flip_rate, 0.05) >= 0.8
+    assert compute_paired_power(drop - 2e-5, n, flip_rate, 0.05) < 0.8
+
+
+def test_few_prompts_prove_no_drop() -> None:
+    assert find_least_drop(3, 0.034, 0.05, 0.2) is None
 
 
 def test_power_where_every_prompt_changes_or_none_does() -> None:
