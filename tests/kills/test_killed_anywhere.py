@@ -128,7 +128,7 @@ def test_a_check_goes_on_after_a_kill_in_its_first_second(killed: Killed, name: 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ASKING)
 def test_what_is_asked_goes_on_after_a_kill_at_any_moment(killed: Killed, name: str) -> None:
-    _kill_at_each(killed, ASKING[name], step=5)
+    _kill_at_each(killed, ASKING[name], step=9)
 
 
 @pytest.mark.slow
