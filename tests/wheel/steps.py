@@ -72,8 +72,7 @@ class Steps:
             "page, view": self.show_pages,
             "completion": self.complete,
             "pytest": self.run_pytest,
-            "pytest, xdist": self.run_pytest_apart,
-            "demo": self.run_demo,
+            "pytest with xdist, demo": self.run_apart_beside_demo,
             "page with pictures": self.draw_pages,
             "uninstall": self.uninstall,
             "where code came from": self.check_origin,
@@ -168,15 +167,17 @@ class Steps:
             raise Failed("the failure in junit.xml does not begin with its line", cases)
         return "1 failed, 1 passed, 1 skipped, 1 error"
 
-    def run_pytest_apart(self) -> str:
-        """Run the same by workers of xdist, without a cache and as modules of importlib."""
-        flags = ("-n", "2", "-p", "no:cacheprovider", "--import-mode=importlib")
-        expect(self._pytest("apart", *flags), code=1, words=("1 failed, 1 passed, 1 skipped",))
-        return ""
+    def run_apart_beside_demo(self) -> str:
+        """Run the same by workers of xdist, without a cache and as modules of importlib.
 
-    def run_demo(self) -> str:
-        """Run the demo, which ends with 0 if all its five runs end as expected."""
-        expect(self._tool("demo", "-o", "d"), code=0, words=("The five runs:",))
+        Beside it runs the demo, which ends with 0 if all its five runs end as expected.
+        """
+        flags = ("-n", "2", "-p", "no:cacheprovider", "--import-mode=importlib")
+        with ThreadPoolExecutor() as pool:
+            apart = pool.submit(self._pytest, "apart", *flags)
+            demo = self._tool("demo", "-o", "d")
+        expect(apart.result(), code=1, words=("1 failed, 1 passed, 1 skipped",))
+        expect(demo, code=0, words=("The five runs:",))
         return ""
 
     def draw_pages(self) -> str:
