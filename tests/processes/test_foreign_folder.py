@@ -182,7 +182,7 @@ class TestIt(AccuracyTests):
         (("--import-mode=importlib",), {"random", "pickle", "launchers", "numpy"}),
         (("-n", "1"), {"launchers", "torch"}),  # xdist starts Python with this folder in front
     ],
-    ids=str,
+    ids=["plain", "no cache", "importlib", "xdist"],
 )
 def test_a_repository_with_such_names_is_tested_by_pytest(
     tmp_path: Path, flags: tuple[str, ...], own: set[str]
