@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from serve_eval.errors import RuleError
 from serve_eval.evaluation.attribution import latency
 from serve_eval.evaluation.attribution.from_run import attribute_task
 from serve_eval.evaluation.attribution.prompt_kinds import kinds_of
@@ -36,6 +37,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
+from serve_eval.shell_words import quote_path
 from serve_eval.verdicts import pairing, repaired, two_rules
 from serve_eval.verdicts.rules import _acceptance, _early
 from serve_eval.verdicts.validity import remarks
@@ -146,9 +148,14 @@ def _verdict(
         )
     if early is not None and early.stopped:
         return _early.judge_decided(result, p.reference, p.hypothesis, early)
-    return replace(
-        _judge(task_run, run, result, p.reference, looked=early is not None), early=early
-    )
+    try:
+        judged = _judge(task_run, run, result, p.reference, looked=early is not None)
+    except RuleError as error:
+        folders = "".join(f" --include-path {quote_path(path)}" for path in run.plan.include_path)
+        again = f"serve-eval verdict {quote_path(run.folder)}{folders}"
+        why = f"{error}; the answers are kept: mend the rule, then judge them with {again}"
+        return _build_unjudged(p, result, VerdictOutcome.ERROR, why)
+    return replace(judged, early=early)
 
 
 def _judge(

@@ -166,17 +166,23 @@ def defect(error: BaseException) -> str:
 
     It is that of the external code through which the error passed last, else of serve-eval.
     """
+    whose = find_external(error) or "serve-eval"
+    return f"This is a defect of {whose}. Set SERVE_EVAL_TRACEBACK=1 to see the traceback."
+
+
+def find_external(error: BaseException) -> str | None:
+    """Return FILE:LINE of the external code through which an error passed last."""
     others = {module.partition(".")[0] for module in sys.modules if module.startswith(_PREFIX)}
     others |= {
         point.value.partition(":")[0].partition(".")[0]
         for folder in KINDS
         for point in _points(folder)
     }
-    whose = "serve-eval"
+    found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] in others:
-            whose = f"{frame.f_code.co_filename}:{line}"
-    return f"This is a defect of {whose}. Set SERVE_EVAL_TRACEBACK=1 to see the traceback."
+            found = f"{frame.f_code.co_filename}:{line}"
+    return found
 
 
 # ------------------------------------------------------------------------------------------------
