@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serve_eval.errors import RuleError
+from serve_eval.errors import ExternalCodeError
 from serve_eval.evaluation.attribution import latency
 from serve_eval.evaluation.attribution.from_run import attribute_task
 from serve_eval.evaluation.attribution.prompt_kinds import kinds_of
@@ -139,9 +139,8 @@ def _verdict(
             p, result, VerdictOutcome.NOT_JUDGED, "INTEGRATION TEST: one sample, no verdict"
         )
     if result.value is None and result.scored:
-        return _build_unjudged(
-            p, result, VerdictOutcome.ERROR, f"the scores give no value: {result.hook_errors[0]}"
-        )
+        why = f"the scores give no value: {result.hook_errors[0]}; {_tell_how_to_mend(run)}"
+        return _build_unjudged(p, result, VerdictOutcome.ERROR, why)
     if p.reference is None:
         return _build_unjudged(
             p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference"
@@ -150,12 +149,17 @@ def _verdict(
         return _early.judge_decided(result, p.reference, p.hypothesis, early)
     try:
         judged = _judge(task_run, run, result, p.reference, looked=early is not None)
-    except RuleError as error:
-        folders = "".join(f" --include-path {quote_path(path)}" for path in run.plan.include_path)
-        again = f"serve-eval verdict {quote_path(run.folder)}{folders}"
-        why = f"{error}; the answers are kept: mend the rule, then judge them with {again}"
+    except ExternalCodeError as error:
+        why = f"{error}; {_tell_how_to_mend(run)}"
         return _build_unjudged(p, result, VerdictOutcome.ERROR, why)
     return replace(judged, early=early)
+
+
+def _tell_how_to_mend(run: RunFacts) -> str:
+    """Return what to do after a function of the user failed on the answers of a run."""
+    folders = "".join(f" --include-path {quote_path(path)}" for path in run.plan.include_path)
+    again = f"serve-eval verdict {quote_path(run.folder)}{folders}"
+    return f"the answers are kept: mend it, then judge them with {again}"
 
 
 def _judge(

@@ -260,7 +260,7 @@ def _import(get: Callable[[], Any], place: str) -> Any:
         return get()
     except (Exception, SystemExit) as error:
         raise PlanError(
-            f"{_where(error) or place}: {type(error).__name__}: {_describe(error)}"
+            f"{_where(error) or place}: {type(error).__name__}: {describe(error)}"
         ) from error
 
 
@@ -286,8 +286,13 @@ def _is_machinery(file: str) -> bool:
     return file == __file__ or "importlib" in Path(file).parts[-3:-1]
 
 
-def _describe(error: BaseException) -> str:
-    return (error.msg if isinstance(error, SyntaxError) else str(error)) or "no reason given"
+def describe(error: BaseException) -> str:
+    """Return the message of an error of external code."""
+    try:
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+    except Exception:
+        return "(its message cannot be read)"
+    return said.encode(errors="backslashreplace").decode() or "no reason given"
 
 
 def _checksum(module: ModuleType) -> str:

@@ -1,8 +1,9 @@
 """Check what functions outside serve-eval return, so that an error names their file, not ours.
 
-Each function is replaced by one that calls it and checks the result. What it raises passes through,
-except for a verdict rule: its answers are already there, so its errors become a RuleError. Types of
-`serve_eval.schema`, which is no package below this one, are known by their names.
+Each function is replaced by one that calls it and checks the result. What it returns before
+anything is asked is a PlanError. What it returns of answers is an ExternalCodeError, since the
+answers are kept. What it raises passes through, with its own line, unless only the verdict would
+show it: that of a rule, and of the sums that a rule compares.
 """
 
 from __future__ import annotations
@@ -10,267 +11,244 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import reprlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeGuard
 
-import msgspec
+from serve_eval.errors import ExternalCodeError, PlanError, ServeEvalError
+from serve_eval.plugins import _wanted, extensions
+from serve_eval.plugins._wanted import Check, brief, is_a, noun, require, require_fields
+from serve_eval.plugins.scores import check_score
 
-from serve_eval.errors import PlanError, RuleError
-from serve_eval.plugins import extensions
-
-Check = tuple[Callable[[Any], bool], str]
-"""A test of a value, and what the value must be."""
-
-
-def is_a(value: object, name: str) -> bool:
-    """Return True for an instance of the class of this name in serve_eval.schema."""
-    return any(
-        one.__name__ == name and one.__module__.startswith("serve_eval.schema")
-        for one in type(value).__mro__
-    )
-
-
-def _noun(name: str) -> Check:
-    article = "an" if name[0] in "AEIOU" else "a"
-    return (lambda value: is_a(value, name)), f"{article} {name} of serve_eval.schema"
-
-
-def _or_none(check: Check) -> Check:
-    return (lambda value: value is None or check[0](value)), f"{check[1]}, or None"
-
-
-def _of_type(kind: Any) -> Callable[[object], bool]:
-    def fits(value: object) -> bool:
-        try:
-            msgspec.convert(value, kind)
-        except (msgspec.ValidationError, TypeError):
-            return False
-        return True
-
-    return fits
-
-
-FUNCTION: Check = (callable, "a function")
-MAPPING: Check = ((lambda value: isinstance(value, Mapping)), "a mapping")
-TEXT: Check = (_of_type(str), "a text")
-TEXTS: Check = (_of_type(list[str]), "a list of texts")
-TWO_TEXTS: Check = (
-    _of_type(tuple[str, str]),
-    "two texts, one with full marks and one with score 0",
-)
-WHOLE: Check = (_of_type(int), "a whole number")
-SCORING: Check = (
-    (lambda value: value in ("inline", "apart", "loaded")),
-    "'inline', 'apart' or 'loaded'",
-)
-LAUNCHER_FUNCTIONS: Mapping[str, Check] = {
-    "commands": (_of_type(list[list[str]]), "a list of commands, each a list of texts"),
-    "files": (
-        (lambda value: MAPPING[0](value) and all(isinstance(one, str) for one in value.values())),
-        "a mapping from paths to texts",
-    ),
-    "beginning": (_of_type(str | bool | None), "a text, True, False or None"),
-    "job_size": _noun("JobSize"),
-    "expects": TEXTS,
-    "lint": TEXTS,
-}
-_QUESTIONS: Check = (
-    (
-        lambda value: (
-            isinstance(value, Sequence)
-            and not isinstance(value, str)
-            and all(is_a(one, "Question") for one in value)
-        )
-    ),
-    "a list of Question",
-)
-_SCORER: Mapping[str, Check] = {
-    "version": WHOLE,
-    "score": FUNCTION,
-    "answers": FUNCTION,
-    "problems": FUNCTION,
-    "program": _or_none(FUNCTION),
-    "questions": _or_none(FUNCTION),
-    "decisive": _or_none(MAPPING),
-    "scoring": SCORING,
-}
-_TASK: Mapping[str, Check] = {
-    "name": TEXT,
-    "version": WHOLE,
-    "reference_file": TEXT,
-    "metric": _noun("Metric"),
-    "hypothesis": _noun("Hypothesis"),
-    "sampling": _noun("SamplingParams"),
-    "protocol": MAPPING,
-    "extra": MAPPING,
-    "load": FUNCTION,
-    "score": FUNCTION,
-    "answers": FUNCTION,
-    "breakdown": FUNCTION,
-    "secondary": FUNCTION,
-    "aggregation": _noun("Aggregation"),
-    "datasets": TEXTS,
-    "program": _or_none(FUNCTION),
-    "questions": _or_none(FUNCTION),
-    "failure_mode": _or_none(FUNCTION),
-    "remember": _or_none(FUNCTION),
-    "scoring": SCORING,
-}
-_RETURNED: Mapping[str, Check] = {
-    "answers": TWO_TEXTS,
-    "problems": TEXTS,
-    "program": _or_none(_noun("Program")),
-    "questions": _QUESTIONS,
-}
+OUTCOMES = ("PASS", "FAIL", "INCONCLUSIVE", "ERROR")
+"""The outcomes that a verdict rule may return; the others are of tasks that no rule judges."""
+_ONCE = tuple(f"generator didn't {end}" for end in ("yield", "stop", "stop after athrow()"))
+"""What Python says of an @asynccontextmanager that yields nothing, or twice."""
 
 
 def check_returned(
     folder: str, name: str, made: Callable[..., Any], place: str
 ) -> Callable[..., Any]:
-    """Return the function of a file, which checks what it returns.
+    """Return the function of a file, which checks what it returns, and what its functions do.
 
-    It then raises PlanError with the place and the expected type, or RuleError for a verdict rule.
+    They raise PlanError or ExternalCodeError with the place, the result and the wanted type.
     """
     match folder:
         case "serve_eval.launchers":
             return _check_launch(made, place)
         case "serve_eval.verdicts.rules":
             return _check_judge(name, made, place)
+        case "serve_eval.scorers":
+            return _check_maker(made, place, "Scorer", _wanted.SCORER)
         case _:
-            return _check_made(made, place)
+            return _check_maker(made, place, "Task", _wanted.TASK)
 
 
-def check_function(function: Callable[..., Any], name: str, check: Check, place: str) -> Any:
-    """Return a function that raises PlanError if `function` returns another type."""
+def check_function(
+    function: Callable[..., Any],
+    name: str,
+    check: Check,
+    place: str,
+    error: type[ServeEvalError] = PlanError,
+) -> Callable[..., Any]:
+    """Return a function that raises an error if `function` returns another type."""
+    where = _line_of(function, place)
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         found = function(*arguments, **options)
-        _require(found, check, f"{_line_of(function, place)}: {name}() must return")
+        require(found, check, f"{where}: {name}() must return", error)
+        if is_a(found, "Program") or is_a(found, "JobSize"):
+            require_fields(found, f"{where}: the {type(found).__name__} of {name}()", error)
+        if check is _wanted.NUMBER:
+            return float(found)
+        if check is _wanted.NUMBERS:
+            return {key: float(value) for key, value in found.items()}
         return found
 
     return call
 
 
-def _check_made(made: Callable[..., Any], place: str) -> Callable[..., Any]:
+# ------------------------------------------------------------------------------------------------
+# scorers and tasks
+
+
+def _check_maker(
+    made: Callable[..., Any], place: str, kind: str, fields: Mapping[str, Check]
+) -> Callable[..., Any]:
     """Check a scorer or a task, and what its functions return."""
-    noun, fields = ("Scorer", _SCORER) if made.__name__ == "scorer" else ("Task", _TASK)
 
     @functools.wraps(made)
     def make(*arguments: Any, **options: Any) -> Any:
-        found = made(*arguments, **options)
-        where = _line_of(made, place)
-        _require(found, _noun(noun), f"{where}: {made.__name__}() must return")
+        found, where = made(*arguments, **options), _line_of(made, place)
+        require(found, noun(kind), f"{where}: {made.__name__}() must return")
         for field, check in fields.items():
-            told = f"{where}: {field} of the {noun} must be"
-            _require(getattr(found, field), check, told)
+            require(getattr(found, field), check, f"{where}: {field} of the {kind} must be")
         replaced = {
-            field: check_function(getattr(found, field), field, check, place)
-            for field, check in _RETURNED.items()
-            if getattr(found, field, None) is not None
+            field: check_function(function, field, check, place, error)
+            for error, checks in ((PlanError, _wanted.BEFORE), (ExternalCodeError, _wanted.AFTER))
+            for field, check in checks.items()
+            if _is_external(function := getattr(found, field, None))
         }
-        if noun == "Task":
+        ends = 0.0, 1.0
+        if kind == "Task":
+            for field in _wanted.PLAIN:
+                require_fields(getattr(found, field), f"{where}: {field} of the Task")
+            ends = found.metric.lo, found.metric.hi
             replaced["load"] = _check_load(found.load, place)
+            replaced["aggregation"] = _check_aggregation(found.aggregation, place)
+        replaced["score"] = _check_scoring(found.score, place, *ends)
         return dataclasses.replace(found, **replaced)
 
     return make
 
 
+def _is_external(function: Any) -> TypeGuard[Callable[..., Any]]:
+    """Return True for a function that is not serve-eval's own, such as a default."""
+    module = str(getattr(function, "__module__", ""))
+    return function is not None and module.partition(".")[0] != "serve_eval"
+
+
+def _check_scoring(
+    score: Callable[..., Any], place: str, lo: float | None, hi: float | None
+) -> Callable[..., Any]:
+    told = f"{_line_of(score, place)}: score()"
+
+    @functools.wraps(score)
+    def call(*arguments: Any, **options: Any) -> Any:
+        return check_score(score(*arguments, **options), told, lo, hi)
+
+    return call
+
+
 def _check_load(load: Callable[..., Any], place: str) -> Callable[..., Any]:
+    where = _line_of(load, place)
+
     @functools.wraps(load)
     def call(*arguments: Any, **options: Any) -> Any:
         found = load(*arguments, **options)
-        where = _line_of(load, place)
-        _require(found, _noun("Dataset"), f"{where}: load() must return")
-        many = (
-            lambda value: isinstance(value, Sequence) and not isinstance(value, str),
-            "a list of Sample",
-        )
-        _require(found.samples, many, f"{where}: samples of the Dataset must be")
-        _require(found.total, WHOLE, f"{where}: total of the Dataset must be")
+        require(found, noun("Dataset"), f"{where}: load() must return")
+        for field, check in _wanted.DATASET.items():
+            require(getattr(found, field), check, f"{where}: {field} of the Dataset must be")
         for i, sample in enumerate(found.samples):
-            _require(sample, _noun("Sample"), f"{where}: samples[{i}] must be")
-            _check_sample(sample, f"{where}: samples[{i}]")
+            require(sample, noun("Sample"), f"{where}: samples[{i}] must be")
+            for field, check in _wanted.SAMPLE.items():
+                named = f" ({sample.id})" if field != "id" else ""
+                told = f"{where}: samples[{i}]{named}: {field} must be"
+                require(getattr(sample, field), check, told)
         return found
 
     return call
 
 
-def _check_sample(sample: Any, where: str) -> None:
-    if type(sample.id) is not str:
-        _require(sample.id, TEXT, f"{where}: id must be")
-    if type(sample.target) is not str:
-        _require(sample.target, TEXT, f"{where} ({sample.id}): target must be")
-    if type(sample.prompt) is not str:
-        messages = (
-            lambda value: isinstance(value, tuple) and all(is_a(one, "Message") for one in value),
-            "a text or a tuple of Message",
-        )
-        _require(sample.prompt, messages, f"{where} ({sample.id}): prompt must be")
-    _require(sample.metadata, MAPPING, f"{where} ({sample.id}): metadata must be")
+def _check_aggregation(aggregation: Any, place: str) -> Any:
+    """Check the value of an aggregation, and the functions of its sums."""
+    for field, check in _wanted.AGGREGATION.items():
+        told = f"{place}: {field} of the Aggregation must be"
+        require(getattr(aggregation, field), check, told)
+    if _is_external(aggregation.of):
+        checks = _wanted.NUMBER, place, ExternalCodeError
+        of = check_function(aggregation.of, "aggregation", *checks)
+        aggregation = dataclasses.replace(aggregation, of=of)
+    if (sums := aggregation.sums) is None:
+        return aggregation
+    checked = {
+        field: _check_sums(function, field, check, place)
+        for field, check in (("value", _wanted.NUMBER), ("group", _wanted.TEXT))
+        if _is_external(function := getattr(sums, field))
+    }
+    return dataclasses.replace(aggregation, sums=dataclasses.replace(sums, **checked))
+
+
+def _check_sums(function: Callable[..., Any], field: str, check: Check, place: str) -> Any:
+    """Check a function of sums; what it raises is an ExternalCodeError too."""
+    name, where = f"Sums.{field}", _line_of(function, place)
+    checked = check_function(function, name, check, place, ExternalCodeError)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        with _blame(f"{name}()", where):
+            return checked(*arguments)
+
+    return call
+
+
+# ------------------------------------------------------------------------------------------------
+# launchers and verdict rules
 
 
 def _check_launch(made: Callable[..., Any], place: str) -> Callable[..., Any]:
+    where = _line_of(made, place)
+
     @functools.wraps(made)
     @asynccontextmanager
     async def launch(*arguments: Any, **options: Any) -> AsyncIterator[Any]:
-        where, opened = _line_of(made, place), made(*arguments, **options)
-        if not hasattr(opened, "__aenter__"):
-            if inspect.iscoroutine(opened):
-                opened.close()
-            raise PlanError(
-                f"{where}: launch() must return an asynchronous context manager, not"
-                f" {_brief(opened)}",
-                hint="Put @asynccontextmanager above it, and `yield Endpoint(...)` into it.",
-            )
-        async with opened as endpoint:
-            _require(endpoint, _noun("Endpoint"), f"{where}: launch() must yield")
-            _require(endpoint.base_url, TEXT, f"{where}: base_url of the Endpoint must be")
-            yield endpoint
+        opened = made(*arguments, **options)
+        _require_manager(opened, where)
+        try:
+            async with opened as endpoint:
+                require(endpoint, noun("Endpoint"), f"{where}: launch() must yield")
+                for field, check in _wanted.ENDPOINT.items():
+                    told = f"{where}: {field} of the Endpoint must be"
+                    require(getattr(endpoint, field), check, told)
+                yield endpoint
+        except RuntimeError as error:
+            if str(error) not in _ONCE:
+                raise
+            raise PlanError(f"{where}: launch() must yield an Endpoint exactly once") from error
 
     return launch
 
 
+def _require_manager(opened: Any, where: str) -> None:
+    """Raise PlanError for anything but an asynchronous context manager that yields."""
+    inner = getattr(opened, "gen", opened)
+    if hasattr(opened, "__aenter__") and (inner is opened or inspect.isasyncgen(inner)):
+        return
+    if inspect.iscoroutine(inner):
+        inner.close()
+    raise PlanError(
+        f"{where}: launch() must return an asynchronous context manager, not {brief(inner)}",
+        hint="Put @asynccontextmanager above it, and `yield Endpoint(...)` into it.",
+    )
+
+
 def _check_judge(name: str, made: Callable[..., Any], place: str) -> Callable[..., Any]:
     """Check a verdict, and give it the name of its rule, which decides how it is read."""
+    where = _line_of(made, place)
 
     @functools.wraps(made)
-    def judge(*arguments: Any, **options: Any) -> Any:
-        where = _line_of(made, place)
-        try:
-            found = made(*arguments, **options)
-        except (Exception, SystemExit) as error:
-            at = extensions.find_external(error) or where
-            raise RuleError(f"{at}: judge() raised {type(error).__name__}: {error}") from error
-        if not is_a(found, "Verdict"):
-            raise RuleError(f"{where}: judge() must return a Verdict, not {_brief(found)}")
-        try:
-            plain = msgspec.to_builtins(found, enc_hook=_number)
-            return dataclasses.replace(msgspec.convert(plain, type(found)), rule=name)
-        except (msgspec.ValidationError, TypeError) as error:
-            raise RuleError(f"{where}: the Verdict of judge() is not valid: {error}") from error
+    def judge(result: Any, *arguments: Any, **options: Any) -> Any:
+        with _blame("judge()", where):
+            found = made(result, *arguments, **options)
+        told, error = f"{where}: judge() must return", ExternalCodeError
+        require(found, noun("Verdict"), told, error)
+        found = require_fields(found, f"{where}: the Verdict of judge()", error)
+        same = (lambda task: task == result.task), f"a Verdict of the task {result.task!r}"
+        require(found.task, same, told, error)
+        known = (lambda one: one in OUTCOMES), f"a Verdict that is {', '.join(OUTCOMES)}"
+        require(found.outcome, known, told, error)
+        for field in dataclasses.fields(found):
+            value = getattr(found, field.name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, float):
+                    must = f"{where}: {field.name} of the Verdict must be"
+                    require(number, _wanted.NUMBER, must, error)
+        return dataclasses.replace(found, rule=name)
 
     return judge
 
 
-def _number(value: Any) -> Any:
-    """Return the plain number of another package's, such as numpy's."""
-    if hasattr(value, "item"):
-        return value.item()
-    raise TypeError(f"{_brief(value)} is not a value of a Verdict")
-
-
-def _require(value: object, check: Check, told: str) -> None:
-    fits, wanted = check
-    if not fits(value):
-        raise PlanError(f"{told} {wanted}, not {_brief(value)}")
-
-
-def _brief(value: object) -> str:
-    shown = reprlib.repr(value)
-    return shown if value is None else f"the {type(value).__name__} {shown}"
+@contextmanager
+def _blame(name: str, where: str) -> Iterator[None]:
+    """Turn what a function raises into an ExternalCodeError with the line that raised it."""
+    try:
+        yield
+    except (ExternalCodeError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # including SystemExit: a rule must not end a run
+        at, said = extensions.find_external(error) or where, extensions.describe(error)
+        raise ExternalCodeError(f"{at}: {name} raised {type(error).__name__}: {said}") from error
 
 
 def _line_of(function: Callable[..., Any], place: str) -> str:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins import nested_options, registry
+from serve_eval.plugins._wanted import LAUNCHER_FUNCTIONS, NOTHING
 from serve_eval.plugins.declarations import Option, find_structure
-from serve_eval.plugins.returned import LAUNCHER_FUNCTIONS, check_function
+from serve_eval.plugins.returned import check_function
 
 if TYPE_CHECKING:
     from serve_eval.schema import Endpoint, JobSize, LaunchContext, Verdict
@@ -161,10 +162,13 @@ def load_verdict_rule(name: str) -> VerdictRule:
     if not isinstance(runs, int) or runs < 1:
         raise PlanError(f"{_place(module)}: NEEDS_REFERENCE_RUNS must be 1 or more, not {runs!r}")
     ours = name in registry.list_shipped(VERDICTS)
+    check = _function(module, "check")
+    if check is not None and not ours:
+        check = check_function(check, "check", NOTHING, _place(module))
     return VerdictRule(
         name=name,
         judge=judge,
-        check=_function(module, "check"),
+        check=check,
         needs_pairs=needs_pairs,
         needs_texts=getattr(module, "NEEDS_TEXTS", False) if ours else False,
         min_reference_runs=runs,

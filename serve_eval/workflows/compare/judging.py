@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from serve_eval.errors import RuleError, ServeEvalError
+from serve_eval.errors import ExternalCodeError, ServeEvalError
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.evaluation.agreement.score_pairs import score_pairs
 from serve_eval.plugins.values import VerdictRule, load_verdict_rule
@@ -32,11 +32,11 @@ def judge_sides(
 ) -> Verdict:
     """Return the rule's verdict of B, with A's value and its scores per prompt as the reference.
 
-    It is ERROR, with the reason, if a rule of the user raises or returns something else.
+    It is ERROR, with the reason, if a rule of the user raises or returns no verdict.
     """
     try:
         return _judge_sides(plan, a, b, rule, exact)
-    except RuleError as error:
+    except ExternalCodeError as error:
         return Verdict(
             task=b.task.result.task,
             outcome=VerdictOutcome.ERROR,
