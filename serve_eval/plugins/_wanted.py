@@ -78,7 +78,7 @@ def or_none(check: Check) -> Check:
     return (lambda value: value is None or check[0](value)), f"{check[1]}, or None"
 
 
-def listed(name: str) -> Check:
+def many(name: str) -> Check:
     """Return the check for a list of nouns of serve_eval.schema."""
     return (lambda value: is_list(value) and all(is_a(v, name) for v in value)), f"a list of {name}"
 
@@ -162,7 +162,7 @@ LAUNCHER_FUNCTIONS: Mapping[str, Check] = {
     "expects": TEXTS,
     "lint": TEXTS,
 }
-"""What the functions beside `launch` must return."""
+"""What the functions next to `launch` must return."""
 SCORER: Mapping[str, Check] = {
     "version": WHOLE,
     "score": FUNCTION,
@@ -212,7 +212,7 @@ BEFORE: Mapping[str, Check] = {"answers": _TWO_TEXTS, "problems": TEXTS}
 """What functions of a Scorer or a Task must return before anything is asked."""
 AFTER: Mapping[str, Check] = {
     "program": or_none(noun("Program")),
-    "questions": listed("Question"),
+    "questions": many("Question"),
     "failure_mode": or_none(TEXT),
     "breakdown": TABLES,
     "secondary": NUMBERS,
@@ -236,7 +236,7 @@ SAMPLE: Mapping[str, Check] = {
 """The fields of a Sample."""
 DATASET: Mapping[str, Check] = {
     "samples": (is_list, "a list of Sample"),
-    "files": listed("SourceFile"),
+    "files": many("SourceFile"),
     "total": WHOLE,
     "deviation": or_none(TEXT),
     "notes": TEXTS,
