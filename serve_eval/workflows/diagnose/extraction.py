@@ -152,7 +152,7 @@ def states(text: str, target: str) -> bool:
     if it is stated, because it occurs in too many texts.
     """
     number = is_number(target)
-    target = fold(target, target).strip()
+    target = fold(target, target) if number else target.strip()
     if not target or len(target) > _LONGEST or "\n" in target:
         return False
     text = text.replace(",", "").replace("$", "") if number else text
