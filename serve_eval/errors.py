@@ -9,6 +9,7 @@ ServeEvalError
 ├── ReferenceFileError a reference file is malformed                       exit 2
 ├── RunFolderError     the run folder is locked or holds another run       exit 2
 ├── SandboxError       generated code must not or cannot be run here       exit 2
+├── ExternalCodeError  a user's rule or scorer raised or returned junk     exit 4
 ├── NotComparableError no reference, or one taken under another protocol   exit 3
 ├── LaunchError        a server did not start, or ended unexpectedly       exit 4
 │   └── NoRoomError    its GPUs are missing or in use                      exit 4
@@ -82,6 +83,12 @@ class RunFolderError(ServeEvalError):
 
 class SandboxError(ServeEvalError):
     """Code written by a model must not, or cannot safely, run on this machine."""
+
+
+class ExternalCodeError(ServeEvalError):
+    """A function outside serve-eval failed on answers, which are kept and can be judged again."""
+
+    exit_code = 4
 
 
 class NotComparableError(ServeEvalError):

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from serve_eval.errors import ExternalCodeError
 from serve_eval.evaluation.attribution import latency
 from serve_eval.evaluation.attribution.from_run import attribute_task
 from serve_eval.evaluation.attribution.prompt_kinds import kinds_of
@@ -36,6 +37,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
+from serve_eval.shell_words import quote_path
 from serve_eval.verdicts import pairing, repaired, two_rules
 from serve_eval.verdicts.rules import _acceptance, _early
 from serve_eval.verdicts.validity import remarks
@@ -137,18 +139,27 @@ def _verdict(
             p, result, VerdictOutcome.NOT_JUDGED, "INTEGRATION TEST: one sample, no verdict"
         )
     if result.value is None and result.scored:
-        return _build_unjudged(
-            p, result, VerdictOutcome.ERROR, f"the scores give no value: {result.hook_errors[0]}"
-        )
+        why = f"the scores give no value: {result.hook_errors[0]}; {_tell_how_to_mend(run)}"
+        return _build_unjudged(p, result, VerdictOutcome.ERROR, why)
     if p.reference is None:
         return _build_unjudged(
             p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference"
         )
     if early is not None and early.stopped:
         return _early.judge_decided(result, p.reference, p.hypothesis, early)
-    return replace(
-        _judge(task_run, run, result, p.reference, looked=early is not None), early=early
-    )
+    try:
+        judged = _judge(task_run, run, result, p.reference, looked=early is not None)
+    except ExternalCodeError as error:
+        why = f"{error}; {_tell_how_to_mend(run)}"
+        return _build_unjudged(p, result, VerdictOutcome.ERROR, why)
+    return replace(judged, early=early)
+
+
+def _tell_how_to_mend(run: RunFacts) -> str:
+    """Return what to do after a function of the user failed on the answers of a run."""
+    folders = "".join(f" --include-path {quote_path(path)}" for path in run.plan.include_path)
+    again = f"serve-eval verdict {quote_path(run.folder)}{folders}"
+    return f"the answers are kept: mend it, then judge them with {again}"
 
 
 def _judge(

@@ -166,17 +166,23 @@ def defect(error: BaseException) -> str:
 
     It is that of the external code through which the error passed last, else of serve-eval.
     """
+    whose = find_external(error) or "serve-eval"
+    return f"This is a defect of {whose}. Set SERVE_EVAL_TRACEBACK=1 to see the traceback."
+
+
+def find_external(error: BaseException) -> str | None:
+    """Return FILE:LINE of the external code through which an error passed last."""
     others = {module.partition(".")[0] for module in sys.modules if module.startswith(_PREFIX)}
     others |= {
         point.value.partition(":")[0].partition(".")[0]
         for folder in KINDS
         for point in _points(folder)
     }
-    whose = "serve-eval"
+    found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] in others:
-            whose = f"{frame.f_code.co_filename}:{line}"
-    return f"This is a defect of {whose}. Set SERVE_EVAL_TRACEBACK=1 to see the traceback."
+            found = f"{frame.f_code.co_filename}:{line}"
+    return found
 
 
 # ------------------------------------------------------------------------------------------------
@@ -254,7 +260,7 @@ def _import(get: Callable[[], Any], place: str) -> Any:
         return get()
     except (Exception, SystemExit) as error:
         raise PlanError(
-            f"{_where(error) or place}: {type(error).__name__}: {_describe(error)}"
+            f"{_where(error) or place}: {type(error).__name__}: {describe(error)}"
         ) from error
 
 
@@ -280,8 +286,13 @@ def _is_machinery(file: str) -> bool:
     return file == __file__ or "importlib" in Path(file).parts[-3:-1]
 
 
-def _describe(error: BaseException) -> str:
-    return (error.msg if isinstance(error, SyntaxError) else str(error)) or "no reason given"
+def describe(error: BaseException) -> str:
+    """Return the message of an error of external code."""
+    try:
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+    except Exception:
+        return "(its message cannot be read)"
+    return said.encode(errors="backslashreplace").decode() or "no reason given"
 
 
 def _checksum(module: ModuleType) -> str:

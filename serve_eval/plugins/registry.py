@@ -30,6 +30,7 @@ from serve_eval.errors import PlanError
 from serve_eval.plugins import extensions, nested_options
 from serve_eval.plugins._shape import check_shape
 from serve_eval.plugins.declarations import Option, read_options
+from serve_eval.plugins.returned import check_returned
 
 ENTRY_POINTS = {
     "serve_eval.tasks": "task",
@@ -166,7 +167,7 @@ def function(folder: str, file: str) -> Callable[..., Any]:
         raise PlanError(f"{place}: has no function {ENTRY_POINTS[folder]}(*, ...)")
     check_shape(folder, made, f"{place}: {made.__name__}")
     extensions.note(folder, file, place, sys.modules[made.__module__])
-    return made
+    return check_returned(folder, file, made, place)
 
 
 def kind_of(folder: str) -> str:

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins import nested_options, registry
+from serve_eval.plugins._wanted import LAUNCHER_FUNCTIONS, NOTHING
 from serve_eval.plugins.declarations import Option, find_structure
+from serve_eval.plugins.returned import check_function
 
 if TYPE_CHECKING:
     from serve_eval.schema import Endpoint, JobSize, LaunchContext, Verdict
@@ -129,11 +131,12 @@ def load_launcher(name: str) -> Launcher:
         raise PlanError(
             f"{_place(module)}: MEANINGS must map each option to one line, not {meanings!r}"
         )
-    commands = _function(module, "commands")
-    assert commands is not None  # the registry refuses a file without it
-    files, beginning = _function(module, "files"), _function(module, "beginning")
-    job_size = _function(module, "job_size")
-    expects, lint = _function(module, "expects"), _function(module, "lint")
+    ours = name in registry.list_shipped(LAUNCHERS)
+    found = {
+        part: one if ours else check_function(one, part, check, _place(module))
+        for part, check in LAUNCHER_FUNCTIONS.items()
+        if (one := _function(module, part)) is not None
+    }
     described = {
         option.path: option.meaning for option in nested_options.options(launch) if option.meaning
     }
@@ -141,13 +144,8 @@ def load_launcher(name: str) -> Launcher:
     return Launcher(
         name=name,
         launch=_take_keywords(launch, structure),
-        commands=_take_keywords(commands, structure),
-        files=files and _take_keywords(files, structure),
-        beginning=beginning and _take_keywords(beginning, structure),
-        job_size=job_size and _take_keywords(job_size, structure),
-        expects=expects and _take_keywords(expects, structure),
-        lint=lint and _take_keywords(lint, structure),
         meanings={**meanings, **described},
+        **{part: _take_keywords(one, structure) for part, one in found.items()},
     )
 
 
@@ -164,10 +162,13 @@ def load_verdict_rule(name: str) -> VerdictRule:
     if not isinstance(runs, int) or runs < 1:
         raise PlanError(f"{_place(module)}: NEEDS_REFERENCE_RUNS must be 1 or more, not {runs!r}")
     ours = name in registry.list_shipped(VERDICTS)
+    check = _function(module, "check")
+    if check is not None and not ours:
+        check = check_function(check, "check", NOTHING, _place(module))
     return VerdictRule(
         name=name,
         judge=judge,
-        check=_function(module, "check"),
+        check=check,
         needs_pairs=needs_pairs,
         needs_texts=getattr(module, "NEEDS_TEXTS", False) if ours else False,
         min_reference_runs=runs,

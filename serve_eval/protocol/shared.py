@@ -89,11 +89,11 @@ def _build_task(spec: Spec, where: str) -> tuple[Task, dict[str, Any]]:
     make = registry.load(TASKS, spec.name)
     checked = registry.check_options(make, spec.options, where, also=OPTIONS)
     own = registry.options_of(make)
-    task: object = make(**{name: value for name, value in checked.items() if name in own})
-    if not isinstance(task, Task) or task.name != spec.name:  # file names contain the task name
-        made = f"the task {task.name!r}" if isinstance(task, Task) else f"a {type(task).__name__}"
+    task: Task = make(**{name: value for name, value in checked.items() if name in own})
+    if task.name != spec.name:  # file names contain the task name
         raise PlanError(
-            f"made {made} instead of a task of that name: {sys.modules[make.__module__].__file__}"
+            f"made the task {task.name!r} instead of a task of that name:"
+            f" {sys.modules[make.__module__].__file__}"
         )
     return task, {
         name: value for name, value in checked.items() if name not in own or name == "suite_exact"

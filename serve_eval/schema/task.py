@@ -117,7 +117,7 @@ class Task:
     before the first request of the task.
 
     `failure_mode(sample, response, score)`, if set, names the way in which an answer without full
-    marks failed: it is stored with the score, and the report counts it.
+    marks failed: it is stored with the score, and the report counts it. None names none.
 
     `acceptance_length` is the entry of acceptance_length.yaml by which speculative decoding is
     judged too (None: it is not).
@@ -160,7 +160,7 @@ class Task:
     acceptance_length: str | None = None
     control_of: str | None = None
     datasets: Sequence[str] = ()
-    failure_mode: Callable[[Sample, Response, Score], str] | None = None
+    failure_mode: Callable[[Sample, Response, Score], str | None] | None = None
     judges_empty: bool = False
     unsafe: bool = False
     scoring: Scoring = "loaded"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,16 @@ from tests.plugins.conftest import write_task
 pytestmark = pytest.mark.usefixtures("simulated_here")
 TASKS = "serve_eval.tasks"
 SCORER = """
-from serve_eval.schema import Outcome, Score
+from serve_eval.schema import Outcome, Score, Scorer
 
 
 def scorer():
-    return "{told}"
+    return Scorer(
+        version={version},
+        score=lambda expected, response: Score(value=1.0, outcome=Outcome.CORRECT),
+        answers=lambda expected: ("right", "wrong"),
+        problems=lambda expected: [],
+    )
 """
 
 
@@ -103,11 +109,11 @@ def test_a_run_goes_on_with_the_code_that_it_began_with(tmp_path: Path) -> None:
     folder = write_task(tmp_path / "one")
     with scope():
         extensions.include([str(folder)])
-        before = registry.load(TASKS, "towns")
+        before = inspect.unwrap(registry.load(TASKS, "towns"))
         known = extensions.list_loaded()
         (folder / "tasks/towns.py").write_text("raise RuntimeError\n")
         with scope():
-            assert registry.load(TASKS, "towns") is before
+            assert inspect.unwrap(registry.load(TASKS, "towns")) is before
             assert extensions.list_loaded() == known
     extensions.include([str(folder)])
     with pytest.raises(PlanError, match="RuntimeError"):
@@ -167,15 +173,15 @@ def test_a_scorer_that_two_folders_have_is_that_of_the_folder_that_is_included(
     tmp_path: Path,
 ) -> None:
     told = []
-    for name in ("one", "two", "one"):
+    for version, name in ((1, "one"), (2, "two"), (1, "one")):
         (tmp_path / name / "scorers").mkdir(parents=True, exist_ok=True)
-        (tmp_path / name / "scorers/close.py").write_text(SCORER.format(told=name))
+        (tmp_path / name / "scorers/close.py").write_text(SCORER.format(version=version))
         with scope():
             extensions.include([str(tmp_path / name)])
             told.append(scorer_of(Spec(name="close")))
             assert scorer_of(Spec(name="close")) is told[-1]
             assert list(extensions.list_loaded()) == ["scorers.close"]
-    assert told == ["one", "two", "one"]
+    assert [one.version for one in told] == [1, 2, 1]
 
 
 def test_plans_and_commands_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

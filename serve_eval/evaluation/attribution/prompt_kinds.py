@@ -33,7 +33,11 @@ def kinds_of(task: Task, samples: Sequence[Sample]) -> dict[str, list[Hashable]]
 
 def _subject(task: Task, sample: Sample) -> str | None:
     """Return the first category in the task's breakdown, or None if there is none."""
-    for table in task.breakdown([(sample, 0.0)]).values():
+    try:
+        tables = task.breakdown([(sample, 0.0)])
+    except Exception:  # a task's own function; the result names the errors that it makes
+        return None
+    for table in tables.values():
         if isinstance(table, Mapping) and len(table) == 1:
             return str(next(iter(table)))
     return None

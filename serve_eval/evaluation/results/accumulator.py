@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from serve_eval.client.traffic import TrafficCounter
+from serve_eval.errors import ExternalCodeError
 from serve_eval.evaluation.results._scorer_errors import ScorerErrors
 from serve_eval.evaluation.results.sample_table import (
     FAILURE_CODES,
@@ -34,6 +35,7 @@ from serve_eval.evaluation.storage.records.executions import Executions, program
 from serve_eval.evaluation.storage.records.judgements import Judgements
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, ScoreWriter
 from serve_eval.processes.bounded_call import Unfinished
+from serve_eval.processes.forkserver import describe_error
 from serve_eval.schema import (
     MEAN,
     Failure,
@@ -57,6 +59,18 @@ _UNSCORED = FAILURE_CODES[FailureKind.SCORER_ERROR]
 
 def _repetitive(text: str) -> bool:
     return len(text) >= _TAIL and text.count(text[-_LOOP:], len(text) - _TAIL) >= _TIMES
+
+
+def _find_group(task: Task, sample: Sample) -> str:
+    """Return the group of a sample in the sums of a task, or "" for none.
+
+    An error of the function is left to the result, which calls it too.
+    """
+    sums = task.aggregation.sums
+    try:
+        return "" if sums is None or sums.group is None else sums.group(sample)
+    except ExternalCodeError:
+        return ""
 
 
 class ScoreAccumulator(SampleTable):
@@ -140,7 +154,7 @@ class ScoreAccumulator(SampleTable):
         if isinstance(result, Failure):
             self._take_failure(i, sample, result)
             return
-        graded = self._grade(sample, result, graded)
+        graded = self._remember(sample, self._grade(sample, result, graded))
         if isinstance(graded, Unfinished):
             self._scorer_errors.note(i, sample, graded)
             self._fail(i, FailureKind.SCORER_ERROR, retryable=False)
@@ -164,6 +178,17 @@ class ScoreAccumulator(SampleTable):
             return graded
         future = None if self._apart is None else self._apart(sample, response)
         return try_grading(self.task, sample, response) if future is None else future.result()
+
+    def _remember(self, sample: Sample, graded: Grade | Unfinished) -> Grade | Unfinished:
+        """Pass a score to the task, if it remembers scores. Return the error if that raises."""
+        remember = self.task.remember
+        if remember is None or self._counts_only or isinstance(graded, Unfinished):
+            return graded
+        try:
+            remember(sample, graded[0])
+        except Exception as error:  # third-party code
+            return Unfinished(**describe_error(error))
+        return graded
 
     def _take_answer(
         self, i: int, sample: Sample, response: Response, score: Score, mode: str | None
@@ -203,12 +228,9 @@ class ScoreAccumulator(SampleTable):
     def _keep_score(
         self, sample: Sample, response: Response, score: Score, mode: str | None
     ) -> None:
-        """Pass a score to the task, if it remembers scores, and to the file of scores."""
-        if self.task.remember is not None:
-            self.task.remember(sample, score)
+        """Pass a score to the file of scores."""
         if self._scores is not None:
-            sums = self.task.aggregation.sums
-            group = "" if sums is None or sums.group is None else sums.group(sample)
+            group = _find_group(self.task, sample)
             self._scores.write(
                 ScoreRecord(
                     id=sample.id,

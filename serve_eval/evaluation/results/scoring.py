@@ -17,18 +17,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from serve_eval.errors import ServeEvalError
+from serve_eval.errors import ExternalCodeError, ServeEvalError
 from serve_eval.plugins import extensions, registry
+from serve_eval.plugins.scores import SLACK, check_score
 from serve_eval.processes.bounded_call import Apart, Unfinished
 from serve_eval.processes.forkserver import describe_error, escape
 from serve_eval.protocol.shared import TASKS, bare_task
-from serve_eval.schema import DataRoots, Outcome, Response, Sample, Score, Spec, Task
+from serve_eval.schema import DataRoots, Metric, Outcome, Response, Sample, Score, Spec, Task
 
 T = TypeVar("T")
 Grade = tuple[Score, str | None]
 """A score with the way in which the answer failed (None: it did not, or the task does not say)."""
-SLACK = 1e-9
-"""Amount by which rounding may carry a score beyond its range."""
 _FLOATS, _TEXTS = frozenset({float}), frozenset({str})
 _REPEAT = re.compile(r"#\d+$")
 
@@ -62,39 +61,30 @@ def grade(task: Task, sample: Sample, response: Response) -> Grade:
 
     Raises any error of the scorer, and ServeEvalError for an invalid score.
     """
-    score = score_response(task, sample, response)
-    metric = task.metric
+    score, metric = score_response(task, sample, response), task.metric
     if not (
         type(score) is Score
         and type(score.value) is float
         and type(score.outcome) is Outcome
         and (score.answer is None or type(score.answer) is str)
+        and isinstance(score.parts, dict)
         and _FLOATS.issuperset(map(type, score.parts.values()))
         and _TEXTS.issuperset(map(type, score.parts))
         and "".join(
             score.parts
         ).isprintable()  # false for half of a surrogate pair, which cannot be written
+        and _is_within(score, metric)
     ):
-        score = _in_form(score)
-    lo, hi, value = metric.lo, metric.hi, score.value
-    if not (
-        (lo is None or lo - SLACK <= value)
-        and (hi is None or value <= hi + SLACK)
-        and value - value == 0.0
-    ):  # NaN and the infinities are outside every range
-        ends = f"{'-inf' if lo is None else f'{lo:g}'} to {'inf' if hi is None else f'{hi:g}'}"
-        raise ServeEvalError(f"the scorer returned {value:g}, which is not within {ends}")
-    for name, part in score.parts.items():
-        if part - part != 0.0:
-            raise ServeEvalError(
-                f"the scorer returned {part:g} for its part {name!r}, which is not a finite number"
-            )
+        score = check_score(score, "score()", metric.lo, metric.hi)
     if task.failure_mode is None or score.outcome is Outcome.CORRECT:
         return score, None
     try:
-        mode = escape(str(task.failure_mode(sample, response, score)))
+        said = task.failure_mode(sample, response, score)
+        mode = None if said is None else escape(str(said))
     except KeyboardInterrupt:
         raise
+    except ExternalCodeError as error:
+        mode = f"unknown: {error}"
     except BaseException as error:
         mode = f"unknown: failure_mode raised {type(error).__name__}"
     return score, mode
@@ -119,26 +109,15 @@ async def grade_answer(
     return await asyncio.wrap_future(apart(sample, response))
 
 
-def _in_form(score: Any) -> Score:
-    """Return a score with the exact types of a Score.
-
-    Similar types, such as numpy's, are converted.
-    """
-    if not isinstance(score, Score):
-        raise ServeEvalError(f"the scorer returned a {type(score).__name__}, not a Score")
-    try:
-        return Score(
-            value=float(score.value),
-            outcome=Outcome(score.outcome),
-            answer=None if score.answer is None else str(score.answer),
-            parts={escape(str(name)): float(part) for name, part in score.parts.items()},
-            mode=score.mode,
-            kept=score.kept,
-        )
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ServeEvalError(
-            f"the scorer returned a Score with an invalid field: {error}"
-        ) from error
+def _is_within(score: Score, metric: Metric) -> bool:
+    """Return True if the value is in the metric's range and the parts are finite."""
+    lo, hi, value = metric.lo, metric.hi, score.value
+    return (
+        (lo is None or lo - SLACK <= value)
+        and (hi is None or value <= hi + SLACK)
+        and value - value == 0.0  # NaN and the infinities are outside every range
+        and all(part - part == 0.0 for part in score.parts.values())
+    )
 
 
 # --- scoring in other processes

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from serve_eval.errors import ServeEvalError
+from serve_eval.errors import ExternalCodeError, ServeEvalError
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.evaluation.agreement.score_pairs import score_pairs
 from serve_eval.plugins.values import VerdictRule, load_verdict_rule
@@ -30,7 +30,25 @@ if TYPE_CHECKING:
 def judge_sides(
     plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec, exact: ExactAnswers | None
 ) -> Verdict:
-    """Return the rule's verdict of B, with A's value and its scores per prompt as the reference."""
+    """Return the rule's verdict of B, with A's value and its scores per prompt as the reference.
+
+    It is ERROR, with the reason, if a rule of the user raises or returns no verdict.
+    """
+    try:
+        return _judge_sides(plan, a, b, rule, exact)
+    except ExternalCodeError as error:
+        return Verdict(
+            task=b.task.result.task,
+            outcome=VerdictOutcome.ERROR,
+            rule=rule.name,
+            evaluated=b.task.result.value,
+            reasons=(f"{error}; the answers are kept: mend the rule, then compare again",),
+        )
+
+
+def _judge_sides(
+    plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec, exact: ExactAnswers | None
+) -> Verdict:
     before, after = a.task.result, b.task.result
     lacking = [
         had.task.verdict for had in (a, b) if had.task.verdict.outcome is VerdictOutcome.UNSUPPORTED

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import judgements_file
 from serve_eval.schema import Outcome
-from serve_eval.scorers import numeric
 from serve_eval.shell_words import quote_word
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.expected import fold, read_expected
 from serve_eval.workflows.diagnose.extraction import states
 from serve_eval.workflows.diagnose.finding import capsule_of
 
@@ -83,9 +83,9 @@ def break_down(
         reference=_reference(task),
         kinds=dict(kinds.most_common()),
         cut=sum(one.response is not None and one.response.truncated for one in bad),
-        near=sum(map(is_near, bad)),
-        unread=sum(map(is_unread, bad)),
-        examples=tuple(_show(one) for one in shown[:EXAMPLES]),
+        near=sum(is_near(one, task.name) for one in bad),
+        unread=sum(is_unread(one, task.name) for one in bad),
+        examples=tuple(_show(one, task.name) for one in shown[:EXAMPLES]),
         judge_errors=tuple(_judge_errors(run, task)),
         next=tuple(_next(run, task, shown, good)),
     )
@@ -96,24 +96,21 @@ def _reference(task: TaskEvidence) -> float | None:
     return None if reference is None else reference.value
 
 
-def is_near(one: AskedSample) -> bool:
+def is_near(one: AskedSample, task: str) -> bool:
     """Return True if the answer that was read is one edit away from the expected one."""
     if one.line is None or one.line.answer is None:
         return False
-    answer, target = _plain(one.line.answer), _plain(one.line.target)
+    expected = read_expected(task, one.line.target)
+    answer, target = fold(one.line.answer, expected), fold(expected, expected)
     longest = max(len(answer), len(target))
     return 1 < longest <= LONGEST and answer != target and is_one_edit(answer, target)
 
 
-def is_unread(one: AskedSample) -> bool:
+def is_unread(one: AskedSample, task: str) -> bool:
     """Return True if the text states the expected answer, but another one or none was read."""
     if one.line is None or one.response is None:
         return False
-    return states(one.response.text, _plain(one.line.target))
-
-
-def _plain(text: str) -> str:
-    return numeric.normalise(text.rpartition("####")[2].strip())
+    return states(one.response.text, read_expected(task, one.line.target))
 
 
 def is_one_edit(a: str, b: str) -> bool:
@@ -135,11 +132,12 @@ def _rank(one: AskedSample) -> int:
     return 0 if one.line is not None and one.line.answer else 1
 
 
-def _show(one: AskedSample) -> LostExample:
+def _show(one: AskedSample, task: str) -> LostExample:
     assert one.line is not None
     text = "" if one.response is None else one.response.text
-    answer = _plain(one.line.answer) if one.line.answer else " ".join(text.split())
-    return LostExample(id=one.id, answer=_shorten(answer), target=_shorten(_plain(one.line.target)))
+    answer = one.line.answer or " ".join(text.split())
+    target = read_expected(task, one.line.target)
+    return LostExample(id=one.id, answer=_shorten(answer), target=_shorten(target))
 
 
 def _shorten(text: str) -> str:

@@ -9,6 +9,7 @@ from serve_eval.schema import Outcome
 from serve_eval.scorers import boxed, choice, numeric, passkey
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.expected import fold, is_number, read_expected
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, capsule_of, matters
 from serve_eval.workflows.diagnose.template import goes_on, marks
 
@@ -44,7 +45,7 @@ def find_stated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         for one in _whole(task.texts)
         if one.bad and one.outcome in (Outcome.WRONG, Outcome.UNPARSED, Outcome.PARTIAL)
     ]
-    shown = [one for one in bad if _states(one)]
+    shown = [one for one in bad if _states(one, task)]
     if len(shown) < STATED_SHARE * len(bad) or not matters(task, shown):
         return
     unread = sum(one.outcome == Outcome.UNPARSED for one in shown)
@@ -88,7 +89,7 @@ def _is_explained(one: AskedSample, task: TaskEvidence) -> bool:
         or response.looping
         or response.stop_reason is not None
         or bool(other_form)
-        or _states(one)
+        or _states(one, task)
     )
 
 
@@ -138,11 +139,10 @@ def _filters(run: Evidence, task: TaskEvidence, loose: str = numeric.FLEXIBLE) -
     return (f"serve-eval rescore {run.place} --set {task.word}.filter={loose}",)
 
 
-def _states(one: AskedSample) -> bool:
+def _states(one: AskedSample, task: TaskEvidence) -> bool:
     if one.line is None or one.response is None:
         return False
-    target = numeric.normalise(one.line.target.rpartition("####")[2].strip())
-    return states(one.response.text, target)
+    return states(one.response.text, read_expected(task.name, one.line.target))
 
 
 def states(text: str, target: str) -> bool:
@@ -151,10 +151,11 @@ def states(text: str, target: str) -> bool:
     A text states the target by "answer is TARGET" or by \boxed{TARGET}. A single letter counts only
     if it is stated, because it occurs in too many texts.
     """
-    target = target.strip()
+    number = is_number(target)
+    target = fold(target, target) if number else target.strip()
     if not target or len(target) > _LONGEST or "\n" in target:
         return False
-    text = text.replace(",", "").replace("$", "")
+    text = text.replace(",", "").replace("$", "") if number else text
     word = rf"(?<![\w.]){re.escape(target)}(?!\w|\.\d)"
     marks = r"[\s*_`\"'(\[{:]*(?:\\text\{)?\(?"
     said = rf"(?i:\banswer\b(?:\s+(?:is|would be))?){marks}{word}|\\boxed\{{{marks}{word}"

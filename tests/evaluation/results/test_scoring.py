@@ -161,9 +161,11 @@ def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(
     assert told["raises"] == f"OverflowError: 1e400 ({own / 'tasks/odd.py'}:{line})"
     assert told["exits"].startswith("SystemExit: 3 (")
     assert told["hangs"] == "took longer than 0.5 s"
-    assert told["none"] == "the scorer returned a NoneType, not a Score"
-    assert told["nan"] == "the scorer returned nan, which is not within 0 to 1"
-    assert told["beyond"] == "the scorer returned 1.5, which is not within 0 to 1"
+    first = next(n for n, text in enumerate(BROKEN.splitlines(), 1) if "def score(" in text)
+    place = f"{own / 'tasks/odd.py'}:{first}: score() must return a Score"
+    assert told["none"] == f"{place} of serve_eval.schema, not None"
+    assert told["nan"] == f"{place} whose value is from 0 to 1, not the float nan"
+    assert told["beyond"] == f"{place} whose value is from 0 to 1, not the float 1.5"
     assert "6 failed (6 scorer error)" in run.stdout, "a scorer's error is not a failed request"
     assert "1 answer has no score, for example sample " in run.stdout
     assert "scorer_error" in (out / "report.html").read_text()
@@ -439,21 +441,24 @@ class _Odd:
     ("score", "told"),
     [
         (Score(value=_Odd(), outcome="partial", parts={"a": _Odd()}), None),  # type: ignore[arg-type,dict-item]
-        (Score(value=0.5, outcome="good"), "'good' is not a valid Outcome"),  # type: ignore[arg-type]
-        (Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": None}), "float() argument"),  # type: ignore[dict-item]
-        (Score(value=float("inf"), outcome=Outcome.PARTIAL), "returned inf"),
-        (Score(value=-0.1, outcome=Outcome.PARTIAL), "returned -0.1"),
+        (Score(value=0.5, outcome="good"), "not the str 'good'"),  # type: ignore[arg-type]
+        (
+            Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": None}),
+            "part 'a' is a finite number, not None",
+        ),  # type: ignore[dict-item]
+        (Score(value=float("inf"), outcome=Outcome.PARTIAL), "from 0 to 1, not the float inf"),
+        (Score(value=-0.1, outcome=Outcome.PARTIAL), "from 0 to 1, not the float -0.1"),
         (
             Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": float("nan")}),
-            "returned nan for its part 'a'",
+            "part 'a' is a finite number, not the float nan",
         ),
         (
             Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": float("-inf")}),
-            "returned -inf for its part 'a'",
+            "part 'a' is a finite number, not the float -inf",
         ),
         (Score(value=0.5, outcome=Outcome.PARTIAL, parts={(1, 2): 0.5}), None),  # type: ignore[dict-item]
         (Score(value=0.5, outcome=Outcome.PARTIAL, parts={"\ud800": 0.5}), None),
-        (0.5, "returned a float, not a Score"),
+        (0.5, "must return a Score of serve_eval.schema, not the float 0.5"),
     ],
 )
 def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None) -> None:

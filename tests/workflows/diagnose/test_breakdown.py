@@ -12,8 +12,10 @@ from serve_eval.workflows.diagnose.breakdown import (
     describe_kinds,
     is_one_edit,
 )
+from serve_eval.workflows.diagnose.expected import fold
 from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.diagnose.text import lines
+from tests.cli.command import serve_eval
 from tests.workflows.diagnose.server import Act, Asked, Said, Server, answers_to, plan_for, run
 
 
@@ -69,6 +71,36 @@ def test_a_green_task_has_no_breakdown(tmp_path: Path) -> None:
     found, said = _break_down(lambda asked: Said(text=asked.target), tmp_path)
     assert found is None
     assert any(line.startswith("nothing to explain") for line in said)
+
+
+def test_an_expected_text_keeps_its_commas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(
+        "c:\n"
+        "  - {case: a, input: {prompt: x1}, expected: 'red, green'}\n"
+        "  - {case: b, input: {prompt: x2}, expected: {answer: '1,234'}}\n"
+        "  - {case: c, input: {prompt: x3}, expected: ['a, b', c], scorer: set}\n"
+    )
+    asked = ("--cases", "c.yaml", "--launcher", "simulated", "--set", "launcher.accuracy=0")
+    done = serve_eval("run", *asked, "--model", "m", "--no-reference", "-o", "OUT")
+    assert done.returncode == 3, done.stderr
+    said = serve_eval("diagnose", "OUT").stdout
+    for shown in ("expected 'red, green'", "expected '1,234'", """expected '["a, b","c"]'"""):
+        assert shown in said
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "folded"),
+    [
+        ("1,234", "1234", "1234"),
+        ("$1,234.", "1,234", "1234"),
+        ("1,2", "1,2", "1,2"),
+        ("Red, green", "red, blue", "red, green"),
+        ("$5, $6", "$5, $7", "$5, $6"),
+    ],
+)
+def test_commas_go_only_where_a_number_is_expected(text: str, expected: str, folded: str) -> None:
+    assert fold(text, expected) == folded
 
 
 @pytest.mark.parametrize(

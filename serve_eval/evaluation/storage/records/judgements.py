@@ -164,9 +164,10 @@ def _list_known_questions(task: Task, sample: Sample, response: Response) -> Seq
 
 
 def _read(question: Question, said: Response) -> float | None:
-    """Return the value that a judge gave, or None if it cannot be read or reading it raises."""
+    """Return the value from 0 to 1 that a judge gave, or None if reading it finds none."""
     try:
-        return question.read(said.text)
+        value = question.read(said.text)
+        return float(value) if value is not None and 0.0 <= value <= 1.0 else None
     except Exception:  # third-party code
         return None
 

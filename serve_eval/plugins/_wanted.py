@@ -1,0 +1,253 @@
+"""The types that functions outside serve-eval must return, and the message for another one.
+
+Types of `serve_eval.schema`, which is no package below this one, are known by their names.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AnySet
+from typing import Any
+
+import msgspec
+
+from serve_eval.errors import PlanError, ServeEvalError
+
+Check = tuple[Callable[[Any], bool], str]
+"""A test of a value, and what the value must be."""
+
+
+def require(
+    value: object, check: Check, told: str, error: type[ServeEvalError] = PlanError
+) -> None:
+    """Raise an error that starts with `told` if a value fails its check."""
+    fits, wanted = check
+    if not fits(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        raise error(f"{told} {wanted}, not {brief(value)}")
+
+
+def require_fields(value: object, told: str, error: type[ServeEvalError] = PlanError) -> Any:
+    """Return a noun of plain data with the types of its fields. Raises `error` for another type."""
+    try:
+        plain = msgspec.to_builtins(value, enc_hook=to_number)
+        return msgspec.convert(plain, type(value))
+    except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as wrong:
+        raise error(f"{told} is not valid: {wrong}") from wrong
+
+
+def brief(value: object) -> str:
+    """Return a value with its type, on one short line."""
+    shown = escape(" ".join(reprlib.repr(value).split()))
+    return shown if value is None else f"the {type(value).__name__} {shown}"
+
+
+def escape(text: str) -> str:
+    """Return the text with lone surrogates escaped, which UTF-8 cannot encode."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def to_number(value: Any) -> Any:
+    """Return the plain number of another package's, such as numpy's. Raises TypeError."""
+    try:
+        return value.item()
+    except (AttributeError, ValueError):
+        raise TypeError(f"{brief(value)} is neither a number nor a text") from None
+
+
+def is_a(value: object, name: str) -> bool:
+    """Return True for an instance of the class of this name in serve_eval.schema."""
+    return any(
+        one.__name__ == name and one.__module__.startswith("serve_eval.schema")
+        for one in type(value).__mro__
+    )
+
+
+def noun(name: str) -> Check:
+    """Return the check for a noun of serve_eval.schema."""
+    article = "an" if name[0] in "AEIOU" else "a"
+    return (lambda value: is_a(value, name)), f"{article} {name} of serve_eval.schema"
+
+
+def or_none(check: Check) -> Check:
+    """Return the check that also accepts None."""
+    return (lambda value: value is None or check[0](value)), f"{check[1]}, or None"
+
+
+def many(name: str) -> Check:
+    """Return the check for a list of nouns of serve_eval.schema."""
+    return (lambda value: is_list(value) and all(is_a(v, name) for v in value)), f"a list of {name}"
+
+
+def is_list(value: object) -> bool:
+    """Return True for a sequence that is no text."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def is_finite(value: object) -> bool:
+    """Return True for a finite number, also for another package's, but not for True or False."""
+    if isinstance(value, bool | str | bytes):
+        return False
+    try:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _of_type(kind: Any) -> Callable[[object], bool]:
+    def fits(value: object) -> bool:
+        try:
+            msgspec.convert(value, kind)
+        except (msgspec.ValidationError, TypeError):
+            return False
+        return True
+
+    return fits
+
+
+def _is_json(value: object) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    try:
+        msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+FUNCTION: Check = (callable, "a function")
+MAPPING: Check = ((lambda value: isinstance(value, Mapping)), "a mapping")
+TEXT: Check = (_of_type(str), "a text")
+TEXTS: Check = (_of_type(list[str]), "a list of texts")
+WHOLE: Check = (_of_type(int), "a whole number")
+FLAG: Check = (_of_type(bool), "True or False")
+NUMBER: Check = (is_finite, "a finite number")
+TABLES: Check = (_is_json, "a mapping that JSON can hold")
+NUMBERS: Check = (
+    (
+        lambda value: (
+            isinstance(value, Mapping)
+            and all(isinstance(key, str) for key in value)
+            and all(map(is_finite, value.values()))
+        )
+    ),
+    "a mapping from texts to finite numbers",
+)
+NOTHING: Check = ((lambda value: value is None), "None")
+_TWO_TEXTS: Check = (
+    _of_type(tuple[str, str]),
+    "two texts, one with full marks and one with score 0",
+)
+_SCORING: Check = (
+    (lambda value: value in ("inline", "apart", "loaded")),
+    "'inline', 'apart' or 'loaded'",
+)
+_NEEDS: Check = (
+    (lambda value: isinstance(value, AnySet) and all(is_a(one, "Need") for one in value)),
+    "a frozenset of Need",
+)
+
+LAUNCHER_FUNCTIONS: Mapping[str, Check] = {
+    "commands": (_of_type(list[list[str]]), "a list of commands, each a list of texts"),
+    "files": (
+        (lambda value: MAPPING[0](value) and all(isinstance(one, str) for one in value.values())),
+        "a mapping from paths to texts",
+    ),
+    "beginning": (_of_type(str | bool | None), "a text, True, False or None"),
+    "job_size": noun("JobSize"),
+    "expects": TEXTS,
+    "lint": TEXTS,
+}
+"""What the functions next to `launch` must return."""
+SCORER: Mapping[str, Check] = {
+    "version": WHOLE,
+    "score": FUNCTION,
+    "answers": FUNCTION,
+    "problems": FUNCTION,
+    "program": or_none(FUNCTION),
+    "requires": _NEEDS,
+    "questions": or_none(FUNCTION),
+    "decisive": or_none(MAPPING),
+    "scoring": _SCORING,
+}
+"""The fields of a Scorer."""
+TASK: Mapping[str, Check] = {
+    "name": TEXT,
+    "version": WHOLE,
+    "reference_file": TEXT,
+    "metric": noun("Metric"),
+    "hypothesis": noun("Hypothesis"),
+    "sampling": noun("SamplingParams"),
+    "protocol": MAPPING,
+    "extra": MAPPING,
+    "load": FUNCTION,
+    "score": FUNCTION,
+    "answers": FUNCTION,
+    "breakdown": FUNCTION,
+    "secondary": FUNCTION,
+    "aggregation": noun("Aggregation"),
+    "prompt_logprobs": FLAG,
+    "chat": FLAG,
+    "requires": _NEEDS,
+    "context_tokens": or_none(WHOLE),
+    "acceptance_length": or_none(TEXT),
+    "control_of": or_none(TEXT),
+    "datasets": TEXTS,
+    "program": or_none(FUNCTION),
+    "questions": or_none(FUNCTION),
+    "failure_mode": or_none(FUNCTION),
+    "remember": or_none(FUNCTION),
+    "judges_empty": FLAG,
+    "unsafe": FLAG,
+    "scoring": _SCORING,
+}
+"""The fields of a Task."""
+PLAIN = ("metric", "hypothesis", "sampling")
+"""The fields of a Task that hold plain data, whose own fields are checked too."""
+BEFORE: Mapping[str, Check] = {"answers": _TWO_TEXTS, "problems": TEXTS}
+"""What functions of a Scorer or a Task must return before anything is asked."""
+AFTER: Mapping[str, Check] = {
+    "program": or_none(noun("Program")),
+    "questions": many("Question"),
+    "failure_mode": or_none(TEXT),
+    "breakdown": TABLES,
+    "secondary": NUMBERS,
+}
+"""What they must return of answers."""
+SAMPLE: Mapping[str, Check] = {
+    "id": TEXT,
+    "target": TEXT,
+    "prompt": (
+        lambda value: (
+            type(value) is str
+            or (isinstance(value, tuple) and all(is_a(one, "Message") for one in value))
+        ),
+        "a text or a tuple of Message",
+    ),
+    "metadata": MAPPING,
+    "override": or_none(noun("Override")),
+    "choices": TEXTS,
+    "heads": TEXTS,
+}
+"""The fields of a Sample."""
+DATASET: Mapping[str, Check] = {
+    "samples": (is_list, "a list of Sample"),
+    "files": many("SourceFile"),
+    "total": WHOLE,
+    "deviation": or_none(TEXT),
+    "notes": TEXTS,
+}
+"""The fields of a Dataset."""
+ENDPOINT: Mapping[str, Check] = {"base_url": TEXT, "model": or_none(TEXT)}
+"""The fields of an Endpoint; its `info` checks itself."""
+AGGREGATION: Mapping[str, Check] = {
+    "name": TEXT,
+    "of": FUNCTION,
+    "monotone": FLAG,
+    "sums": or_none(noun("Sums")),
+}
+"""The fields of an Aggregation."""

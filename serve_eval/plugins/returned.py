@@ -1,0 +1,257 @@
+"""Check what functions outside serve-eval return, so that an error names their file, not ours.
+
+Each function is replaced by one that calls it and checks the result. What it returns before
+anything is asked is a PlanError. What it returns of answers is an ExternalCodeError, since the
+answers are kept. What it raises passes through, with its own line, unless only the verdict would
+show it: that of a rule, and of the sums that a rule compares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeGuard
+
+from serve_eval.errors import ExternalCodeError, PlanError, ServeEvalError
+from serve_eval.plugins import _wanted, extensions
+from serve_eval.plugins._wanted import Check, brief, is_a, noun, require, require_fields
+from serve_eval.plugins.scores import check_score
+
+OUTCOMES = ("PASS", "FAIL", "INCONCLUSIVE", "ERROR")
+"""The outcomes that a verdict rule may return; the others are of tasks that no rule judges."""
+_ONCE = tuple(f"generator didn't {end}" for end in ("yield", "stop", "stop after athrow()"))
+"""What Python says of an @asynccontextmanager that yields nothing, or twice."""
+
+
+def check_returned(
+    folder: str, name: str, made: Callable[..., Any], place: str
+) -> Callable[..., Any]:
+    """Return the function of a file, which checks what it returns, and what its functions do.
+
+    They raise PlanError or ExternalCodeError with the place, the result and the wanted type.
+    """
+    match folder:
+        case "serve_eval.launchers":
+            return _check_launch(made, place)
+        case "serve_eval.verdicts.rules":
+            return _check_judge(name, made, place)
+        case "serve_eval.scorers":
+            return _check_maker(made, place, "Scorer", _wanted.SCORER)
+        case _:
+            return _check_maker(made, place, "Task", _wanted.TASK)
+
+
+def check_function(
+    function: Callable[..., Any],
+    name: str,
+    check: Check,
+    place: str,
+    error: type[ServeEvalError] = PlanError,
+) -> Callable[..., Any]:
+    """Return a function that raises an error if `function` returns another type."""
+    where = _line_of(function, place)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        found = function(*arguments, **options)
+        require(found, check, f"{where}: {name}() must return", error)
+        if is_a(found, "Program") or is_a(found, "JobSize"):
+            require_fields(found, f"{where}: the {type(found).__name__} of {name}()", error)
+        if check is _wanted.NUMBER:
+            return float(found)
+        if check is _wanted.NUMBERS:
+            return {key: float(value) for key, value in found.items()}
+        return found
+
+    return call
+
+
+# ------------------------------------------------------------------------------------------------
+# scorers and tasks
+
+
+def _check_maker(
+    made: Callable[..., Any], place: str, kind: str, fields: Mapping[str, Check]
+) -> Callable[..., Any]:
+    """Check a scorer or a task, and what its functions return."""
+
+    @functools.wraps(made)
+    def make(*arguments: Any, **options: Any) -> Any:
+        found, where = made(*arguments, **options), _line_of(made, place)
+        require(found, noun(kind), f"{where}: {made.__name__}() must return")
+        for field, check in fields.items():
+            require(getattr(found, field), check, f"{where}: {field} of the {kind} must be")
+        replaced = {
+            field: check_function(function, field, check, place, error)
+            for error, checks in ((PlanError, _wanted.BEFORE), (ExternalCodeError, _wanted.AFTER))
+            for field, check in checks.items()
+            if _is_external(function := getattr(found, field, None))
+        }
+        ends = 0.0, 1.0
+        if kind == "Task":
+            for field in _wanted.PLAIN:
+                require_fields(getattr(found, field), f"{where}: {field} of the Task")
+            ends = found.metric.lo, found.metric.hi
+            replaced["load"] = _check_load(found.load, place)
+            replaced["aggregation"] = _check_aggregation(found.aggregation, place)
+        replaced["score"] = _check_scoring(found.score, place, *ends)
+        return dataclasses.replace(found, **replaced)
+
+    return make
+
+
+def _is_external(function: Any) -> TypeGuard[Callable[..., Any]]:
+    """Return True for a function that is not serve-eval's own, such as a default."""
+    module = str(getattr(function, "__module__", ""))
+    return function is not None and module.partition(".")[0] != "serve_eval"
+
+
+def _check_scoring(
+    score: Callable[..., Any], place: str, lo: float | None, hi: float | None
+) -> Callable[..., Any]:
+    told = f"{_line_of(score, place)}: score()"
+
+    @functools.wraps(score)
+    def call(*arguments: Any, **options: Any) -> Any:
+        return check_score(score(*arguments, **options), told, lo, hi)
+
+    return call
+
+
+def _check_load(load: Callable[..., Any], place: str) -> Callable[..., Any]:
+    where = _line_of(load, place)
+
+    @functools.wraps(load)
+    def call(*arguments: Any, **options: Any) -> Any:
+        found = load(*arguments, **options)
+        require(found, noun("Dataset"), f"{where}: load() must return")
+        for field, check in _wanted.DATASET.items():
+            require(getattr(found, field), check, f"{where}: {field} of the Dataset must be")
+        for i, sample in enumerate(found.samples):
+            require(sample, noun("Sample"), f"{where}: samples[{i}] must be")
+            for field, check in _wanted.SAMPLE.items():
+                named = f" ({sample.id})" if field != "id" else ""
+                told = f"{where}: samples[{i}]{named}: {field} must be"
+                require(getattr(sample, field), check, told)
+        return found
+
+    return call
+
+
+def _check_aggregation(aggregation: Any, place: str) -> Any:
+    """Check the value of an aggregation, and the functions of its sums."""
+    for field, check in _wanted.AGGREGATION.items():
+        told = f"{place}: {field} of the Aggregation must be"
+        require(getattr(aggregation, field), check, told)
+    if _is_external(aggregation.of):
+        checks = _wanted.NUMBER, place, ExternalCodeError
+        of = check_function(aggregation.of, "aggregation", *checks)
+        aggregation = dataclasses.replace(aggregation, of=of)
+    if (sums := aggregation.sums) is None:
+        return aggregation
+    checked = {
+        field: _check_sums(function, field, check, place)
+        for field, check in (("value", _wanted.NUMBER), ("group", _wanted.TEXT))
+        if _is_external(function := getattr(sums, field))
+    }
+    return dataclasses.replace(aggregation, sums=dataclasses.replace(sums, **checked))
+
+
+def _check_sums(function: Callable[..., Any], field: str, check: Check, place: str) -> Any:
+    """Check a function of sums; what it raises is an ExternalCodeError too."""
+    name, where = f"Sums.{field}", _line_of(function, place)
+    checked = check_function(function, name, check, place, ExternalCodeError)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        with _blame(f"{name}()", where):
+            return checked(*arguments)
+
+    return call
+
+
+# ------------------------------------------------------------------------------------------------
+# launchers and verdict rules
+
+
+def _check_launch(made: Callable[..., Any], place: str) -> Callable[..., Any]:
+    where = _line_of(made, place)
+
+    @functools.wraps(made)
+    @asynccontextmanager
+    async def launch(*arguments: Any, **options: Any) -> AsyncIterator[Any]:
+        opened = made(*arguments, **options)
+        _require_manager(opened, where)
+        try:
+            async with opened as endpoint:
+                require(endpoint, noun("Endpoint"), f"{where}: launch() must yield")
+                for field, check in _wanted.ENDPOINT.items():
+                    told = f"{where}: {field} of the Endpoint must be"
+                    require(getattr(endpoint, field), check, told)
+                yield endpoint
+        except RuntimeError as error:
+            if str(error) not in _ONCE:
+                raise
+            raise PlanError(f"{where}: launch() must yield an Endpoint exactly once") from error
+
+    return launch
+
+
+def _require_manager(opened: Any, where: str) -> None:
+    """Raise PlanError for anything but an asynchronous context manager that yields."""
+    inner = getattr(opened, "gen", opened)
+    if hasattr(opened, "__aenter__") and (inner is opened or inspect.isasyncgen(inner)):
+        return
+    if inspect.iscoroutine(inner):
+        inner.close()
+    raise PlanError(
+        f"{where}: launch() must return an asynchronous context manager, not {brief(inner)}",
+        hint="Put @asynccontextmanager above it, and `yield Endpoint(...)` into it.",
+    )
+
+
+def _check_judge(name: str, made: Callable[..., Any], place: str) -> Callable[..., Any]:
+    """Check a verdict, and give it the name of its rule, which decides how it is read."""
+    where = _line_of(made, place)
+
+    @functools.wraps(made)
+    def judge(result: Any, *arguments: Any, **options: Any) -> Any:
+        with _blame("judge()", where):
+            found = made(result, *arguments, **options)
+        told, error = f"{where}: judge() must return", ExternalCodeError
+        require(found, noun("Verdict"), told, error)
+        found = require_fields(found, f"{where}: the Verdict of judge()", error)
+        same = (lambda task: task == result.task), f"a Verdict of the task {result.task!r}"
+        require(found.task, same, told, error)
+        known = (lambda one: one in OUTCOMES), f"a Verdict that is {', '.join(OUTCOMES)}"
+        require(found.outcome, known, told, error)
+        for field in dataclasses.fields(found):
+            value = getattr(found, field.name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, float):
+                    must = f"{where}: {field.name} of the Verdict must be"
+                    require(number, _wanted.NUMBER, must, error)
+        return dataclasses.replace(found, rule=name)
+
+    return judge
+
+
+@contextmanager
+def _blame(name: str, where: str) -> Iterator[None]:
+    """Turn what a function raises into an ExternalCodeError with the line that raised it."""
+    try:
+        yield
+    except (ExternalCodeError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # including SystemExit: a rule must not end a run
+        at, said = extensions.find_external(error) or where, extensions.describe(error)
+        raise ExternalCodeError(f"{at}: {name} raised {type(error).__name__}: {said}") from error
+
+
+def _line_of(function: Callable[..., Any], place: str) -> str:
+    """Return FILE:LINE of a function, or the place of its file."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return place if code is None else f"{code.co_filename}:{code.co_firstlineno}"
