@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +20,8 @@ from serve_eval.plugins import registry
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Outcome, Plan, Report, Response, Sample, Spec
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs/adding-a-task.md").read_text()
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs/adding-a-task.md").read_text()
 SPEC = Spec(name="capitals", options={"num_samples": 40})
 
 
@@ -84,3 +88,69 @@ def test_its_scorer_reads_what_it_says(root: Path) -> None:
         for t in (" town 1.", "Town 2", ".")
     ]
     assert outcomes == [Outcome.CORRECT, Outcome.WRONG, Outcome.UNPARSED]
+
+
+WRITTEN = {
+    "NOTICE",
+    "README.md",
+    "docs/datasets.md",
+    "docs/schemas/plan.json",
+    "docs/schemas/suite.json",
+    "docs/tasks.md",
+    "tests/tasks/golden_prompts.json",
+}
+"""What `make task-pages` changes for the task of the page."""
+MADE_DATA = "tests/tasks/made_data.py"
+TESTS = [
+    *("tests/tasks/test_contract.py", "tests/tasks/test_golden_prompts.py"),
+    *("tests/tasks/test_end_to_end.py", "tests/tasks/test_task_pages.py"),
+    *("tests/test_readme.py", "tests/cli/test_schema.py", "tests/test_architecture.py"),
+    *("tests/prose", "tests/datasets/test_declared.py", "tests/cli/test_completion.py"),
+]
+
+
+def _python(copy: Path, *arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-B", *arguments],
+        cwd=copy,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds,
+    )
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Return a copy of this checkout."""
+    left_out = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "outputs")
+    shutil.copytree(ROOT, tmp_path / "copy", symlinks=True, ignore=left_out)
+    return tmp_path / "copy"
+
+
+@pytest.mark.slow
+def test_a_file_a_line_and_a_command_are_all_that_a_task_takes(copy: Path) -> None:
+    [line] = re.findall(r"^    write_rows\(.*\)$", PAGE, re.MULTILINE)
+    made = copy / MADE_DATA
+    (copy / "serve_eval/tasks/capitals.py").write_text(_block("python"))
+    head = '    """Write every set below a root, with as many rows as its task asks for."""\n'
+    assert head in made.read_text()
+    made.write_text(made.read_text().replace(head, f"{head}{line}\n"))
+
+    done = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
+    assert done.returncode == 0, done.stderr
+    assert {row.partition(":")[0] for row in done.stdout.splitlines()} == WRITTEN
+    for name in WRITTEN - {"README.md"}:
+        old, new = (folder.joinpath(name).read_text().splitlines() for folder in (ROOT, copy))
+        changes = [row for row in difflib.ndiff(old, new) if row[:1] in "-+"]
+        removed = [row for row in changes if row.startswith("-")]
+        assert removed == [] or name.endswith(".json"), removed
+        assert [row for row in changes if "capitals" in row], name
+    again = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
+    assert (again.returncode, again.stdout) == (0, ""), again.stderr
+
+    known = _python(copy, "-m", "serve_eval", "datasets", "list", seconds=60)
+    assert "capitals: Capitals, 40 test; licence: CC0" in known.stdout
+    tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not slow", *TESTS)
+    tried = _python(copy, *tests, seconds=540)
+    assert tried.returncode == 0, tried.stdout[-15000:]

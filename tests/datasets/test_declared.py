@@ -1,0 +1,64 @@
+"""Data sets are found in known.py and in the task files that declare one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import serve_eval.tasks
+from serve_eval.datasets import local
+from serve_eval.datasets.declared import find_sources
+from serve_eval.datasets.known import KNOWN
+from tests.cli.command import serve_eval as run
+
+DECLARES = """\"\"\"A task of a test.\"\"\"
+
+from serve_eval.datasets.source import Source
+
+SOURCE = Source(
+    name="Rivers", folders=("rivers",), homepage="https://example.com", licence="MIT", rows="9 test"
+)
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder whose files are tasks for the length of a test."""
+    before = set(sys.modules)
+    monkeypatch.setattr(serve_eval.tasks, "__path__", [*serve_eval.tasks.__path__, str(tmp_path)])
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def test_without_declarations_the_shared_sets_are_all() -> None:
+    assert find_sources() == KNOWN
+
+
+@pytest.mark.usefixtures("tasks")
+def test_a_set_of_a_task_file_is_listed_and_its_folder_is_known(tasks: Path) -> None:
+    (tasks / "rivers.py").write_text(DECLARES)
+    (tasks / "lakes.py").write_text('raise SystemError("imported for nothing")\n')
+    found = find_sources()
+    assert list(found) == [*KNOWN, "rivers"]
+    assert "Put a copy from https://example.com" in local.advice(found["rivers"])
+    assert "rivers: Rivers, 9 test; licence: MIT" in run("datasets", "list").stdout
+    where = run("datasets", "path", "rivers", "--root", tasks)
+    assert (where.returncode, where.stdout) == (2, f"{tasks}/rivers\n")
+
+
+def test_a_set_that_is_shared_is_not_declared_again(tasks: Path) -> None:
+    (tasks / "rivers.py").write_text(
+        'from serve_eval.datasets.known import KNOWN\nSOURCE = KNOWN["mmlu"]\n'
+    )
+    assert find_sources() == KNOWN
+
+
+def test_a_name_of_a_shared_set_is_refused(tasks: Path) -> None:
+    (tasks / "slimpajama.py").write_text(DECLARES)
+    with pytest.raises(ValueError, match=r"tasks/slimpajama\.py: SOURCE has the name of a set"):
+        find_sources()
