@@ -11,15 +11,10 @@ import yaml
 
 from serve_eval.plugins import registry
 from serve_eval.schema import ExitReason
+from tests.scorers.offered import ROWS
 from tests.scorers.test_offered import NAMES, made, scored
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/scorers.md").read_text()
-ROWS = [
-    [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-    for line in PAGE.splitlines()
-    if line.startswith("| ") and not line.startswith("| scorer")
-]
 
 
 def test_the_table_has_a_row_for_every_scorer_but_the_one_with_a_page_of_its_own() -> None:
