@@ -1,4 +1,4 @@
-"""Test the task of docs/adding-a-task.md, extracted from the page."""
+"""Test the task, the scorer and the rule of the pages, added as the pages say."""
 
 from __future__ import annotations
 
@@ -100,7 +100,6 @@ WRITTEN = {
     "tests/tasks/golden_prompts.json",
 }
 """What `make task-pages` changes for the task of the page."""
-MADE_DATA = "tests/tasks/made_data.py"
 TESTS = [
     *("tests/tasks/test_contract.py", "tests/tasks/test_golden_prompts.py"),
     *("tests/tasks/test_end_to_end.py", "tests/tasks/test_task_pages.py"),
@@ -133,11 +132,9 @@ def copy(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_a_file_a_line_and_a_command_are_all_that_a_task_takes(copy: Path) -> None:
     [line] = re.findall(r"^    write_rows\(.*\)$", PAGE, re.MULTILINE)
-    made = copy / MADE_DATA
     (copy / "serve_eval/tasks/capitals.py").write_text(_block("python"))
     head = '    """Write every set below a root, with as many rows as its task asks for."""\n'
-    assert head in made.read_text()
-    made.write_text(made.read_text().replace(head, f"{head}{line}\n"))
+    _insert_below(copy / "tests/tasks/made_data.py", head, line)
 
     done = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
     assert done.returncode == 0, done.stderr
@@ -155,4 +152,49 @@ def test_a_file_a_line_and_a_command_are_all_that_a_task_takes(copy: Path) -> No
     assert "capitals: Capitals, 40 test; licence: CC0" in known.stdout
     tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not slow")
     tried = _python(copy, *tests, "-k", CONCERNED, *TESTS, seconds=300)
+    assert tried.returncode == 0, tried.stdout[-15000:]
+
+
+SCORER_AND_RULE_TESTS = [
+    *("tests/scorers/test_offered.py", "tests/scorers/test_page.py", "tests/verdicts"),
+    *("tests/plugins/test_values.py", "tests/cases", "tests/cli/test_schema.py"),
+    *("tests/cli/test_completion.py", "tests/cli/test_listing.py", "tests/test_architecture.py"),
+    *("tests/prose", "tests/workflows/suite/test_judgement.py", "tests/evaluation/plan"),
+]
+
+
+def _insert_below(file: Path, head: str, line: str) -> None:
+    text = file.read_text("utf-8")
+    assert head in text, head
+    file.write_text(text.replace(head, f"{head}{line}\n", 1), encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_scorer_and_a_rule_take_a_file_and_a_line_each(copy: Path) -> None:
+    scorers, extending = (
+        (ROOT / f"docs/{name}.md").read_text() for name in ("scorers", "extending")
+    )
+    [scorer] = re.findall(r"^```python\n(.*?)^```", scorers, re.MULTILINE | re.DOTALL)
+    shown = r"^`my-evals/verdicts/within\.py`\n\n```python\n(.*?)^```"
+    [rule] = re.findall(shown, extending, re.MULTILINE | re.DOTALL)
+    (copy / "serve_eval/scorers/ending.py").write_text(scorer)
+    (copy / "serve_eval/verdicts/rules/within.py").write_text(rule)
+    [row] = re.findall(r"^```\n(\| ending .*)\n```", scorers, re.MULTILINE)
+    head = (
+        "| scorer | `expected` | options | example | answer | score |\n|---|---|---|---|---|---|\n"
+    )
+    _insert_below(copy / "docs/scorers.md", head, row)
+    [limit] = re.findall(r'^    "within": .*$', extending, re.MULTILINE)
+    limits = "LIMITS: dict[str, Limit] = {\n"
+    _insert_below(copy / "tests/verdicts/test_every_rule.py", limits, limit)
+
+    done = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
+    assert done.returncode == 0, done.stderr
+    changed = {line.partition(":")[0] for line in done.stdout.splitlines()}
+    assert changed == {"docs/schemas/plan.json", "docs/schemas/suite.json"}
+    known = _python(copy, "-m", "serve_eval", "list", seconds=60).stdout
+    assert "The answer ends with the expected text." in known
+    assert "Within: passes a value" in known
+    tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not slow")
+    tried = _python(copy, *tests, *SCORER_AND_RULE_TESTS, seconds=600)
     assert tried.returncode == 0, tried.stdout[-15000:]

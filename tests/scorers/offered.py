@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import yaml
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/scorers.md").read_text("utf-8")
+TABLE = PAGE.partition("| scorer |")[2].partition("\n\n")[0]
 ROWS = [
     [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-    for line in PAGE.splitlines()
-    if line.startswith("| ") and not line.startswith("| scorer")
+    for line in TABLE.splitlines()[2:]
 ]
 """Of each scorer its name, `expected`, options, an example, an answer and the score of that."""
 
