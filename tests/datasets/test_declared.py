@@ -19,7 +19,11 @@ DECLARES = """\"\"\"A task of a test.\"\"\"
 from serve_eval.datasets.source import Source
 
 SOURCE = Source(
-    name="Rivers", folders=("rivers",), homepage="https://example.com", licence="MIT", rows="9 test"
+    name="Rivers",
+    folders=("made_up_rivers",),
+    homepage="https://example.com",
+    licence="MIT",
+    rows="9 test",
 )
 """
 
@@ -42,19 +46,19 @@ def test_the_shared_sets_come_first() -> None:
 @pytest.mark.usefixtures("tasks")
 def test_a_set_of_a_task_file_is_listed_and_its_folder_is_known(tasks: Path) -> None:
     before = find_sources()
-    (tasks / "rivers.py").write_text(DECLARES)
-    (tasks / "lakes.py").write_text('raise SystemError("imported for nothing")\n')
+    (tasks / "made_up_rivers.py").write_text(DECLARES)
+    (tasks / "made_up_lakes.py").write_text('raise SystemError("imported for nothing")\n')
     found = find_sources()
-    assert found.keys() - before.keys() == {"rivers"}
-    assert "Put a copy from https://example.com" in local.advice(found["rivers"])
-    assert "rivers: Rivers, 9 test; licence: MIT" in run("datasets", "list").stdout
-    where = run("datasets", "path", "rivers", "--root", tasks)
-    assert (where.returncode, where.stdout) == (2, f"{tasks}/rivers\n")
+    assert found.keys() - before.keys() == {"made_up_rivers"}
+    assert "Put a copy from https://example.com" in local.advice(found["made_up_rivers"])
+    assert "made_up_rivers: Rivers, 9 test; licence: MIT" in run("datasets", "list").stdout
+    where = run("datasets", "path", "made_up_rivers", "--root", tasks)
+    assert (where.returncode, where.stdout) == (2, f"{tasks}/made_up_rivers\n")
 
 
 def test_a_set_that_is_shared_is_not_declared_again(tasks: Path) -> None:
     before = find_sources()
-    (tasks / "rivers.py").write_text(
+    (tasks / "made_up_rivers.py").write_text(
         'from serve_eval.datasets.known import KNOWN\nSOURCE = KNOWN["mmlu"]\n'
     )
     assert find_sources() == before
