@@ -151,7 +151,7 @@ def test_a_file_a_line_and_a_command_are_all_that_a_task_takes(copy: Path) -> No
     known = _python(copy, "-m", "serve_eval", "datasets", "list", seconds=60)
     assert "capitals: Capitals, 40 test; licence: CC0" in known.stdout
     tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not slow")
-    tried = _python(copy, *tests, "-k", CONCERNED, *TESTS, seconds=300)
+    tried = _python(copy, *tests, "-k", CONCERNED, *TESTS, seconds=600)
     assert tried.returncode == 0, tried.stdout[-15000:]
 
 
@@ -197,5 +197,5 @@ def test_a_scorer_and_a_rule_take_a_file_and_a_line_each(copy: Path) -> None:
     assert "Within: passes a value" in known
     tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not slow")
     new = "ending or within or not (test_offered or test_every_rule)"
-    tried = _python(copy, *tests, "-k", new, *SCORER_AND_RULE_TESTS, seconds=300)
+    tried = _python(copy, *tests, "-k", new, *SCORER_AND_RULE_TESTS, seconds=600)
     assert tried.returncode == 0, tried.stdout[-15000:]
