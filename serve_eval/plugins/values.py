@@ -186,9 +186,7 @@ def list_rules() -> list[str]:
 
 def rules_with_pairs() -> list[str]:
     """Return the names of the rules that compare sample by sample."""
-    return [
-        name for name in registry.list_shipped(VERDICTS) if load_verdict_rule(name).needs_pairs
-    ]
+    return [name for name in registry.list_shipped(VERDICTS) if load_verdict_rule(name).needs_pairs]
 
 
 def rules_with_early_stop() -> list[str]:
