@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts mutants clean
+.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants clean
 
 demo: $(VENV)/.demo
 	$(BIN)/serve-eval demo
@@ -158,6 +158,10 @@ attack: $(VENV)/.dev
 # Hash the prompts of all tasks again after an intended change.
 golden-prompts: $(VENV)/.dev
 	@$(BIN)/python -m tests.tasks.golden_prompts
+
+# Golden prompts, rows of pages, NOTICE, README and schemas of a new task: docs/adding-a-task.md.
+task-pages: $(VENV)/.dev
+	@$(BIN)/python -m tests.tasks.task_pages
 
 # 500 small changes of the core, each of which the tests must notice, in about an hour on two cores. An interrupted run
 # resumes. ARGS="--package journal" takes one package; ARGS=--survivors shows what survived an earlier run.

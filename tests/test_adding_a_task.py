@@ -1,10 +1,13 @@
-"""Test the task of docs/adding-a-task.md, extracted from the page."""
+"""Test the task, the scorer and the rule of the pages, added as the pages say."""
 
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +20,8 @@ from serve_eval.plugins import registry
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Outcome, Plan, Report, Response, Sample, Spec
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs/adding-a-task.md").read_text()
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs/adding-a-task.md").read_text()
 SPEC = Spec(name="capitals", options={"num_samples": 40})
 
 
@@ -84,3 +88,114 @@ def test_its_scorer_reads_what_it_says(root: Path) -> None:
         for t in (" town 1.", "Town 2", ".")
     ]
     assert outcomes == [Outcome.CORRECT, Outcome.WRONG, Outcome.UNPARSED]
+
+
+WRITTEN = {
+    "NOTICE",
+    "README.md",
+    "docs/datasets.md",
+    "docs/schemas/plan.json",
+    "docs/schemas/suite.json",
+    "docs/tasks.md",
+    "tests/tasks/golden_prompts.json",
+}
+"""What `make task-pages` changes for the task of the page."""
+TESTS = [
+    *("tests/tasks/test_contract.py", "tests/tasks/test_golden_prompts.py"),
+    *("tests/tasks/test_end_to_end.py", "tests/tasks/test_task_pages.py"),
+    *("tests/test_readme.py", "tests/cli/test_schema.py", "tests/test_architecture.py"),
+    *("tests/prose", "tests/datasets/test_declared.py", "tests/cli/test_completion.py"),
+]
+CONCERNED = "capitals or not (test_contract or test_golden_prompts)"
+"""Of the tests of each task, those of the new one."""
+
+
+def _python(copy: Path, *arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-B", *arguments],
+        cwd=copy,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds,
+    )
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Return a copy of this checkout."""
+    left_out = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "outputs")
+    shutil.copytree(ROOT, tmp_path / "copy", symlinks=True, ignore=left_out)
+    return tmp_path / "copy"
+
+
+@pytest.mark.slow
+def test_a_file_a_line_and_a_command_are_all_that_a_task_takes(copy: Path) -> None:
+    [line] = re.findall(r"^    write_rows\(.*\)$", PAGE, re.MULTILINE)
+    (copy / "serve_eval/tasks/capitals.py").write_text(_block("python"))
+    head = '    """Write every set below a root, with as many rows as its task asks for."""\n'
+    _insert_below(copy / "tests/tasks/made_data.py", head, line)
+
+    done = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
+    assert done.returncode == 0, done.stderr
+    assert {row.partition(":")[0] for row in done.stdout.splitlines()} == WRITTEN
+    for name in WRITTEN - {"README.md"}:
+        old, new = (folder.joinpath(name).read_text().splitlines() for folder in (ROOT, copy))
+        changes = [row for row in difflib.ndiff(old, new) if row[:1] in "-+"]
+        removed = [row for row in changes if row.startswith("-")]
+        assert removed == [] or name.endswith(".json"), removed
+        assert [row for row in changes if "capitals" in row], name
+    again = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
+    assert (again.returncode, again.stdout) == (0, ""), again.stderr
+
+    known = _python(copy, "-m", "serve_eval", "datasets", "list", seconds=60)
+    assert "capitals: Capitals, 40 test; licence: CC0" in known.stdout
+    tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not slow")
+    tried = _python(copy, *tests, "-k", CONCERNED, *TESTS, seconds=600)
+    assert tried.returncode == 0, tried.stdout[-15000:]
+
+
+SCORER_AND_RULE_TESTS = [
+    *("tests/scorers/test_offered.py", "tests/scorers/test_page.py", "tests/cli/test_schema.py"),
+    *("tests/verdicts/test_every_rule.py", "tests/plugins/test_values.py", "tests/prose"),
+    *("tests/cases/test_scorer_versions.py", "tests/cli/test_completion.py"),
+    *("tests/evaluation/plan/test_resolve.py", "tests/test_architecture.py"),
+]
+
+
+def _insert_below(file: Path, head: str, line: str) -> None:
+    text = file.read_text("utf-8")
+    assert head in text, head
+    file.write_text(text.replace(head, f"{head}{line}\n", 1), encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_scorer_and_a_rule_take_a_file_and_a_line_each(copy: Path) -> None:
+    scorers, extending = (
+        (ROOT / f"docs/{name}.md").read_text() for name in ("scorers", "extending")
+    )
+    [scorer] = re.findall(r"^```python\n(.*?)^```", scorers, re.MULTILINE | re.DOTALL)
+    shown = r"^`my-evals/verdicts/within\.py`\n\n```python\n(.*?)^```"
+    [rule] = re.findall(shown, extending, re.MULTILINE | re.DOTALL)
+    (copy / "serve_eval/scorers/ending.py").write_text(scorer)
+    (copy / "serve_eval/verdicts/rules/within.py").write_text(rule)
+    [row] = re.findall(r"^```\n(\| ending .*)\n```", scorers, re.MULTILINE)
+    head = (
+        "| scorer | `expected` | options | example | answer | score |\n|---|---|---|---|---|---|\n"
+    )
+    _insert_below(copy / "docs/scorers.md", head, row)
+    [limit] = re.findall(r'^    "within": .*$', extending, re.MULTILINE)
+    limits = "LIMITS: dict[str, Limit] = {\n"
+    _insert_below(copy / "tests/verdicts/test_every_rule.py", limits, limit)
+
+    done = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
+    assert done.returncode == 0, done.stderr
+    changed = {line.partition(":")[0] for line in done.stdout.splitlines()}
+    assert changed == {"docs/schemas/plan.json", "docs/schemas/suite.json"}
+    known = _python(copy, "-m", "serve_eval", "list", seconds=60).stdout
+    assert "The answer ends with the expected text." in known
+    assert "Within: passes a value" in known
+    tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not slow")
+    new = "ending or within or not (test_offered or test_every_rule)"
+    tried = _python(copy, *tests, "-k", new, *SCORER_AND_RULE_TESTS, seconds=600)
+    assert tried.returncode == 0, tried.stdout[-15000:]

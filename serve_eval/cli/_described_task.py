@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from serve_eval.cli._described import describe_origin, list_options, wrap
-from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.declared import find_sources
+from serve_eval.datasets.source import Source
 from serve_eval.plugins import extensions, registry
 from serve_eval.protocol.shared import OPTIONS, TASKS, usual_task
 from serve_eval.schema import Need, Spec, Task
@@ -72,18 +73,23 @@ def _list_data(task: Task) -> list[str]:
     """Return the data sets of a task, and the commands that fetch them."""
     if not task.datasets:
         return _format_fact("data", "no data set to fetch")
+    known = find_sources()
     return [
         line
         for name in task.datasets
-        for line in _format_fact(
-            "data", f"{KNOWN[name].name}: {KNOWN[name].rows}", _say_source(name)
+        for line in (
+            _format_fact(
+                "data", f"{known[name].name}: {known[name].rows}", _say_source(name, known)
+            )
+            if name in known
+            else _format_fact("data", name)
         )
     ]
 
 
-def _say_source(name: str) -> str:
+def _say_source(name: str, known: Mapping[str, Source]) -> str:
     """Return the command that fetches a data set, or where to get it by hand."""
-    source = KNOWN[name]
+    source = known[name]
     if source.urls or source.hub:
         return f"serve-eval datasets fetch {name}"
     return f"by hand, from {source.homepage}"

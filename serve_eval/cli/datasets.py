@@ -31,9 +31,9 @@ _Root = Annotated[
 @app.command("list")
 def list_sets() -> None:
     """List the known data sets with rows, licence, source and number of known checksums."""
-    from serve_eval.datasets.known import KNOWN
+    from serve_eval.datasets.declared import find_sources
 
-    for name, source in KNOWN.items():
+    for name, source in find_sources().items():
         _say(f"{name}: {source.name}, {source.rows}; licence: {source.licence}")
         sums = (
             f"{len(source.sha256)} checksums known"
@@ -113,18 +113,19 @@ def path(
 
 def _choose(names: Sequence[str] | None) -> dict[str, Source]:
     """Return the data sets with these names, or all. Raises PlanError for an unknown name."""
-    from serve_eval.datasets.known import KNOWN
+    from serve_eval.datasets.declared import find_sources
     from serve_eval.errors import PlanError
     from serve_eval.plugins import registry
 
+    known = find_sources()
     problems = [
-        f"unknown data set {n!r}.{registry.nearest(n, KNOWN)}"
+        f"unknown data set {n!r}.{registry.nearest(n, known)}"
         for n in names or ()
-        if n not in KNOWN
+        if n not in known
     ]
     if problems:
         raise PlanError(problems)
-    return {name: KNOWN[name] for name in names} if names else dict(KNOWN)
+    return {name: known[name] for name in names} if names else known
 
 
 def _say(line: str) -> None:

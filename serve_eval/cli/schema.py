@@ -23,9 +23,18 @@ def schema(
 
     docs/schemas.md says what is stable, and what an editor needs.
     """
+    from serve_eval.cli._streams import emit
+
+    emit(format_schema(kind))
+
+
+def format_schema(kind: str) -> str:
+    """Return the text of a schema, as the files of docs/schemas hold it.
+
+    Raises PlanError for an unknown kind.
+    """
     import json
 
-    from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.plan_schema import describe_plan
     from serve_eval.evaluation.storage.json_schemas import describe_journal, describe_report_file
@@ -43,4 +52,4 @@ def schema(
     known = dict(zip(KINDS, functions, strict=True))
     if kind not in known:
         raise PlanError(f"no schema of {kind!r}.{nearest(kind, KINDS)}")
-    emit(f"{json.dumps(known[kind](), indent=1, ensure_ascii=False)}\n")
+    return f"{json.dumps(known[kind](), indent=1, ensure_ascii=False)}\n"

@@ -1,6 +1,7 @@
 """Read data sets: from local files first, from the Hugging Face hub only on request."""
 
 __all__ = [
+    "declared",
     "frames",
     "generated",
     "hub",

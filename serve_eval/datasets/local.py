@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.datasets import manifest
+from serve_eval.datasets.declared import find_sources
 from serve_eval.datasets.hub import download
 from serve_eval.datasets.source import Source as Source
 from serve_eval.errors import DatasetError, install_hint
@@ -80,9 +81,7 @@ def find_folder(source: Source, roots: DataRoots, markers: Sequence[str]) -> Pat
 
 def advice(source: Source) -> str:
     """Return the ways to get a data set, one per line and the shortest first."""
-    from serve_eval.datasets.known import KNOWN  # it imports this module
-
-    name = next((name for name, known in KNOWN.items() if known == source), None)
+    name = next((name for name, known in find_sources().items() if known == source), None)
     lines = []
     if name is not None and (source.urls or source.hub):
         lines.append(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LAUNCHERS = "serve_eval.launchers"
 VERDICTS = "serve_eval.verdicts.rules"
+DEFAULT_RULE = "classic"
 OF_EVERY_RULE: Mapping[str, Any] = {
     "repaired": Literal["bound", "trust"],
     "max_repaired": float | None,
@@ -176,6 +177,17 @@ def load_verdict_rule(name: str) -> VerdictRule:
             getattr(module, "EARLY_STOP", None) if ours else None
         ),  # early stops are proven for our rules only
     )
+
+
+def list_rules() -> list[str]:
+    """Return the names of the rules that ship, the default first, without reading their files."""
+    others = [name for name in registry.list_shipped(VERDICTS) if name != DEFAULT_RULE]
+    return [f"{DEFAULT_RULE} (default)", *others]
+
+
+def rules_with_pairs() -> list[str]:
+    """Return the names of the rules that compare sample by sample."""
+    return [name for name in registry.list_shipped(VERDICTS) if load_verdict_rule(name).needs_pairs]
 
 
 def rules_with_early_stop() -> list[str]:

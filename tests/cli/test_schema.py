@@ -26,9 +26,9 @@ SUITE_KEYS = {"plans", "matrix"}
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_committed_schema_is_that_of_the_code(kind: str) -> None:
-    """After a change: serve-eval schema KIND > docs/schemas/KIND.json, and see docs/schemas.md."""
+    """After a change: make task-pages, and see docs/schemas.md."""
     printed = serve_eval("schema", kind)
-    assert json.loads(printed.stdout) == COMMITTED[kind]
+    assert json.loads(printed.stdout) == COMMITTED[kind], "run make task-pages"
     Draft202012Validator.check_schema(COMMITTED[kind])
     assert COMMITTED[kind]["$id"].startswith(f"urn:serve-eval:{kind}:")
 

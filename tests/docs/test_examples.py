@@ -18,10 +18,9 @@ def examples(tmp_path: Path) -> list[str]:
     page = (ROOT / "docs/extending.md").read_text()
     shown = r"^`my-evals/([\w/.]+\.py)`[^\n]*\n\n```python\n(.*?)^```"
     files = dict(re.findall(shown, page, re.MULTILINE | re.DOTALL))
-    adding = (ROOT / "docs/adding-a-task.md").read_text()
-    [files["tasks/capitals.py"]] = re.findall(
-        r"^```python\n(.*?)^```", adding, re.MULTILINE | re.DOTALL
-    )
+    for name, place in (("adding-a-task", "tasks/capitals.py"), ("scorers", "scorers/ending.py")):
+        text = (ROOT / f"docs/{name}.md").read_text()
+        [files[place]] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert {Path(name).parts[0] for name in files} == {
         *("tasks", "scorers", "launchers", "verdicts")
     }

@@ -10,9 +10,11 @@ from serve_eval.errors import PlanError
 from serve_eval.plugins import extensions, registry
 from serve_eval.plugins.values import (
     VERDICTS,
+    list_rules,
     load_launcher,
     load_verdict_rule,
     rules_with_early_stop,
+    rules_with_pairs,
 )
 
 LAUNCHER = """
@@ -62,26 +64,29 @@ async def launch(context, options: MineOptions):
 RULE = "def judge(result, reference, hypothesis, pairs, *, points: float = 5.0): ...\n"
 
 
+NEEDS: dict[str, tuple[str | None, bool, bool, int]] = {
+    "anchors": (None, True, False, 2),
+    "classic": ("mean", False, False, 1),
+    "noninferiority": ("pairs", True, False, 1),
+    "paired": ("pairs", True, False, 1),
+    "tokens": (None, True, True, 1),
+}
+"""By rule: its early stop, its need of pairs and of texts, and of how many runs."""
+
+
 def test_our_rules_say_what_they_need_and_how_they_may_be_decided_early() -> None:
-    told = {name: load_verdict_rule(name) for name in registry.list_shipped(VERDICTS)}
-    assert {name: rule.early_stop for name, rule in told.items()} == {
-        "anchors": None,
-        "classic": "mean",
-        "noninferiority": "pairs",
-        "paired": "pairs",
-        "tokens": None,
-    }
-    assert {name for name, rule in told.items() if rule.needs_pairs} == {
-        "anchors",
-        "noninferiority",
-        "paired",
-        "tokens",
-    }
-    assert [name for name, rule in told.items() if rule.needs_texts] == ["tokens"]
+    told = {name: load_verdict_rule(name) for name in NEEDS}
     assert {
-        name: rule.min_reference_runs for name, rule in told.items() if rule.min_reference_runs > 1
-    } == {"anchors": 2}
-    assert rules_with_early_stop() == ["classic", "noninferiority", "paired"]
+        name: (rule.early_stop, rule.needs_pairs, rule.needs_texts, rule.min_reference_runs)
+        for name, rule in told.items()
+    } == NEEDS
+    assert set(rules_with_early_stop()) >= {"classic", "noninferiority", "paired"}
+    assert {"anchors", "tokens"}.isdisjoint(rules_with_early_stop())
+    assert set(rules_with_pairs()) >= NEEDS.keys() - {"classic"}
+    assert list_rules()[0] == "classic (default)"
+    assert list_rules()[1:] == [
+        name for name in registry.list_shipped(VERDICTS) if name != "classic"
+    ]
     with pytest.raises(
         PlanError, match=r"verdict\.paired\.margn: unknown option\. Did you mean 'margin'\?"
     ):

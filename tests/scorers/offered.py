@@ -1,16 +1,35 @@
 """List the expectations that every named scorer is tried with.
 
-Some are accepted, some of these with options, and some are refused.
+The example of its row in docs/scorers.md is the first, so a new scorer needs no entry here. More
+are accepted, some of these with options, and some are refused.
 """
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import yaml
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/scorers.md").read_text("utf-8")
+TABLE = PAGE.partition("| scorer |")[2].partition("\n\n")[0]
+ROWS = [
+    [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+    for line in TABLE.splitlines()[2:]
+]
+"""Of each scorer its name, `expected`, options, an example, an answer and the score of that."""
 
 
 class Tried(NamedTuple):
     expected: Any
     options: dict[str, Any] = {}
+
+
+def list_accepted(name: str) -> list[Tried]:
+    """Return what a scorer accepts: the example of the page, and those listed here."""
+    shown = [Tried(yaml.safe_load(row[3].strip("`"))) for row in ROWS if row[0] == name]
+    return shown + TAKEN.get(name, [])
 
 
 LINKED = {
@@ -128,6 +147,7 @@ TAKEN: dict[str, list[Tried]] = {
         Tried([["a", "b"], ["c"]], {"scorer": {"words": {"whole_words": True}}}),
     ],
 }
+"""Expectations that are accepted, in addition to the example of the page."""
 
 REFUSED: dict[str, list[Tried]] = {
     "exact": [

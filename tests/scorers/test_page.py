@@ -11,19 +11,16 @@ import yaml
 
 from serve_eval.plugins import registry
 from serve_eval.schema import ExitReason
+from tests.scorers.offered import ROWS
 from tests.scorers.test_offered import NAMES, made, scored
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/scorers.md").read_text()
-ROWS = [
-    [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-    for line in PAGE.splitlines()
-    if line.startswith("| ") and not line.startswith("| scorer")
-]
 
 
 def test_the_table_has_a_row_for_every_scorer_but_the_one_with_a_page_of_its_own() -> None:
-    assert sorted([*(row[0] for row in ROWS), "judge"]) == NAMES
+    named = {*(row[0] for row in ROWS), "judge"}
+    assert [name for name in NAMES if name not in named] == [], "add a row to docs/scorers.md"
+    assert named - set(NAMES) == set(), "docs/scorers.md names scorers that do not exist"
     page = (ROOT / "docs/judges.md").read_text()
     for option in registry.options_of(registry.function(registry.SCORERS, "judge")):
         assert re.search(rf"[ `]{option}[:`]", page), option

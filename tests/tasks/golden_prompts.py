@@ -13,8 +13,10 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+import typing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,6 +24,7 @@ from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mm
 from serve_eval.errors import DatasetError
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.plugins import registry
+from serve_eval.plugins.declarations import Option
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, MediaFile, MediaPart, Request, Spec, TextPart
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
@@ -178,7 +181,7 @@ def tried(name: str) -> list[dict[str, object]]:
     if name in OPTIONS:
         return OPTIONS[name]
     given = registry.options_of(registry.load("serve_eval.tasks", name))
-    found = {option: _change(one.default) for option, one in given.items()}
+    found = {option: _change(one) for option, one in given.items()}
     return [
         {option: value}
         for option, value in found.items()
@@ -186,11 +189,22 @@ def tried(name: str) -> list[dict[str, object]]:
     ]
 
 
-def _change(value: object) -> object:
-    """Return another value of a switch or a number; None for what has to be listed."""
+def find_untried(name: str) -> list[str]:
+    """Return the options of a task that are neither tried nor known to change no request."""
+    made = registry.load("serve_eval.tasks", "cases:capitals" if name == "cases" else name)
+    known = {option for options in tried(name) for option in options} | ASK_THE_SAME.keys()
+    return [option for option in registry.options_of(made) if option not in known]
+
+
+def _change(option: Option) -> object:
+    """Return another value of a switch, a number or a choice; None for what has to be listed."""
+    value = option.default
     if isinstance(value, bool):
         return not value
-    return value + 1 if isinstance(value, int) else None
+    if isinstance(value, int | float):
+        return value + 1
+    choices = typing.get_args(option.hint) if typing.get_origin(option.hint) is Literal else ()
+    return next((one for one in choices if one != value), None)
 
 
 def label(name: str, options: dict[str, object]) -> str:
@@ -264,6 +278,21 @@ def _real() -> dict[str, str]:
     return found
 
 
+def add_missing(root: Path) -> list[str]:
+    """Add the variants that the file lacks, on the made data below a root; return their labels.
+
+    Those that it has stay as they are, so that a change of another task is not hidden.
+    """
+    kept = json.loads(FILE.read_text("utf-8"))
+    missing = {label(*one): one for one in variants() if label(*one) not in kept["made"]}
+    if missing:
+        kept["made"] |= {
+            name: msgspec.to_builtins(asked(*one, root)) for name, one in missing.items()
+        }
+        _write(kept)
+    return list(missing)
+
+
 def main() -> None:
     """Write the file again and print the changes."""
     old = json.loads(FILE.read_text()) if FILE.exists() else {"made": {}, "real": {}}
@@ -281,7 +310,11 @@ def main() -> None:
                     f"{kind} {one}:"
                     f" {'changed' if one in table and one in old[kind] else 'added or removed'}"
                 )
-    FILE.write_text(json.dumps(new, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _write(new)
+
+
+def _write(table: dict[str, dict[str, Any]]) -> None:
+    FILE.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

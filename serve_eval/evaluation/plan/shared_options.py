@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from serve_eval.evaluation.plan import flag_values
 from serve_eval.plugins.setting import Setting
+from serve_eval.plugins.values import list_rules
 
 SPEC: Any = object()
 """A name, or a name with a mapping of options: the type of `tasks`, `launcher` and `verdict` in a
@@ -109,7 +110,7 @@ AllowMismatch = Annotated[
 VerdictRuleName = Annotated[
     str | None,
     Setting(
-        "Verdict rule: classic (default), paired, noninferiority, anchors.",
+        f"Verdict rule: {', '.join(list_rules())}.",
         metavar="RULE",
         in_file=SPEC,
     ),

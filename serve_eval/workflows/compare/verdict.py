@@ -20,7 +20,7 @@ from serve_eval.evaluation.path_proof import apply_path
 from serve_eval.evaluation.storage.reports.comparison_files import COMPARISON_SCHEMA
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.storage.sessions import read_sessions
-from serve_eval.plugins.values import load_verdict_rule
+from serve_eval.plugins.values import load_verdict_rule, rules_with_pairs
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     Agreement,
@@ -63,7 +63,7 @@ def check_rule(rule: Spec) -> None:
     if not judging.needs_pairs:
         raise PlanError(
             f"--verdict: {rule.name} does not compare pairs",
-            hint="Use paired, noninferiority, anchors or tokens.",
+            hint=f"Use one of {', '.join(rules_with_pairs())}.",
         )
     options = judging.check_options(rule.options)
     try:

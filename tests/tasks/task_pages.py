@@ -1,0 +1,203 @@
+"""Write what the repository says of a new task; `make task-pages` runs this.
+
+It adds the golden prompts, a row in docs/tasks.md, docs/datasets.md and NOTICE, the name in README,
+and writes docs/schemas again. Rows follow from the task file and from the test data. Text that is
+there stays as it is, so a row may be reworded afterwards.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import re
+import sys
+import tempfile
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from serve_eval.cli.schema import KINDS, format_schema
+from serve_eval.datasets import local
+from serve_eval.datasets.declared import find_sources
+from serve_eval.errors import DatasetError
+from serve_eval.plugins import registry
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import DataRoots, Task
+from tests.tasks import golden_prompts
+from tests.tasks.made_data import NAMES, spec_of
+
+ROOT = Path(__file__).resolve().parents[2]
+WIDTH = 100
+
+
+class Missing(Exception):
+    """A task file or the test data lacks something; the text says what to add."""
+
+
+def add_row(page: str, head: str, row: str) -> str:
+    """Return a page with a row at the end of the table whose first line is `head`."""
+    before, found, after = page.partition(f"{head}\n")
+    assert found, f"no table {head}"
+    table, gap, rest = after.partition("\n\n")
+    return f"{before}{found}{table}\n{row}{gap}{rest}"
+
+
+def is_in_table(page: str, head: str, name: str) -> bool:
+    """Say whether a table names a task in its first column, alone or as mixed_modality_* does."""
+    table = page.partition(f"{head}\n")[2].partition("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("|")]
+    named = [one.strip() for cell in cells for one in cell.split(",")]
+    return any(fnmatch.fnmatchcase(name, one) for one in named)
+
+
+TASKS_HEAD = "| task | metric | data | API |"
+DATA_HEAD = "| task | folders | files | columns |"
+
+
+def say_task(page: str, name: str, task: Task) -> str:
+    """Return docs/tasks.md with a row for a task."""
+    if is_in_table(page, TASKS_HEAD, name):
+        return page
+    known = find_sources()
+    better = "" if task.metric.higher_is_better else ", lower is better"
+    sets = ", ".join(known[one].name for one in task.datasets) or "generated"
+    count = task.hypothesis.num_samples
+    data = sets if count is None else f"{sets}, {count} samples"
+    plain = "completions, prompt log-probabilities" if task.prompt_logprobs else "completions"
+    needs = sorted({"chat" if task.chat else plain, *task.requires})
+    cells = (name, f"{task.metric.name}{better}", data, ", ".join(needs))
+    return add_row(page, TASKS_HEAD, f"| {' | '.join(cells)} |")
+
+
+def say_data(page: str, name: str, task: Task, root: Path) -> str:
+    """Return docs/datasets.md with a row for a task that reads data, as its test data has it."""
+    if not task.datasets or is_in_table(page, DATA_HEAD, name):
+        return page
+    known = find_sources()
+    folders = [folder for one in task.datasets for folder in known[one].folders]
+    try:
+        read = task.load(DataRoots(roots=(root,)), task.hypothesis.num_samples or 1).files
+    except DatasetError as error:
+        raise Missing(
+            f"{name}: its test data is missing; add a line to write_all of"
+            f" tests/tasks/made_data.py ({error})"
+        ) from error
+    files, columns = dict.fromkeys(_place(Path(f.path), root, folders) for f in read), ""
+    if read:
+        columns = _columns(Path(read[0].path))
+    cells = (name, ", ".join(dict.fromkeys(folders)), ", ".join(files), columns)
+    return add_row(page, DATA_HEAD, f"| {' | '.join(cells)} |")
+
+
+def _place(file: Path, root: Path, folders: list[str]) -> str:
+    """Return a file below the folder of its set, without its ending."""
+    for folder in folders:
+        if file.is_relative_to(root / folder):
+            inner = file.relative_to(root / folder)
+            return str(inner.with_name(re.sub(r"(-\d+-of-\d+)?\..*", "", inner.name)))
+    return file.stem
+
+
+def _columns(file: Path) -> str:
+    """Return the columns of a file of rows, or "" for another file."""
+    try:
+        return ", ".join(local.rows(local.read_file(file), [])[0])
+    except DatasetError:
+        return ""
+
+
+def say_notice(notice: str, name: str) -> str:
+    """Return NOTICE with the source of a task's prompt.
+
+    Raises Missing if the task file does not say it.
+    """
+    before, heading, after = notice.partition("Prompt templates\n")
+    if re.search(rf"\b{_base(name)}\b", after):
+        return notice
+    told = getattr(importlib.import_module(f"serve_eval.tasks.{name}"), "PROMPT_FROM", None)
+    if not isinstance(told, str) or not told.strip():
+        raise Missing(
+            f"serve_eval/tasks/{name}.py: PROMPT_FROM is missing; write where the words around the"
+            ' data are from, with the licence: PROMPT_FROM = "Name (https://..., MIT)", or "ours"'
+        )
+    last = re.search(r"^judges, .*$", after, re.MULTILINE)
+    assert last is not None
+    row = f"{name:30} {' '.join(told.split())}\n"
+    return f"{before}{heading}{after[: last.start()]}{row}{after[last.start() :]}"
+
+
+def say_readme(readme: str, name: str) -> str:
+    """Return README with a task in its list of built-in ones, as the last before the first `;`."""
+    before, heading, after = readme.partition("## Tasks\n\n")
+    if re.search(rf"\b{_base(name)}\b", after):
+        return readme
+    paragraph, gap, rest = after.partition("\n\n")
+    first, end, more = " ".join(paragraph.split()).partition(";")
+    wrapped = textwrap.fill(
+        f"{first}, {name}{end}{more}",
+        width=WIDTH,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return f"{before}{heading}{wrapped}{gap}{rest}"
+
+
+def _base(name: str) -> str:
+    """Return the task of which another one is the control."""
+    return name.removesuffix("_alone")
+
+
+def write_pages(root: Path) -> dict[Path, str]:
+    """Return the new text of each page; `root` holds the test data."""
+    pages = {
+        place: (ROOT / place).read_text("utf-8")
+        for place in map(Path, ("docs/tasks.md", "docs/datasets.md", "NOTICE", "README.md"))
+    }
+    tasks, data, notice, readme = pages
+    for name in registry.list_shipped("serve_eval.tasks"):
+        pages[notice] = say_notice(pages[notice], name)
+        pages[readme] = say_readme(pages[readme], name)
+        if name in NAMES:
+            task = build_task(spec_of(name, root))
+            _check_file(name, task, find_sources())
+            pages[tasks] = say_task(pages[tasks], name, task)
+            pages[data] = say_data(pages[data], name, task, root)
+    schemas = {Path(f"docs/schemas/{kind}.json"): format_schema(kind) for kind in KINDS}
+    return {**pages, **schemas}
+
+
+def _check_file(name: str, task: Task, known: Mapping[str, object]) -> None:
+    if unknown := [one for one in task.datasets if one not in known]:
+        raise Missing(
+            f"serve_eval/tasks/{name}.py: datasets names {unknown[0]!r}, which is neither the task"
+            " with a SOURCE in its file nor a set of serve_eval/datasets/known.py"
+        )
+    if untried := golden_prompts.find_untried(name):
+        raise Missing(
+            f"{name}: values to try are unknown for {', '.join(untried)}; list some in OPTIONS of"
+            " tests/tasks/golden_prompts.py, or in ASK_THE_SAME if they change no request"
+        )
+
+
+def main() -> None:
+    """Add what is missing and print the files that changed.
+
+    Nothing is written if a task file lacks something that a row needs.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        golden_prompts.write_made(Path(folder))
+        try:
+            pages = write_pages(Path(folder))
+            added = golden_prompts.add_missing(Path(folder))
+        except (Missing, DatasetError) as error:
+            sys.exit(str(error))
+    for place, text in pages.items():
+        if (ROOT / place).read_text("utf-8") != text:
+            (ROOT / place).write_text(text, encoding="utf-8")
+            print(f"{place}: changed")
+    for one in added:
+        print(f"{golden_prompts.FILE.relative_to(ROOT)}: added {one}")
+
+
+if __name__ == "__main__":
+    main()
