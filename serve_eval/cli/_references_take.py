@@ -116,7 +116,7 @@ def take(
         str | None,
         typer.Argument(
             metavar="ENDPOINT",
-            help="A running endpoint (host:port or URL), or a plan file; else --base-url or --launcher.",
+            help="A running endpoint (host:port or URL), or a plan file; without one, --launcher.",
         ),
     ] = None,
 ) -> None:
