@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._options import command, settings_of
-from serve_eval.cli._sides import SendingOptions, find_endpoint_plan, with_plan
+from serve_eval.cli._options import command, list_given_flags, settings_of
+from serve_eval.cli._sides import SendingOptions, find_endpoint_plan, is_endpoint, with_plan
 from serve_eval.evaluation.plan import shared_options as shared
+from serve_eval.evaluation.plan.address import NO_ADDRESS
 from serve_eval.evaluation.plan.options import ProtocolOptions, ReferenceKeyOptions
 from serve_eval.plugins.setting import Setting
 
@@ -20,11 +22,19 @@ if TYPE_CHECKING:
 
 OWN = "my-references"
 """Default folder of the user's own references."""
+_NO_SUBSET = Setting(
+    "",
+    variable="never",
+    refused=(
+        "a reference asks all samples of its tasks, so that every run can be compared with it",
+        "Leave out --limit, --samples and --shard.",
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TakenPromptOptions:
-    """Choose the model and the tasks. A reference asks all samples."""
+    """Choose the endpoint, the model and the tasks. A reference asks all samples."""
 
     title: ClassVar[str] = "Tasks and samples"
     tasks: shared.Tasks = None
@@ -34,6 +44,14 @@ class TakenPromptOptions:
         None
     )
     model: shared.Model = None
+    base_url: Annotated[
+        str | None,
+        Setting(
+            "host:port, .../v1 or a full URL of the endpoint of a plan.",
+            metavar="URL",
+            variable="always",
+        ),
+    ] = None
     launcher: Annotated[
         str | None,
         Setting(
@@ -43,6 +61,9 @@ class TakenPromptOptions:
     settings: shared.Set = None
     allow_code_execution: shared.AllowCodeExecution = None
     include_path: shared.IncludePath = None
+    limit: Annotated[int | None, _NO_SUBSET] = None
+    samples: Annotated[str | None, _NO_SUBSET] = None
+    shard: Annotated[str | None, _NO_SUBSET] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +111,7 @@ def take(
     keys: ReferenceKeyOptions,
     sending: TakenConnectionOptions,
     taken: TakenOptions,
+    ctx: typer.Context,
     endpoint: Annotated[
         str | None,
         typer.Argument(
@@ -110,23 +132,40 @@ def take(
     settings = settings_of(prompts, keys, sending)
     if choices := settings_of(protocol):
         settings["choices"] = choices
-    plan = _find_plan(endpoint, settings)
+    plan = _find_plan(endpoint, settings, list_given_flags(ctx))
     out_dir = taken.output_dir or _continue(plan, taken) or claim_default_folder("references")
     raise typer.Exit(_execute(plan, out_dir, Path(plan.references_dir or OWN), taken))
 
 
-def _find_plan(endpoint: str | None, settings: dict[str, Any]) -> Plan:
-    """Return the plan of an endpoint or a plan file, or of a launcher."""
+def _find_plan(endpoint: str | None, settings: dict[str, Any], flags: set[str]) -> Plan:
+    """Return the plan of an endpoint or a plan file, or of a launcher.
+
+    What the command line names overrules a variable. OPENAI_BASE_URL stands for an address that
+    nothing else gives.
+    """
     from serve_eval.errors import PlanError
 
+    named = endpoint is not None and is_endpoint(endpoint)
+    if named and "base_url" in flags:
+        raise PlanError(
+            f"the endpoint is named twice: {endpoint} and --base-url {settings['base_url']}"
+        )
+    if named or ("launcher" in flags and "base_url" not in flags):
+        settings.pop("base_url", None)
+    address = os.environ.get("OPENAI_BASE_URL")
     if endpoint is not None:
-        return find_endpoint_plan(endpoint, settings, makes_references=True)
-    if "launcher" not in settings:
+        try:
+            return find_endpoint_plan(endpoint, settings, makes_references=True, address=address)
+        except PlanError as error:
+            lacks = any(one.endswith(NO_ADDRESS) for one in error.problems)
+            hint = "Or give --base-url, or set SERVE_EVAL_BASE_URL." if lacks else error.hint
+            raise PlanError(error.problems, hint=hint) from error
+    if not ("launcher" in settings or "base_url" in settings or address):
         raise PlanError(
             "name the endpoint that answers",
             hint="Such as serve-eval references take host:8000 -t gsm8k, or a --launcher.",
         )
-    return with_plan({}, settings, makes_references=True).plan
+    return with_plan({}, settings, makes_references=True, address=address).plan
 
 
 def _continue(plan: Plan, taken: TakenOptions) -> Path | None:
@@ -148,7 +187,9 @@ def _execute(plan: Plan, out_dir: Path, references_dir: Path, taken: TakenOption
     from serve_eval.verdicts.exit_code import PASS
     from serve_eval.workflows.references.take import take_reference
 
-    say(f"serve-eval references take: {taken.runs} runs, folder {out_dir}")
+    base_url = plan.launcher.options.get("base_url")
+    where = f"endpoint {base_url}" if base_url else f"launcher {plan.launcher.name}"
+    say(f"serve-eval references take: {where}, {taken.runs} runs, folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
         found = run_async(

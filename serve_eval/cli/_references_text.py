@@ -17,8 +17,14 @@ OLD_DAYS = 180
 
 def describe_registered(one: Registered) -> str:
     """Return a line about a reference that was written."""
-    number = f"{one.runs} run" + "s" * (one.runs > 1)
-    return f"{one.task}: {one.value:.3f}, the mean of {number}, in {one.file}"
+    of = _count_runs(one.runs, one.samples)
+    return f"{one.task}: {one.value:.3f}, the mean of {of}, in {one.file}"
+
+
+def _count_runs(runs: int, samples: int) -> str:
+    """Return how many runs of how many samples: "3 runs of 500 samples"."""
+    number = f"{runs} run" + "s" * (runs != 1)
+    return f"{number} of {samples} sample" + "s" * (samples != 1)
 
 
 def list_registered_warnings(one: Registered) -> list[str]:
@@ -52,6 +58,37 @@ def describe_entries(files: list[Path]) -> dict[str, list[str]]:
     return lines
 
 
+def describe_runs(file: Path) -> list[str]:
+    """Return a line per entry of a file that was registered from runs, with how many samples."""
+    if file.stem == references.ACCEPTANCE_LENGTH:
+        return []
+    lines = []
+    for model, entries in references.load(file).items():
+        for one in entries:
+            if one.runs is not None:
+                where = f"{file}:{one.line}: {model}"
+                lines.append(f"{where}: {_count_runs(len(one.runs.values), one.runs.n)}")
+                few = _describe_few(one)
+                lines += [] if few is None else [f"warning: {where}: {few}"]
+    return lines
+
+
+def _describe_few(found: Reference) -> str | None:
+    """Return a warning about a reference with fewer samples than its task asks by default."""
+    from serve_eval.errors import ServeEvalError
+    from serve_eval.protocol.shared import usual_task
+    from serve_eval.schema import Spec
+    from serve_eval.verdicts.few_samples import describe_few
+
+    if found.runs is None:
+        return None
+    try:
+        usual = usual_task(Spec(name=found.task)).hypothesis
+    except ServeEvalError:  # A task of the user's own, whose code or cases are elsewhere.
+        return None
+    return describe_few(found.runs.n, usual.num_samples, usual)
+
+
 def _noise(found: Reference) -> list[str]:
     """Return lines on the quality of a reference from runs: values, instability and age."""
     import datetime
@@ -68,7 +105,7 @@ def _noise(found: Reference) -> list[str]:
         return []
     stored = reference_samples.read(Path(found.file).parent / found.runs.samples, found.runs.sha256)
     told = [
-        f"{len(stored.runs)} runs of {found.runs.n} samples:"
+        f"{_count_runs(len(stored.runs), found.runs.n)}:"
         f" {', '.join(f'{v:.3f}' for v in found.runs.values)}"
     ]
     if len(stored.runs) > 1:
@@ -86,6 +123,8 @@ def _noise(found: Reference) -> list[str]:
             found.runs.endpoint and f"endpoint version {found.runs.endpoint}",
         ]
         told.append("measured on " + ", ".join(part for part in where if part))
+    if (few := _describe_few(found)) is not None:
+        told.append(f"warning: {few}")
     if len(stored.runs) < WANTED_RUNS:
         told.append(
             f"warning: {WANTED_RUNS} runs are wanted: this reference is as noisy as the"

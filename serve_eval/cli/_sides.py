@@ -104,7 +104,7 @@ def check_launched(texts: dict[str, str], settings: dict[str, Any]) -> None:
         if is_endpoint(text) or Path(text).is_dir():
             what = "a running endpoint" if is_endpoint(text) else "a finished run"
             problems.append(f"--launch: {name} is {what} ({text}), not a plan file")
-        elif resolve_side(text, settings)[0].plan.launcher.name == "external":
+        elif resolve_side(text, settings, needs_address=False)[0].plan.launcher.name == "external":
             problems.append(
                 f"--launch: the plan of {name} ({text}) names no launcher that starts servers"
             )
@@ -123,24 +123,23 @@ def is_endpoint(text: str) -> bool:
     return not Path(text).exists() and not text.endswith((".yaml", ".yml"))
 
 
-def find_endpoint_plan(
-    text: str, settings: dict[str, Any], *, makes_references: bool = False
-) -> Plan:
-    """Return the plan of an address or of a plan file, as `resolve` does."""
+def find_endpoint_plan(text: str, settings: dict[str, Any], **how: Any) -> Plan:
+    """Return the plan of an address or of a plan file, as `with_plan` resolves it."""
     from serve_eval.errors import PlanError
 
     if Path(text).is_dir():
         raise PlanError(f"{text} is a finished run; name a running endpoint or a plan file")
     if is_endpoint(text):
         given = {**settings, "base_url": text}
-        return with_plan(_read_defaults({}), given, makes_references=makes_references).plan
-    return resolve_side(text, settings, makes_references=makes_references)[0].plan
+        return with_plan(_read_defaults({}), given, **how).plan
+    return resolve_side(text, settings, **how)[0].plan
 
 
-def resolve_side(
-    text: str, settings: dict[str, Any], *, makes_references: bool = False
-) -> tuple[Resolved, Path | None]:
-    """Return the plan of a file or run folder, and that folder (None for a file)."""
+def resolve_side(text: str, settings: dict[str, Any], **how: Any) -> tuple[Resolved, Path | None]:
+    """Return the plan of a file or run folder, and that folder (None for a file).
+
+    The plan of a file is resolved as `with_plan` does.
+    """
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.trust import to_read
@@ -165,7 +164,7 @@ def resolve_side(
         _read_defaults(content),
         settings,
         lambda *place: f"{path}:{document.line(*place)}: ",
-        makes_references=makes_references,
+        **how,
     ), None
 
 
@@ -182,14 +181,26 @@ def with_plan(
     line: Any = None,
     *,
     makes_references: bool = False,
+    needs_address: bool = True,
+    address: str | None = None,
 ) -> Resolved:
-    """Return the plan of a side.
+    """Return the plan of a side. Raises PlanError if it `needs_address` and names no endpoint.
 
     Variables that name an endpoint, or ask for less, are ignored: they would apply to both sides.
+    A command with one side gives the `address` of a plan that names none.
     """
     from serve_eval.evaluation.plan.resolve import resolve
 
+    if address and document.get("base_url") is None and document.get("launcher") is None:
+        document = {**document, "base_url": address}
     replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
     inherited = {name: value for name, value in os.environ.items() if name not in replaced}
     prefix = [] if line is None else [line]
-    return resolve(document, settings, inherited, *prefix, makes_references=makes_references)
+    return resolve(
+        document,
+        settings,
+        inherited,
+        *prefix,
+        makes_references=makes_references,
+        needs_address=needs_address,
+    )

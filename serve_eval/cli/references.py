@@ -77,6 +77,7 @@ def check(
 
     Exit codes: 0 no problem, 2 problems.
     """
+    from serve_eval.cli._references_text import describe_runs
     from serve_eval.errors import ReferenceFileError
     from serve_eval.verdicts import references
 
@@ -86,6 +87,9 @@ def check(
         raise ReferenceFileError(
             "\n".join(problems), hint=f"Problems: {len(problems)}. Correct them and check again."
         )
+    for file in references.list_files([path]) if path.is_dir() else [path]:
+        for line in describe_runs(file):
+            _say(line)
     _say(f"{path}: no problem found")
 
 

@@ -37,7 +37,7 @@ from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.protocol.shared import build_task, usual_task
 from serve_eval.schema import Dataset, Hypothesis, Plan, Reference, Shard, Spec, Task
 from serve_eval.stats.classic import num_samples_for
-from serve_eval.verdicts import pairing
+from serve_eval.verdicts import few_samples, pairing
 from serve_eval.verdicts.exit_code import worst
 from serve_eval.verdicts.references import find_acceptance_length
 
@@ -237,6 +237,8 @@ def _prepare(
         notes = notes if moved is None else (*notes, moved)
         if moved is None and named is not None:
             found, why, protocol = None, CHOSEN, None
+    hypothesis, fewer = few_samples.hold_n(hypothesis, found, len(dataset.samples))
+    notes = (*notes, *fewer)
     return PreparedTask(
         spec=spec,
         task=task,

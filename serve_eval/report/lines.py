@@ -120,7 +120,7 @@ def describe_paired(paired: PairedComparison) -> str:
     if paired.down is not None:
         said.append(f"{paired.down} turned wrong, {paired.up} turned right")
     if paired.p is not None:
-        said.append(f"p {p_text(paired.p)} ({paired.method})")
+        said.append(f"p {p_text(paired.p)} one-sided ({paired.method})")
     if paired.lower is not None:
         excluded = (
             f"the drop is at most {max(0.0, -paired.lower):.3f} points"

@@ -21,6 +21,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.stats.judgement import Reason
+from serve_eval.stats.own_noise import subtract
 from serve_eval.verdicts import repaired
 
 MANY = 0.05
@@ -121,7 +122,7 @@ def _describe_figures(task: SummaryTask) -> str:
 def _find_change(task: SummaryTask) -> tuple[float | None, tuple[float, float] | None]:
     """Return the change and its interval, of the pairs or else of the value.
 
-    A reference without scores of its own is taken as exact. Negative is worse.
+    A reference whose number of samples is not known is taken as exact. Negative is worse.
     """
     verdict, metric = task.verdict, task.result.metric
     paired, reference = verdict.paired, verdict.reference
@@ -131,7 +132,8 @@ def _find_change(task: SummaryTask) -> tuple[float | None, tuple[float, float] |
     sign = 1.0 if metric.higher_is_better else -1.0
     if change is None or reference is None or own is None:
         return (None if change is None else sign * change), None
-    low, high = sorted(sign * (end - reference) for end in own)
+    ends = subtract(reference + change, own, reference, verdict.reference_interval)
+    low, high = sorted(sign * end for end in ends)
     return sign * change, (low, high)
 
 

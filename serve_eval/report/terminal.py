@@ -189,7 +189,10 @@ def _basis(task: TaskReport) -> Iterator[str]:
         and verdict.threshold is not None
         and verdict.num_samples != planned
     ):
-        yield f"the test uses the registered n = {verdict.num_samples}; the run has {planned}"
+        runs = None if task.reference is None else task.reference.runs
+        of_runs = runs is not None and runs.n == verdict.num_samples
+        whose = "the n of the reference," if of_runs else "the registered n ="
+        yield f"the test uses {whose} {verdict.num_samples}; the run has {planned}"
     if (found := task.reference) is not None:
         source = f", {found.source}" if found.source else ""
         yield f"reference: {Path(found.file).name}:{found.line}, {spec_text(found.spec)}{source}"

@@ -66,7 +66,7 @@ class RunError:
 class SuiteRow:
     """One task of one run, judged within the whole suite.
 
-    Values, `interval` (95 %), bounds, reference and threshold are in points, or with `in_points`
+    Values, intervals (95 %), bounds, reference and threshold are in points, or with `in_points`
     False in the unit of the task's metric. `higher_is_better` is None in files of older versions.
     `estimate` replaces the value after an early stop. `own` is the outcome of the run alone,
     `outcome` the one after the correction for many tests. `p` is that of the paired comparison;
@@ -92,6 +92,7 @@ class SuiteRow:
     interval: tuple[float, float] | None = None
     bounds: tuple[float, float] | None = None
     reference: float | None = None
+    reference_interval: tuple[float, float] | None = None
     threshold: float | None = None
     in_points: bool = True
     higher_is_better: bool | None = None

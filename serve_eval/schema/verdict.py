@@ -190,7 +190,8 @@ class Verdict:
     reference has scores per sample, under any rule, and `early` if the run may stop early.
     `evaluated` is None if it did. `acceptance` exists if the acceptance length is judged too: the
     outcome is that of both, and if the acceptance length fails, `rule` names it. `other` is what
-    the rule that did not judge says (None: it could not be applied).
+    the rule that did not judge says (None: it could not be applied). `reference_interval` is that
+    of the reference's own value with 95 % confidence (None: its number of samples is not known).
     """
 
     task: str
@@ -199,6 +200,7 @@ class Verdict:
     evaluated: float | None
     bounds: tuple[float, float] | None = None
     reference: float | None = None
+    reference_interval: tuple[float, float] | None = None
     threshold: float | None = None
     theta: float | None = None
     alpha: float | None = None

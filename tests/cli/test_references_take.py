@@ -31,7 +31,9 @@ def test_the_reference_is_registered_and_the_printed_command_uses_it(tmp_path: P
     assert done.returncode == 0, done.stderr
     said, use = done.stdout.splitlines()
     assert re.fullmatch(
-        r"passkey_short: [\d.]+, the mean of 2 runs, in my-references/passkey_short.yaml", said
+        r"passkey_short: [\d.]+, the mean of 2 runs of 110 samples, in"
+        r" my-references/passkey_short.yaml",
+        said,
     )
     assert use == f"use it: serve-eval run {ASKED} --references-dir my-references"
     assert "the runs were simulated" in done.stderr

@@ -15,6 +15,8 @@ from serve_eval.schema.base_url import normalise_base_url
 
 DEFAULT_BASE_URL = "http://localhost:8000/v1"
 
+NO_ADDRESS = "the plan names no endpoint: add base_url: host:port, or a launcher that starts one"
+
 
 def launcher_of(
     file: Mapping[str, Any],
@@ -43,16 +45,22 @@ def launcher_of(
             )
         return spec
     base_url = settings.get("base_url") or environ.get("OPENAI_BASE_URL") or values.get("base_url")
-    base_url = base_url or spec.options.get("base_url") or DEFAULT_BASE_URL
+    base_url = base_url or spec.options.get("base_url")
     return Spec(name="external", options={**spec.options, "base_url": base_url})
 
 
-def with_normal_address(launcher: Spec, problems: Problems) -> Spec:
-    """Return the launcher with its base URL in the normal form, which is saved and shown."""
+def with_normal_address(launcher: Spec, problems: Problems, *, needs_address: bool = False) -> Spec:
+    """Return the launcher with its base URL in the normal form, which is saved and shown.
+
+    Without one it is DEFAULT_BASE_URL; with `needs_address`, that is a problem.
+    """
     if launcher.name != "external":
         return launcher
+    given = launcher.options.get("base_url")
+    if needs_address and not given:
+        problems.add(("base_url",), NO_ADDRESS)
     try:
-        base_url = normalise_base_url(str(launcher.options["base_url"]))
+        base_url = normalise_base_url(str(given or DEFAULT_BASE_URL))
     except PlanError as error:
         problems.found += error.problems
         base_url = DEFAULT_BASE_URL

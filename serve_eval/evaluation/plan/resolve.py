@@ -78,6 +78,7 @@ def resolve(
     *,
     makes_references: bool = False,
     needs_tasks: bool = True,
+    needs_address: bool = False,
 ) -> Resolved:
     """Build the plan from a file's content, the settings of the command line and the environment.
 
@@ -87,7 +88,8 @@ def resolve(
     `launcher` or `verdict`. `choices` holds options for every task, which the file has under
     `protocol`. `line(*path)` returns a prefix such as "plan.yaml:3: ". With
     `makes_references`, the command makes a folder of references that is missing. Without
-    `needs_tasks`, a plan without tasks is right too.
+    `needs_tasks`, a plan without tasks is right too. With `needs_address`, localhost does not
+    stand for an address that is missing.
 
     Raises PlanError with every problem.
     """
@@ -118,7 +120,7 @@ def resolve(
     for text in settings.get("set", ()):
         tasks, launcher, verdict = apply_setting(text, tasks, launcher, verdict, problems)
     tasks = [_with_absolute_tokenizer(task) for task in tasks]
-    launcher = with_normal_address(launcher, problems)
+    launcher = with_normal_address(launcher, problems, needs_address=needs_address)
     check_secrets(values, tasks, launcher, verdict, problems)
     check_specs(tasks, launcher, verdict, problems)
     launcher = _choose_rehearsal(launcher, settings, problems)

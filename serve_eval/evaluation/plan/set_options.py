@@ -26,9 +26,11 @@ def apply_setting(
         value = yaml.safe_load(raw)
     except yaml.YAMLError:
         value = raw
-    if not all(option.split(".")) or "=" not in text:
+    if not name or not all(option.split(".")) or "=" not in text:
         problems.add(
-            ("set",), f"expected NAME.OPTION=VALUE such as gsm8k.num_samples=100, not {text!r}"
+            ("set",),
+            f"expected NAME.OPTION=VALUE such as gsm8k.num_samples=100, not {text!r}; NAME is a"
+            " task of this run, launcher or verdict",
         )
     elif name == "launcher":
         launcher = Spec(

@@ -36,8 +36,11 @@ def span(ends: tuple[float, float], metric: Metric) -> str:
 
 
 def p_in_words(p: float) -> str:
-    """Return a p-value, in words if it is too small to be read."""
-    return "p below one in 10,000" if p < 0.0001 else f"p {p:.4f}"
+    """Return the p-value of a drop, in words if it is too small to be read.
+
+    It is one-sided, unlike the interval next to it.
+    """
+    return f"{'p below one in 10,000' if p < 0.0001 else f'p {p:.4f}'} one-sided"
 
 
 def count(n: int, one: str, more: str | None = None) -> str:

@@ -15,7 +15,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.stats.classic import Decision, classic_test, decide
-from serve_eval.verdicts import validity
+from serve_eval.verdicts import few_samples, validity
 
 WIDE_THETA = 15.0
 """Minimum detectable effect, in points, above which a verdict carries a warning."""
@@ -98,6 +98,7 @@ def frame(result: TaskResult, reference: Reference, hypothesis: Hypothesis) -> V
         evaluated=result.value,
         bounds=result.bounds,
         reference=reference.value,
+        reference_interval=few_samples.find_interval(result, reference),
         threshold=threshold,
         theta=None if explicit else test.theta,
         alpha=hypothesis.alpha,

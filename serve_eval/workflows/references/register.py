@@ -21,8 +21,9 @@ from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins.scope import with_scope
 from serve_eval.protocol.fingerprint import sample_key
+from serve_eval.protocol.shared import usual_task
 from serve_eval.schema import Plan, is_rehearsal
-from serve_eval.verdicts import reference_samples, references
+from serve_eval.verdicts import few_samples, reference_samples, references
 from serve_eval.verdicts.reference_answers import StoredAnswers
 from serve_eval.verdicts.reference_samples import SampleScores
 from serve_eval.workflows.references.entries import make_folder, write_entry
@@ -31,6 +32,7 @@ from serve_eval.workflows.references.scored_runs import (
     ScoredRun,
     find_range,
     join_parts,
+    list_failed,
     read_scores,
 )
 
@@ -50,6 +52,7 @@ class Registered:
     file: Path
     value: float
     runs: int
+    samples: int
     warnings: tuple[str, ...]
 
 
@@ -88,7 +91,16 @@ def register(
         scored = [one for of_run in taken for one in of_run[i]][:wanted]
         written.append(
             _register(
-                p, plans[0], scored, answers[i], references_dir, endpoint, hardware, reason, wanted
+                p,
+                plans[0],
+                chosen,
+                scored,
+                answers[i],
+                references_dir,
+                endpoint,
+                hardware,
+                reason,
+                wanted,
             )
         )
     return written
@@ -178,6 +190,7 @@ def _version(run: Path) -> str | None:
 def _register(
     prepared: PreparedTask,
     plan: Plan,
+    chosen: Sequence[Path],
     scored: Sequence[ScoredRun],
     answers: StoredAnswers | None,
     references_dir: Path,
@@ -238,7 +251,11 @@ def _register(
     file = references_dir / f"{task.reference_file}.yaml"
     write_entry(file, model, spec, entry, reason)
     warnings = []
-    if len(runs) < wanted:
+    usual = usual_task(prepared.spec).hypothesis
+    own_n = prepared.dataset.total if usual.num_samples is None else usual.num_samples
+    if (line := few_samples.describe_few(n, own_n, usual)) is not None:
+        warnings.append(line)
+    if len(runs) < (wanted := max(wanted, WANTED_RUNS)):
         warnings.append(
             f"{len(runs)} of {wanted} runs: more runs would make the reference less noisy"
         )
@@ -253,7 +270,12 @@ def _register(
             " Register runs without such failures (row `asked`: repaired)"
         )
     return Registered(
-        task=task.name, file=file, value=value, runs=len(runs), warnings=tuple(warnings)
+        task=task.name,
+        file=file,
+        value=value,
+        runs=len(runs),
+        samples=n,
+        warnings=(*warnings, *list_failed(chosen, task.name)),
     )
 
 

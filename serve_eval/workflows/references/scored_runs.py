@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +19,9 @@ from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.records.executions import Executions
 from serve_eval.evaluation.storage.records.judgements import Judgements
 from serve_eval.evaluation.storage.records.reply_proofs import keep_standing, run_proofs
+from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.evaluation.task_run import open_scoring
-from serve_eval.schema import Plan, Task
+from serve_eval.schema import Plan, Task, VerdictOutcome
 
 
 class ScoredRun(NamedTuple):
@@ -103,3 +104,17 @@ def find_range(task: Task, runs: Sequence[array[float]]) -> tuple[float, float]:
     if lo is None or hi is None:
         raise DatasetError(f"{task.name}: scores without bounds cannot be stored per sample")
     return lo, hi
+
+
+def list_failed(runs: Sequence[Path], task: str) -> Iterator[str]:
+    """Yield a warning about each run that its own reference failed."""
+    for run in runs:
+        report = read_report(run) if has_report(run) else None
+        for one in () if report is None else report.tasks:
+            verdict = one.verdict
+            if one.result.task == task and verdict.outcome is VerdictOutcome.FAIL:
+                against = "" if verdict.reference is None else f" against {verdict.reference:.3f}"
+                yield (
+                    f"{run} was FAIL{against}: the reference takes a value as sound that was judged"
+                    " too low or too high"
+                )

@@ -16,6 +16,7 @@ from serve_eval.report.task_line import split_change
 from serve_eval.schema import REHEARSED, SuiteReport, SuiteRow, VerdictOutcome
 from serve_eval.series.result_table import find_suite_results
 from serve_eval.shell_words import quote_path
+from serve_eval.stats.own_noise import subtract
 from serve_eval.workflows.suite.table import (
     describe_verdict,
     describe_waiver,
@@ -100,7 +101,7 @@ def _make_lines(
 def _describe_figures(row: SuiteRow) -> str:
     """Return the value against the reference, with the drop and its interval.
 
-    A reference without scores of single samples is taken as exact.
+    A reference whose number of samples is not known is taken as exact.
     """
     value = show_value(row)
     if value == "-":
@@ -116,8 +117,10 @@ def _describe_figures(row: SuiteRow) -> str:
         drop, *around = split_change(*pairs, points=row.in_points)
         return describe_drop(value, shown, drop, around)
     sign = -1.0 if row.higher_is_better is False else 1.0
-    ends = None if interval is None else (interval[0] - known, interval[1] - known)
-    turned = None if ends is None else (sign * ends[0], sign * ends[1])
+    turned = None
+    if interval is not None:
+        ends = subtract(row.evaluated, interval, known, row.reference_interval)
+        turned = (sign * ends[0], sign * ends[1])
     drop, *around = split_change(sign * (row.evaluated - known), turned, points=row.in_points)
     return describe_drop(value, shown, drop, around)
 

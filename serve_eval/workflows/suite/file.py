@@ -226,7 +226,7 @@ class _Reader:
             k: v for k, v in self._environ.items() if not (addressed and k == "OPENAI_BASE_URL")
         }
         try:
-            found = resolve(content, {}, inherited, where)
+            found = resolve(content, {}, inherited, where, needs_address=True)
         except PlanError as error:
             problems += error.problems
         self._problems += problems

@@ -135,6 +135,7 @@ def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
         interval=task.result.interval,
         bounds=verdict.bounds,
         reference=verdict.reference,
+        reference_interval=verdict.reference_interval,
         threshold=verdict.threshold,
         in_points=in_points(task.result.metric),
         higher_is_better=task.result.metric.higher_is_better,

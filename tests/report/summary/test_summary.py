@@ -42,7 +42,7 @@ def test_a_red_run_says_what_fell_by_how_much_and_what_to_do() -> None:
     assert lines[1].strip().startswith("0 ┴")
     assert [line.rstrip() for line in lines[2:]] == [
         " drop     29.8 to 39.4 points (95 %, 500 prompts one by one); 191 turned wrong,",
-        "          18 turned right; p below one in 10,000",
+        "          18 turned right; p below one in 10,000 one-sided",
         " asked    500: 0 failed, 0 repaired, 1 cut off, 3 unreadable",
         " by steps 1: 75 (was 95)   2: 27 (was 68)",
         " e.g.     test-198: answered 90, expected 80",
@@ -57,7 +57,7 @@ def test_a_green_run_is_short_and_shows_no_wrong_answer() -> None:
     shown = show(green)
     assert shown.startswith(" PASS   word_problems  ● 83.4  ▲ ref 83.8  -0.4  ┃ fails below")
     assert " change   -1.2 to +0.4 points (95 %, 500 prompts one by one); 3 turned wrong," in shown
-    assert "p 0.2500" in shown
+    assert "p 0.2500 one-sided" in shown
     assert "e.g." not in shown
     assert "next" not in shown
 
