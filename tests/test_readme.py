@@ -94,7 +94,9 @@ def test_the_suite_files_of_the_pages_are_suites(page: str, tmp_path: Path) -> N
     (tmp_path / "plans").mkdir()
     (tmp_path / "my-references").mkdir()
     for name in ("nightly-fp8", "llama"):
-        (tmp_path / f"plans/{name}.yaml").write_text("model: org/m\ntasks: [gsm8k]\n")
+        (tmp_path / f"plans/{name}.yaml").write_text(
+            "model: org/m\ntasks: [gsm8k]\nbase_url: h:1\n"
+        )
     found = re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     suites = [text for text in found if re.search(r"^(matrix|plans):", text, re.MULTILINE)]
     assert suites

@@ -301,7 +301,9 @@ def test_a_name_stays_short_enough_for_a_folder_and_unique(tmp_path: Path) -> No
         f"  axis{i}: [{{label: {'a' * 80}, seed: 1}}, {{label: {'b' * 80}, seed: 2}}]\n"
         for i in range(4)
     )
-    suite = _read(tmp_path, f"defaults: {{model: m, tasks: [gsm8k]}}\nmatrix:\n{long}")
+    suite = _read(
+        tmp_path, f"defaults: {{model: m, tasks: [gsm8k], base_url: 'h:1'}}\nmatrix:\n{long}"
+    )
     names = _names(suite)
     assert len(set(names)) == 16
     assert max(map(len, names)) < 160
