@@ -16,11 +16,13 @@ from serve_eval.pytest_plugin.asked import (
 )
 from serve_eval.pytest_plugin.endings import AccuracyNotMeasured, AccuracyWarning
 from serve_eval.pytest_plugin.gpus import find_lack, skip_without_room
-from serve_eval.pytest_plugin.options import MARKER, NO_ENDPOINT
+from serve_eval.pytest_plugin.options import MARKER, NO_ADDRESS
 from serve_eval.pytest_plugin.workbench import Workbench
 
 if TYPE_CHECKING:
     from serve_eval.schema import Endpoint, Plan, Report
+
+_STRICT = "Without --serve-eval-strict, or serve_eval_strict of the ini file, the test is skipped."
 
 
 class Evaluator:
@@ -111,7 +113,9 @@ class Evaluator:
         plan = build_plan(asked, base, options.base_url, needs_tasks=needs_tasks)
         named = {"launcher", "base_url"} & {*base, *asked.options}
         if asked.launcher is None and options.base_url is None and not named:
-            pytest.skip(NO_ENDPOINT)
+            if options.strict:
+                raise AccuracyNotMeasured(f"{NO_ADDRESS}\n{_STRICT}")
+            pytest.skip(NO_ADDRESS)
         skip_without_room(plan)
         return plan
 

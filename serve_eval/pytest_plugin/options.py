@@ -10,9 +10,11 @@ from typing import Literal, NamedTuple
 import pytest
 
 MARKER, PREFIX = "serve_eval", "serve_eval_"
-NO_ENDPOINT = (
-    "no endpoint: give --serve-eval-base-url, set SERVE_EVAL_BASE_URL or serve_eval_base_url of the"
-    " ini file, or name a launcher"
+FIXTURES = frozenset({"serve_eval", "serve_eval_endpoint", "serve_eval_server"})
+"""A test that uses one of these is a test of accuracy."""
+NO_ADDRESS = (
+    "no address: --serve-eval-base-url is not given, none of SERVE_EVAL_BASE_URL, OPENAI_BASE_URL"
+    " and serve_eval_base_url of the ini file is set, and no launcher is named"
 )
 _HELP = {
     "base_url": ("URL", "endpoint of tests without a launcher (also SERVE_EVAL_BASE_URL)"),
@@ -20,7 +22,11 @@ _HELP = {
     "plan": ("FILE", "plan with the defaults of all tests, such as dataset_root"),
     "waivers": ("FILE", "waived tests, in the form of TensorRT-LLM's waives.txt"),
     "notify": ("FILE", "write one line at the end, for chat: the worst test and all counts"),
-    "strict": ("", "fail tests that do not decide, instead of skipping them"),
+    "strict": (
+        "",
+        "fail tests that do not decide, and make those without an address errors, instead of"
+        " skipping them",
+    ),
 }
 
 

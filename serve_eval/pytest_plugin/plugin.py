@@ -10,6 +10,7 @@ import pytest
 
 from serve_eval.pytest_plugin.endings import show_ending
 from serve_eval.pytest_plugin.options import MARKER, add_options, read_options
+from serve_eval.pytest_plugin.session_line import SessionLine
 
 if TYPE_CHECKING:
     from serve_eval.pytest_plugin.evaluator import Evaluator
@@ -23,16 +24,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and what writes the line for chat if it is asked for."""
+    """Register the marker, and what tells the result of the session."""
     config.addinivalue_line(
         "markers",
         f"{MARKER}(*tasks, gpus=N, **options): tasks and options of an evaluation by serve-eval;"
         " the test is skipped on a machine with fewer GPUs",
     )
-    if (file := read_options(config).notify) is not None:
-        from serve_eval.pytest_plugin.session_line import SessionLine
-
-        config.pluginmanager.register(SessionLine(file))
+    config.pluginmanager.register(SessionLine(read_options(config).notify))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

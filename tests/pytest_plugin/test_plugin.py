@@ -14,7 +14,7 @@ import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 
 from serve_eval.evaluation.storage.reports.report_file import read_report
-from serve_eval.pytest_plugin.options import NO_ENDPOINT
+from serve_eval.pytest_plugin.options import NO_ADDRESS
 from serve_eval.schema import Plan, Spec
 from tests.pytest_plugin.run_pytest import ROOT, build_command, build_environment, run_pytest
 from tests.standin.answers import write_answers
@@ -74,8 +74,8 @@ def test_waived(n): assert n == 1
     skipped = re.findall(r"^SKIPPED \[1\] test_here.py[\d:]*: (.*)$", done.stdout, re.MULTILINE)
     assert sorted(skipped) == [
         "needs 3 GPUs, and this machine has 2",
-        NO_ENDPOINT,
-        NO_ENDPOINT,
+        NO_ADDRESS,
+        NO_ADDRESS,
         "waived: https://example.org/1",
     ]
 
