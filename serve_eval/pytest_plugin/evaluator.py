@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import chdir
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -65,8 +66,9 @@ class Evaluator:
         folder = self._workbench.name_folder(self._item.nodeid)
         try:
             with scope():
-                plan = self._plan(tasks, options)
-                report = self._workbench.evaluate(plan, folder)
+                with chdir(self._workbench.options.root):
+                    plan = self._plan(tasks, options)
+                    report = self._workbench.evaluate(plan, folder)
                 result = describe_run(report, folder, kept=kept)
         except ServeEvalError as error:
             ending = AccuracyNotMeasured(describe_error(error, folder, kept=kept))
@@ -93,7 +95,7 @@ class Evaluator:
         from serve_eval.pytest_plugin.results import describe_error
 
         try:
-            with scope():
+            with scope(), chdir(self._workbench.options.root):
                 return self._workbench.find_endpoint(self._plan((), {}, needs_tasks=False))
         except ServeEvalError as error:
             raise AccuracyNotMeasured(describe_error(error)) from None

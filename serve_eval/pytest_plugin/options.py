@@ -31,7 +31,10 @@ _HELP = {
 
 
 class PluginOptions(NamedTuple):
-    """The options of the plug-in. Paths are absolute."""
+    """The options of the plug-in. Paths are absolute.
+
+    Those in tests and in plans are relative to `root`, the rootdir of pytest.
+    """
 
     base_url: str | None = None
     output: Path | None = None
@@ -39,6 +42,7 @@ class PluginOptions(NamedTuple):
     waivers: Path | None = None
     notify: Path | None = None
     strict: bool = False
+    root: Path = Path()
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -72,6 +76,7 @@ def read_options(config: pytest.Config, environ: Mapping[str, str] = os.environ)
         waivers=_read_path(config, "waivers"),
         notify=_read_path(config, "notify"),
         strict=bool(config.getoption(f"{PREFIX}strict") or config.getini(f"{PREFIX}strict")),
+        root=config.rootpath,
     )
 
 
