@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 TaskOption = str | Mapping[str, object]
 LauncherOption = str | Mapping[str, object]
 _NOT_IN_A_PLAN = ("launcher_options", "gpus")
+_ONLY_IN_TESTS = (*_NOT_IN_A_PLAN, "model_name", "model_path")
 
 
 Options = Mapping[str, Any]
@@ -73,6 +74,7 @@ def build_plan(
     The test overrides its class, which overrides the file. Without `needs_tasks`, it may name none,
     since it wants the endpoint alone. Raises PlanError with every problem.
     """
+    from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import resolve
 
     file, settings = dict(base), dict[str, Any]()
@@ -97,7 +99,29 @@ def build_plan(
         file.setdefault("reference_model", asked.model_name)
         if "launcher" in file:
             file.setdefault("model", asked.model_name)
-    return resolve(file, settings, environ, needs_tasks=needs_tasks).plan
+    unknown = _list_unknown(asked.options, {*choices, *in_sections})
+    try:
+        return resolve(file, settings, environ, needs_tasks=needs_tasks).plan
+    except PlanError as error:
+        told = [unknown.get(one.partition(":")[0], one) for one in error.problems]
+        raise PlanError(told, hint=error.hint) from None
+
+
+def _list_unknown(options: Options, elsewhere: set[str]) -> dict[str, str]:
+    """Return what is wrong with each option that none has, with the closest of all names.
+
+    A plan file has those of its sections elsewhere than a test, so its own advice is another one.
+    """
+    from serve_eval.client.connection import looks_secret
+    from serve_eval.evaluation.plan.parse import KEYS
+    from serve_eval.plugins.registry import nearest
+
+    known = sorted({*KEYS, *elsewhere, *_ONLY_IN_TESTS})
+    return {
+        name: f"{name}: unknown option.{nearest(name, known)}"
+        for name in options
+        if name not in known and not looks_secret(name)
+    }
 
 
 def read_base(file: Path | None) -> Mapping[str, Any]:

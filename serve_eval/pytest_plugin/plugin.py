@@ -33,13 +33,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SessionLine(read_options(config).notify))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests that are waived, and those whose markers ask for more GPUs than there are."""
     if (file := read_options(config).waivers) is not None:
         from serve_eval.pytest_plugin.gpus import has_gpu
-        from serve_eval.pytest_plugin.waivers import apply_waivers, read_waivers
+        from serve_eval.pytest_plugin.waivers import apply_waivers, read_waivers, warn_of_unused
 
-        apply_waivers(read_waivers(file), items, has_gpu)
+        waived = read_waivers(file)
+        apply_waivers(waived, items, has_gpu)
+        warn_of_unused(waived, items, config, file)
     for item in [one for one in items if one.get_closest_marker(MARKER) is not None]:
         from serve_eval.pytest_plugin.evaluator import skip_without_gpus
 

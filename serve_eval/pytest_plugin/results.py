@@ -78,9 +78,14 @@ def describe_run(report: Report, folder: Path, *, kept: bool) -> EvaluatedTest:
 
 def describe_error(error: ServeEvalError, folder: Path | None = None, *, kept: bool = True) -> str:
     """Return the text of an error that stopped a run, with the folder of its answers if any."""
-    lines = [f"{type(error).__name__}: {error}"]
+    from serve_eval.errors import NotComparableError, PlanError
+    from serve_eval.pytest_plugin.keywords import say_for_tests
+
+    # Other errors quote the logs and the commands of servers, which have such flags too.
+    asked = isinstance(error, PlanError | NotComparableError)
+    lines = [f"{type(error).__name__}: {say_for_tests(str(error)) if asked else error}"]
     if error.hint:
-        lines.append(error.hint)
+        lines.append(say_for_tests(error.hint))
     if folder is not None and folder.is_dir():
         lines.append(f"run folder: {shorten_path(folder)}")
         lines += [] if kept else [NOT_KEPT]
