@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +75,6 @@ def build_plan(
     The test overrides its class, which overrides the file. Without `needs_tasks`, it may name none,
     since it wants the endpoint alone. Raises PlanError with every problem.
     """
-    from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import resolve
 
     file, settings = dict(base), dict[str, Any]()
@@ -99,10 +99,19 @@ def build_plan(
         file.setdefault("reference_model", asked.model_name)
         if "launcher" in file:
             file.setdefault("model", asked.model_name)
-    unknown = _list_unknown(asked.options, {*choices, *in_sections})
-    try:
+    with _advise(asked.options, {*choices, *in_sections}):
         return resolve(file, settings, environ, needs_tasks=needs_tasks).plan
+
+
+@contextmanager
+def _advise(options: Options, elsewhere: set[str]) -> Iterator[None]:
+    """Name the closest option of a test in a PlanError about one that does not exist."""
+    from serve_eval.errors import PlanError
+
+    try:
+        yield
     except PlanError as error:
+        unknown = _list_unknown(options, elsewhere)
         told = [unknown.get(one.partition(":")[0], one) for one in error.problems]
         raise PlanError(told, hint=error.hint) from None
 

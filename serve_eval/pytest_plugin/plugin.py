@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
         waived = read_waivers(file)
         apply_waivers(waived, items, has_gpu)
-        warn_of_unused(waived, items, config, file)
+        warn_of_unused(waived, items, has_gpu, config, file)
     for item in [one for one in items if one.get_closest_marker(MARKER) is not None]:
         from serve_eval.pytest_plugin.evaluator import skip_without_gpus
 

@@ -112,7 +112,11 @@ def apply_waivers(
 
 
 def warn_of_unused(
-    waived: Sequence[WaivedTest], items: Sequence[pytest.Item], config: pytest.Config, file: Path
+    waived: Sequence[WaivedTest],
+    items: Sequence[pytest.Item],
+    has_gpu: Callable[[str], bool],
+    config: pytest.Config,
+    file: Path,
 ) -> None:
     """Warn of each line without a test, if all tests of its file were collected.
 
@@ -126,7 +130,7 @@ def warn_of_unused(
         return
     tests = [item.nodeid for item in items]
     for one in waived:
-        whole = one.file
+        whole = one.file if one.gpu is None or has_gpu(one.gpu) else None
         if whole is None or any(map(one.covers, tests)) or not any(map(whole.covers, tests)):
             continue
         told = f"waiver of {one.test}: its file was collected, and has no such test"

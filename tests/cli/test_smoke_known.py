@@ -261,7 +261,9 @@ def test_a_known_check_that_counts_is_red_if_its_count_fell_clearly(tmp_path: Pa
         done = _smoke("--known", file, "--json", knows=knows)
         assert _rows(done)["questions"] == outcome, (known, done.stdout)
         assert done.returncode == (outcome == "FAIL")
-        told = next(row["told"] for row in json.loads(done.stdout)["rows"] if row["name"] == "questions")
+        told = next(
+            row["told"] for row in json.loads(done.stdout)["rows"] if row["name"] == "questions"
+        )
         assert ("clearly fewer than the known 8 of 20: p = 0.002" in told) is (outcome == "FAIL")
 
 
