@@ -110,7 +110,7 @@ def check_asked(
 
     for flag, file in (("--junit", junit), ("--notify-text", notify_text)):
         if file is not None and not file.absolute().parent.is_dir():
-            raise PlanError(f"{flag}: {file.parent} is not a folder")
+            raise PlanError(f"{flag}: {file.absolute().parent} is not a folder")
     if notify_text == STANDARD_OUTPUT and as_json:
         raise PlanError(
             "--notify-text -: standard output holds JSON already",

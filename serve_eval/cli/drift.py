@@ -65,7 +65,7 @@ def drift(
     if plot is not None:
         check_plot(plot)
     if page is not None and not page.absolute().parent.is_dir():
-        raise PlanError(f"--page: {page.parent} is not a folder")
+        raise PlanError(f"--page: {page.absolute().parent} is not a folder")
     history = find_series(folder)
     charts, bare = [], []
     for one in _choose(history, task, model):

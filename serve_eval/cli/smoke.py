@@ -130,7 +130,7 @@ def _check_places(result: SmokeResultOptions) -> None:
     )
     for flag, file in files:
         if file is not None and not file.absolute().parent.is_dir():
-            raise PlanError(f"{flag}: {file.parent} is not a folder")
+            raise PlanError(f"{flag}: {file.absolute().parent} is not a folder")
         if file is not None and file.is_dir():
             raise PlanError(f"{flag}: {file} is a folder")
     check_asked(result.junit, result.notify_text, as_json=result.as_json)

@@ -61,7 +61,7 @@ def view(
         _serve(folder, asked.address, asked.port)
         return
     if not asked.write.absolute().parent.is_dir():
-        raise PlanError(f"--write: {asked.write.parent} is not a folder")
+        raise PlanError(f"--write: {asked.write.absolute().parent} is not a folder")
     index = make_index(folder, served=False)
     save_page(index, asked.write, say)
     say(*_tell(index))

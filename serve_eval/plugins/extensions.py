@@ -80,7 +80,7 @@ def include(folders: Iterable[str]) -> None:
             problems.append(f"include_path: {given!r} cannot be read: {error}")
             continue
         if not there:
-            problems.append(f"include_path: {given} is not a folder")
+            problems.append(f"include_path: {folder} is not a folder")
         elif not ours:
             problems.append(
                 f"include_path: {given} has none of the subfolders"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 TaskOption = str | Mapping[str, object]
 LauncherOption = str | Mapping[str, object]
 _NOT_IN_A_PLAN = ("launcher_options", "gpus")
+_ONLY_IN_TESTS = (*_NOT_IN_A_PLAN, "model_name", "model_path")
 
 
 Options = Mapping[str, Any]
@@ -97,7 +99,38 @@ def build_plan(
         file.setdefault("reference_model", asked.model_name)
         if "launcher" in file:
             file.setdefault("model", asked.model_name)
-    return resolve(file, settings, environ, needs_tasks=needs_tasks).plan
+    with _advise(asked.options, {*choices, *in_sections}):
+        return resolve(file, settings, environ, needs_tasks=needs_tasks).plan
+
+
+@contextmanager
+def _advise(options: Options, elsewhere: set[str]) -> Iterator[None]:
+    """Name the closest option of a test in a PlanError about one that does not exist."""
+    from serve_eval.errors import PlanError
+
+    try:
+        yield
+    except PlanError as error:
+        unknown = _list_unknown(options, elsewhere)
+        told = [unknown.get(one.partition(":")[0], one) for one in error.problems]
+        raise PlanError(told, hint=error.hint) from None
+
+
+def _list_unknown(options: Options, elsewhere: set[str]) -> dict[str, str]:
+    """Return what is wrong with each option that none has, with the closest of all names.
+
+    A plan file has those of its sections elsewhere than a test, so its own advice is another one.
+    """
+    from serve_eval.client.connection import looks_secret
+    from serve_eval.evaluation.plan.parse import KEYS
+    from serve_eval.plugins.registry import nearest
+
+    known = sorted({*KEYS, *elsewhere, *_ONLY_IN_TESTS})
+    return {
+        name: f"{name}: unknown option.{nearest(name, known)}"
+        for name in options
+        if name not in known and not looks_secret(name)
+    }
 
 
 def read_base(file: Path | None) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 
 class AccuracyWarning(UserWarning):
-    """A warning about a test that passed, such as rules that disagree. Filters can name it."""
+    """A warning about a test that passed, or about a waiver. Filters can name it."""
 
 
 class AccuracyEnding(pytest.fail.Exception):  # type: ignore[misc,name-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import chdir
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,11 +17,13 @@ from serve_eval.pytest_plugin.asked import (
 )
 from serve_eval.pytest_plugin.endings import AccuracyNotMeasured, AccuracyWarning
 from serve_eval.pytest_plugin.gpus import find_lack, skip_without_room
-from serve_eval.pytest_plugin.options import MARKER, NO_ENDPOINT
+from serve_eval.pytest_plugin.options import MARKER, NO_ADDRESS
 from serve_eval.pytest_plugin.workbench import Workbench
 
 if TYPE_CHECKING:
     from serve_eval.schema import Endpoint, Plan, Report
+
+_STRICT = "Without --serve-eval-strict, or serve_eval_strict of the ini file, the test is skipped."
 
 
 class Evaluator:
@@ -63,8 +66,9 @@ class Evaluator:
         folder = self._workbench.name_folder(self._item.nodeid)
         try:
             with scope():
-                plan = self._plan(tasks, options)
-                report = self._workbench.evaluate(plan, folder)
+                with chdir(self._workbench.options.root):
+                    plan = self._plan(tasks, options)
+                    report = self._workbench.evaluate(plan, folder)
                 result = describe_run(report, folder, kept=kept)
         except ServeEvalError as error:
             ending = AccuracyNotMeasured(describe_error(error, folder, kept=kept))
@@ -91,7 +95,7 @@ class Evaluator:
         from serve_eval.pytest_plugin.results import describe_error
 
         try:
-            with scope():
+            with scope(), chdir(self._workbench.options.root):
                 return self._workbench.find_endpoint(self._plan((), {}, needs_tasks=False))
         except ServeEvalError as error:
             raise AccuracyNotMeasured(describe_error(error)) from None
@@ -111,7 +115,9 @@ class Evaluator:
         plan = build_plan(asked, base, options.base_url, needs_tasks=needs_tasks)
         named = {"launcher", "base_url"} & {*base, *asked.options}
         if asked.launcher is None and options.base_url is None and not named:
-            pytest.skip(NO_ENDPOINT)
+            if options.strict:
+                raise AccuracyNotMeasured(f"{NO_ADDRESS}\n{_STRICT}")
+            pytest.skip(NO_ADDRESS)
         skip_without_room(plan)
         return plan
 

@@ -6,25 +6,39 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from serve_eval.pytest_plugin.endings import AccuracyEnding, AccuracyNotMeasured
 from serve_eval.pytest_plugin.results import shorten_path
 from serve_eval.report.ci.place import find_place
-from serve_eval.report.one_line import OneLine, lead
+from serve_eval.report.one_line import OneLine
 from serve_eval.report.summary.table import ORDER
 
-FIXTURES = frozenset({"serve_eval", "serve_eval_endpoint", "serve_eval_server"})
-"""A test that uses one of these is a test of accuracy."""
 _NOTED = pytest.StashKey[list[OneLine]]()
 _RANKS = (*(one.value for one in ORDER), "XPASS", "XFAIL", "SKIPPED")
 """Outcomes, the worst first. A test that was not to run says less than one that passed."""
+_COUNTED = ("FAIL", "ERROR", "PASS", "XPASS", "XFAIL", "SKIPPED")
+"""The words under which pytest counts tests, in the order of the line."""
+
+
+class EndedTest(NamedTuple):
+    """A test of accuracy: the word under which pytest counts it, and its line."""
+
+    counted: str
+    line: OneLine
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Its place among others, the worst first: as pytest counts it, then by its verdict."""
+        bad = _COUNTED.index(self.counted) if self.counted in ("FAIL", "ERROR") else len(_COUNTED)
+        return bad, _RANKS.index(self.line.outcome)
 
 
 def note_line(item: pytest.Item, line: OneLine, folder: Path) -> None:
     """Keep the line of an evaluation for the reports of its test."""
-    about = f"{line.about} ({item.name})" if line.about else _name(item)
+    about = f"{line.about} ({item.nodeid})" if line.about else item.nodeid
     place = find_place(shorten_path(folder), os.environ)
     item.stash.setdefault(_NOTED, []).append(replace(line, about=about, place=place))
 
@@ -37,9 +51,7 @@ def note_error(item: pytest.Item, error: AccuracyNotMeasured, folder: Path) -> N
 def describe_phase(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
 ) -> OneLine | None:
-    """Return the line of a test after its set-up, call or tear-down, if there is something new."""
-    if FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
-        return None
+    """Return the line of a test of accuracy after a phase, if there is something new."""
     expected = "" if not hasattr(report, "wasxfail") else "XPASS" if report.passed else "XFAIL"
     if report.passed and call.when != "call":
         return None
@@ -47,16 +59,30 @@ def describe_phase(
     return replace(line, outcome=expected) if expected else line
 
 
-def pick_worst(lines: Iterable[OneLine]) -> OneLine:
-    """Return the first line with the worst outcome."""
-    return min(lines, key=lambda line: _RANKS.index(line.outcome))
+def pick_worst(tests: Iterable[EndedTest]) -> EndedTest:
+    """Return the first of the tests that ended worst."""
+    return min(tests, key=lambda test: test.rank)
 
 
-def speak_for_all(lines: Sequence[OneLine]) -> OneLine:
-    """Return the line of the worst test, with the counts of all."""
-    if not lines:
+def speak_for_all(tests: Sequence[EndedTest]) -> OneLine:
+    """Return the line of the worst test, with the counts of all as pytest has them."""
+    if not tests:
         return _tell("ERROR", "pytest", "no test of accuracy ran")
-    return pick_worst(lead(lines, [_RANKS.index(line.outcome) for line in lines], "tests"))
+    worst = pick_worst(tests).line
+    if len(tests) == 1:
+        return worst
+    counted = [test.counted for test in tests]
+    said = ", ".join(f"{n} {word}" for word in _COUNTED if (n := counted.count(word)))
+    return replace(worst, others=f"of {len(tests)} tests: {said}")
+
+
+def find_unmeasured(tests: Sequence[EndedTest]) -> list[str]:
+    """Return why each test was skipped, if none of them measured anything."""
+    without = all(
+        test.counted == "SKIPPED" and test.line.outcome in ("SKIPPED", "UNSUPPORTED")
+        for test in tests
+    )
+    return [test.line.cause for test in tests] if without else []
 
 
 def describe_failed_report(report: pytest.TestReport | pytest.CollectReport) -> OneLine:
@@ -70,9 +96,9 @@ def _describe_end(
 ) -> OneLine:
     error = None if call.excinfo is None else call.excinfo.value
     noted = item.stash.get(_NOTED, [])
-    test = _name(item)
+    test = item.nodeid
     if noted and not report.failed:
-        return pick_worst(noted)
+        return min(noted, key=lambda line: _RANKS.index(line.outcome))
     if noted and isinstance(error, AccuracyEnding) and noted[-1].outcome != "PASS":
         return noted[-1]
     if report.passed:
@@ -83,11 +109,6 @@ def _describe_end(
     said = report.longreprtext if call.excinfo is None else call.excinfo.exconly()
     cause = error.line if isinstance(error, AccuracyEnding) else said.partition("\n")[0]
     return _tell("FAIL" if in_body else "ERROR", test, cause)
-
-
-def _name(item: pytest.Item) -> str:
-    """Return the name of a test without the folder of its file."""
-    return item.nodeid.rpartition("/")[2]
 
 
 def _read_reason(report: pytest.TestReport) -> str:

@@ -10,9 +10,11 @@ from typing import Literal, NamedTuple
 import pytest
 
 MARKER, PREFIX = "serve_eval", "serve_eval_"
-NO_ENDPOINT = (
-    "no endpoint: give --serve-eval-base-url, set SERVE_EVAL_BASE_URL or serve_eval_base_url of the"
-    " ini file, or name a launcher"
+FIXTURES = frozenset({"serve_eval", "serve_eval_endpoint", "serve_eval_server"})
+"""A test that uses one of these is a test of accuracy."""
+NO_ADDRESS = (
+    "no address: --serve-eval-base-url is not given, none of SERVE_EVAL_BASE_URL, OPENAI_BASE_URL"
+    " and serve_eval_base_url of the ini file is set, and no launcher is named"
 )
 _HELP = {
     "base_url": ("URL", "endpoint of tests without a launcher (also SERVE_EVAL_BASE_URL)"),
@@ -20,12 +22,19 @@ _HELP = {
     "plan": ("FILE", "plan with the defaults of all tests, such as dataset_root"),
     "waivers": ("FILE", "waived tests, in the form of TensorRT-LLM's waives.txt"),
     "notify": ("FILE", "write one line at the end, for chat: the worst test and all counts"),
-    "strict": ("", "fail tests that do not decide, instead of skipping them"),
+    "strict": (
+        "",
+        "fail tests that do not decide, and make those without an address errors, instead of"
+        " skipping them",
+    ),
 }
 
 
 class PluginOptions(NamedTuple):
-    """The options of the plug-in. Paths are absolute."""
+    """The options of the plug-in. Paths are absolute.
+
+    Those in tests and in plans are relative to `root`, the rootdir of pytest.
+    """
 
     base_url: str | None = None
     output: Path | None = None
@@ -33,6 +42,7 @@ class PluginOptions(NamedTuple):
     waivers: Path | None = None
     notify: Path | None = None
     strict: bool = False
+    root: Path = Path()
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -66,6 +76,7 @@ def read_options(config: pytest.Config, environ: Mapping[str, str] = os.environ)
         waivers=_read_path(config, "waivers"),
         notify=_read_path(config, "notify"),
         strict=bool(config.getoption(f"{PREFIX}strict") or config.getini(f"{PREFIX}strict")),
+        root=config.rootpath,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from serve_eval.pytest_plugin.endings import show_ending
 from serve_eval.pytest_plugin.options import MARKER, add_options, read_options
+from serve_eval.pytest_plugin.session_line import SessionLine
 
 if TYPE_CHECKING:
     from serve_eval.pytest_plugin.evaluator import Evaluator
@@ -23,25 +24,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and what writes the line for chat if it is asked for."""
+    """Register the marker, and what tells the result of the session."""
     config.addinivalue_line(
         "markers",
         f"{MARKER}(*tasks, gpus=N, **options): tasks and options of an evaluation by serve-eval;"
         " the test is skipped on a machine with fewer GPUs",
     )
-    if (file := read_options(config).notify) is not None:
-        from serve_eval.pytest_plugin.session_line import SessionLine
-
-        config.pluginmanager.register(SessionLine(file))
+    config.pluginmanager.register(SessionLine(read_options(config).notify))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests that are waived, and those whose markers ask for more GPUs than there are."""
     if (file := read_options(config).waivers) is not None:
         from serve_eval.pytest_plugin.gpus import has_gpu
-        from serve_eval.pytest_plugin.waivers import apply_waivers, read_waivers
+        from serve_eval.pytest_plugin.waivers import apply_waivers, read_waivers, warn_of_unused
 
-        apply_waivers(read_waivers(file), items, has_gpu)
+        waived = read_waivers(file)
+        apply_waivers(waived, items, has_gpu)
+        warn_of_unused(waived, items, has_gpu, config, file)
     for item in [one for one in items if one.get_closest_marker(MARKER) is not None]:
         from serve_eval.pytest_plugin.evaluator import skip_without_gpus
 

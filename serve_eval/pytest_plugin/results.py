@@ -33,7 +33,8 @@ NOT_KEPT = (
 class EvaluatedTest:
     """The run of a test: its worst state, the summary as printed, why it did not pass, figures.
 
-    `line` is what is said of it in chat. `warnings` are those of a run that passed.
+    `line` is what is said of it in chat. `warnings` are those of a run that passed. `vacuous` says
+    that no value could have failed it ("" if one could).
     """
 
     state: CiState
@@ -42,6 +43,7 @@ class EvaluatedTest:
     properties: Mapping[str, str]
     line: OneLine | None = None
     warnings: Sequence[str] = ()
+    vacuous: str = ""
 
     @property
     def passed(self) -> bool:
@@ -73,14 +75,20 @@ def describe_run(report: Report, folder: Path, *, kept: bool) -> EvaluatedTest:
         properties=dict(_list_properties(report, folder)),
         line=found[0] if found else None,
         warnings=list(_list_warnings(report)) if passed else (),
+        vacuous=_describe_vacuous(report) if passed else "",
     )
 
 
 def describe_error(error: ServeEvalError, folder: Path | None = None, *, kept: bool = True) -> str:
     """Return the text of an error that stopped a run, with the folder of its answers if any."""
-    lines = [f"{type(error).__name__}: {error}"]
+    from serve_eval.errors import NotComparableError, PlanError
+    from serve_eval.pytest_plugin.keywords import say_for_tests
+
+    # Other errors quote the logs and the commands of servers, which have such flags too.
+    asked = isinstance(error, PlanError | NotComparableError)
+    lines = [f"{type(error).__name__}: {say_for_tests(str(error)) if asked else error}"]
     if error.hint:
-        lines.append(error.hint)
+        lines.append(say_for_tests(error.hint))
     if folder is not None and folder.is_dir():
         lines.append(f"run folder: {shorten_path(folder)}")
         lines += [] if kept else [NOT_KEPT]
@@ -98,6 +106,8 @@ def end_test(result: EvaluatedTest, *, strict: bool) -> None:
         raise AccuracyNotMeasured(result.text)
     if result.state is CiState.SKIPPED and strict:
         raise AccuracyUndecided(result.text)
+    if result.vacuous and strict:
+        raise AccuracyUndecided(f"{result.vacuous}\n{result.text}")
     if result.state is CiState.SKIPPED:
         pytest.skip(result.reason)
 
@@ -130,6 +140,15 @@ def _list_warnings(report: Report) -> Iterator[str]:
         told = (*task.verdict.warnings, *remark_on_losses(task.result))
         yield from (f"{task.result.task}: {line}" for line in told)
     yield from report.warnings
+
+
+def _describe_vacuous(report: Report) -> str:
+    """Return that a PASS decides nothing, since no value could have failed."""
+    from serve_eval.report.task_line import find_vacuous
+
+    tasks = [(task.result.task, find_vacuous(task.verdict)) for task in report.tasks]
+    told = [f"{task}: {said}" for task, said in tasks if said]
+    return f"does not decide: {'; '.join(told)}: ask more samples" if told else ""
 
 
 def _drop_warnings(report: Report) -> Report:

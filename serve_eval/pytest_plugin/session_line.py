@@ -1,48 +1,49 @@
-"""Write the line of the worst test at the end of a session, for chat."""
+"""Say at the end of a session how its tests of accuracy ended: for chat, GitHub and the terminal.
+
+pytest loads this module at each start, so what needs more than pytest is imported on first use.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
-from dataclasses import asdict, replace
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from serve_eval.client.secret_mask import SecretMask
-from serve_eval.pytest_plugin.lines_of_tests import (
-    describe_failed_report,
-    describe_phase,
-    pick_worst,
-    speak_for_all,
-)
-from serve_eval.report.one_line import OneLine, write_line
-from serve_eval.schema import Connection
-from serve_eval.whole_file import write_named_file
+from serve_eval.pytest_plugin.options import FIXTURES
 
 FLAG = "--serve-eval-notify"
 _PHASES = ("setup", "call", "teardown")
 
 
 class SessionLine:
-    """Collects a line for each test of accuracy, and writes that of the worst one.
+    """Collects a line for each test of accuracy, and tells that of the worst one.
 
-    Workers of pytest-xdist send theirs with their reports. Raises UsageError for a file that cannot
-    be written.
+    Workers of pytest-xdist send theirs with their reports. `file` gets the line. Raises UsageError
+    for a file that cannot be written.
     """
 
-    def __init__(self, file: Path) -> None:
-        if file.name == "-" or file.is_dir() or not file.parent.is_dir():
+    def __init__(self, file: Path | None, environ: Mapping[str, str] = os.environ) -> None:
+        if file is not None and (file.name == "-" or file.is_dir() or not file.parent.is_dir()):
             raise pytest.UsageError(f"{FLAG}: {file}: name a file in a folder that exists")
-        self._file = file
-        self._lines: dict[str, OneLine] = {}
+        self._file, self._environ = file, environ
+        self._ended: list[tuple[str, str, dict[str, Any]]] = []
+        self._lost: list[pytest.TestReport | pytest.CollectReport] = []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Add the line of a test to its report."""
+        """Add the line of a test of accuracy to its report."""
         report = yield
+        if FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+            return report
+        from dataclasses import asdict
+
+        from serve_eval.pytest_plugin.lines_of_tests import describe_phase
+
         if (line := describe_phase(item, call, report)) is not None:
             report.__dict__["serve_eval_line"] = asdict(line)
         return report
@@ -51,34 +52,43 @@ class SessionLine:
         """Take the line of a report; that of an attempt which is repeated does not count."""
         given = getattr(report, "serve_eval_line", None)
         if given is not None and str(report.outcome) != "rerun":
-            self._add(report.nodeid, OneLine(**given))
+            self._ended.append((report.nodeid, count_as(report), given))
         elif given is None and report.when not in _PHASES and report.failed:  # a lost worker
-            self._add(report.nodeid, describe_failed_report(report))
+            self._lost.append(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Take what could not be collected as an error: its tests are not known."""
         if report.failed:
-            self._add(report.nodeid, describe_failed_report(report))
-
-    def _add(self, test: str, line: OneLine) -> None:
-        """Keep the worst line of each test: its set-up, call and tear-down may all have one."""
-        self._lines[test] = pick_worst([self._lines.get(test, line), line])
+            self._lost.append(report)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write the file, unless this is a worker or nothing was to run."""
+        """Tell the result, unless this is a worker or no test of accuracy was to run."""
         config = session.config
         if hasattr(config, "workerinput") or config.getoption("collectonly"):
             return
-        line = speak_for_all(list(self._lines.values()))
-        if exitstatus == pytest.ExitCode.INTERRUPTED:
-            line = replace(line, notice="interrupted")
-        text = SecretMask(Connection(), os.environ)(write_line(line))
-        try:
-            write_named_file(self._file, f"{text}\n".encode(errors="backslashreplace"))
-        except OSError as error:
+        if self._file is None and not self._ended:
+            return
+        from serve_eval.pytest_plugin.told_session import TellSession
+
+        interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
+        told = TellSession(self._ended, self._lost, self._environ, interrupted=interrupted)
+        lines = [*told.list_unmeasured(), *told.tell_github()]
+        if self._file is not None and (error := told.write(self._file)):
             session.exitstatus = max(int(exitstatus), pytest.ExitCode.TESTS_FAILED)
-            reporter = config.pluginmanager.get_plugin("terminalreporter")
-            if reporter is not None:
-                told = f"error: {FLAG}: {self._file} cannot be written: {error.strerror}"
-                reporter.write_line(f"\n{told}", red=True)
+            lines.append(f"error: {FLAG}: {error}")
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        if lines and reporter is not None:
+            reporter.ensure_newline()
+            for line in ("", *lines):
+                reporter.write_line(line)
+
+
+def count_as(report: pytest.TestReport) -> str:
+    """Return the word under which pytest counts a report."""
+    expected = hasattr(report, "wasxfail")
+    if report.passed:
+        return "XPASS" if expected else "PASS"
+    if report.skipped:
+        return "XFAIL" if expected else "SKIPPED"
+    return "FAIL" if report.when == "call" else "ERROR"

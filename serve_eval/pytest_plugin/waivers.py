@@ -9,12 +9,16 @@ accuracy/test_qwen.py::TestQwen XFAIL (https://example.org/3)
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
+
+from serve_eval.pytest_plugin.endings import AccuracyRegression, AccuracyWarning
+from serve_eval.pytest_plugin.options import FIXTURES
 
 _LINE = re.compile(
     r"(?:full:(?P<gpu>[^/\s]+)/)?(?P<test>\S.*?)\s+"
@@ -22,6 +26,8 @@ _LINE = re.compile(
 )
 _APPLIED = {"SKIP": "skip", "XFAIL": "xfail"}
 """The markers of pytest by the words that waive a test; the other words of test lists do not."""
+_SELECTING = ("keyword", "markexpr", "deselect", "lf", "stepwise")
+"""Options of pytest that leave tests out of a file."""
 _BOUNDS = ("::", "[", "/")
 
 
@@ -29,13 +35,20 @@ _BOUNDS = ("::", "[", "/")
 class WaivedTest:
     """A line of the file. `test` is a test, or what holds tests: a class, a file, a folder.
 
-    With `gpu`, the line is for machines with such a GPU only.
+    With `gpu`, the line, the one with this number, is for machines with such a GPU only.
     """
 
     test: str
     mark: Literal["skip", "xfail"]
     reason: str
     gpu: str | None = None
+    line: int = 0
+
+    @property
+    def file(self) -> WaivedTest | None:
+        """The waiver of the whole file, if this one is of tests in it."""
+        name, within, _ = self.test.partition("::")
+        return replace(self, test=name) if within else None
 
     def covers(self, nodeid: str) -> bool:
         """Return True if pytest would select this test for the same argument.
@@ -69,6 +82,7 @@ def read_waivers(file: Path) -> list[WaivedTest]:
                 mark="skip" if mark == "skip" else "xfail",
                 reason=reason,
                 gpu=match["gpu"],
+                line=number,
             )
             found.append(one)
     if wrong:
@@ -81,9 +95,46 @@ def apply_waivers(
     items: Iterable[pytest.Item],
     has_gpu: Callable[[str], bool],
 ) -> None:
-    """Mark the waived tests. `has_gpu` is asked only if a line needs it."""
+    """Mark the waived tests. `has_gpu` is asked only if a line needs it.
+
+    XFAIL covers the failure of a test of accuracy, or of its own assertions: where the endpoint
+    does not answer, nothing is known of the accuracy.
+    """
     for item in items:
         for one in waived:
             if one.covers(item.nodeid) and (one.gpu is None or has_gpu(one.gpu)):
-                item.add_marker(getattr(pytest.mark, one.mark)(reason=one.reason))
+                covered: dict[str, Any] = {}
+                measures = not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+                if one.mark == "xfail" and measures:
+                    covered["raises"] = (AccuracyRegression, AssertionError)
+                item.add_marker(getattr(pytest.mark, one.mark)(reason=one.reason, **covered))
                 break
+
+
+def warn_of_unused(
+    waived: Sequence[WaivedTest],
+    items: Sequence[pytest.Item],
+    has_gpu: Callable[[str], bool],
+    config: pytest.Config,
+    file: Path,
+) -> None:
+    """Warn of each line without a test, if all tests of its file were collected.
+
+    That is unknown if tests were selected by name, expression or marker, or by how they ended. Of
+    the workers of pytest-xdist, which collect the same, the first one warns. Raises UsageError if
+    a filter makes the warning an error.
+    """
+    selected = any(config.getoption(name, None) for name in _SELECTING)
+    worker = getattr(config, "workerinput", {"workerid": "gw0"})["workerid"]
+    if selected or any("::" in one for one in config.args) or worker != "gw0":
+        return
+    tests = [item.nodeid for item in items]
+    for one in waived:
+        whole = one.file if one.gpu is None or has_gpu(one.gpu) else None
+        if whole is None or any(map(one.covers, tests)) or not any(map(whole.covers, tests)):
+            continue
+        told = f"waiver of {one.test}: its file was collected, and has no such test"
+        try:
+            warnings.warn_explicit(AccuracyWarning(told), None, str(file), one.line)
+        except AccuracyWarning:
+            raise pytest.UsageError(f"{file}:{one.line}: {told}") from None

@@ -7,6 +7,7 @@ import contextvars
 import logging
 import re
 from collections.abc import Coroutine
+from contextlib import chdir
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -80,7 +81,7 @@ class Workbench:
         from serve_eval.pytest_plugin.results import describe_error
 
         try:
-            with scope():
+            with scope(), chdir(self.options.root):
                 found = _read_launcher(launcher, plan, model, options)
                 skip_without_room(found)
                 return self._run(self.servers.start(found))

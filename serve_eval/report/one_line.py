@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from serve_eval.report.text import clean
@@ -16,8 +16,13 @@ MOST = 500
 """Characters of the line at most."""
 _LEAST_CAUSE = 24
 """Characters of a cause that are worth showing."""
-_LIMITS = {"outcome": 40, "about": 90, "figures": 110, "counts": 70, "others": 60, "notice": 80}
+_LIMITS = {
+    "outcome": 40, "about": 240, "figures": 110, "counts": 90, "others": 140, "notice": 80,
+}  # fmt: skip
+"""Characters of each part at most. The longest counts fit: they are never shortened."""
 _MOST_OF_PLACE = 120
+_LEAST = {"about": 50, "place": 40, "figures": 40, "notice": 40}
+"""What is shortened if the line is too long without a cause, in this order, and to what."""
 _UNSEEN = re.compile(r"[\u00ad\u200b-\u200d\u2060-\u2064\ufeff\ufff9-\ufffb\ud800-\udfff]")
 """Characters without width, and halves of pairs, which no chat system takes."""
 
@@ -43,17 +48,29 @@ class OneLine:
 
 
 def write_line(one: OneLine) -> str:
-    """Return the line: plain text of at most MOST characters, without control characters."""
+    """Return the line: plain text of at most MOST characters, without control characters.
+
+    If it is too long, the cause is shortened first, and the counts never.
+    """
     part = {name: _flatten(getattr(one, name), most) for name, most in _LIMITS.items()}
+    part["place"] = _flatten_start(one.place, _MOST_OF_PLACE)
+    for name, least in _LEAST.items():
+        room = len(part[name]) - max(0, len(_join(part)) - MOST)
+        shorten = _flatten_start if name == "place" else _flatten
+        part[name] = shorten(part[name], max(least, room))
+    prefix = "" if one.sure else "likely: "
+    room = MOST - len(_join(part)) - len(f"; {prefix}")
+    cause = _flatten(one.cause, room) if room >= _LEAST_CAUSE else ""
+    return _join(part, f"{prefix}{cause}" if cause else "")
+
+
+def _join(part: Mapping[str, str], cause: str = "") -> str:
+    """Return the line of its parts."""
     head = f"{part['outcome']} {part['about']}".rstrip()
     head = f"{part['notice']}: {head}" if part["notice"] else head
     figures = "; ".join(filter(None, (part["figures"], part["counts"])))
     before = ": ".join(filter(None, (head, figures)))
-    after = [text for text in (part["others"], _flatten_place(one.place)) if text]
-    prefix = "" if one.sure else "likely: "
-    room = MOST - len("; ".join([before, *after])) - len(f"; {prefix}")
-    cause = _flatten(one.cause, room) if room >= _LEAST_CAUSE else ""
-    return "; ".join([before, *([f"{prefix}{cause}"] if cause else ()), *after])
+    return "; ".join([before, *filter(None, (cause, part["others"], part["place"]))])
 
 
 def lead(lines: Sequence[OneLine], ranks: Sequence[int], noun: str) -> list[OneLine]:
@@ -98,7 +115,7 @@ def _flatten(text: str, most: int) -> str:
     return flat if len(flat) <= most else f"{flat[: most - 3].rstrip()}..."
 
 
-def _flatten_place(place: str) -> str:
-    """Return a link or a path, shortened at its beginning, since its end tells more."""
-    flat = _flatten(place, len(place))
-    return flat if len(flat) <= _MOST_OF_PLACE else f"...{flat[3 - _MOST_OF_PLACE :]}"
+def _flatten_start(text: str, most: int) -> str:
+    """Return a link or a path on one line, shortened at its beginning: its end tells more."""
+    flat = _flatten(text, len(text))
+    return flat if len(flat) <= most else f"...{flat[3 - most :]}"

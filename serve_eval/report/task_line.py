@@ -54,14 +54,14 @@ def make_task_line(
     return OneLine(
         outcome=verdict.outcome.value,
         about=" ".join(filter(None, (result.task, model))),
-        figures="; ".join(filter(None, (_describe_figures(task), _find_vacuous(verdict)))),
+        figures="; ".join(filter(None, (_describe_figures(task), find_vacuous(verdict)))),
         counts=count_samples(result) if asked or result.scored else "",
         cause="" if verdict.outcome in _DECIDED else next(iter((*known, *verdict.reasons)), ""),
         sure=bool(why),
     )
 
 
-def _find_vacuous(verdict: Verdict) -> str:
+def find_vacuous(verdict: Verdict) -> str:
     """Return the words for a PASS that no value could have turned into a FAIL."""
     vacuous = any(NEVER_FAILS in warning for warning in verdict.warnings)
     return "no value could FAIL" if vacuous and verdict.outcome is VerdictOutcome.PASS else ""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TAIL = 1e-10  # tail probability of the number of changed prompts that exact sums leave out
 SAW_TEETH = 100  # sizes beyond the first sufficient one that are checked too
+FLIP_RATE = 0.05  # share of prompts whose answer changes on a sound endpoint, by default
 LEAST_STEP = 1e-5  # a thousandth of a point
 MOST = 10_000_000  # prompts beyond which planning gives up
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from serve_eval.checks.kinds.quality import questions
 from tests.cli.command import serve_eval
 from tests.workflows.smoke.server import Quirks, create
 
@@ -237,3 +239,38 @@ def test_a_dead_port_is_no_other_model(known: Path) -> None:
     assert done.returncode == 4
     assert "was written of" not in done.stdout
     assert "mended" not in done.stdout
+
+
+def test_a_known_check_that_counts_is_red_if_its_count_fell_clearly(tmp_path: Path) -> None:
+    file = tmp_path / "known.json"
+    asked = [question.text for question in questions()]
+    wrong = {f"{text}\nReply with the answer only.": "no idea" for text in asked}
+    few = dict(list(wrong.items())[15:])  # the other 15 are right
+    _smoke("--write-known", file, knows=dict(list(wrong.items())[8:]))  # 8 of 20 are right
+    content = json.loads(file.read_text())
+    assert content["counts"] == {"questions": [8, 20]}
+    for known, knows, outcome in [
+        ([8, 20], wrong, "FAIL"),  # p = .0016
+        ([6, 20], wrong, "KNOWN"),  # p = .010
+        ([8, 20], few, "KNOWN"),
+        (None, wrong, "FAIL"),  # a file of an earlier version has the words only
+        ([80, 20], wrong, "KNOWN"),  # no count
+    ]:
+        counts = {} if known is None else {"questions": known}
+        file.write_text(json.dumps({**content, "counts": counts}))
+        done = _smoke("--known", file, "--json", knows=knows)
+        assert _rows(done)["questions"] == outcome, (known, done.stdout)
+        assert done.returncode == (outcome == "FAIL")
+        told = next(
+            row["told"] for row in json.loads(done.stdout)["rows"] if row["name"] == "questions"
+        )
+        assert ("clearly fewer than the known 8 of 20: p = 0.002" in told) is (outcome == "FAIL")
+
+
+def test_the_summary_says_once_what_is_unsupported_or_known(known: Path, tmp_path: Path) -> None:
+    bad = ("unhealthy", "one_index", "no_tools", "no_guided")
+    _smoke("--known", known, "-o", tmp_path / "out", quirks=bad)
+    summary = (tmp_path / "out/summary.md").read_text()
+    for name in ("tools", "health", "n"):
+        assert len(re.findall(rf"\*\*{name}\*\*|\| {name} \|", summary)) == 1, summary
+    assert "* **json\\_schema**: no longer supported" in summary

@@ -14,7 +14,7 @@ import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 
 from serve_eval.evaluation.storage.reports.report_file import read_report
-from serve_eval.pytest_plugin.options import NO_ENDPOINT
+from serve_eval.pytest_plugin.options import NO_ADDRESS
 from serve_eval.schema import Plan, Spec
 from tests.pytest_plugin.run_pytest import ROOT, build_command, build_environment, run_pytest
 from tests.standin.answers import write_answers
@@ -42,6 +42,7 @@ def test_nothing_is_imported_before_a_test_asks_for_an_evaluation() -> None:
         "serve_eval.pytest_plugin.endings",
         "serve_eval.pytest_plugin.options",
         "serve_eval.pytest_plugin.plugin",
+        "serve_eval.pytest_plugin.session_line",
     ]
 
 
@@ -74,8 +75,8 @@ def test_waived(n): assert n == 1
     skipped = re.findall(r"^SKIPPED \[1\] test_here.py[\d:]*: (.*)$", done.stdout, re.MULTILINE)
     assert sorted(skipped) == [
         "needs 3 GPUs, and this machine has 2",
-        NO_ENDPOINT,
-        NO_ENDPOINT,
+        NO_ADDRESS,
+        NO_ADDRESS,
         "waived: https://example.org/1",
     ]
 
@@ -97,7 +98,7 @@ def test_the_example_of_the_page_ends_in_every_way(tmp_path: Path) -> None:
     shown = _find_block(PAGE, "===")
     for line in shown.splitlines():
         if not re.search(r"/s,|latency|20\d{6}|http|\d s\b", line):
-            assert re.sub(r" in \d+\.\d+s.*|\s+$", "", line) in done.stdout, line
+            assert re.sub(r"^=+ (?=\d)| in \d+\.\d+s.*|\s+$", "", line) in done.stdout, line
     cases = {case.name: case for case in next(iter(JUnitXml.fromfile(str(tmp_path / "junit.xml"))))}
     kinds = {name: [type(one) for one in case.result] for name, case in cases.items()}
     assert kinds == {

@@ -35,6 +35,7 @@ class TestLine(AccuracyTests):
 def test_other(): assert True
 """
 DROP = r"\d+\.\d against \d+\.\d \((drop|gain) \d+\.\d \[-?\d+\.\d, -?\d+\.\d\]\)"
+NAME = r"test_it\.py::TestLine::test_"
 COUNTS = "30 asked, 0 failed, 0 repaired"
 
 
@@ -57,12 +58,14 @@ def test_the_worst_test_speaks_with_the_counts_of_all(
 ) -> None:
     line = _run(tmp_path, *workers, "--junitxml", "junit.xml", "-k", "not own_check")
     counts = "of 6 tests: 1 FAIL, 2 ERROR, 1 PASS, 1 XFAIL, 1 SKIPPED"
-    told = rf"FAIL word_problems embedded \(test_damaged\): {DROP}; {COUNTS}(; likely: .+)?"
+    told = rf"FAIL word_problems embedded \({NAME}damaged\): {DROP}; {COUNTS}(; likely: .+)?"
     assert re.fullmatch(rf"{told}; {counts}; runs/test_it.py/TestLine/test_damaged/\S+", line), line
     run = line.rpartition("; ")[2]
     alone = serve_eval("verdict", tmp_path / run, "--notify-text", "-").stdout.splitlines()[-1]
     said = alone.rpartition("; ")[0]
-    assert line.startswith(said.replace("embedded:", "embedded (test_damaged):", 1))
+    assert line.startswith(
+        said.replace("embedded:", "embedded (test_it.py::TestLine::test_damaged):", 1)
+    )
     junit = (tmp_path / "junit.xml").read_text()
     assert f'<failure message="{said}"' in junit
 
@@ -75,8 +78,9 @@ def test_the_worst_test_speaks_with_the_counts_of_all(
          r" does not answer: .*; of 2 tests: 2 ERROR"),
         ("own_check or sound", r"FAIL test_it.py::TestLine::test_own_check: no result;"
          r" AssertionError: too few; of 2 tests: 1 FAIL, 1 PASS"),
-        ("sound", rf"PASS word_problems embedded \(test_sound\): {DROP}; {COUNTS}; runs/\S+"),
-        ("skipped", r"SKIPPED test_it.py::TestLine::test_skipped: no result; not today"),
+        ("sound", rf"PASS word_problems embedded \({NAME}sound\): {DROP}; {COUNTS}; runs/\S+"),
+        ("skipped", rf"no accuracy test measured anything: SKIPPED {NAME}skipped: no result;"
+         r" not today"),
         ("other", "ERROR pytest: no result; no test of accuracy ran"),
     ],
 )  # fmt: skip

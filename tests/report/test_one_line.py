@@ -84,3 +84,34 @@ def test_the_worst_speaks_for_all() -> None:
     led = lead(lines, [7, 0, 7], "tasks")
     assert [one.others for one in led] == ["", "of 3 tasks: 1 FAIL, 2 PASS", ""]
     assert lead(lines[:1], [0], "tasks") == lines[:1]
+
+
+COUNTS = "of 41 tests: 1 FAIL, 12 ERROR, 20 PASS, 1 XPASS, 1 XFAIL, 6 SKIPPED"
+
+
+@pytest.mark.parametrize("times", [0, 1, 9])
+def test_causes_and_names_are_shortened_before_counts(times: int) -> None:
+    long = times * "a long and winding word "
+    line = write_line(
+        OneLine(
+            outcome="INCONCLUSIVE",
+            about=f"gsm8k llama-8b (tests/accuracy/test_llama.py::TestLlama::test_fp8) {long}",
+            figures=f"52.1 against 59.3 (drop 7.2 [4.4, 10.0]) {long}",
+            counts="14,042 asked, 14042 failed, 14042 repaired; A: 14042 failed, 14042 repaired",
+            cause=f"generation_1: 31 of 60 wrong {long}",
+            others=COUNTS,
+            place=f"/runs/{long}/20261128_220927",
+        )
+    )
+    assert len(line) <= MOST
+    assert f"; {COUNTS}; " in line
+    assert "; 14,042 asked, 14042 failed, 14042 repaired; A: 14042 failed, 14042 repaired;" in line
+    assert line.startswith("INCONCLUSIVE gsm8k llama-8b (tests/accuracy/test_llama")
+    assert line.endswith("/20261128_220927")
+
+
+def test_a_long_name_of_a_test_stands_whole_where_there_is_room() -> None:
+    test = "tests/accuracy/test_llama.py::TestLlama3_1_8BInstruct::test_fp8_prefix_cache[tp2-ep4]"
+    line = write_line(OneLine(outcome="FAIL", about=f"gsm8k m ({test})", cause=99 * "why so "))
+    assert line.startswith(f"FAIL gsm8k m ({test}); ")
+    assert len(line) <= MOST

@@ -68,7 +68,7 @@ def check_values(
     if not folder.is_dir() and not (makes_references and can_be_made(folder)):
         problems.add(
             ("references_dir",),
-            f"{references_dir} is not a folder. Name a folder with <task>.yaml files",
+            f"{folder.absolute()} is not a folder. Name a folder with <task>.yaml files",
         )
 
 

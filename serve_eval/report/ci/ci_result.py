@@ -29,7 +29,8 @@ class CiCase:
 
     `group` is its class in JUnit. `line`, or else `message`, says in one line why it did not pass;
     `details` have more. `properties` are figures by name. `remarks` must be seen even if it passed.
-    `expected`: a file names it as known to fail, so no annotation says it again.
+    `expected`: a file names it as known to fail, so no annotation says it again. `in_table`: the
+    table says all of it, so the summary does not say it again.
     """
 
     group: str
@@ -42,6 +43,7 @@ class CiCase:
     remarks: Sequence[str] = ()
     line: OneLine | None = None
     expected: bool = False
+    in_table: bool = False
 
     @property
     def said(self) -> str:

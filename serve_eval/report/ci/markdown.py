@@ -37,7 +37,7 @@ def _lines(result: CiResult) -> Iterator[str]:
     bad = [
         case
         for case in result.cases
-        if case.state is not CiState.PASSED and case.said != result.said
+        if case.state is not CiState.PASSED and case.said != result.said and not case.in_table
     ]
     yield from map(_explain, bad[:MOST_CASES])
     if len(bad) > MOST_CASES:

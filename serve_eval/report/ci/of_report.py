@@ -27,8 +27,10 @@ from serve_eval.schema import (
     Report,
     TaskReport,
     TaskResult,
+    Verdict,
     VerdictOutcome,
 )
+from serve_eval.stats.planning import FLIP_RATE, find_least_drop
 from serve_eval.verdicts import repaired, two_rules
 
 _STATES = {
@@ -155,6 +157,8 @@ def _list_properties(task: TaskReport) -> Iterator[tuple[str, str]]:
     yield "outcome", verdict.outcome.value
     yield "rule", verdict.rule
     yield from ((name, f"{value:.6g}") for name, value in figures.items() if value is not None)
+    if (detects := compute_least_drop(verdict)) is not None:
+        yield "detects", f"{detects:.6g}"
     if result.interval is not None:
         yield "interval_95", f"{result.interval[0]:.6g} {result.interval[1]:.6g}"
     yield "samples", str(result.planned)
@@ -165,6 +169,22 @@ def _list_properties(task: TaskReport) -> Iterator[tuple[str, str]]:
     if result.looping:
         yield "looping", str(result.looping)
     yield "retries", str(sum(task.traffic.retries.values()))
+
+
+def compute_least_drop(verdict: Verdict) -> float | None:
+    """Return the least drop, in points, that the rule detects with a probability of 1 - beta.
+
+    That of the paired rule is planned at the flip rate of `serve-eval power`. None: the rule has no
+    such figure, or it proves no drop so often.
+    """
+    if verdict.rule == "classic":
+        return verdict.theta
+    pairs = verdict.paired
+    if verdict.rule != "paired" or pairs is None or not pairs.pairs or verdict.alpha is None:
+        return None
+    beta = 0.2 if verdict.beta is None else verdict.beta
+    drop = find_least_drop(pairs.pairs, FLIP_RATE, verdict.alpha, beta)
+    return None if drop is None else 100.0 * drop
 
 
 def _describe_finding(found: PathFinding) -> CiCase:

@@ -38,7 +38,7 @@ EXTRAS: Mapping[str, str] = {
     "tokenizer": "prompts rendered by the client",
     "lm-eval": "tasks of lm-evaluation-harness",
     "kubernetes": "servers in a cluster",
-    "servers": "the orchestrator of vLLM",
+    "servers": "the embedded and the simulated model, the orchestrator of vLLM",
     "watch": "metrics of watch",
     "rouge": "tasks that are scored by ROUGE",
     "media": "tasks with sound, video or translation",

@@ -87,4 +87,5 @@ def _describe_row(row: CheckRow, before: Collection[str]) -> CiCase:
         details=[row.told] if passed else [row.curl] if row.curl else [],
         seconds=row.time_s,
         expected=known or row.name in before,
+        in_table=row.outcome is not CheckOutcome.FAIL,
     )

@@ -11,7 +11,11 @@ from serve_eval.checks.run import choose_checks
 from serve_eval.checks.session import CheckSession
 from serve_eval.client.questions import self_description
 from serve_eval.plugins.registry import nearest
-from serve_eval.workflows.smoke.known_file import KnownChecks
+from serve_eval.stats.hypergeometric import no_worse
+from serve_eval.workflows.smoke.known_file import KnownChecks, read_count
+
+LEVEL_OF_FALL = 0.01
+"""Probability with which a known check of an unchanged deployment is red for its count."""
 
 _HTTP = re.compile(r"\s*HTTP (\d+)")
 _VARIABLE = re.compile(r"\d+(?:\.\d+)?")
@@ -113,6 +117,8 @@ def judge_row(row: CheckRow, known: KnownChecks) -> CheckRow:
     if row.outcome is CheckOutcome.FAIL and row.name in known.fails:
         before = known.fails[row.name]
         if name_failure(row.told) == name_failure(before):
+            if fall := find_fall(row, known):
+                return replace(row, told=f"{row.told} ({fall})")
             return replace(row, outcome=CheckOutcome.KNOWN)
         return replace(row, told=f"{row.told} (another failure than the known one: {before})")
     if (
@@ -122,6 +128,19 @@ def judge_row(row: CheckRow, known: KnownChecks) -> CheckRow:
     ):
         return replace(row, outcome=CheckOutcome.FAIL, told=f"no longer supported: {row.told}")
     return row
+
+
+def find_fall(row: CheckRow, known: KnownChecks) -> str:
+    """Return that clearly fewer answers are right than the file says, or "" (Fisher 1934)."""
+    now, before = read_count(row.told), known.counts.get(row.name)
+    before = before or read_count(known.fails.get(row.name, ""))
+    if now is None or before is None or not 0 <= before[0] <= before[1]:
+        return ""
+    wrong, wrong_before = now[1] - now[0], before[1] - before[0]
+    p = no_worse([(now[1], wrong, before[1], wrong_before)])
+    if p > LEVEL_OF_FALL:
+        return ""
+    return f"clearly fewer than the known {before[0]} of {before[1]}: p = {p:.1g}"
 
 
 def name_failure(told: str) -> str:

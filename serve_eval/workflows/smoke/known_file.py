@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ class KnownChecks(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of an earlier smoke test of one deployment.
 
     `server` is the kind of server, None if it does not say. `fails` has what each failed check
-    told, by its name.
+    told, by its name. `counts` has the right answers of checks that count them, and the questions.
     """
 
     smoke_version: Annotated[int, msgspec.Meta(ge=1)]
@@ -32,6 +33,7 @@ class KnownChecks(msgspec.Struct, frozen=True, kw_only=True):
     fails: Mapping[str, str]
     unsupported: tuple[str, ...] = ()
     passes: tuple[str, ...] = ()
+    counts: Mapping[str, tuple[int, int]] = {}
     serve_eval: str = ""
     written: str = ""
 
@@ -82,12 +84,20 @@ def write_known(file: Path, rows: list[CheckRow], *, model: str, server: str | N
         fails={row.name: row.told for row in rows if row.outcome in _FAILING},
         unsupported=_names(rows, CheckOutcome.UNSUPPORTED),
         passes=_names(rows, CheckOutcome.PASS),
+        counts={row.name: found for row in rows if (found := read_count(row.told))},
         serve_eval=__version__,
         written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
     )
     write_named_file(file, msgspec.json.format(msgspec.json.encode(known), indent=2) + b"\n")
 
 
+def read_count(told: str) -> tuple[int, int] | None:
+    """Return the right answers and the questions that the text of a row begins with, if any."""
+    found = _COUNT.match(told)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+_COUNT = re.compile(r"(\d+) of (\d+) right")
 _FAILING = (CheckOutcome.FAIL, CheckOutcome.KNOWN)
 
 

@@ -1,0 +1,76 @@
+"""Say in the words of a test what hints say in flags of the command line. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_COMMAND = re.compile(r"serve-eval [a-z]")
+_SET = re.compile(r"--set (\w+)\.(\w+)=('[^']*'|[\w/+-]+)")
+_FLAG = re.compile(
+    r"(?<![\w-])--(?P<flag>[a-z][a-z-]*)"
+    r"(?:[ =](?P<value>'[^']*'|(?!(?:and|or|in|to|with|if|sets|allows)\b)[\w./+-]*\w))?"
+)
+"""A flag, with the word behind it unless that goes on with the sentence."""
+_OWN = {"model": "model_name", "sampling_seed": "sampling_seed"}
+"""Keywords that differ from the key of a plan."""
+_TAKE = "serve-eval references take "
+_FOUND = (
+    '  Then references_dir="{}", a path below pytest\'s rootdir, finds it: an option of evaluate(),'
+    " the marker or OPTIONS."
+)
+
+
+def say_for_tests(text: str) -> str:
+    """Return a hint in which flags are keywords of `evaluate`; commands to copy stay as they are.
+
+    Below a command that takes a reference stands how a test finds it.
+    """
+    lines = []
+    for line in text.splitlines():
+        command = _COMMAND.search(line)
+        end = len(line) if command is None else command.start()
+        lines.append(_translate(line[:end]) + line[end:])
+        if _TAKE in line:
+            folder = re.search(r"--references-dir (\S+)", line)
+            lines.append(_FOUND.format("my-references" if folder is None else folder[1]))
+    return "\n".join(lines)
+
+
+def _translate(text: str) -> str:
+    """Return a text without commands, with keywords in place of the flags that have one."""
+    kinds = dict(_list_flags())
+
+    def name(found: re.Match[str]) -> str:
+        flag, value = found["flag"], found["value"]
+        if flag == "tasks":
+            return f'evaluate("{value}")' if value else "the tasks of evaluate()"
+        if flag not in kinds:
+            return found[0]
+        key, kind = kinds[flag]
+        if kind is bool:
+            return f"{key}=True{found[0][len(flag) + 2 :]}"
+        if value is None:
+            return f"{key}="
+        plain = value.isupper() or value.replace(".", "").isdigit()
+        bare = value.strip("'")
+        said = value if plain else f'"{bare}"'
+        return f"{key}=[{said}]" if kind is list else f"{key}={said}"
+
+    return _FLAG.sub(name, _SET.sub(r'{"\1": {"\2": \3}} as the task', text))
+
+
+def _list_flags() -> Iterator[tuple[str, tuple[str, type]]]:
+    """Yield each flag with a keyword in tests: the keyword, and if it is a switch or a list."""
+    import typing
+
+    from serve_eval.evaluation.plan.options import ProtocolOptions, keys_in_file
+    from serve_eval.plugins.setting import list_declared
+
+    for option in (*list_declared(ProtocolOptions), *(one for _, one in keys_in_file())):
+        kinds = (option.kind, *typing.get_args(option.kind))
+        kind = next((one for one in (bool, list) if one in kinds or option.repeated), str)
+        for flag in option.flags:
+            long = flag.partition("/")[0].removeprefix("--")
+            key = _OWN.get(option.name, option.key.rpartition(".")[2])
+            yield long, (key, list if option.repeated else kind)

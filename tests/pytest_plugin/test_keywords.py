@@ -1,0 +1,69 @@
+"""Test that hints of the command line become words of a test."""
+
+from __future__ import annotations
+
+import pytest
+
+from serve_eval.errors import LaunchError, NotComparableError, PlanError
+from serve_eval.pytest_plugin.asked import build_plan, merge_levels
+from serve_eval.pytest_plugin.keywords import say_for_tests
+from serve_eval.pytest_plugin.results import describe_error
+
+
+@pytest.mark.parametrize(
+    ("hint", "said"),
+    [
+        (
+            "Give the --model and a row, or --references-dir.",
+            "Give the model_name= and a row, or references_dir=.",
+        ),
+        ("Add --model NAME.", "Add model_name=NAME."),
+        ("For all: --no-reference.", "For all: no_reference=True."),
+        (
+            "such as --tasks gsm8k. All: serve-eval list --tasks x",
+            'such as evaluate("gsm8k"). All: serve-eval list --tasks x',
+        ),
+        ("anyway with --allow-mismatch dataset.", 'anyway with allow_mismatch=["dataset"].'),
+        (
+            "with --concurrency auto, a lower --concurrency, or",
+            'with concurrency="auto", a lower concurrency=, or',
+        ),
+        ("with --concurrency 1", "with concurrency=1"),
+        ("--set gsm8k.tokenizer=DIR.", '{"gsm8k": {"tokenizer": DIR}} as the task.'),
+        (
+            "(trtllm-serve: --tool_parser; --enable-auto-tool-choice)",
+            "(trtllm-serve: --tool_parser; --enable-auto-tool-choice)",
+        ),
+    ],
+)
+def test_flags_are_keywords_and_commands_stay(hint: str, said: str) -> None:
+    assert say_for_tests(hint) == said
+
+
+def test_a_hint_to_take_a_reference_says_how_a_test_finds_it() -> None:
+    error = NotComparableError("no row", hint="To take it:\n  serve-eval references take --model m")
+    told = describe_error(error).splitlines()
+    assert told[2] == "  serve-eval references take --model m"
+    assert told[3].startswith('  Then references_dir="my-references"')
+
+
+def test_what_a_server_said_is_quoted_as_it_is() -> None:
+    assert describe_error(LaunchError("server: --model is required")).endswith(
+        "--model is required"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("concurency", "concurrency"),
+        ("refrences_dir", "references_dir"),
+        ("temprature", "temperature"),
+        ("model_nam", "model_name"),
+        ("sample_timeout", "sample_timeout_s"),
+    ],
+)
+def test_a_mistyped_keyword_is_compared_with_all_that_a_test_takes(wrong: str, meant: str) -> None:
+    with pytest.raises(PlanError) as raised:
+        build_plan(merge_levels(["gsm8k"], {wrong: 4}), {}, "host:1", {})
+    assert raised.value.problems == [f"{wrong}: unknown option. Did you mean {meant!r}?"]
