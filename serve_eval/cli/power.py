@@ -50,7 +50,9 @@ def power(
     ] = None,
     from_run: Annotated[
         Path | None,
-        typer.Option("--from", help="Run folder whose spread, flips and throughput to use, task by task."),
+        typer.Option(
+            "--from", help="Run folder whose spread, flips and throughput to use, task by task."
+        ),
     ] = None,
     sigma: Annotated[
         float, typer.Option(help="Standard deviation of a sample's score, in points.")
@@ -135,7 +137,10 @@ def _choose_flip_rate(given: float | None, one: Measured | None) -> tuple[float,
     if given is not None:
         return given, f"flip rate {given:g}, as given"
     if one is None or one.flip_rate is None:
-        return USUAL_FLIP_RATE, f"flip rate {USUAL_FLIP_RATE:g}, the default: the run shows no flips"
+        return (
+            USUAL_FLIP_RATE,
+            f"flip rate {USUAL_FLIP_RATE:g}, the default: the run shows no flips",
+        )
     least = max(one.flip_rate, 1.0 / one.n)
     seen = "" if least == one.flip_rate else f"; {one.flip_rate:g} counts as one flip"
     return least, f"flip rate {least:.4g}, measured: {one.flips_of}{seen}"

@@ -87,7 +87,12 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
 def _key(task: TaskReport) -> Key:
     """Return a task with all that decides what its value means."""
     result = task.result
-    asked = (without_scorer_options(task.fingerprint), task.version, _count_prompts(task), result.metric)
+    asked = (
+        without_scorer_options(task.fingerprint),
+        task.version,
+        _count_prompts(task),
+        result.metric,
+    )
     judges = sorted(judge.name for judge in task.judges)
     content = (*asked, result.aggregation, judges)
     return result.task, msgspec.json.encode(content, order="sorted").decode()

@@ -189,6 +189,29 @@ def test_a_rescored_run_is_not_judged_by_the_reference_of_the_old_scorer(
         assert "PASS" not in judged.stdout
 
 
+def test_a_rescored_run_is_judged_by_references_of_its_scorer(
+    tmp_path: Path, endpoint: Counting
+) -> None:
+    lenient = _register(_write(tmp_path / "lenient.yaml", LENIENT), endpoint, tmp_path)
+    _run(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path / "out", None)
+    command = ["rescore", tmp_path / "out", "--set", "cases:sums.scorer={numeric: {absolute: 10}}"]
+    done = serve_eval(*command, "-o", tmp_path / "re", "--references-dir", lenient)
+    assert done.returncode == 0, done.stderr
+    [task] = json.loads((tmp_path / "re/report.json").read_text())["tasks"]
+    assert (task["verdict"]["outcome"], task["verdict"]["paired"]["pairs"]) == ("PASS", COUNT)
+    alone = serve_eval(*command, "--references-dir", lenient)
+    assert (alone.returncode, "Give -o NEW too" in alone.stderr) == (2, True)
+
+
+def test_a_rule_without_pairs_names_the_cause(tmp_path: Path, endpoint: Counting) -> None:
+    refs = _register(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path)
+    other = _write(tmp_path / "d.yaml", LENIENT)
+    rule = {"verdict": "paired", "allow_mismatch": ["scorer_options"]}
+    [task] = _run(other, endpoint, tmp_path / "out", refs, **rule).tasks
+    [reason] = [one for one in task.verdict.reasons if one.startswith("no_pairs")]
+    assert reason == "no_pairs: not paired with the reference: it lacks 6 of 6 prompts"
+
+
 def test_a_table_of_a_run_and_its_rescored_copy_names_the_scorer(
     tmp_path: Path, endpoint: Counting
 ) -> None:

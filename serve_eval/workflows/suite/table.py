@@ -31,9 +31,7 @@ _FOLDED = (VerdictOutcome.PASS, VerdictOutcome.NO_REFERENCE)
 _FIXED = ("verdict", "run", "task", "value")
 
 
-def render(
-    report: SuiteReport, out_dir: Path, console: Console, *, stored: bool = True
-) -> None:
+def render(report: SuiteReport, out_dir: Path, console: Console, *, stored: bool = True) -> None:
     """Print the verdict, tables, the reasons, and the waivers.
 
     The first table has a line for each run and task, the worst first. With several runs and tasks,
