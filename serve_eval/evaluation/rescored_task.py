@@ -74,7 +74,9 @@ def task_to_rescore(
                 )
             ),
         )
-    differing = differences(*map(without_scorer_options, (stored, prepared.fingerprint)))
+    differing = differences(
+        without_scorer_options(stored), without_scorer_options(prepared.fingerprint)
+    )
     notes = (f"the task has changed since the run: {'; '.join(differing)}",) if differing else ()
     options = _compare_options(prepared.spec, spec)
     if not options:

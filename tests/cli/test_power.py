@@ -80,16 +80,25 @@ def test_each_task_of_a_run_is_planned_with_its_own_spread(tmp_path: Path) -> No
 
 
 def _run(out: Path, *more: str | Path) -> dict[str, Any]:
-    asked = ("run", "--launcher", "simulated", "-m", "m", "-t", "word_problems", "--limit", "80")
+    asked = ("run", "--launcher", "simulated", "-m", "m", "-t", "word_problems")
     noisy = ("--set", "launcher.accuracy=0.6", "--set", "launcher.flip_rate=0.2")
-    done = serve_eval(*asked, *noisy, *more, "-o", out)
+    done = serve_eval(*asked, *noisy, *(more or ("--limit", "80", "--no-reference")), "-o", out)
     assert done.returncode in (0, 1, 3), done.stderr
     [task] = json.loads((out / "report.json").read_text())["tasks"]
     return dict(task)
 
 
 def test_the_flips_of_repeats_are_planned_with_and_a_prompt_counts_once(tmp_path: Path) -> None:
-    task = _run(tmp_path / "out", "--repeats", "3", "--no-reference")
+    task = _run(
+        tmp_path / "out",
+        "--limit",
+        "80",
+        "--repeats",
+        "3",
+        "--no-reference",
+        "--set",
+        "launcher.varied=true",
+    )
     rate = task["result"]["stability"]["flip_rate"]
     assert rate > 0.05
     done = serve_eval("power", "--from", tmp_path / "out", "--detect", "5")
@@ -102,14 +111,13 @@ def test_the_flips_of_repeats_are_planned_with_and_a_prompt_counts_once(tmp_path
 
 
 def test_the_flips_against_a_reference_are_planned_with(tmp_path: Path) -> None:
-    limited = ("--set", "word_problems.num_samples=80")
-    _run(tmp_path / "first", *limited, "--no-reference")
+    _run(tmp_path / "first", "--no-reference")
     refs = tmp_path / "refs"
-    taken = serve_eval(
-        "references", "register", tmp_path / "first", "--runs", "1", "--references-dir", refs
-    )
+    taken = serve_eval("references", "register", tmp_path / "first", "--references-dir", refs)
     assert taken.returncode == 0, taken.stderr
-    task = _run(tmp_path / "out", *limited, "--references-dir", refs, "--set", "launcher.run=2")
+    task = _run(
+        tmp_path / "out", "--references-dir", refs, "--limit", "80", "--set", "launcher.run=2"
+    )
     paired = task["verdict"]["paired"]
     turned = paired["down"] + paired["up"]
     assert turned > 4
@@ -121,7 +129,7 @@ def test_the_flips_against_a_reference_are_planned_with(tmp_path: Path) -> None:
 
 
 def test_the_default_is_named_if_a_run_shows_no_flips(tmp_path: Path) -> None:
-    _run(tmp_path / "out", "--no-reference")
+    _run(tmp_path / "out")
     done = serve_eval("power", "--from", tmp_path / "out", "--detect", "5")
     assert "flip rate 0.034, the default: the run shows no flips" in done.stdout
 

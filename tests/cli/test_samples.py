@@ -186,7 +186,7 @@ def test_repeats_of_several_tasks_and_names_of_cases_name_their_samples() -> Non
     again = serve_eval("run", *asked, *model, "--samples", "w.json", "-o", "again")
     assert again.returncode == 3, again.stderr
     for module in ("wins", "games"):
-        lines = Path(f"again/samples/cases_{module}.jsonl").read_text().splitlines()
+        lines = Path(f"again/samples/cases-{module}.jsonl").read_text().splitlines()
         assert {json.loads(line)["id"].removesuffix("#2") for line in lines} <= wrong
         assert len(lines) == 8
     one = ("--cases", "wins.yaml", "--no-reference", "--samples")
