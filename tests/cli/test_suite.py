@@ -301,3 +301,6 @@ matrix:
     cut = serve_eval("verdict", tmp_path / "out", *rule)
     assert cut.returncode == 1
     assert "holds no finished run" in cut.stdout
+    named = serve_eval("power", "--from", tmp_path / "out", "--detect", "5")
+    assert named.returncode == 2
+    assert all(f"out/runs/{one['name']}" in named.stderr for one in told["runs"])

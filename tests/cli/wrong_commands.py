@@ -173,9 +173,11 @@ FOLDERS = {
     "resume-missing": _wrong("run --resume nowhere", "no such folder", RUN_HINT),
     "resume-file": _wrong("run --resume file", "it is a file, not a folder", RUN_HINT),
     "rescore-compared": _wrong(
-        "rescore compared", "the folder of a comparison", "compared/a, compared/b"
+        "rescore compared", "the folder of a comparison", "It has no run yet: repeat the command"
     ),
-    "export-suite": _wrong("export suites", "the folder of a suite", "its runs: suites/runs/"),
+    "export-suite": _wrong(
+        "export suites", "the folder of a suite", "It has no run yet: repeat the command"
+    ),
     "compare-tasks": _wrong(
         "compare done keys -o c", "only A has this task", "--allow-mismatch FIELD", 3
     ),
