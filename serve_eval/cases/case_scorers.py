@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -61,6 +62,42 @@ def list_versions(scorers: Iterable[tuple[str, Scorer]]) -> dict[str, int]:
             found[place] = max(decisive["version"], found.get(place, 0))
             decisive = decisive.get("options")
     return dict(sorted(found.items()))
+
+
+def list_options(scorers: Iterable[tuple[Spec, Scorer]]) -> dict[str, object]:
+    """Return the options of scorers that differ from the defaults, by the names of `list_versions`.
+
+    A name has a list if its cases do not share one set of options.
+    """
+    found: dict[str, dict[str, Mapping[str, object]]] = defaultdict(dict)
+    for spec, scorer in scorers:
+        place, name, options = spec.name, spec.name, spec.options
+        decisive: Any = scorer.decisive
+        while isinstance(decisive, Mapping) and {"scorer", "version"} <= decisive.keys():
+            _note_options(found[place], name, options, inner="scorer")
+            name, options, decisive = decisive["scorer"], decisive["options"], decisive["options"]
+            place = f"{place}/{name}"
+            if {"scorer", "version"} <= options.keys():
+                options = {}
+        _note_options(found[place], name, options)
+    return {
+        place: one[0] if len(one) == 1 else one
+        for place, each in sorted(found.items())
+        if any(one := [each[text] for text in sorted(each, key=lambda text: (len(text), text))])
+    }
+
+
+def _note_options(
+    each: dict[str, Mapping[str, object]], name: str, options: Mapping[str, object], inner: str = ""
+) -> None:
+    """Add the options that differ from the defaults of a scorer, without the scorer within it."""
+    known = registry.options_of(registry.load(SCORERS, name))
+    changed = {
+        option: value
+        for option, value in sorted(options.items())
+        if option != inner and (option not in known or value != known[option].default)
+    }
+    each[canonical(changed)] = changed
 
 
 def check_scorer(spec: Spec, place: str) -> None:

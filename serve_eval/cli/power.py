@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from serve_eval.report.plots import Panel
     from serve_eval.workflows.measured import Measured
 
+USUAL_FLIP_RATE = 0.034
+"""Share of prompts on which two greedy runs of one endpoint disagree, if none was measured."""
 USUAL_MARGIN = 1.0
 """Margin in points of the non-inferiority rule, unless one is given."""
 DROPS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
@@ -36,17 +38,21 @@ def power(
         float, typer.Option("--power", help="Probability of detecting that drop.")
     ] = 0.8,
     flip_rate: Annotated[
-        float,
+        float | None,
         typer.Option(
             help=(
-                "Share of prompts on which two runs of one endpoint disagree (default"
-                " 0.034; about 0.19 with sampling)."
-            )
+                "Share of prompts on which two runs of one endpoint disagree (about 0.19 with"
+                " sampling). Default: that of --from, by its repeats, else by the runs of its"
+                " reference, else against its reference; without any, 0.034."
+            ),
+            show_default=False,
         ),
-    ] = 0.034,
+    ] = None,
     from_run: Annotated[
         Path | None,
-        typer.Option("--from", help="Run folder whose spread and throughput to use, task by task."),
+        typer.Option(
+            "--from", help="Run folder whose spread, flips and throughput to use, task by task."
+        ),
     ] = None,
     sigma: Annotated[
         float, typer.Option(help="Standard deviation of a sample's score, in points.")
@@ -87,14 +93,15 @@ def power(
     lines: list[str] = []
     for one in found:
         spread = sigma if one is None else one.sigma
-        lines += ["", _spread(one)] if one is not None else []
+        flips, how = _choose_flip_rate(flip_rate, one)
+        lines += ["", _spread(one), how] if one is not None else []
         if total is not None:
-            lines += _table(total, spread, alpha, beta, flip_rate, probability)
+            lines += _table(total, spread, alpha, beta, flips, probability)
         if theta is not None:
             lines += _smallest(theta, spread, alpha, beta)
         if detect is not None:
             rate = None if one is None else one.per_second
-            lines += _detect(detect, probability, flip_rate, spread, alpha, rate)
+            lines += _detect(detect, probability, flips, spread, alpha, rate)
     if plot is None:
         emit("\n".join(lines).strip("\n") + "\n")
         return
@@ -103,8 +110,9 @@ def power(
     panels, sizes = [], []
     for one in found:
         spread, n = (sigma, total) if one is None else (one.sigma, total or one.n)
-        n = n or _compute_needed(detect, theta, probability, flip_rate, spread, alpha, beta)
-        panel = _curves(n, detect, probability, flip_rate, spread, alpha)
+        flips, _ = _choose_flip_rate(flip_rate, one)
+        n = n or _compute_needed(detect, theta, probability, flips, spread, alpha, beta)
+        panel = _curves(n, detect, probability, flips, spread, alpha)
         named = f"{one.task}: {panel.title}" if one and len(found) > 1 else panel.title
         panels.append(replace(panel, title=named))
         sizes.append(str(n))
@@ -119,6 +127,23 @@ def _measure_tasks(run: Path | None) -> Sequence[Measured | None]:
     from serve_eval.workflows.measured import measure_run
 
     return measure_run(run)
+
+
+def _choose_flip_rate(given: float | None, one: Measured | None) -> tuple[float, str]:
+    """Return the flip rate to plan with, and a line about where it is from.
+
+    One that was measured counts a flip at least: none in n prompts do not mean that there are none.
+    """
+    if given is not None:
+        return given, f"flip rate {given:g}, as given"
+    if one is None or one.flip_rate is None:
+        return (
+            USUAL_FLIP_RATE,
+            f"flip rate {USUAL_FLIP_RATE:g}, the default: the run shows no flips",
+        )
+    least = max(one.flip_rate, 1.0 / one.n)
+    seen = "" if least == one.flip_rate else f"; {one.flip_rate:g} counts as one flip"
+    return least, f"flip rate {least:.4g}, measured: {one.flips_of}{seen}"
 
 
 def _compute_needed(

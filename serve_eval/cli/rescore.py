@@ -39,6 +39,12 @@ def rescore(
             "--output-dir", "-o", help="New run folder for the same answers with the new scores."
         ),
     ] = None,
+    references_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--references-dir", metavar="DIR", help="References that judge the new run folder."
+        ),
+    ] = None,
     allow_code_execution: Annotated[
         bool,
         typer.Option(
@@ -66,18 +72,25 @@ def rescore(
     """
     from serve_eval.cli._ci_files import check_asked, save_ci_files, tell_ending
     from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.errors import PlanError
     from serve_eval.evaluation.rescore import rescore as again
     from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.verdicts.exit_code import NOTHING_SCORED, PASS
 
     with tell_ending(f"rescore {run}", {"notify_text": notify_text}):
         check_asked(None, notify_text, as_json=as_json)
+        if references_dir is not None and output_dir is None:
+            raise PlanError(
+                "--references-dir: only a new run folder is judged",
+                hint="Give -o NEW too, or use serve-eval verdict RUN --references-dir DIR.",
+            )
         found = again(
             run,
             settings or (),
             to=output_dir,
             allow_code_execution=allow_code_execution,
             include_path=folders_of(include_path),
+            references_dir=references_dir,
         )
     if as_json:
         emit(pretty_json({"schema_version": 1, "run": str(run), "tasks": found}).decode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -24,6 +24,9 @@ from serve_eval.evaluation.plan.shared_options import (
     ReferencesDir,
     VerdictRuleName,
 )
+
+if TYPE_CHECKING:
+    from serve_eval.schema import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,37 +61,30 @@ class VerdictOutputOptions:
 def verdict(
     judged: JudgedAgainOptions,
     output: VerdictOutputOptions,
-    run: Annotated[Path, name_run("A run folder (default latest).")] = LATEST,
+    run: Annotated[
+        Path, name_run("A run folder, or the folder of a suite (default latest).")
+    ] = LATEST,
 ) -> None:
     """Judge the results in a run folder again, by another rule or other references.
 
-    Nothing is sent, and the folder stays as it is.
+    Nothing is sent, and the folder stays as it is. Of a suite, each finished run is judged by that
+    rule, and its table has the correction for many tests.
 
-    Exit codes: the same as for `serve-eval run`.
+    Exit codes: the same as for `serve-eval run`, and for a suite as for `serve-eval suite`.
     """
 
     from serve_eval.cli._ci_files import check_asked, save_ci_files
     from serve_eval.cli._red_results import draw_report, find_causes, find_slices
     from serve_eval.cli._streams import emit
     from serve_eval.evaluation.evaluate import judge_again
-    from serve_eval.evaluation.plan.resolve import resolve
-    from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.storage.private_files import pretty_json
-    from serve_eval.evaluation.trust import to_read
+    from serve_eval.evaluation.storage.reports.suite_files import holds_suite
     from serve_eval.report.ci import describe_report
 
     check_asked(output.junit, output.notify_text, as_json=output.as_json)
-    plan = to_read(run, folders_of(output.include_path))
-    saved, was = to_file(plan), plan.verdict.name
-    if judged.verdict not in (None, was):
-        saved.pop("early_stop", None)  # it belongs to the other rule
-    if judged.verdict is not None or judged.references_dir is not None:
-        saved.pop("no_reference", None)  # it was set for another verdict
-    replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
-    inherited = {name: value for name, value in os.environ.items() if name not in replaced}
-    report = judge_again(
-        resolve(saved, settings_of(judged), inherited).plan, run, strict=output.strict
-    )
+    if holds_suite(run):
+        raise typer.Exit(_judge_suite(judged, output, run))
+    report = judge_again(_choose_plan(judged, output, run), run, strict=output.strict)
     if output.as_json:
         emit(pretty_json(report).decode())
     else:
@@ -103,3 +99,45 @@ def verdict(
         about=run,
     )
     raise typer.Exit(code)
+
+
+def _choose_plan(judged: JudgedAgainOptions, output: VerdictOutputOptions, run: Path) -> Plan:
+    """Return the plan of a run folder with the options by which it is judged now."""
+    from serve_eval.evaluation.plan.resolve import resolve
+    from serve_eval.evaluation.plan.serialise import to_file
+    from serve_eval.evaluation.trust import to_read
+
+    plan = to_read(run, folders_of(output.include_path))
+    saved, was = to_file(plan), plan.verdict.name
+    if judged.verdict not in (None, was):
+        saved.pop("early_stop", None)  # it belongs to the other rule
+    if judged.verdict is not None or judged.references_dir is not None:
+        saved.pop("no_reference", None)  # it was set for another verdict
+    replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
+    inherited = {name: value for name, value in os.environ.items() if name not in replaced}
+    return resolve(saved, settings_of(judged), inherited).plan
+
+
+def _judge_suite(judged: JudgedAgainOptions, output: VerdictOutputOptions, folder: Path) -> int:
+    """Judge the finished runs of a suite, print its table, and return the exit code."""
+    from serve_eval.cli._ci_files import save_ci_files
+    from serve_eval.cli._streams import draw, emit
+    from serve_eval.evaluation.storage.private_files import pretty_json
+    from serve_eval.workflows.suite.ci import describe_suite
+    from serve_eval.workflows.suite.judged_again import judge_suite_again
+    from serve_eval.workflows.suite.table import render
+
+    report = judge_suite_again(
+        folder, lambda run: _choose_plan(judged, output, run), strict=output.strict
+    )
+    if output.as_json:
+        emit(pretty_json(report).decode())
+    else:
+        draw(lambda console: render(report, folder, console, stored=False))
+    return save_ci_files(
+        lambda: describe_suite(report, folder, stored=False),
+        report.exit_code,
+        junit=output.junit,
+        notify_text=output.notify_text,
+        about=folder,
+    )

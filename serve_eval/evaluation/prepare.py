@@ -33,7 +33,7 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.request_size import check_sizes
 from serve_eval.evaluation.plan.shard import ShardPart, list_places, shard_fingerprint
 from serve_eval.plugins import registry
-from serve_eval.protocol.fingerprint import fingerprint
+from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, fingerprint
 from serve_eval.protocol.shared import build_task, usual_task
 from serve_eval.schema import Dataset, Hypothesis, Plan, Reference, Shard, Spec, Task
 from serve_eval.stats.classic import num_samples_for
@@ -184,7 +184,8 @@ def _find_unknown_fields(
     """Return an error for fields of `allow_mismatch` that are in no task and no reference."""
     references = [one.found for one in applicable if one.found is not None]
     recorded = {name for found in references for name in found.protocol or ()}
-    known = sorted({DATASET, *recorded, *(name for task in tasks for name in task.protocol)})
+    own = {name for task in tasks for name in (*task.protocol, *task.reference_fields)}
+    known = sorted({DATASET, *recorded, *own, *((SCORER_OPTIONS,) if CASES in own else ())})
     problems = [
         f"allow_mismatch: unknown protocol field {name!r}.{registry.nearest(name, known)}"
         for name in plan.allow_mismatch

@@ -103,12 +103,14 @@ def rescore(
     to: Path | None = None,
     allow_code_execution: bool = False,
     include_path: Sequence[str] = (),
+    references_dir: Path | None = None,
 ) -> list[Rescored]:
     """Score the answers in a run folder again; `settings` are options as TASK.option=value.
 
     `to` is a new folder for a run with the same answers under the changed options, and with a
     report if the run had one. `allow_code_execution` permits programs that the run did not execute.
     `include_path` has the folders of code that may be used; those of the saved plan are not used.
+    `references_dir` has the references by which the new run is judged (None: those of the plan).
     Raises PlanError for an option that decides what is asked, DatasetError if the samples are not
     those of the run, RunFolderError for a folder that cannot be read or a `to` that is not new,
     SandboxError for programs that must not or cannot be run.
@@ -129,6 +131,8 @@ def rescore(
         allow_missing_reference=saved.allow_missing_reference or other,
         allow_code_execution=allow_code_execution,
     )
+    if references_dir is not None:
+        plan = replace(plan, references_dir=str(references_dir.absolute()), no_reference=False)
     now = [replace(one.prepared, task=one.task) for one in work]
     if to is not None:
         check_new_run(run, to, plan, now, prints)

@@ -13,7 +13,7 @@ from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.storage.differences import differences
 from serve_eval.plugins import registry
-from serve_eval.protocol.fingerprint import fingerprint
+from serve_eval.protocol.fingerprint import fingerprint, without_scorer_options
 from serve_eval.protocol.shared import TASKS, build_task
 from serve_eval.schema import Dataset, Plan, Spec, Task, is_mutable
 
@@ -74,7 +74,9 @@ def task_to_rescore(
                 )
             ),
         )
-    differing = differences(dict(stored), prepared.fingerprint)
+    differing = differences(
+        without_scorer_options(stored), without_scorer_options(prepared.fingerprint)
+    )
     notes = (f"the task has changed since the run: {'; '.join(differing)}",) if differing else ()
     options = _compare_options(prepared.spec, spec)
     if not options:

@@ -40,6 +40,7 @@ from serve_eval.schema import (
 from serve_eval.shell_words import quote_path
 from serve_eval.verdicts import pairing, repaired, two_rules
 from serve_eval.verdicts.rules import _acceptance, _early
+from serve_eval.verdicts.rules._classic import NO_PAIRS
 from serve_eval.verdicts.validity import remarks
 
 if TYPE_CHECKING:
@@ -198,7 +199,10 @@ def _judge(
         doubt, policy = repaired.doubt_of(result, chance), repaired.read_policy(options)
         verdict = repaired.settle(verdict, judge_bounded, doubt, policy, result)
     verdict = two_rules.warn(verdict)
-    return replace(verdict, warnings=(*verdict.warnings, note)) if note else verdict
+    if note is None:
+        return verdict
+    cause = tuple(f"no_pairs: {note}" if one == NO_PAIRS else one for one in verdict.reasons)
+    return replace(verdict, reasons=cause, warnings=(*verdict.warnings, note))
 
 
 def _build_unjudged(

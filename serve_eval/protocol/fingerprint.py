@@ -17,6 +17,12 @@ from serve_eval.schema.prompt_hash import put_checksums
 KEY_BYTES = 6
 """Bytes of hash per sample: two of 14042 samples collide once in three million data sets."""
 
+SCORER_OPTIONS = "scorer_options"
+"""Field of the options that scorers of cases have. `samples` depends on them too, so that results
+of earlier versions, which lack the field, are still comparable."""
+CASES = "cases"
+"""Field of a reference with the number of cases and a checksum of their expected values."""
+
 
 def fingerprint(task: Task, dataset: Dataset) -> dict[str, str]:
     """Return the fields with their values in canonical JSON.
@@ -36,6 +42,11 @@ def fingerprint(task: Task, dataset: Dataset) -> dict[str, str]:
         **aggregation,
         "samples": f"{len(dataset.samples)} sha256:{content.hexdigest()}",
     }
+
+
+def without_scorer_options(fields: Mapping[str, str]) -> dict[str, str]:
+    """Return a fingerprint as earlier versions computed it, so that both are equal."""
+    return {name: value for name, value in fields.items() if name != SCORER_OPTIONS}
 
 
 def sample_key(sample: Sample) -> bytes:

@@ -16,6 +16,7 @@ from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.protocol import chat_template
 from serve_eval.protocol.choices import Choices
+from serve_eval.protocol.fingerprint import SCORER_OPTIONS
 from serve_eval.protocol.templating import choose_rendering, date_of, prompt_under
 from serve_eval.schema import (
     DataRoots,
@@ -45,7 +46,13 @@ ONLY_IF_SET = (
 )
 """Protocol fields that are present only if chosen. A result without them was measured without
 them."""
-OWN_ONLY_IF_SET = ("scoring", "as_biochatter", "fewshot_sampler", "code_reading")
+OWN_ONLY_IF_SET = (
+    "scoring",
+    "as_biochatter",
+    "fewshot_sampler",
+    "code_reading",
+    SCORER_OPTIONS,
+)
 """Fields of individual tasks that are also present only if chosen, or since a later version."""
 PLACES = ("data_files",)
 """Options that say where the data of a task is; they have no useful default."""

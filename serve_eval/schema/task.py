@@ -135,6 +135,9 @@ class Task:
     known to be quick. State that they keep is lost there. `remember(sample, score)`, if set, is
     called in the process of the run with every score, for an aggregation that needs more of an
     answer than a number; that is then in `score.kept`.
+
+    `reference_fields` are recorded with a reference and compared with it like `protocol`. They are
+    about the samples, which a fingerprint holds anyway.
     """
 
     name: str
@@ -165,6 +168,7 @@ class Task:
     unsafe: bool = False
     scoring: Scoring = "loaded"
     remember: Callable[[Sample, Score], None] | None = None
+    reference_fields: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def file_stem(self) -> str:

@@ -11,6 +11,7 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
+from serve_eval.protocol.fingerprint import SCORER_OPTIONS, without_scorer_options
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
 from serve_eval.schema import SuiteRow, TaskReport
 from serve_eval.series.deployments import LAUNCHER, choose_shown, shorten
@@ -86,7 +87,12 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
 def _key(task: TaskReport) -> Key:
     """Return a task with all that decides what its value means."""
     result = task.result
-    asked = (dict(task.fingerprint), task.version, _count_prompts(task), result.metric)
+    asked = (
+        without_scorer_options(task.fingerprint),
+        task.version,
+        _count_prompts(task),
+        result.metric,
+    )
     judges = sorted(judge.name for judge in task.judges)
     content = (*asked, result.aggregation, judges)
     return result.task, msgspec.json.encode(content, order="sorted").decode()
@@ -233,7 +239,9 @@ def _explain(columns: Mapping[Key, TaskReport], runs: Sequence[MeasuredRun]) -> 
         fields = _list_differing(alike)
         if len(set(map(_count_prompts, alike))) > 1:
             fields.append("number of samples")
-        elif len({task.fingerprint.get("samples") for task in alike}) > 1:
+        elif len({task.fingerprint.get("samples") for task in alike}) > 1 and not (
+            {"scorers", SCORER_OPTIONS} & {*fields}
+        ):
             fields.append("samples")
         differing = ", ".join(fields) or "metric or judge"
         yield f"{name}: {len(alike)} columns, which cannot be compared: {differing} differ"

@@ -16,13 +16,13 @@ import msgspec
 
 from serve_eval.cases import file
 from serve_eval.cases.biochatter import AS_BIOCHATTER
-from serve_eval.cases.case_scorers import list_versions, scorer_of, spec_of
+from serve_eval.cases.case_scorers import list_options, list_versions, scorer_of, spec_of
 from serve_eval.cases.failure_modes import failure_mode
 from serve_eval.cases.question import CaseQuestion, Questions
 from serve_eval.cases.questions import MAX_EXPANDED, questions
 from serve_eval.errors import DatasetError
 from serve_eval.plugins.setting import Setting
-from serve_eval.protocol.fingerprint import canonical
+from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, canonical
 from serve_eval.schema import (
     HOLDOUT,
     Breakdown,
@@ -139,6 +139,9 @@ def task(
         {AS_BIOCHATTER: True} if found.asked and all(q.as_biochatter for q in found.asked) else {}
     )
     judged = [scorer.decisive for scorer in scorers.values() if scorer.questions is not None]
+    # An option of a judge is in `judges`, and one of BioChatter's scoring in `as_biochatter`.
+    plain = [(specs[text], one) for text, one in scorers.items() if one.questions is None]
+    chosen_options = {} if theirs else list_options(plain)
     needs = {need for chosen in scorers.values() for need in chosen.requires}
     if any(q.override is not None and "tools" in q.override.extra for q in found.asked):
         needs.add(Need.TOOLS)
@@ -151,7 +154,13 @@ def task(
         hypothesis=Hypothesis(num_samples=max(1, len(samples))),
         sampling=found.sampling,
         chat=True,
-        protocol={"scorers": versions, **({"judges": judged} if judged else {}), **theirs},
+        protocol={
+            "scorers": versions,
+            **({SCORER_OPTIONS: chosen_options} if chosen_options else {}),
+            **({"judges": judged} if judged else {}),
+            **theirs,
+        },
+        reference_fields={CASES: _checksum(found.asked, each=len(specs) > 1)},
         load=load,
         score=score,
         answers=answers,
@@ -181,6 +190,17 @@ def _target(question: CaseQuestion) -> str:
 
 def _digest(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+
+def _checksum(asked: Sequence[CaseQuestion], *, each: bool) -> str:
+    """Return the number of cases and a checksum of their ids and expected values.
+
+    `each`: the scorer of each case is part of it, since not all have the same.
+    """
+    scorer = [q.scorer if each else None for q in asked]
+    lines = (canonical([q.id, q.expected, one]) for q, one in zip(asked, scorer, strict=True))
+    digest = hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+    return f"{len(asked)} sha256:{digest[:24]}"
 
 
 def _sample(question: CaseQuestion) -> Sample:

@@ -198,6 +198,20 @@ def read_stored_runs(
     )
 
 
+def count_known(dataset: Dataset, reference: Reference) -> int | None:
+    """Return how many samples of a data set the reference has scores of; None without scores."""
+    if reference.runs is None:
+        return None
+    try:
+        stored = reference_samples.read(
+            Path(reference.file).parent / reference.runs.samples, reference.runs.sha256
+        )
+    except ReferenceFileError:
+        return None
+    keys = [sample_key(sample) for sample in dataset.samples]
+    return sum(place is not None for place in reference_samples.places(stored.keys, keys))
+
+
 def read_stored_answers(dataset: Dataset, reference: Reference) -> StoredAnswers | None:
     """Return the reference's answers over a data set, in its order.
 

@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from serve_eval.errors import RunFolderError
+from serve_eval.errors import ReferenceFileError, RunFolderError
 from serve_eval.evaluation.storage import sessions
 from serve_eval.evaluation.storage.records.scores import read_values
 from serve_eval.evaluation.storage.reports.report_file import read_report
-from serve_eval.schema import MEAN
+from serve_eval.schema import MEAN, Reference, TaskReport
+from serve_eval.stats.instability import instability
+from serve_eval.verdicts import reference_samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +21,8 @@ class Measured:
 
     `sigma` is the standard deviation of its scores in points, `bernoulli` that of right-or-wrong
     scores with the same mean. `per_second` is the number of samples per second in the last session
-    (None: not known).
+    (None: not known). `flip_rate` is the share of prompts on which two runs of the endpoint
+    disagree, and `flips_of` says how it was measured (None: it was not).
     """
 
     task: str
@@ -28,10 +31,12 @@ class Measured:
     sigma: float
     bernoulli: float
     per_second: float | None
+    flip_rate: float | None
+    flips_of: str | None
 
 
 def measure_run(run: Path) -> list[Measured]:
-    """Return the measurements of the tasks of a run folder.
+    """Return the measurements of the tasks of a run folder; repeats of a prompt count as one.
 
     Raises RunFolderError if the run has no report or no score, or if the value of a task is not a
     mean of scores: the spread of the scores then says nothing about the spread of the value.
@@ -50,10 +55,13 @@ def measure_run(run: Path) -> list[Measured]:
             raise RunFolderError(f"{run}: {name} has no score")
         mean = math.fsum(values) / len(values)
         share = mean / scale if scale else 0.0
+        flip_rate, flips_of = _measure_flips(task)
         found.append(
             Measured(
                 task=name,
-                n=len(values),
+                n=math.ceil(len(values) / report.plan.times(name)),
+                flip_rate=flip_rate,
+                flips_of=flips_of,
                 value=mean,
                 sigma=math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)),
                 bernoulli=abs(scale) * math.sqrt(max(0.0, share * (1.0 - share))),
@@ -61,3 +69,37 @@ def measure_run(run: Path) -> list[Measured]:
             )
         )
     return found
+
+
+def _measure_flips(task: TaskReport) -> tuple[float | None, str | None]:
+    """Return the flip rate of a task with how it was measured, or None for both.
+
+    Repeats show it best: one endpoint answered each prompt several times. Otherwise the runs of the
+    reference do, or a reference of one run with this run as the second. What a proven drop turned
+    over is no flip of an unchanged endpoint, and is left out.
+    """
+    stability, paired = task.result.stability, task.verdict.paired
+    if stability is not None and stability.flip_rate is not None:
+        return stability.flip_rate, f"of its {stability.repeats} repeats"
+    if (rate := _flip_rate_of_reference(task.reference)) is not None:
+        return rate, "of the runs of its reference"
+    if paired is None or paired.flip_rate is None or not paired.pairs:
+        return None, None
+    down, up = paired.down or 0, paired.up or 0
+    counted = f"{down + up} of {paired.pairs} prompts turned over against its reference"
+    if paired.finding in ("FAIL", "SMALL_DROP"):
+        return 2 * min(down, up) / paired.pairs, f"{counted}, less the proven drop"
+    return paired.flip_rate, counted
+
+
+def _flip_rate_of_reference(reference: Reference | None) -> float | None:
+    """Return the flip rate between the runs of a reference; None for one run or without scores."""
+    if reference is None or reference.runs is None or len(reference.runs.values) < 2:
+        return None
+    try:
+        stored = reference_samples.read(
+            Path(reference.file).parent / reference.runs.samples, reference.runs.sha256
+        )
+    except ReferenceFileError:
+        return None
+    return instability([list(run) for run in stored.runs]).flip_rate

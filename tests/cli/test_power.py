@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,6 +79,61 @@ def test_each_task_of_a_run_is_planned_with_its_own_spread(tmp_path: Path) -> No
     assert "tool_calls: 20 samples" in drawn
 
 
+def _run(out: Path, *more: str | Path) -> dict[str, Any]:
+    asked = ("run", "--launcher", "simulated", "-m", "m", "-t", "word_problems")
+    noisy = ("--set", "launcher.accuracy=0.6", "--set", "launcher.flip_rate=0.2")
+    done = serve_eval(*asked, *noisy, *(more or ("--limit", "80", "--no-reference")), "-o", out)
+    assert done.returncode in (0, 1, 3), done.stderr
+    [task] = json.loads((out / "report.json").read_text())["tasks"]
+    return dict(task)
+
+
+def test_the_flips_of_repeats_are_planned_with_and_a_prompt_counts_once(tmp_path: Path) -> None:
+    task = _run(
+        tmp_path / "out",
+        "--limit",
+        "80",
+        "--repeats",
+        "3",
+        "--no-reference",
+        "--set",
+        "launcher.varied=true",
+    )
+    rate = task["result"]["stability"]["flip_rate"]
+    assert rate > 0.05
+    done = serve_eval("power", "--from", tmp_path / "out", "--detect", "5")
+    assert f"flip rate {rate:.4g}, measured: of its 3 repeats" in done.stdout
+    assert f"alpha 0.05, flip rate {rate:g}" in done.stdout
+    assert "word_problems: 80 samples" in done.stdout
+    given = serve_eval("power", "--from", tmp_path / "out", "--detect", "5", "--flip-rate", ".1")
+    assert "flip rate 0.1, as given" in given.stdout
+    assert "alpha 0.05, flip rate 0.1" in given.stdout
+
+
+def test_the_flips_against_a_reference_are_planned_with(tmp_path: Path) -> None:
+    _run(tmp_path / "first", "--no-reference")
+    refs = tmp_path / "refs"
+    taken = serve_eval("references", "register", tmp_path / "first", "--references-dir", refs)
+    assert taken.returncode == 0, taken.stderr
+    task = _run(
+        tmp_path / "out", "--references-dir", refs, "--limit", "80", "--set", "launcher.run=2"
+    )
+    paired = task["verdict"]["paired"]
+    turned = paired["down"] + paired["up"]
+    assert turned > 4
+    assert paired["finding"] not in ("FAIL", "SMALL_DROP")
+    done = serve_eval("power", "--from", tmp_path / "out", "--detect", "5")
+    rate = f"{turned / 80:.4g}"
+    said = f"flip rate {rate}, measured: {turned} of 80 prompts turned over against its reference"
+    assert said in done.stdout
+
+
+def test_the_default_is_named_if_a_run_shows_no_flips(tmp_path: Path) -> None:
+    _run(tmp_path / "out")
+    done = serve_eval("power", "--from", tmp_path / "out", "--detect", "5")
+    assert "flip rate 0.034, the default: the run shows no flips" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -85,7 +142,7 @@ def test_each_task_of_a_run_is_planned_with_its_own_spread(tmp_path: Path) -> No
         (["--theta", "-1"], "theta must be a finite number"),
         (["--detect", "0"], ""),
         (["--detect", "1", "--flip-rate", "2"], ""),
-        (["--from", "/nowhere"], "holds no finished run"),
+        (["--from", "/nowhere"], "holds no run: there is no such folder"),
     ],
 )
 def test_what_cannot_be_planned_is_said(arguments: list[str], said: str) -> None:

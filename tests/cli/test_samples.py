@@ -164,3 +164,35 @@ def test_a_data_file_with_fewer_rows_is_a_warning_with_allow_mismatch_dataset(
     assert "num_samples is 1,319, but the data has 5 samples: judged with n = 5" in done.stdout
     assert serve_eval("rescore", "r").returncode == 0
     assert serve_eval("run", "--resume", "r").returncode == 3
+
+
+def test_repeats_of_several_tasks_and_names_of_cases_name_their_samples() -> None:
+    for module in ("wins", "games"):
+        cases = [
+            {"case": f"emre:beads:s{i}", "input": {"prompt": f"{module} {i}?"}, "expected": i}
+            for i in range(6)
+        ]
+        Path(f"{module}.yaml").write_text(json.dumps({module: {"iterations": 2, "cases": cases}}))
+    asked = ("--cases", "wins.yaml", "--cases", "games.yaml", "--no-reference")
+    model = ("--launcher", "simulated", "-m", "m", "--set", "launcher.accuracy=0")
+    done = serve_eval("run", *asked, *model, "--limit", "4", "-o", "r")
+    assert done.returncode == 3, done.stderr
+    shown = serve_eval("show", "r", "--wrong", "--all", "--json")
+    Path("w.json").write_text(shown.stdout)
+    shown_ids = [one["id"] for one in json.loads(shown.stdout)["samples"]]
+    assert any(name.endswith("#2") for name in shown_ids)
+    wrong = {name.removesuffix("#2") for name in shown_ids}
+    assert len(wrong) == 8
+    again = serve_eval("run", *asked, *model, "--samples", "w.json", "-o", "again")
+    assert again.returncode == 3, again.stderr
+    for module in ("wins", "games"):
+        lines = Path(f"again/samples/cases-{module}.jsonl").read_text().splitlines()
+        assert {json.loads(line)["id"].removesuffix("#2") for line in lines} <= wrong
+        assert len(lines) == 8
+    one = ("--cases", "wins.yaml", "--no-reference", "--samples")
+    named = serve_eval("run", *one, "emre:beads:s1", *model, "-o", "one")
+    assert named.returncode == 3, named.stderr
+    assert "1 of 6 samples, named by --samples" in named.stdout
+    other = serve_eval("run", *one, "emre:beads:s1#q000000000000", *model, "-o", "other")
+    assert other.returncode == 2
+    assert "Did you mean 'emre:beads:s1#q" in other.stderr

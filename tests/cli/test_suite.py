@@ -260,3 +260,47 @@ matrix:
         )
         assert row["outcome"] == ("INCONCLUSIVE" if proven and row["p_holm"] > 0.05 else row["own"])
     assert " p holm   0.05 or less proves a drop" in done.stdout
+
+
+def test_a_suite_is_judged_by_another_rule_without_asking(tmp_path: Path) -> None:
+    base = """
+name: nightly
+defaults: {model: m, tasks: [word_problems], limit: 120, LAST}
+matrix:
+  endpoint: [RUNS]
+"""
+    sim = "name: simulated, seed: 3, accuracy: 0.8, flip_rate: 0.02"
+
+    def write(name: str, last: str, runs: str) -> Path:
+        (tmp_path / name).write_text(base.replace("LAST", last).replace("RUNS", runs))
+        return tmp_path / name
+
+    whole = "no_reference: true"
+    first = write("first.yaml", whole, f"{{{sim}}}")
+    first.write_text(first.read_text().replace(", limit: 120", ""))
+    assert serve_eval("suite", first, "-o", tmp_path / "first").returncode == 3
+    refs = tmp_path / "refs"
+    run = tmp_path / "first/runs/simulated"
+    taken = serve_eval("references", "register", run, "--references-dir", refs)
+    assert taken.returncode == 0, taken.stderr
+    both = f"{{{sim}, run: 1}}, {{{sim}, run: 2, damage: 0.3}}"
+    asked = serve_eval("suite", write("both.yaml", whole, both), "-o", tmp_path / "out")
+    assert asked.returncode == 3, asked.stderr
+    before = (tmp_path / "out/suite_report.json").read_bytes()
+    rule = ("--verdict", "paired", "--margin", "5", "--references-dir", refs)
+    done = serve_eval("verdict", tmp_path / "out", *rule)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "suite nightly: 2 runs, 2 tasks: 1 FAIL, 1 PASS" in done.stdout
+    assert " p holm " in done.stdout
+    told = json.loads(serve_eval("verdict", tmp_path / "out", *rule, "--json").stdout)
+    assert told["exit_code"] == 1
+    assert {row["rule"] for row in told["rows"]} == {"paired"}
+    assert all(row["p_holm"] is not None for row in told["rows"])
+    assert (tmp_path / "out/suite_report.json").read_bytes() == before
+    (tmp_path / "out/runs" / told["runs"][0]["name"] / "report.json").unlink()
+    cut = serve_eval("verdict", tmp_path / "out", *rule)
+    assert cut.returncode == 1
+    assert "holds no finished run" in cut.stdout
+    named = serve_eval("power", "--from", tmp_path / "out", "--detect", "5")
+    assert named.returncode == 2
+    assert all(f"out/runs/{one['name']}" in named.stderr for one in told["runs"])

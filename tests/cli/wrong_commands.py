@@ -172,8 +172,12 @@ FOLDERS = {
     "out-closed": _wrong(f"{ASK} -o /proc/run", "/proc/run: cannot be used", "Choose another"),
     "resume-missing": _wrong("run --resume nowhere", "no such folder", RUN_HINT),
     "resume-file": _wrong("run --resume file", "it is a file, not a folder", RUN_HINT),
-    "rescore-compared": _wrong("rescore compared", "the folder of a comparison", "compared/a or b"),
-    "export-suite": _wrong("export suites", "the folder of a suite", "name suites/runs/NAME"),
+    "rescore-compared": _wrong(
+        "rescore compared", "the folder of a comparison", "It has no run yet: repeat the command"
+    ),
+    "export-suite": _wrong(
+        "export suites", "the folder of a suite", "It has no run yet: repeat the command"
+    ),
     "compare-tasks": _wrong(
         "compare done keys -o c", "only A has this task", "--allow-mismatch FIELD", 3
     ),

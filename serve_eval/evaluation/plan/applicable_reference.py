@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serve_eval.errors import ReferenceFileError
-from serve_eval.evaluation.plan.data_roots import DATASET
-from serve_eval.protocol.fingerprint import protocol_differences
+from serve_eval.errors import DatasetError, PlanError, ReferenceFileError
+from serve_eval.evaluation.plan.data_roots import DATASET, find_roots
+from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, protocol_differences
 from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, usual_task
 from serve_eval.schema import Dataset, Plan, Reference, Spec, Task
+from serve_eval.verdicts import pairing
 from serve_eval.verdicts.references import (
     explain_missing,
     find,
@@ -85,15 +86,36 @@ def _compare_protocol(
     else:
         other, known = _assume_protocol(spec, task, found)
     unset = {name: None for name in (*ONLY_IF_SET, *OWN_ONLY_IF_SET) if name in task.protocol}
-    differing = protocol_differences(task.protocol, {**unset, **other})
+    here = {**task.protocol, **task.reference_fields}
+    differing = protocol_differences(here, {**unset, **other})
+    if CASES in task.reference_fields:
+        differing = _settle_cases(plan, task, found, differing)
     refused = [name for name in differing if name not in plan.allow_mismatch]
     if refused:
         details = "; ".join(
-            f"{name} is {task.protocol.get(name)!r} here and {other.get(name)!r} with the reference"
+            f"{name} is {here.get(name)!r} here and {other.get(name)!r} with the reference"
             for name in refused
         )
         return known, f"the protocol differs from the reference's, which is {known}: {details}"
     return known + (f", mismatch allowed: {', '.join(differing)}" if differing else ""), None
+
+
+def _settle_cases(plan: Plan, task: Task, found: Reference, differing: list[str]) -> list[str]:
+    """Return the differing fields in view of the scores per sample of the reference.
+
+    These know each case with its expected value and scorer. A reference with all cases of the run
+    has the same ones, also where an earlier version recorded no options of scorers. One that has
+    none of them, no checksum and no other difference was taken with other ones.
+    """
+    try:
+        asked = task.load(find_roots(plan), task.hypothesis.num_samples or 1)
+    except (DatasetError, PlanError):
+        return differing  # `prepare` says so of every task.
+    known = pairing.count_known(asked, found)
+    if known == len(asked.samples):
+        return [name for name in differing if name not in (CASES, SCORER_OPTIONS)]
+    recorded = CASES in (found.protocol or {})
+    return differing or ([CASES] if known == 0 and not recorded else [])
 
 
 def _assume_protocol(spec: Spec, task: Task, found: Reference) -> tuple[Any, str]:

@@ -8,6 +8,7 @@ and what `serve-eval show --json` prints.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ Given = str | Sequence[str | int]
 SHOWN = 3
 """Unknown ids that an error names."""
 _REPEAT = re.compile(r"#\d+$")
+_HASH = "#q"
+"""Separates the name of a case from the hash of its question, in the id of a sample."""
 _HINT = "Name ids separated by commas, or an existing file of ids."
 
 
@@ -109,7 +112,7 @@ class SampleChoice:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._known: dict[str, list[str]] = {}
-        self._wanted: dict[str, set[str]] = {}
+        self._found: dict[str, dict[str, list[str]]] = {}
 
     def pick(self, task: Task, dataset: Dataset) -> Dataset | None:
         """Return the data set with the samples that the plan names, or None for all of them.
@@ -120,9 +123,9 @@ class SampleChoice:
         wanted = of_task.get(task.name) or of_task.get(task.control_of or "") or self._plan.samples
         if not wanted:
             return None
-        ids = [sample.id for sample in dataset.samples]
-        names = self._wanted[task.name] = _join_repeats(wanted, ids)
-        self._known[task.name] = ids
+        ids = self._known[task.name] = [sample.id for sample in dataset.samples]
+        found = self._found[task.name] = _find_ids(wanted, dataset)
+        names = {name for each in found.values() for name in each}
         chosen = [sample for sample in dataset.samples if sample.id in names]
         return replace(dataset, samples=chosen) if 0 < len(chosen) < len(ids) else None
 
@@ -130,27 +133,42 @@ class SampleChoice:
         """Return one error for ids that no task has, and for tasks that have none of the ids."""
         problems: list[str] = []
         everywhere = {name for ids in self._known.values() for name in ids}
+        somewhere = {name for found in self._found.values() for name, ids in found.items() if ids}
         for task, ids in self._known.items():
+            found = self._found[task]
             alone = task in self._plan.samples_of or len(self._known) == 1
-            unknown = sorted(self._wanted[task].difference(ids if alone else everywhere))
+            unknown = sorted(
+                name for name, its in found.items() if not its and (alone or name not in somewhere)
+            )
             owner = f"{task} has no" if alone else "no task has a"
             close = ids if alone else sorted(everywhere)
             problems += [
-                f"samples: {owner} sample {name!r}.{registry.nearest(name, close)}"
+                f"samples: {owner} sample {name!r}.{_suggest(name, close)}"
                 for name in unknown[:SHOWN]
             ]
             if len(unknown) > SHOWN:
                 problems.append(f"samples: {len(unknown) - SHOWN} more are unknown")
-            if not unknown and not self._wanted[task].intersection(ids):
+            if not unknown and not any(found.values()):
                 problems.append(f"samples: {task} has none of these samples: leave the task out")
-        found = list(dict.fromkeys(problems))
-        return [PlanError(found, hint=_HINT)] if found else []
+        told = list(dict.fromkeys(problems))
+        return [PlanError(told, hint=_HINT)] if told else []
 
 
-def _join_repeats(wanted: Iterable[str], ids: Iterable[str]) -> set[str]:
-    """Return the wanted ids, with that of the sample in place of its repeats."""
-    known = set(ids)
-    return {
-        name if name in known or (first := _REPEAT.sub("", name)) not in known else first
-        for name in wanted
-    }
+def _suggest(name: str, ids: Sequence[str]) -> str:
+    """Return what may be meant: the same case with another hash of its question, or a close id."""
+    case = f"{name.partition(_HASH)[0]}{_HASH}"
+    same = [one for one in ids if one.startswith(case)]
+    return registry.nearest(same[0] if same else name, ids)
+
+
+def _find_ids(wanted: Iterable[str], dataset: Dataset) -> dict[str, list[str]]:
+    """Return the ids of the samples that each wanted name means.
+
+    It may be an id, that of a repeat, or the name of cases as `serve-eval cases expand` prints it.
+    """
+    known: dict[str, list[str]] = defaultdict(list)
+    for sample in dataset.samples:
+        if (case := sample.metadata.get("case")) is not None:
+            known[case].append(sample.id)
+    known.update((sample.id, [sample.id]) for sample in dataset.samples)
+    return {name: known.get(name) or known.get(_REPEAT.sub("", name), []) for name in wanted}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
@@ -12,20 +13,22 @@ from serve_eval.evaluation.storage.file_names import (
     LOAD_PLAN,
     PLAN_FILE,
     SUITE_FILE,
+    SUITE_RUNS,
     TAKEN_PLAN,
 )
 
 ADVICE = "Name the folder that serve-eval run -o wrote, such as outputs/RUN."
 STORIES = {
-    COMPARISON_PLAN: ("a comparison", "a or b"),
-    SUITE_FILE: ("a suite", "runs/NAME"),
-    INVARIANTS_PLAN: ("invariants", "one of its passes"),
-    LOAD_PLAN: ("load", "one of its loads"),
-    BISECTION_PLAN: ("a bisection", "runs/NAME"),
-    TAKEN_PLAN: ("a reference", "run_1"),
+    COMPARISON_PLAN: "a comparison",
+    SUITE_FILE: "a suite",
+    INVARIANTS_PLAN: "invariants",
+    LOAD_PLAN: "load",
+    BISECTION_PLAN: "a bisection",
+    TAKEN_PLAN: "a reference",
 }
-"""The file that marks the folder of another command, what such a folder is, and where its runs
-are."""
+"""The file that marks the folder of another command, and what such a folder is."""
+SHOWN = 3
+"""Runs of such a folder that an error names."""
 
 
 def explain_missing_run(path: Path) -> RunFolderError:
@@ -34,11 +37,10 @@ def explain_missing_run(path: Path) -> RunFolderError:
         return RunFolderError(f"{path} holds no run: there is no such folder", hint=ADVICE)
     if not path.is_dir():
         return RunFolderError(f"{path} holds no run: it is a file, not a folder", hint=ADVICE)
-    for sign, (story, runs) in STORIES.items():
+    for sign, story in STORIES.items():
         if (path / sign).exists():
             return RunFolderError(
-                f"{path} holds no run: it is the folder of {story}",
-                hint=f"Its runs are folders in it: name {path}/{runs}.",
+                f"{path} holds no run: it is the folder of {story}", hint=_name_runs(path, sign)
             )
     if next(path.iterdir(), None) is None:
         return RunFolderError(f"{path} holds no run: the folder is empty", hint=ADVICE)
@@ -48,3 +50,26 @@ def explain_missing_run(path: Path) -> RunFolderError:
             hint=f"Name one of its {len(below)}, such as {below[0]}.",
         )
     return RunFolderError(f"{path} holds no run: there is no {PLAN_FILE}", hint=ADVICE)
+
+
+def _name_runs(path: Path, sign: str) -> str:
+    """Return what to do with the folder of another command: name one of its runs, if it has any.
+
+    The sides of a comparison may be runs elsewhere, which its plan names.
+    """
+    below = sorted({*path.glob(f"*/{PLAN_FILE}"), *path.glob(f"{SUITE_RUNS}/*/{PLAN_FILE}")})
+    runs = [str(file.parent) for file in below] or _read_sides(path / sign)
+    if not runs:
+        return "It has no run yet: repeat the command that began it."
+    more = f" (it has {len(runs)})" if len(runs) > SHOWN else ""
+    return f"Name one of its runs: {', '.join(runs[:SHOWN])}{more}."
+
+
+def _read_sides(plan: Path) -> list[str]:
+    """Return the folders of finished runs that a comparison names as its sides."""
+    try:
+        content = json.loads(plan.read_bytes())
+    except (OSError, ValueError):
+        return []
+    sides = [content.get(side) for side in ("a", "b")] if isinstance(content, dict) else []
+    return [str(one["run"]) for one in sides if isinstance(one, dict) and "run" in one]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from serve_eval.report.summary.figures import figure
@@ -36,23 +36,43 @@ class BreakdownSlice:
 def describe_breakdown(task: SummaryTask) -> Iterator[tuple[str, str]]:
     """Yield a label and a text for each table: the smaller ones whole, of others the worst.
 
-    At most one table of either kind is shown, the first of the task.
+    At most one table of either kind is shown: the one whose slices differ most.
     """
     metric = task.result.metric
-    small = large = False
-    for name, table in task.result.breakdown.items():
-        slices = list(list_slices(table, task.before.get(name)))
-        if len(slices) < 2:
-            continue
-        if len(slices) <= FEW and not small:
-            small = True
+    tables = {
+        name: list(list_slices(table, task.before.get(name)))
+        for name, table in task.result.breakdown.items()
+    }
+    several = [(name, slices) for name, slices in tables.items() if len(slices) > 1]
+    shown = [
+        max(alike, key=lambda one: measure_spread(one[1]))
+        for large in (False, True)
+        if (alike := [one for one in several if (len(one[1]) > FEW) is large])
+    ]
+    for name, slices in shown:
+        if len(slices) <= FEW:
             yield f"by {name}", "   ".join(_describe(one, metric) for one in slices)
-        elif len(slices) > FEW and not large:
-            large = True
+        else:
             better = metric.higher_is_better
             worst = sorted(slices, key=lambda one: -one.badness if better else one.badness)
             said = "   ".join(_describe(one, metric) for one in worst[:SHOWN])
             yield f"by {name}", f"worst of {len(slices)}:   {said}"
+
+
+def measure_spread(slices: Sequence[BreakdownSlice]) -> float:
+    """Return the variance between slices, in squared points times samples.
+
+    By chance alone it is the same on average for any field, however many slices that has. If the
+    reference of every slice is known, it is that of the changes.
+    """
+    known = all(one.before is not None for one in slices)
+    changes = [one.value - (one.before or 0.0) * known for one in slices]
+    total = sum(one.scored for one in slices)
+    if total == 0 or len(slices) < 2:
+        return 0.0
+    mean = math.fsum(one.scored * d for one, d in zip(slices, changes, strict=True)) / total
+    between = (one.scored * (d - mean) ** 2 for one, d in zip(slices, changes, strict=True))
+    return round(math.fsum(between) / (len(slices) - 1), 9)
 
 
 def list_slices(table: object, before: object) -> Iterator[BreakdownSlice]:

@@ -19,6 +19,8 @@ from serve_eval.verdicts import few_samples, validity
 
 WIDE_THETA = 15.0
 """Minimum detectable effect, in points, above which a verdict carries a warning."""
+NO_PAIRS = "no_pairs: there is no score to pair with"
+"""Reason of a paired rule that has no pairs, unless more is known."""
 
 
 def judge(
@@ -128,9 +130,7 @@ def build_undecided(base: Verdict, rule: str, *, paired: bool) -> Verdict:
     It is ERROR if nothing was scored, else INCONCLUSIVE.
     """
     error = base.outcome is VerdictOutcome.ERROR
-    reasons = (
-        base.reasons if paired else (*base.reasons, "no_pairs: there is no score to pair with")
-    )
+    reasons = base.reasons if paired else (*base.reasons, NO_PAIRS)
     outcome = VerdictOutcome.ERROR if error else VerdictOutcome.INCONCLUSIVE
     return replace(base, outcome=outcome, rule=rule, reasons=reasons)
 

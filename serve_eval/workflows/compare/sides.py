@@ -25,6 +25,7 @@ from serve_eval.evaluation.storage.reports.comparison_files import (
 )
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.plugins import extensions
+from serve_eval.protocol.fingerprint import SCORER_OPTIONS
 from serve_eval.schema import HOLDOUT, Plan, Progress, Spec, is_mutable
 from serve_eval.schema.base_url import list_servers
 from serve_eval.verdicts.below_reference import estimate_expected
@@ -189,6 +190,8 @@ def same_fingerprints(
     lines += [f"{name}: only B has this task" for name in b if name not in a]
     for name in (name for name in a if name in b):
         fields = dict.fromkeys((*a[name], *b[name]))
+        if a[name].get("samples") == b[name].get("samples"):
+            fields.pop(SCORER_OPTIONS, None)  # a result of an earlier version lacks the field
         lines += [
             f"{name}: {field} is {a[name].get(field)} for A and {b[name].get(field)} for B"
             for field in fields

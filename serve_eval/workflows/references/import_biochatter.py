@@ -239,7 +239,7 @@ def _write(
     files = ", ".join(dict.fromkeys(row.file.name for row in mine))
     entry: dict[str, Any] = {
         references.value_key(task.metric.name): round(value, 6),
-        "protocol": dict(task.protocol),
+        "protocol": {**task.protocol, **task.reference_fields},
         "source": f"{RESULTS}, {files}: {len(mine)} of {len(samples)} cases",
         "date": max(row.date for row in mine)[:10] or datetime.now(UTC).date().isoformat(),
     }

@@ -244,7 +244,7 @@ def _register(
             "sha256": sha256,
             **{k: v for k, v in told.items() if v is not None},
         },
-        "protocol": dict(task.protocol),
+        "protocol": {**task.protocol, **task.reference_fields},
         "source": "serve-eval references register",
         "date": today,
     }

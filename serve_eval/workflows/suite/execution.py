@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
@@ -71,24 +71,35 @@ async def evaluate_suite(
             rerun=rerun,
         )
         in_order = await _finish_runs(session)
-        judged = judge(in_order, suite.waivers, today or datetime.now(UTC).date(), strict=strict)
-        rehearsal = any(is_rehearsal(run.plan) for run in suite.runs)
-        code = went_through(judged.exit_code) if rehearsal else judged.exit_code
-        report = SuiteReport(
-            schema_version=SUITE_SCHEMA,
-            rehearsal=rehearsal,
-            name=suite.name,
-            verdict=judged.verdict,
-            exit_code=code,
-            alpha=ALPHA,
-            runs=tuple(map(_run_report, in_order)),
-            rows=judged.rows,
-            waivers=judged.waivers,
-            started_at=clock.started_at,
-            wall_s=clock.wall_s,
-        )
+        report = report_on(suite, in_order, clock, today=today, strict=strict)
         write_suite_report(folder, report)
     return report
+
+
+def report_on(
+    suite: Suite,
+    in_order: Sequence[EndedRun],
+    clock: Stopwatch,
+    *,
+    today: date | None = None,
+    strict: bool = False,
+) -> SuiteReport:
+    """Return the report of a suite whose runs ended, in the suite's order."""
+    judged = judge(in_order, suite.waivers, today or datetime.now(UTC).date(), strict=strict)
+    rehearsal = any(is_rehearsal(run.plan) for run in suite.runs)
+    return SuiteReport(
+        schema_version=SUITE_SCHEMA,
+        rehearsal=rehearsal,
+        name=suite.name,
+        verdict=judged.verdict,
+        exit_code=went_through(judged.exit_code) if rehearsal else judged.exit_code,
+        alpha=ALPHA,
+        runs=tuple(map(_run_report, in_order)),
+        rows=judged.rows,
+        waivers=judged.waivers,
+        started_at=clock.started_at,
+        wall_s=clock.wall_s,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,13 +156,7 @@ async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> E
             notify=lambda line: session.notify(f"{run.name}: {line}"),
         )
     except ServeEvalError as error:
-        ending = RunError(
-            kind=type(error).__name__,
-            message=str(error),
-            hint=error.hint,
-            exit_code=error.exit_code,
-        )
-        return EndedRun(run=run, error=ending)
+        return EndedRun(run=run, error=describe_error(error))
     except Exception as error:
         if session.environ.get("SERVE_EVAL_TRACEBACK"):
             raise
@@ -163,6 +168,16 @@ async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> E
         )
         return EndedRun(run=run, error=ending)
     return EndedRun(run=run, report=report)
+
+
+def describe_error(error: ServeEvalError) -> RunError:
+    """Return an error that stopped a run as its suite reports it."""
+    return RunError(
+        kind=type(error).__name__,
+        message=str(error),
+        hint=error.hint,
+        exit_code=error.exit_code,
+    )
 
 
 def _run_report(one: EndedRun) -> SuiteRunReport:

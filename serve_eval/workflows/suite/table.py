@@ -31,16 +31,17 @@ _FOLDED = (VerdictOutcome.PASS, VerdictOutcome.NO_REFERENCE)
 _FIXED = ("verdict", "run", "task", "value")
 
 
-def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
+def render(report: SuiteReport, out_dir: Path, console: Console, *, stored: bool = True) -> None:
     """Print the verdict, tables, the reasons, and the waivers.
 
     The first table has a line for each run and task, the worst first. With several runs and tasks,
-    deployments by tasks follow, and what passed or has no reference is only there.
+    deployments by tasks follow, and what passed or has no reference is only there. Not `stored`:
+    the runs were judged again, so that the table of their own reports would say something else.
     """
     tell_rehearsal(report.rehearsal, console)
     console.print(make_title(report), soft_wrap=True)
     rows = sorted(report.rows, key=rank)
-    table = find_suite_results(out_dir)
+    table = find_suite_results(out_dir) if stored else None
     told = rows if table is None else [row for row in rows if row.outcome not in _FOLDED]
     if told:
         console.print(*fit_tables(*_lay_out(told, console.width), console.width), sep="\n\n")

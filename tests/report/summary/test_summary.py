@@ -295,3 +295,18 @@ def test_the_drawn_line_places_its_marks() -> None:
     assert (low, high) == ("0", "100")
     assert {drawn.index("o"), drawn.index("|"), drawn.index("^")} == {10, 39, 42}
     assert draw(100.0).endswith(" 100")
+
+
+def test_the_field_that_explains_most_is_shown() -> None:
+    level = {name: {"value": 80.0, "scored": 80} for name in ("bela", "emre", "mia")}
+    split = {"beads": {"value": 98.0, "scored": 120}, "cards": {"value": 62.0, "scored": 120}}
+    shown = show(task(replace(RESULT, breakdown={"name": level, "thing": split})))
+    assert " by thing beads: 98   cards: 62\n" in shown
+    assert "by name" not in shown
+
+
+def test_a_field_of_few_samples_does_not_hide_one_that_explains_more() -> None:
+    few = {"a": {"value": 50.0, "scored": 2}, "b": {"value": 80.5, "scored": 238}}
+    split = {"x": {"value": 90.0, "scored": 120}, "y": {"value": 70.0, "scored": 120}}
+    shown = show(task(replace(RESULT, breakdown={"rare": few, "half": split})))
+    assert " by half  x: 90   y: 70\n" in shown

@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import PAGE_FILE, REPORT_FILE
+from serve_eval.evaluation.storage.file_names import PAGE_FILE, PLAN_FILE, REPORT_FILE
 from serve_eval.evaluation.storage.folder_format import Versioned, check_format, refuse_newer
+from serve_eval.evaluation.storage.missing_run import explain_missing_run
 from serve_eval.evaluation.storage.private_files import (
     pretty_json,
     read_written_text,
@@ -44,6 +45,8 @@ def read_report(run: Path) -> Report:
             refuse_newer(file, _versioned.decode(data).schema_version, REPORT_SCHEMA)
             raise
     except FileNotFoundError as error:
+        if not (run / PLAN_FILE).exists():
+            raise explain_missing_run(run) from error
         raise RunFolderError(
             f"{run} holds no finished run: there is no {REPORT_FILE}",
             hint=f"Finish the run first: serve-eval run --resume {quote_path(run)}",

@@ -1,0 +1,249 @@
+"""A reference judges no run that is scored by other options or against other expected values."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from serve_eval.errors import NotComparableError
+from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.plan import resolve
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.rescore import rescore
+from serve_eval.evaluation.storage.run_folder import read_plan
+from serve_eval.schema import Plan, Report, VerdictOutcome
+from serve_eval.tasks import cases
+from serve_eval.workflows.references.register import register
+from tests.cases.counting import Counting, counting
+from tests.cli.command import serve_eval
+
+COUNT = 6
+LENIENT = {"numeric": {"absolute": 10}}
+NESTED = {"any_of": {"scorer": {"numeric": {"absolute": 10}}}}
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Counting]:
+    with counting() as server:
+        yield server
+
+
+def _write(file: Path, scorer: object, *, off: int = 0, count: int = COUNT) -> Path:
+    """Write cases whose answers are right if `off` is 0."""
+    listed = isinstance(scorer, dict) and "any_of" in scorer
+    content = [
+        {
+            "case": f"n{i}",
+            "input": {"prompt": f"Question: what is {i}?"},
+            "expected": [i + off] if listed else i + off,
+        }
+        for i in range(count)
+    ]
+    file.write_text(json.dumps({"sums": {"scorer": scorer, "cases": content}}))
+    return file
+
+
+def _plan(file: Path, endpoint: Counting, refs: Path | None, **more: Any) -> Plan:
+    judged = {"no_reference": True} if refs is None else {"references_dir": str(refs)}
+    settings = {"cases": [str(file)], "base_url": endpoint.url, "model": "m", **judged, **more}
+    return resolve.resolve({}, settings, {}).plan
+
+
+def _run(file: Path, endpoint: Counting, out: Path, refs: Path | None, **more: Any) -> Report:
+    return asyncio.run(evaluate(_plan(file, endpoint, refs, **more), out, environ={}))
+
+
+def _register(file: Path, endpoint: Counting, tmp_path: Path) -> Path:
+    _run(file, endpoint, tmp_path / "first", None)
+    register([tmp_path / "first"], tmp_path / "refs", wanted=1)
+    return tmp_path / "refs"
+
+
+def _make_older(refs: Path) -> None:
+    """Leave out what references of earlier versions did not record."""
+    [file] = refs.glob("*.yaml")
+    content = yaml.safe_load(file.read_text())
+    for entries in content.values():
+        for entry in entries if isinstance(entries, list) else [entries]:
+            for field in ("scorer_options", "cases"):
+                entry["protocol"].pop(field, None)
+    file.write_text(yaml.safe_dump(content))
+
+
+@pytest.mark.parametrize(
+    ("taken", "scored", "named"),
+    [
+        ("numeric", LENIENT, "scorer_options is {'numeric': {'absolute': 10}} here and None with"),
+        (LENIENT, "numeric", "scorer_options is None here and {'numeric': {'absolute': 10}} with"),
+        (
+            LENIENT,
+            {"numeric": {"absolute": 5}},
+            "{'absolute': 5}} here and {'numeric': {'absolute': 10}} with",
+        ),
+        (
+            {"any_of": {"scorer": "numeric"}},
+            NESTED,
+            "scorer_options is {'any_of/numeric': {'absolute': 10}} here and None with",
+        ),
+    ],
+)
+@pytest.mark.parametrize("older", [False, True])
+def test_other_options_of_a_scorer_are_refused_and_named(
+    tmp_path: Path, endpoint: Counting, taken: object, scored: object, named: str, older: bool
+) -> None:
+    refs = _register(_write(tmp_path / "taken.yaml", taken), endpoint, tmp_path)
+    other = _write(tmp_path / "scored.yaml", scored)
+    if older:
+        _make_older(refs)
+        named = "the protocol differs"
+    with pytest.raises(NotComparableError, match=re.escape(named)):
+        _run(other, endpoint, tmp_path / "out", refs)
+    allowed = _run(
+        other, endpoint, tmp_path / "wish", refs, allow_mismatch=["scorer_options", "cases"]
+    )
+    assert allowed.tasks[0].verdict.outcome is VerdictOutcome.PASS
+
+
+def test_the_command_refuses_before_it_asks_and_in_a_dry_run(
+    tmp_path: Path, endpoint: Counting
+) -> None:
+    refs = _register(_write(tmp_path / "taken.yaml", "numeric"), endpoint, tmp_path)
+    lenient = _write(tmp_path / "lenient.yaml", LENIENT)
+    endpoint.taken()
+    command = ["run", "--cases", lenient, "--base-url", endpoint.url, "--model", "m"]
+    for more in ([], ["--dry-run"]):
+        done = serve_eval(*command, "--references-dir", refs, "-o", tmp_path / "out", *more)
+        assert done.returncode == 3, done.stdout + done.stderr
+        assert "scorer_options is {'numeric': {'absolute': 10}} here" in done.stdout + done.stderr
+    assert not endpoint.taken()
+
+
+@pytest.mark.parametrize(("off", "count"), [(1, COUNT), (0, COUNT + 1)])
+def test_other_expected_values_and_more_cases_are_refused(
+    tmp_path: Path, endpoint: Counting, off: int, count: int
+) -> None:
+    refs = _register(_write(tmp_path / "taken.yaml", LENIENT), endpoint, tmp_path)
+    other = _write(tmp_path / "other.yaml", LENIENT, off=off, count=count)
+    with pytest.raises(NotComparableError, match=rf"cases is '{count} .*' here and '{COUNT} "):
+        _run(other, endpoint, tmp_path / "out", refs)
+
+
+def test_fewer_cases_are_judged_by_the_scores_of_the_same_ones(
+    tmp_path: Path, endpoint: Counting
+) -> None:
+    refs = _register(_write(tmp_path / "taken.yaml", LENIENT), endpoint, tmp_path)
+    fewer = _write(tmp_path / "fewer.yaml", LENIENT, count=COUNT - 2)
+    [task] = _run(fewer, endpoint, tmp_path / "out", refs).tasks
+    assert task.verdict.outcome is VerdictOutcome.PASS
+    assert task.verdict.paired is not None
+
+
+@pytest.mark.parametrize("scorer", ["numeric", LENIENT, NESTED])
+def test_a_reference_of_today_still_judges_the_cases_that_it_was_taken_with(
+    tmp_path: Path, endpoint: Counting, scorer: object
+) -> None:
+    file = _write(tmp_path / "c.yaml", scorer)
+    refs = _register(file, endpoint, tmp_path)
+    _make_older(refs)
+    report = _run(file, endpoint, tmp_path / "out", refs)
+    assert report.tasks[0].verdict.outcome is VerdictOutcome.PASS
+    assert judge_again(read_plan(tmp_path / "out"), tmp_path / "out").exit_code == 0
+
+
+def test_a_stored_run_of_today_is_read_judged_and_scored_again(
+    tmp_path: Path, endpoint: Counting
+) -> None:
+    file = _write(tmp_path / "c.yaml", LENIENT)
+    refs = _register(file, endpoint, tmp_path)
+    _run(file, endpoint, tmp_path / "out", refs)
+    stored = tmp_path / "out" / "plan.json"
+    content = json.loads(stored.read_text())
+    assert content["fingerprints"]["cases:sums"].pop("scorer_options")
+    stored.write_text(json.dumps(content))
+    again = serve_eval("verdict", tmp_path / "out")
+    assert again.returncode == 0, again.stderr
+    [found] = rescore(tmp_path / "out")
+    assert (found.changed, found.notes) == ([], [])
+
+
+def test_a_rescored_run_is_not_judged_by_the_reference_of_the_old_scorer(
+    tmp_path: Path, endpoint: Counting
+) -> None:
+    file = _write(tmp_path / "c.yaml", "numeric")
+    refs = _register(file, endpoint, tmp_path)
+    _run(file, endpoint, tmp_path / "out", refs)
+    setting = "cases:sums.scorer={numeric: {absolute: 10}}"
+    done = serve_eval("rescore", tmp_path / "out", "--set", setting, "-o", tmp_path / "re")
+    assert done.returncode == 0, done.stderr
+    for more in ([], ["--verdict", "classic"]):
+        judged = serve_eval("verdict", tmp_path / "re", *more)
+        assert judged.returncode == 3, judged.stdout
+        assert "scorer_options is {'numeric': {'absolute': 10}} here" in judged.stdout
+        assert "PASS" not in judged.stdout
+
+
+def test_a_rescored_run_is_judged_by_references_of_its_scorer(
+    tmp_path: Path, endpoint: Counting
+) -> None:
+    lenient = _register(_write(tmp_path / "lenient.yaml", LENIENT), endpoint, tmp_path)
+    _run(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path / "out", None)
+    command = ["rescore", tmp_path / "out", "--set", "cases:sums.scorer={numeric: {absolute: 10}}"]
+    done = serve_eval(*command, "-o", tmp_path / "re", "--references-dir", lenient)
+    assert done.returncode == 0, done.stderr
+    [task] = json.loads((tmp_path / "re/report.json").read_text())["tasks"]
+    assert (task["verdict"]["outcome"], task["verdict"]["paired"]["pairs"]) == ("PASS", COUNT)
+    alone = serve_eval(*command, "--references-dir", lenient)
+    assert (alone.returncode, "Give -o NEW too" in alone.stderr) == (2, True)
+
+
+def test_a_rule_without_pairs_names_the_cause(tmp_path: Path, endpoint: Counting) -> None:
+    refs = _register(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path)
+    other = _write(tmp_path / "d.yaml", LENIENT)
+    rule = {"verdict": "paired", "allow_mismatch": ["scorer_options"]}
+    [task] = _run(other, endpoint, tmp_path / "out", refs, **rule).tasks
+    [reason] = [one for one in task.verdict.reasons if one.startswith("no_pairs")]
+    assert reason == "no_pairs: not paired with the reference: it lacks 6 of 6 prompts"
+
+
+def test_a_table_of_a_run_and_its_rescored_copy_names_the_scorer(
+    tmp_path: Path, endpoint: Counting
+) -> None:
+    _run(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path / "out", None)
+    setting = "cases:sums.scorer={numeric: {absolute: 10}}"
+    serve_eval("rescore", tmp_path / "out", "--set", setting, "-o", tmp_path / "re")
+    done = serve_eval("export", tmp_path / "out", tmp_path / "re", "--format", "table")
+    told = " ".join((done.stdout + done.stderr).split())
+    assert "scorer_options differ" in told, told
+    assert "samples" not in told.partition("cannot be compared")[2]
+
+
+def test_cases_with_options_of_their_own_are_named_by_their_checksum(tmp_path: Path) -> None:
+    def checked(strict: str, lenient: str) -> tuple[object, object]:
+        scorers = {strict: {"scorer": "numeric"}, lenient: {"scorer": LENIENT}}
+        content = [
+            {"case": name, "input": {"prompt": name}, "expected": 1, **scorers[name]}
+            for name in ("a", "b")
+        ]
+        file = tmp_path / "c.yaml"
+        file.write_text(json.dumps({"sums": {"cases": content}}))
+        task = cases.task("sums", path=str(file))
+        return task.protocol["scorer_options"], task.reference_fields["cases"]
+
+    one, other = checked("a", "b"), checked("b", "a")
+    assert one[0] == other[0] == {"numeric": [{}, {"absolute": 10}]}
+    assert one[1] != other[1]
+
+
+def test_an_option_of_its_default_value_is_none(tmp_path: Path, endpoint: Counting) -> None:
+    refs = _register(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path)
+    same = _write(tmp_path / "d.yaml", {"numeric": {"absolute": 0, "take": "last"}})
+    [one] = prepare(_plan(same, endpoint, refs))
+    assert "scorer_options" not in one.task.protocol
+    assert one.reference is not None
