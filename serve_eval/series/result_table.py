@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
-from serve_eval.schema import SuiteRow, TaskReport
+from serve_eval.schema import PairedComparison, SuiteRow, TaskReport
 from serve_eval.series.deployments import LAUNCHER, choose_shown, shorten
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
 
@@ -159,7 +160,20 @@ def _make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resu
         difference=None if paired is None else paired.difference,
         difference_interval=None if paired is None else paired.interval,
         p=None if paired is None else paired.p,
+        p_holm=None if row is None else row.p_holm,
+        q=None if row is None else row.q_bh,
+        finding=(row.finding or "") if row else "" if paired is None else paired.finding,
+        proven=row.proven if row else _find_proven(paired),
     )
+
+
+def _find_proven(paired: PairedComparison | None) -> Literal["", "drop", "rise"]:
+    """Return the direction of a change that a run alone proves."""
+    if paired is None:
+        return ""
+    if paired.finding in ("SMALL_DROP", "FAIL"):
+        return "drop"
+    return "rise" if paired.interval is not None and paired.interval[0] > 0.0 else ""
 
 
 def _count_failures(task: TaskReport) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from serve_eval.report.summary.figures import figure, in_points
 from serve_eval.schema import Metric, VerdictOutcome
@@ -24,6 +25,8 @@ MARKS = {
     VerdictOutcome.ERROR: "E",
 }
 """The mark of each outcome: a letter, which every format and font has."""
+PROVEN = {"drop": "d", "rise": "u"}
+"""The mark of a proven change that is no FAIL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +36,9 @@ class ResultCell:
     `value` and `interval` (95 %) are in points or in the unit of the metric. `scored` of `planned`
     samples have a score; `estimate`: an early stop left the others out. `others` further runs of
     the same row and column are not shown. `reason` says why there is no value. `rule` judged,
-    against `reference`; `difference` with its 95 % interval and `p` are of the same prompts, if the
-    reference has scores of single ones.
+    against `reference`; `difference` with its 95 % interval and the one-sided `p` are of the same
+    prompts, if the reference has scores of single ones. `p_holm` and `q` are those of a suite,
+    `finding` is after its correction, and so is `proven`, the direction of a proven change.
     """
 
     value: float | None
@@ -54,13 +58,23 @@ class ResultCell:
     difference: float | None = None
     difference_interval: tuple[float, float] | None = None
     p: float | None = None
+    p_holm: float | None = None
+    q: float | None = None
+    finding: str = ""
+    proven: Literal["", "drop", "rise"] = ""
+
+    @property
+    def change(self) -> str:
+        """The direction of a proven change beside the outcome; a FAIL says it itself."""
+        return "" if self.outcome is VerdictOutcome.FAIL else self.proven
 
     @property
     def marks(self) -> list[str]:
         """The verdict, and what a reader of the value must know."""
         counts = {"f": self.failed, "r": self.repaired, "e": self.scored if self.estimate else 0}
         told = [f"{mark}{n}" for mark, n in counts.items() if n]
-        return [MARKS[self.outcome] + ("w" if self.waived else ""), *told]
+        proven = [PROVEN[self.change]] if self.change else []
+        return [MARKS[self.outcome] + ("w" if self.waived else ""), *proven, *told]
 
     def figures(self, metric: Metric) -> str:
         """Return the value with its interval: "65.0 [40.8, 84.6]", "~64.1" or "-"."""
@@ -185,6 +199,16 @@ class ResultsTable:
         yield from ((mark, one.value) for one, mark in MARKS.items() if one in outcomes)
         for mark, present, meaning in (
             ("w", any(cell.waived for cell in known), "a waived FAIL"),
+            (
+                PROVEN["drop"],
+                any(cell.change == "drop" for cell in known),
+                "a drop on the same prompts is proven, which the rule does not fail",
+            ),
+            (
+                PROVEN["rise"],
+                any(cell.change == "rise" for cell in known),
+                "a rise on the same prompts is proven",
+            ),
             (
                 "f",
                 any(cell.failed for cell in known),

@@ -41,6 +41,8 @@ _COLOURS = {
     VerdictOutcome.INCONCLUSIVE: "#a15c00",
 }
 _COLOUR = "#0b57a4"
+_PROVEN = {"drop": "#8a1f9c", "rise": "#1b7f3b"}
+"""A proven change is a triangle, which points down or up, of its own colour."""
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -130,7 +132,7 @@ def _draw_row(
     yield _text(MARGIN, top + 14, _cut(name, room), "")
     yield _text(WIDTH - MARGIN, top + 14, figures, "", end=True)
     if cell is not None and cell.value is not None:
-        colour = _COLOURS.get(cell.outcome, _COLOUR)
+        colour = _PROVEN.get(cell.change) or _COLOURS.get(cell.outcome, _COLOUR)
         y = top + 26
         if cell.interval is not None:
             low, high = map(ruler.place, cell.interval)
@@ -139,11 +141,17 @@ def _draw_row(
                 f' stroke="{colour}"/>'
             )
         fill = "#fff" if cell.estimate else colour
-        yield (
-            f'<circle cx="{ruler.place(cell.value):.1f}" cy="{y}" r="5" fill="{fill}"'
-            f' stroke="{colour}" stroke-width="2"/>'
-        )
+        yield _draw_point(ruler.place(cell.value), y, cell.change, fill, colour)
     yield "</g>"
+
+
+def _draw_point(x: float, y: int, change: str, fill: str, colour: str) -> str:
+    paint = f'fill="{fill}" stroke="{colour}" stroke-width="2"/>'
+    if not change:
+        return f'<circle cx="{x:.1f}" cy="{y}" r="5" {paint}'
+    end = 5 if change == "drop" else -5
+    at = f"{x - 6:.1f},{y - end} {x + 6:.1f},{y - end} {x:.1f},{y + end}"
+    return f'<polygon points="{at}" {paint}'
 
 
 def make_ruler(cells: Sequence[ResultCell]) -> ValueAxis:
