@@ -13,9 +13,11 @@ import msgspec
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
-from serve_eval.schema import PairedComparison, SuiteRow, TaskReport
+from serve_eval.schema import PairedComparison, Reference, SuiteRow, TaskReport
 from serve_eval.series.deployments import LAUNCHER, choose_shown, shorten
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
+from serve_eval.verdicts.references import spec_text
+from serve_eval.verdicts.rise import find_rise_p
 
 _SHORT = 16
 """Characters of a setting that the heading of a column shows."""
@@ -160,11 +162,17 @@ def _make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resu
         difference=None if paired is None else paired.difference,
         difference_interval=None if paired is None else paired.interval,
         p=None if paired is None else paired.p,
+        p_rise=None if paired is None else find_rise_p(paired),
         p_holm=None if row is None else row.p_holm,
         q=None if row is None else row.q_bh,
         finding=(row.finding or "") if row else "" if paired is None else paired.finding,
         proven=row.proven if row else _find_proven(paired),
+        reference_name=_name_reference(task.reference),
     )
+
+
+def _name_reference(reference: Reference | None) -> str:
+    return "" if reference is None else f"{reference.model}, {spec_text(reference.spec)}"
 
 
 def _find_proven(paired: PairedComparison | None) -> Literal["", "drop", "rise"]:

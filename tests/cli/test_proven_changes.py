@@ -123,3 +123,57 @@ def test_csv_has_the_corrected_p_and_the_finding(suite: Path) -> None:
     assert rows["bf16"]["word_problems finding"] == "PASS"
     p, adjusted, q = (float(drop[f"word_problems {one}"]) for one in ("p", "p holm", "q"))
     assert p < q <= adjusted <= 0.05
+
+
+@pytest.mark.parametrize("name", ["table", "markdown", "latex", "svg"])
+def test_differences_from_a_named_row_have_intervals_and_stars(name: str, suite: Path) -> None:
+    asked = (suite / "out", "--differences", "--baseline", "bf16", "--format", name)
+    text = " ".join(_export(*asked).split())
+    assert "Differences in points of org/llama-8b from bf16 on the same prompts" in text
+    assert "4 tests by Holm, two-sided" in text
+    if name == "svg":
+        root = ElementTree.fromstring(_export(*asked))
+        zeros = [one for one in root.findall(f".//{SVG}line") if one.get("class") == "zero"]
+        assert len(zeros) == len(SIZES)
+        assert len(root.findall(f".//{SVG}polygon")) == 4
+        return
+    assert text.count("-31.7") == 1
+    assert "P:" not in text
+
+
+def test_differences_without_a_baseline_are_from_the_reference(suite: Path) -> None:
+    text = " ".join(_export(suite / "out", "--differences", "--format", "table").split())
+    assert f"from the reference ({MODEL}, default) on the same prompts" in text
+    assert "6 tests by Holm" in text
+    rows = _rows(suite / "out", "--differences")
+    named = _rows(suite / "out", "--differences", "--baseline", "bf16")
+    assert sorted(named) == ["fp8", "nvfp4"]
+    for run, row in named.items():
+        for figure in ("difference", "difference low", "difference high", "p"):
+            own = float(rows[run][f"word_problems {figure}"])
+            # The reference is a run of the same simulated model as bf16.
+            assert float(row[f"word_problems {figure}"]) == pytest.approx(own, abs=1e-6)
+        assert float(row["word_problems value"]) > 0.0
+    assert float(rows["bf16"]["word_problems p table"]) == 1.0
+
+
+def test_a_baseline_that_no_row_has_is_refused_with_the_rows(suite: Path) -> None:
+    lost = serve_eval("export", suite / "out", "--format", "csv", "--differences", "--baseline=x")
+    assert lost.returncode == 2
+    assert "no row has the name 'x'" in lost.stderr
+    assert "bf16, fp8, nvfp4" in lost.stderr
+    alone = serve_eval("export", suite / "out", "--format", "csv", "--baseline", "bf16")
+    assert (alone.returncode, "Add --differences" in alone.stderr) == (2, True)
+    nothing = serve_eval("export", suite / "first", "--format", "table", "--differences")
+    assert (nothing.returncode, "no differences: no run" in nothing.stderr) == (2, True)
+
+
+def test_latex_has_a_label_and_aligned_figures_with_marks_apart(suite: Path) -> None:
+    text = _export(suite / "out", "--format", "latex")
+    assert "\\label{tab:results}" in text
+    assert "\\begin{tabular}{lr@{\\ }r@{\\ }lr@{\\ }r@{\\ }l}" in text
+    [line] = [line for line in text.splitlines() if line.startswith("fp8 ")]
+    assert line.startswith("fp8 & 40.0 & {[}28.6, 52.6{]} & P d & ")
+    assert "\\label{tab:differences}" in _export(
+        suite / "out", "--format", "latex", "--differences"
+    )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from serve_eval.report.summary.figures import figure, in_points
+from serve_eval.report.summary.figures import add_sign, figure, in_points
 from serve_eval.schema import Metric, VerdictOutcome
 
 MISSING = "-"
@@ -27,6 +27,8 @@ MARKS = {
 """The mark of each outcome: a letter, which every format and font has."""
 PROVEN = {"drop": "d", "rise": "u"}
 """The mark of a proven change that is no FAIL."""
+STAR = "*"
+"""The mark of a proven difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +39,10 @@ class ResultCell:
     samples have a score; `estimate`: an early stop left the others out. `others` further runs of
     the same row and column are not shown. `reason` says why there is no value. `rule` judged,
     against `reference`; `difference` with its 95 % interval and the one-sided `p` are of the same
-    prompts, if the reference has scores of single ones. `p_holm` and `q` are those of a suite,
+    prompts, if the reference has scores of single ones; `p_rise` is that of "no rise". `p_holm` and `q` are those of a suite,
     `finding` is after its correction, and so is `proven`, the direction of a proven change.
+    `reference_name` names what judged it. In a table of differences `p_table` is the two-sided p by
+    Holm over the table, and `star` says that it proves the difference; `signed`: the value is one.
     """
 
     value: float | None
@@ -58,10 +62,15 @@ class ResultCell:
     difference: float | None = None
     difference_interval: tuple[float, float] | None = None
     p: float | None = None
+    p_rise: float | None = None
     p_holm: float | None = None
     q: float | None = None
     finding: str = ""
     proven: Literal["", "drop", "rise"] = ""
+    reference_name: str = ""
+    p_table: float | None = None
+    star: bool = False
+    signed: bool = False
 
     @property
     def change(self) -> str:
@@ -73,22 +82,32 @@ class ResultCell:
         """The verdict, and what a reader of the value must know."""
         counts = {"f": self.failed, "r": self.repaired, "e": self.scored if self.estimate else 0}
         told = [f"{mark}{n}" for mark, n in counts.items() if n]
+        if self.signed:
+            return [*([STAR] if self.star else []), *told]
         proven = [PROVEN[self.change]] if self.change else []
         return [MARKS[self.outcome] + ("w" if self.waived else ""), *proven, *told]
 
     def figures(self, metric: Metric) -> str:
         """Return the value with its interval: "65.0 [40.8, 84.6]", "~64.1" or "-"."""
+        return f"{self.number(metric)} {self.ends(metric)}".rstrip()
+
+    def number(self, metric: Metric) -> str:
+        """Return the value alone: "65.0", "~64.1", "-11.1" or "-"."""
         if self.value is None:
             return MISSING
-        shown = f"{'~' if self.estimate else ''}{figure(self.value, metric)}"
-        if self.interval is None:
-            return shown
-        low, high = (figure(end, metric) for end in self.interval)
-        return f"{shown} [{low}, {high}]"
+        write = add_sign if self.signed else figure
+        return f"{'~' if self.estimate else ''}{write(self.value, metric)}"
+
+    def ends(self, metric: Metric) -> str:
+        """Return the interval alone: "[40.8, 84.6]", or "" without one."""
+        if self.value is None or self.interval is None:
+            return ""
+        write = add_sign if self.signed else figure
+        return f"[{', '.join(write(end, metric) for end in self.interval)}]"
 
     def write(self, metric: Metric) -> str:
         """Return the figures with the marks."""
-        return f"{self.figures(metric)} {' '.join(self.marks)}"
+        return f"{self.figures(metric)} {' '.join(self.marks)}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +154,7 @@ class ResultsTable:
     """Deployments by tasks. `shown` are the attributes that tell the rows apart.
 
     `notes` are sentences about what is not shown; `details` are others, with paths and commands,
-    which a paper or a picture leaves out.
+    which a paper or a picture leaves out. `against` names the baseline of a table of differences.
     """
 
     columns: Sequence[TaskColumn]
@@ -143,6 +162,7 @@ class ResultsTable:
     shown: Sequence[str]
     notes: Sequence[str] = field(default_factory=tuple)
     details: Sequence[str] = field(default_factory=tuple)
+    against: str = ""
 
     @property
     def models(self) -> list[str]:
@@ -152,9 +172,11 @@ class ResultsTable:
     def caption(self) -> str:
         """What the figures are."""
         [*units] = dict.fromkeys(column.unit for column in self.columns)
-        said = "Values in points" if units == ["points"] else "Values"
+        what = "Differences" if self.against else "Values"
+        said = f"{what} in points" if units == ["points"] else what
         whose = f" of {self.models[0]}" if len(self.models) == 1 else ""
-        return f"{said}{whose} with 95 % intervals; n: samples"
+        compared = f" from {self.against} on the same prompts" if self.against else ""
+        return f"{said}{whose}{compared} with 95 % intervals; n: samples"
 
     @property
     def heads(self) -> list[str]:
@@ -195,18 +217,18 @@ class ResultsTable:
         """Yield the marks that occur, each with its meaning."""
         cells = [cell for row in self.rows for cell in row.cells]
         known = [cell for cell in cells if cell is not None]
-        outcomes = {cell.outcome for cell in known}
+        outcomes = set() if self.against else {cell.outcome for cell in known}
         yield from ((mark, one.value) for one, mark in MARKS.items() if one in outcomes)
         for mark, present, meaning in (
             ("w", any(cell.waived for cell in known), "a waived FAIL"),
             (
                 PROVEN["drop"],
-                any(cell.change == "drop" for cell in known),
+                not self.against and any(cell.change == "drop" for cell in known),
                 "a drop on the same prompts is proven, which the rule does not fail",
             ),
             (
                 PROVEN["rise"],
-                any(cell.change == "rise" for cell in known),
+                not self.against and any(cell.change == "rise" for cell in known),
                 "a rise on the same prompts is proven",
             ),
             (
@@ -224,6 +246,7 @@ class ResultsTable:
                 any(cell.estimate for cell in known),
                 "number of samples behind an estimate (~) after an early stop",
             ),
+            (STAR, any(cell.star for cell in known), "proven: Holm's p is at most 0.05"),
             (MISSING, None in cells, "not run in this way, or not finished"),
         ):
             if present:
@@ -242,7 +265,7 @@ class ResultsTable:
                     said.setdefault(note, []).append(column.heading)
             for note, tasks in said.items():
                 yield f"{self.label(row)}: {', '.join(tasks)}: {note}"
-        if len(self.rows) > 1:
+        if len(self.rows) > 1 and not self.against:
             yield (
                 "each interval is that of one value; a difference on the same prompts can be proven"
                 " although intervals overlap"

@@ -33,7 +33,7 @@ _STYLE = (
     f"svg{{max-width:{WIDE}px;height:auto;background:#fff}}"
     "text{font:12px Arial,Helvetica,sans-serif;fill:#1a1a1a}"
     ".head{font-weight:bold;font-size:14px}.small{font-size:11px;fill:#555}"
-    ".grid{stroke:#ddd}.axis{stroke:#777}.range{stroke-width:2.5}"
+    ".grid{stroke:#ddd}.axis{stroke:#777}.zero{stroke:#1a1a1a;stroke-width:1.5}.range{stroke-width:2.5}"
 )
 _COLOURS = {
     VerdictOutcome.FAIL: "#b3261e",
@@ -118,6 +118,9 @@ def _draw_panel(
         body.append(_text(x, bottom + 16, f"{tick:g}", "small", middle=True))
     body.append(_line(MARGIN, bottom, WIDTH - MARGIN, bottom, "axis"))
     body.append(_text(WIDTH / 2, bottom + 30, column.unit, "small", middle=True))
+    if any(cell is not None and cell.signed for _, cell in cells):
+        x = ruler.place(0.0)
+        body.append(_line(x, first, x, bottom, "zero"))
     for i, (name, cell) in enumerate(cells):
         body += _draw_row(name, column, cell, ruler, first + ROW * i)
     return bottom + AXIS
@@ -157,12 +160,12 @@ def _draw_point(x: float, y: int, change: str, fill: str, colour: str) -> str:
 def make_ruler(cells: Sequence[ResultCell]) -> ValueAxis:
     """Return the axis of a task, which holds every value and interval.
 
-    It need not begin at 0, since dots have no length.
+    It need not begin at 0, since dots have no length; that of differences holds 0.
     """
     known = [
         x
         for cell in cells
-        for x in (cell.value, *(cell.interval or ()))
+        for x in (cell.value, *(cell.interval or ()), *((0.0,) if cell.signed else ()))
         if x is not None and math.isfinite(x)
     ]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)

@@ -32,6 +32,7 @@ from serve_eval.verdicts.exit_code import (
     code_of,
     worst,
 )
+from serve_eval.verdicts.rise import find_rise_p
 from serve_eval.workflows.suite.match import matches
 
 ALPHA = 0.05
@@ -143,6 +144,7 @@ def _row(run: SuiteRun, plan: Plan, task: TaskReport) -> SuiteRow:
         difference_interval=None if paired is None else paired.interval,
         p=p,
         finding=finding,
+        p_rise=None if paired is None or by_anchors else find_rise_p(paired),
         margin=None if paired is None or by_anchors else paired.margin,
         default_margin=plan.verdict.options.get("margin") is None,
         reasons=verdict.reasons,
@@ -177,12 +179,13 @@ def _name_proven(found: Sequence[SuiteRow], alpha: float) -> list[SuiteRow]:
     """Return the rows with the direction of each change that is proven after a correction.
 
     Rules outside of GATES are not corrected, so that Holm's correction over all tests decides
-    here. 1 - p is taken as the p of "no rise"; the interval must exclude it too, since an exact
-    test counts ties on both sides.
+    here. A rise must be outside of its interval too.
     """
     result = list(found)
     tested = [(i, row.p) for i, row in enumerate(found) if row.p is not None]
-    drops, rises = holm([p for _, p in tested]), holm([1.0 - p for _, p in tested])
+    drops, rises = holm([p for _, p in tested]), holm(
+        [1.0 if (p := found[i].p_rise) is None else p for i, _ in tested]
+    )
     for (i, _), drop, rise in zip(tested, drops, rises, strict=True):
         row = found[i]
         drop = drop if row.p_holm is None else row.p_holm

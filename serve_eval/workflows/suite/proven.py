@@ -22,15 +22,11 @@ def describe_proven(row: SuiteRow) -> str:
     known = row.evaluated is not None and row.reference is not None
     sides = f"{_write(row, row.evaluated)} against {_write(row, row.reference)}"
     values = f", {sides}" if known else ""
-    tests = "" if row.p is None else f", one-sided {p_in_words(_find_p(row))}"
+    p = row.p if row.proven == "drop" else row.p_rise
+    tests = "" if p is None else f", one-sided {p_in_words(p)}"
     if row.proven_p is not None:
         tests += f", Holm {p_in_words(row.proven_p).removeprefix('p ')}"
     return f"a {row.proven} is proven: {moved}{around}{values}{tests}{_say_why(row)}"
-
-
-def _find_p(row: SuiteRow) -> float:
-    assert row.p is not None
-    return row.p if row.proven == "drop" else 1.0 - row.p
 
 
 def _say_why(row: SuiteRow) -> str:
