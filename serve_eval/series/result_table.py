@@ -259,5 +259,7 @@ def _explain(columns: Mapping[Key, TaskReport], runs: Sequence[MeasuredRun]) -> 
             fields.append("samples")
         differing = ", ".join(fields) or "metric or judge"
         yield f"{name}: {len(alike)} columns, which cannot be compared: {differing} differ"
+    if outside := [run.folder.name for run in runs if run.outside]:
+        yield f"not in the file of the suite, and outside of its correction: {', '.join(outside)}"
     if any(run.attributes.get(LAUNCHER) == "simulated" for run in runs):
         yield "the launcher simulated is no model: its values say nothing about one"

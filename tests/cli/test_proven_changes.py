@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -177,3 +178,50 @@ def test_latex_has_a_label_and_aligned_figures_with_marks_apart(suite: Path) -> 
     assert "\\label{tab:differences}" in _export(
         suite / "out", "--format", "latex", "--differences"
     )
+
+
+def test_a_comparison_that_passes_prints_the_difference_and_p_of_each_task(
+    suite: Path, tmp_path: Path
+) -> None:
+    bf16, fp8 = (suite / "out/runs" / name for name in ("bf16", "fp8"))
+    same = serve_eval("compare", bf16, bf16, "-o", tmp_path / "same", "--self", "0")
+    assert same.returncode == 0, same.stderr
+    assert same.stdout.count("one by one)") == len(SIZES), same.stdout
+    assert same.stdout.count(" change ") >= len(SIZES)
+    moved = serve_eval("compare", bf16, fp8, "-o", tmp_path / "moved", "--margin", "60")
+    assert moved.returncode == 0, moved.stdout
+    assert moved.stdout.count("one by one)") == len(SIZES)
+    assert "p 0.0002" in moved.stdout
+    assert sorted(_rows(tmp_path / "moved")) == ["bf16", "fp8"]
+
+
+def test_a_dry_run_refuses_a_folder_as_the_real_call_does(suite: Path, tmp_path: Path) -> None:
+    _write_suite(tmp_path / "less.yaml", suite / "refs", "bf16", "fp8")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/notes.txt").write_text("mine")
+    (tmp_path / "file").write_text("")
+    for folder in (suite / "out", tmp_path / "other", tmp_path / "file"):
+        dry = serve_eval("suite", tmp_path / "less.yaml", "-o", folder, "--dry-run")
+        real = serve_eval("suite", tmp_path / "less.yaml", "-o", folder)
+        assert dry.returncode == real.returncode == 2, dry.stderr
+        assert dry.stderr.splitlines()[0] in real.stderr
+    fine = serve_eval("suite", suite / "suite.yaml", "-o", suite / "out", "--dry-run")
+    assert fine.returncode == 0, fine.stderr
+    new = serve_eval("suite", suite / "suite.yaml", "-o", tmp_path / "new", "--dry-run")
+    assert (new.returncode, (tmp_path / "new").exists()) == (0, False)
+
+
+@pytest.mark.parametrize("name", ["table", "markdown", "latex", "svg"])
+def test_a_run_that_the_suite_does_not_know_stands_outside_of_its_correction(
+    name: str, suite: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(suite / "out", tmp_path / "out")
+    assert "outside of its correction" not in _export(tmp_path / "out", "--format", name)
+    _run(tmp_path / "out/runs/added", "--set", "launcher.damage=0.5")
+    text = " ".join(_export(tmp_path / "out", "--format", name).split())
+    assert "not in the file of the suite, and outside of its correction: added" in text
+    added = _rows(tmp_path / "out")["added"]
+    assert {value for column, value in added.items() if column.endswith(" p holm")} == {""}
+    again = serve_eval("suite", "--resume", tmp_path / "out", COLUMNS="200")
+    assert "3 runs, 6 tasks" in again.stdout
+    assert "outside of its correction: added" in again.stdout
