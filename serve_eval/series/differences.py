@@ -33,7 +33,9 @@ def compare_rows(table: ResultsTable, baseline: str = "") -> ResultsTable:
     else:
         cells = [cell for row in table.rows for cell in row.cells if cell is not None]
         names = {one.reference_name for one in cells if one.difference is not None}
-        name = f"the reference ({'; '.join(sorted(names))})" if len(names) == 1 else "the references"
+        name = (
+            f"the reference ({'; '.join(sorted(names))})" if len(names) == 1 else "the references"
+        )
         rows = list(table.rows)
     rows, tests = _correct(rows)
     if not tests:
@@ -43,8 +45,8 @@ def compare_rows(table: ResultsTable, baseline: str = "") -> ResultsTable:
             " scores of single samples.",
         )
     note = (
-        f"paired with {name}, each prompt with itself; negative is worse; 95 % intervals, two-sided;"
-        f" {tests} {'test' if tests == 1 else 'tests'} by Holm, two-sided"
+        f"paired with {name}, each prompt with itself; negative is worse; 95 % intervals,"
+        f" two-sided; {tests} {'test' if tests == 1 else 'tests'} by Holm, two-sided"
     )
     return replace(table, rows=rows, notes=(note, *table.notes), against=name)
 
@@ -57,7 +59,9 @@ def _find(table: ResultsTable, name: str) -> DeploymentRow:
         for row in table.rows
         if name in (table.label(row), row.attributes.get(RUN))
         or any(
-            cell is not None and cell.run and (Path(cell.run).name == name or Path(cell.run) == place)
+            cell is not None
+            and cell.run
+            and (Path(cell.run).name == name or Path(cell.run) == place)
             for cell in row.cells
         )
     ]
@@ -84,9 +88,7 @@ def _pair(task: str, cell: ResultCell, had: ResultCell | None) -> ResultCell:
     from serve_eval.stats.judgement import judge
 
     try:
-        a, b = (
-            read_task(Path(one.run), read_report(Path(one.run)), task) for one in (had, cell)
-        )
+        a, b = (read_task(Path(one.run), read_report(Path(one.run)), task) for one in (had, cell))
         if {a.task.result.aggregation, b.task.result.aggregation} != {MEAN.name}:
             return bare
         told = judge(score_pairs(a, b), margin=0.0)

@@ -63,14 +63,13 @@ def read_measured(
     """Return the runs in or below the folders, the oldest first, and notes on those left out.
 
     Copies of a run count once. `each`: runs that differ only in their time are kept apart
-    too. A comparison stands for its two sides. Raises RunFolderError if no folder has a finished run.
+    too. A comparison stands for its two sides. Raises RunFolderError if no folder has a finished
+    run.
     """
     found: dict[Path, FinishedRun] = {}
     unfinished: dict[Path, Path] = {}
     notes: list[str] = []
-    searched = {
-        folder: search_runs(folder) for given in folders for folder in _list_places(given)
-    }
+    searched = {folder: search_runs(folder) for given in folders for folder in _list_places(given)}
     for folder, one in searched.items():
         notes += [note for note in one.notes if not note.startswith(UNFINISHED)]
         found.update({run.folder.resolve(): run for run in one.finished})

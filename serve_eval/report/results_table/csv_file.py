@@ -60,7 +60,16 @@ def _list_cells(cell: ResultCell | None) -> list[str]:
         return [*[""] * (len(FIGURES) - 1), "not run in this way, or not finished"]
     low, high = cell.interval or (None, None)
     least, most = cell.difference_interval or (None, None)
-    judged = (cell.reference, cell.difference, least, most, cell.p, cell.p_holm, cell.q, cell.p_table)
+    judged = (
+        cell.reference,
+        cell.difference,
+        least,
+        most,
+        cell.p,
+        cell.p_holm,
+        cell.q,
+        cell.p_table,
+    )
     counts = (cell.scored, cell.planned, cell.failed, cell.repaired)
     return [
         *map(_write_number, (cell.value, low, high)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from serve_eval.report.results_table.content import ResultCell, ResultsTable
 from serve_eval.schema import VerdictOutcome
@@ -26,7 +27,7 @@ def show_differences(table: ResultsTable) -> ResultsTable:
 
 def _turn(cell: ResultCell) -> ResultCell:
     reason = (cell.reason if cell.value is None else "") or UNPAIRED
-    direction = "drop" if (cell.difference or 0.0) < 0.0 else "rise"
+    direction: Literal["drop", "rise"] = "drop" if (cell.difference or 0.0) < 0.0 else "rise"
     return replace(
         cell,
         value=cell.difference,

@@ -183,8 +183,9 @@ def _name_proven(found: Sequence[SuiteRow], alpha: float) -> list[SuiteRow]:
     """
     result = list(found)
     tested = [(i, row.p) for i, row in enumerate(found) if row.p is not None]
-    drops, rises = holm([p for _, p in tested]), holm(
-        [1.0 if (p := found[i].p_rise) is None else p for i, _ in tested]
+    drops, rises = (
+        holm([p for _, p in tested]),
+        holm([1.0 if (p := found[i].p_rise) is None else p for i, _ in tested]),
     )
     for (i, _), drop, rise in zip(tested, drops, rises, strict=True):
         row = found[i]

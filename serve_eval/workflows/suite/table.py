@@ -43,7 +43,11 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
     console.print(make_title(report), soft_wrap=True)
     rows = sorted(report.rows, key=rank)
     table = find_suite_results(out_dir)
-    told = rows if table is None else [row for row in rows if row.outcome not in _FOLDED or is_marked(row)]
+    told = (
+        rows
+        if table is None
+        else [row for row in rows if row.outcome not in _FOLDED or is_marked(row)]
+    )
     if told:
         console.print(*fit_tables(*_lay_out(told, console.width), console.width), sep="\n\n")
     if table is not None:
@@ -127,9 +131,7 @@ def _lay_out(rows: Sequence[SuiteRow], width: int) -> tuple[list[str], list[list
     return [clean(name) for name in fewer[0]], fewer[1]
 
 
-def _narrow_names(
-    columns: Sequence[str], cells: list[list[Text]], width: int
-) -> list[list[Text]]:
+def _narrow_names(columns: Sequence[str], cells: list[list[Text]], width: int) -> list[list[Text]]:
     for name in ("run", "task"):
         cells = _narrow(columns, cells, columns.index(name), width)
     return cells
