@@ -49,8 +49,8 @@ def export(
         bool,
         typer.Option(
             "--differences",
-            help="Of a table: paired differences from the reference of each run, with 95 % intervals"
-            " and stars by Holm.",
+            help="Of a table: paired differences from the reference of each run, with 95 %"
+            " intervals and stars by Holm.",
         ),
     ] = False,
     baseline: Annotated[

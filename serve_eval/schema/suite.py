@@ -75,9 +75,9 @@ class SuiteRow:
     after the correction. `difference` is the mean of the pairs with its 95 % interval, if the
     reference has scores of single samples; `margin` the drop that matters to the pairs; `p_rise`
     the p of "no rise". `proven` is the direction of a change that is proven after the correction,
-    and `proven_p` its corrected p; the rule may pass a drop for all that. `waiver` is the one that keeps this row from failing the
-    suite. The first answers to `repaired` samples are unknown. `other` is what the rule that did
-    not judge says.
+    and `proven_p` its corrected p; the rule may pass a drop for all that. `waiver` is the one that
+    keeps this row from failing the suite. The first answers to `repaired` samples are unknown.
+    `other` is what the rule that did not judge says.
     """
 
     run: str

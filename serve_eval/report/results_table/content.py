@@ -39,10 +39,11 @@ class ResultCell:
     samples have a score; `estimate`: an early stop left the others out. `others` further runs of
     the same row and column are not shown. `reason` says why there is no value. `rule` judged,
     against `reference`; `difference` with its 95 % interval and the one-sided `p` are of the same
-    prompts, if the reference has scores of single ones; `p_rise` is that of "no rise". `p_holm` and `q` are those of a suite,
-    `finding` is after its correction, and so is `proven`, the direction of a proven change.
-    `reference_name` names what judged it. In a table of differences `p_table` is the two-sided p by
-    Holm over the table, and `star` says that it proves the difference; `signed`: the value is one.
+    prompts, if the reference has scores of single ones; `p_rise` is that of "no rise". `p_holm` and
+    `q` are those of a suite, `finding` is after its correction, and so is `proven`, the direction
+    of a proven change. `reference_name` names what judged it. In a table of differences `p_table`
+    is the two-sided p by Holm over the table, and `star` says that it proves the difference;
+    `signed`: the value is one.
     """
 
     value: float | None
