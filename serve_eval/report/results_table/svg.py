@@ -148,12 +148,13 @@ def _draw_row(
     yield "</g>"
 
 
-def _draw_point(x: float, y: int, change: str, fill: str, colour: str) -> str:
+def _draw_point(across: float, down: int, change: str, fill: str, colour: str) -> str:
     paint = f'fill="{fill}" stroke="{colour}" stroke-width="2"/>'
     if not change:
-        return f'<circle cx="{x:.1f}" cy="{y}" r="5" {paint}'
+        return f'<circle cx="{across:.1f}" cy="{down}" r="5" {paint}'
     end = 5 if change == "drop" else -5
-    at = f"{x - 6:.1f},{y - end} {x + 6:.1f},{y - end} {x:.1f},{y + end}"
+    left, right, flat = across - 6, across + 6, down - end
+    at = f"{left:.1f},{flat} {right:.1f},{flat} {across:.1f},{down + end}"
     return f'<polygon points="{at}" {paint}'
 
 
