@@ -94,7 +94,7 @@ def check_free(path: Path, sign: str, kind: str) -> None:
 
 
 def _is_free(path: Path, sign: str) -> bool:
-    """Return True if a folder is that of a command, or holds nothing but what one begins with."""
+    """Return True if a folder is that of a command, or holds only what one begins with."""
     known = (path / sign).exists() or read_claim(path) == sign
     begun = {*LEFT, f"{sign}{PARTIAL}"}
     return known or all(one.name in begun for one in path.iterdir())

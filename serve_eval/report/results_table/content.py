@@ -75,7 +75,7 @@ class ResultCell:
 
     @property
     def change(self) -> str:
-        """The direction of a proven change beside the outcome; a FAIL says it itself."""
+        """The direction of a proven change; a FAIL says it itself."""
         return "" if self.outcome is VerdictOutcome.FAIL else self.proven
 
     @property

@@ -24,5 +24,5 @@ FORMATS = tuple(_WRITERS)
 
 
 def write_table(table: ResultsTable, name: str) -> str:
-    """Return a table in the format of a name of FORMATS. CSV has values beside differences."""
+    """Return a table in the format of a name of FORMATS. CSV has values and differences."""
     return _WRITERS[name](table if name == "csv" else show_differences(table))

@@ -8,7 +8,7 @@ from serve_eval.schema import SuiteRow, VerdictOutcome
 
 
 def is_marked(row: SuiteRow) -> bool:
-    """Return True if a proven change needs words beside the verdict; a FAIL says it itself."""
+    """Return True if a proven change needs words next to the verdict; a FAIL says it itself."""
     return bool(row.proven) and row.outcome is not VerdictOutcome.FAIL and row.waiver is None
 
 
