@@ -45,6 +45,21 @@ def export(
             help="Of a table: a row for each run, also of one deployment (default: the latest).",
         ),
     ] = False,
+    differences: Annotated[
+        bool,
+        typer.Option(
+            "--differences",
+            help="Of a table: paired differences from the reference of each run, with 95 %"
+            " intervals and stars by Holm.",
+        ),
+    ] = False,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The row that the differences are from, instead of the reference.",
+        ),
+    ] = None,
     add: Annotated[
         list[Path] | None,
         typer.Option(
@@ -68,8 +83,13 @@ def export(
         raise PlanError("--add is for --format biochatter")
     if each and to_format not in TABLES:
         raise PlanError(f"--all is for the formats {', '.join(TABLES)}")
+    if baseline is not None and not differences:
+        raise PlanError("--baseline is for --differences", hint="Add --differences.")
+    if differences and to_format not in TABLES:
+        raise PlanError(f"--differences is for the formats {', '.join(TABLES)}")
     if to_format in TABLES:
-        _write_table(runs, to_format, output, each=each)
+        shown = (baseline or "") if differences else None
+        _write_table(runs, to_format, output, each=each, baseline=shown)
         return
     if to_format == "biochatter":
         from serve_eval.workflows.biochatter.export import export_biochatter
@@ -92,17 +112,26 @@ def export(
         say(f"warning: {clean(note)}")
 
 
-def _write_table(folders: Sequence[Path], name: str, to: Path | None, *, each: bool) -> None:
-    """Print the table of some folders, or write it to a file."""
+def _write_table(
+    folders: Sequence[Path], name: str, to: Path | None, *, each: bool, baseline: str | None
+) -> None:
+    """Print the table of some folders, or write it to a file.
+
+    With a `baseline` it has differences; "" stands for the reference.
+    """
     from serve_eval.cli._streams import draw, emit, path_of, say
     from serve_eval.errors import PlanError
-    from serve_eval.report.results_table import write_table, write_text
+    from serve_eval.report.results_table import show_differences, write_table, write_text
+    from serve_eval.series.differences import compare_rows
     from serve_eval.series.result_table import read_results
     from serve_eval.whole_file import write_named_file
 
     table = read_results(folders, each=each)
+    if baseline is not None:
+        table = compare_rows(table, baseline)
     if to is None and name == "table":
-        draw(lambda console: console.out(write_text(table, console.width), end=""))
+        shown = show_differences(table)
+        draw(lambda console: console.out(write_text(shown, console.width), end=""))
         return
     text = write_table(table, name)
     if to is None:

@@ -124,7 +124,10 @@ def suite(
         return
     if result.dry_run:
         from serve_eval.cli._suite_dry_run import show
+        from serve_eval.workflows.suite.folder import check_folder
 
+        if (to := result.output_dir or asked.resume) is not None:
+            check_folder(to, known)
         raise typer.Exit(show(known, as_json=result.as_json))
     out_dir = asked.resume or result.output_dir or _new_folder(known.name)
     code = execute(

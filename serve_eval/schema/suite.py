@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
+from typing import Literal
 
 from serve_eval.schema.plan import Plan
 from serve_eval.schema.verdict import OtherRule, VerdictOutcome
@@ -72,9 +73,11 @@ class SuiteRow:
     `outcome` the one after the correction for many tests. `p` is that of the paired comparison;
     `p_holm` exists if the paired rule judged, `q_bh` if there is a p. `finding` is the paired one
     after the correction. `difference` is the mean of the pairs with its 95 % interval, if the
-    reference has scores of single samples. `waiver` is the one that keeps this row from failing the
-    suite. The first answers to `repaired` samples are unknown. `other` is what the rule that did
-    not judge says.
+    reference has scores of single samples; `margin` the drop that matters to the pairs; `p_rise`
+    the p of "no rise". `proven` is the direction of a change that is proven after the correction,
+    and `proven_p` its corrected p; the rule may pass a drop for all that. `waiver` is the one that
+    keeps this row from failing the suite. The first answers to `repaired` samples are unknown.
+    `other` is what the rule that did not judge says.
     """
 
     run: str
@@ -102,6 +105,11 @@ class SuiteRow:
     p_holm: float | None = None
     q_bh: float | None = None
     finding: str | None = None
+    p_rise: float | None = None
+    margin: float | None = None
+    default_margin: bool = True
+    proven: Literal["", "drop", "rise"] = ""
+    proven_p: float | None = None
     waiver: Waiver | None = None
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

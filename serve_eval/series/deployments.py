@@ -124,11 +124,21 @@ def choose_shown(attributes: Sequence[Mapping[str, str]], *, least: bool = False
         values = [one.get(name) for one in attributes]
         if len(set(values)) < 2 or any(values == [one.get(x) for one in attributes] for x in shown):
             continue  # the same in all rows, or said by another column
+        if name != RUN and all(_is_name(one.get(name), one.get(RUN)) for one in attributes):
+            continue
         apart = len({tuple(one.get(x) for x in (*shown, name)) for one in attributes})
         if apart > told or (_rank(name) < 2 and not least):
             shown.append(name)
             told = apart
     return shown
+
+
+def _is_name(value: str | None, run: str | None) -> bool:
+    """Return True if an attribute says only what the name of its run says, or nothing."""
+    if value is None or run is None:
+        return value is None
+    own, name = (re.sub(r"[^a-z0-9]", "", one.lower()) for one in (value, run))
+    return own == name
 
 
 def name_deployments(runs: Sequence[Deployed]) -> list[str]:

@@ -12,6 +12,7 @@ import msgspec
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS, samples_file
+from serve_eval.evaluation.storage.reports.comparison_files import is_comparison, locate_runs
 from serve_eval.evaluation.storage.reports.suite_files import (
     find_suite_report,
     holds_suite,
@@ -37,7 +38,8 @@ class MeasuredRun:
     """A run with the attributes of its deployment.
 
     `report` is None if an error ended the run of a suite. `judged` are its rows in the report of
-    its suite, by task: a suite corrects verdicts and waives them.
+    its suite, by task: a suite corrects verdicts and waives them. `outside`: the run lies in the
+    folder of a suite that does not know it.
     """
 
     folder: Path
@@ -46,6 +48,7 @@ class MeasuredRun:
     began: datetime
     report: Report | None
     judged: Mapping[str, SuiteRow] = field(default_factory=dict)
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,13 @@ def read_measured(
     """Return the runs in or below the folders, the oldest first, and notes on those left out.
 
     Copies of a run count once. `each`: runs that differ only in their time are kept apart
-    too. Raises RunFolderError if no folder has a finished run.
+    too. A comparison stands for its two sides. Raises RunFolderError if no folder has a finished
+    run.
     """
     found: dict[Path, FinishedRun] = {}
     unfinished: dict[Path, Path] = {}
     notes: list[str] = []
-    searched = {folder: search_runs(folder) for folder in folders}
+    searched = {folder: search_runs(folder) for given in folders for folder in _list_places(given)}
     for folder, one in searched.items():
         notes += [note for note in one.notes if not note.startswith(UNFINISHED)]
         found.update({run.folder.resolve(): run for run in one.finished})
@@ -79,6 +83,14 @@ def read_measured(
     shown = {run.folder.resolve() for run in measured}
     notes += [_describe_unfinished(run) for at, run in unfinished.items() if at not in shown]
     return measured, notes
+
+
+def _list_places(folder: Path) -> list[Path]:
+    """Return the run folders of a comparison's sides, which may be elsewhere, or the folder."""
+    if not is_comparison(folder):
+        return [folder]
+    sides = [run for _, run in locate_runs(folder) if run.is_dir()]
+    return sides or [folder]
 
 
 def _describe_unfinished(run: Path) -> str:
@@ -184,10 +196,12 @@ def _find_suites(runs: Sequence[FinishedRun], notes: list[str]) -> dict[Path, _S
 def _describe(run: FinishedRun, suite: _Suite | None) -> MeasuredRun:
     own: Mapping[str, object] = {}
     judged: Mapping[str, SuiteRow] = {}
+    outside = False
     if suite is not None:
         name = run.folder.name
         own = next((one.attributes for one in suite.suite.runs if one.name == name), {})
         judged = _pick(suite.report, name)
+        outside = all(one.name != name for one in suite.suite.runs)
     return MeasuredRun(
         folder=run.folder,
         model=name_of_model(run.report),
@@ -195,6 +209,7 @@ def _describe(run: FinishedRun, suite: _Suite | None) -> MeasuredRun:
         began=run.began,
         report=run.report,
         judged=judged,
+        outside=outside,
     )
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -13,9 +14,11 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS, without_scorer_options
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
-from serve_eval.schema import SuiteRow, TaskReport
+from serve_eval.schema import PairedComparison, Reference, SuiteRow, TaskReport
 from serve_eval.series.deployments import LAUNCHER, choose_shown, shorten
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
+from serve_eval.verdicts.references import spec_text
+from serve_eval.verdicts.rise import find_rise_p
 
 _SHORT = 16
 """Characters of a setting that the heading of a column shows."""
@@ -165,7 +168,26 @@ def _make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resu
         difference=None if paired is None else paired.difference,
         difference_interval=None if paired is None else paired.interval,
         p=None if paired is None else paired.p,
+        p_rise=None if paired is None else find_rise_p(paired),
+        p_holm=None if row is None else row.p_holm,
+        q=None if row is None else row.q_bh,
+        finding=(row.finding or "") if row else "" if paired is None else paired.finding,
+        proven=row.proven if row else _find_proven(paired),
+        reference_name=_name_reference(task.reference),
     )
+
+
+def _name_reference(reference: Reference | None) -> str:
+    return "" if reference is None else f"{reference.model}, {spec_text(reference.spec)}"
+
+
+def _find_proven(paired: PairedComparison | None) -> Literal["", "drop", "rise"]:
+    """Return the direction of a change that a run alone proves."""
+    if paired is None:
+        return ""
+    if paired.finding in ("SMALL_DROP", "FAIL"):
+        return "drop"
+    return "rise" if paired.interval is not None and paired.interval[0] > 0.0 else ""
 
 
 def _count_failures(task: TaskReport) -> str:
@@ -245,5 +267,7 @@ def _explain(columns: Mapping[Key, TaskReport], runs: Sequence[MeasuredRun]) -> 
             fields.append("samples")
         differing = ", ".join(fields) or "metric or judge"
         yield f"{name}: {len(alike)} columns, which cannot be compared: {differing} differ"
+    if outside := [run.folder.name for run in runs if run.outside]:
+        yield f"not in the file of the suite, and outside of its correction: {', '.join(outside)}"
     if any(run.attributes.get(LAUNCHER) == "simulated" for run in runs):
         yield "the launcher simulated is no model: its values say nothing about one"

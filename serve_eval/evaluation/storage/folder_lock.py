@@ -69,9 +69,7 @@ def _open_lock(path: Path, sign: str, kind: str) -> int:
     """Create the folder and its lock file, and return that open. Raises RunFolderError."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        known = (path / sign).exists() or read_claim(path) == sign
-        begun = {*LEFT, f"{sign}{PARTIAL}"}
-        if known or all(one.name in begun for one in path.iterdir()):
+        if _is_free(path, sign):
             return os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except (OSError, ValueError) as error:  # ValueError: a name with a null character
         why = error.strerror if isinstance(error, OSError) else str(error)
@@ -79,6 +77,27 @@ def _open_lock(path: Path, sign: str, kind: str) -> int:
             f"{path}: cannot be used as a run folder: {why}", hint=OTHER_FOLDER
         ) from error
     raise RunFolderError(f"{path} is not empty and holds no {kind}", hint=OTHER_FOLDER)
+
+
+def check_free(path: Path, sign: str, kind: str) -> None:
+    """Raise RunFolderError if `hold` would refuse a folder. Nothing is written."""
+    try:
+        if not path.exists() or _is_free(path, sign):
+            check_unused(path)
+            return
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise RunFolderError(
+            f"{path}: cannot be used as a run folder: {why}", hint=OTHER_FOLDER
+        ) from error
+    raise RunFolderError(f"{path} is not empty and holds no {kind}", hint=OTHER_FOLDER)
+
+
+def _is_free(path: Path, sign: str) -> bool:
+    """Return True if a folder is that of a command, or holds only what one begins with."""
+    known = (path / sign).exists() or read_claim(path) == sign
+    begun = {*LEFT, f"{sign}{PARTIAL}"}
+    return known or all(one.name in begun for one in path.iterdir())
 
 
 def _take(path: Path, lock_file: int) -> bool:

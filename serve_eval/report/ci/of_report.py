@@ -135,9 +135,12 @@ def list_other(other: OtherRule | None) -> dict[str, str]:
     return {} if other is None else {"other_rule": other.rule, "other_outcome": other.outcome.value}
 
 
+_REMARKS = (two_rules.DISAGREE, "small_drop", *repaired.WARNINGS)
+
+
 def pick_remarks(warnings: Sequence[str]) -> list[str]:
     """Return the warnings that must be seen even if a task passed."""
-    return [line for line in warnings if line.startswith((two_rules.DISAGREE, *repaired.WARNINGS))]
+    return [line for line in warnings if line.startswith(_REMARKS)]
 
 
 def remark_on_losses(result: TaskResult) -> list[str]:

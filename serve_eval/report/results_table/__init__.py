@@ -6,6 +6,7 @@ from serve_eval.report.results_table.content import (
     ResultsTable,
     TaskColumn,
 )
+from serve_eval.report.results_table.differences import show_differences
 from serve_eval.report.results_table.formats import FORMATS, write_table
 from serve_eval.report.results_table.text import write_text
 
@@ -15,6 +16,7 @@ __all__ = [
     "ResultCell",
     "ResultsTable",
     "TaskColumn",
+    "show_differences",
     "write_table",
     "write_text",
 ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
-from serve_eval.report.summary.figures import figure, in_points
+from serve_eval.report.summary.figures import add_sign, figure, in_points
 from serve_eval.schema import Metric, VerdictOutcome
 
 MISSING = "-"
@@ -24,6 +25,10 @@ MARKS = {
     VerdictOutcome.ERROR: "E",
 }
 """The mark of each outcome: a letter, which every format and font has."""
+PROVEN = {"drop": "d", "rise": "u"}
+"""The mark of a proven change that is no FAIL."""
+STAR = "*"
+"""The mark of a proven difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +38,12 @@ class ResultCell:
     `value` and `interval` (95 %) are in points or in the unit of the metric. `scored` of `planned`
     samples have a score; `estimate`: an early stop left the others out. `others` further runs of
     the same row and column are not shown. `reason` says why there is no value. `rule` judged,
-    against `reference`; `difference` with its 95 % interval and `p` are of the same prompts, if the
-    reference has scores of single ones.
+    against `reference`; `difference` with its 95 % interval and the one-sided `p` are of the same
+    prompts, if the reference has scores of single ones; `p_rise` is that of "no rise". `p_holm` and
+    `q` are those of a suite, `finding` is after its correction, and so is `proven`, the direction
+    of a proven change. `reference_name` names what judged it. In a table of differences `p_table`
+    is the two-sided p by Holm over the table, and `star` says that it proves the difference;
+    `signed`: the value is one.
     """
 
     value: float | None
@@ -54,27 +63,52 @@ class ResultCell:
     difference: float | None = None
     difference_interval: tuple[float, float] | None = None
     p: float | None = None
+    p_rise: float | None = None
+    p_holm: float | None = None
+    q: float | None = None
+    finding: str = ""
+    proven: Literal["", "drop", "rise"] = ""
+    reference_name: str = ""
+    p_table: float | None = None
+    star: bool = False
+    signed: bool = False
+
+    @property
+    def change(self) -> str:
+        """The direction of a proven change; a FAIL says it itself."""
+        return "" if self.outcome is VerdictOutcome.FAIL else self.proven
 
     @property
     def marks(self) -> list[str]:
         """The verdict, and what a reader of the value must know."""
         counts = {"f": self.failed, "r": self.repaired, "e": self.scored if self.estimate else 0}
         told = [f"{mark}{n}" for mark, n in counts.items() if n]
-        return [MARKS[self.outcome] + ("w" if self.waived else ""), *told]
+        if self.signed:
+            return [*([STAR] if self.star else []), *told]
+        proven = [PROVEN[self.change]] if self.change else []
+        return [MARKS[self.outcome] + ("w" if self.waived else ""), *proven, *told]
 
     def figures(self, metric: Metric) -> str:
         """Return the value with its interval: "65.0 [40.8, 84.6]", "~64.1" or "-"."""
+        return f"{self.number(metric)} {self.ends(metric)}".rstrip()
+
+    def number(self, metric: Metric) -> str:
+        """Return the value alone: "65.0", "~64.1", "-11.1" or "-"."""
         if self.value is None:
             return MISSING
-        shown = f"{'~' if self.estimate else ''}{figure(self.value, metric)}"
-        if self.interval is None:
-            return shown
-        low, high = (figure(end, metric) for end in self.interval)
-        return f"{shown} [{low}, {high}]"
+        write = add_sign if self.signed else figure
+        return f"{'~' if self.estimate else ''}{write(self.value, metric)}"
+
+    def ends(self, metric: Metric) -> str:
+        """Return the interval alone: "[40.8, 84.6]", or "" without one."""
+        if self.value is None or self.interval is None:
+            return ""
+        write = add_sign if self.signed else figure
+        return f"[{', '.join(write(end, metric) for end in self.interval)}]"
 
     def write(self, metric: Metric) -> str:
         """Return the figures with the marks."""
-        return f"{self.figures(metric)} {' '.join(self.marks)}"
+        return f"{self.figures(metric)} {' '.join(self.marks)}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +155,7 @@ class ResultsTable:
     """Deployments by tasks. `shown` are the attributes that tell the rows apart.
 
     `notes` are sentences about what is not shown; `details` are others, with paths and commands,
-    which a paper or a picture leaves out.
+    which a paper or a picture leaves out. `against` names the baseline of a table of differences.
     """
 
     columns: Sequence[TaskColumn]
@@ -129,6 +163,7 @@ class ResultsTable:
     shown: Sequence[str]
     notes: Sequence[str] = field(default_factory=tuple)
     details: Sequence[str] = field(default_factory=tuple)
+    against: str = ""
 
     @property
     def models(self) -> list[str]:
@@ -138,9 +173,11 @@ class ResultsTable:
     def caption(self) -> str:
         """What the figures are."""
         [*units] = dict.fromkeys(column.unit for column in self.columns)
-        said = "Values in points" if units == ["points"] else "Values"
+        what = "Differences" if self.against else "Values"
+        said = f"{what} in points" if units == ["points"] else what
         whose = f" of {self.models[0]}" if len(self.models) == 1 else ""
-        return f"{said}{whose} with 95 % intervals; n: samples"
+        compared = f" from {self.against} on the same prompts" if self.against else ""
+        return f"{said}{whose}{compared} with 95 % intervals; n: samples"
 
     @property
     def heads(self) -> list[str]:
@@ -181,10 +218,20 @@ class ResultsTable:
         """Yield the marks that occur, each with its meaning."""
         cells = [cell for row in self.rows for cell in row.cells]
         known = [cell for cell in cells if cell is not None]
-        outcomes = {cell.outcome for cell in known}
+        outcomes = set() if self.against else {cell.outcome for cell in known}
         yield from ((mark, one.value) for one, mark in MARKS.items() if one in outcomes)
         for mark, present, meaning in (
             ("w", any(cell.waived for cell in known), "a waived FAIL"),
+            (
+                PROVEN["drop"],
+                not self.against and any(cell.change == "drop" for cell in known),
+                "a drop on the same prompts is proven, which the rule does not fail",
+            ),
+            (
+                PROVEN["rise"],
+                not self.against and any(cell.change == "rise" for cell in known),
+                "a rise on the same prompts is proven",
+            ),
             (
                 "f",
                 any(cell.failed for cell in known),
@@ -200,6 +247,7 @@ class ResultsTable:
                 any(cell.estimate for cell in known),
                 "number of samples behind an estimate (~) after an early stop",
             ),
+            (STAR, any(cell.star for cell in known), "proven: Holm's p is at most 0.05"),
             (MISSING, None in cells, "not run in this way, or not finished"),
         ):
             if present:
@@ -218,7 +266,7 @@ class ResultsTable:
                     said.setdefault(note, []).append(column.heading)
             for note, tasks in said.items():
                 yield f"{self.label(row)}: {', '.join(tasks)}: {note}"
-        if len(self.rows) > 1:
+        if len(self.rows) > 1 and not self.against:
             yield (
                 "each interval is that of one value; a difference on the same prompts can be proven"
                 " although intervals overlap"

@@ -23,6 +23,10 @@ FIGURES = (
     "difference low",
     "difference high",
     "p",
+    "p holm",
+    "q",
+    "p table",
+    "finding",
     "rule",
     "verdict",
     "waived",
@@ -56,13 +60,23 @@ def _list_cells(cell: ResultCell | None) -> list[str]:
         return [*[""] * (len(FIGURES) - 1), "not run in this way, or not finished"]
     low, high = cell.interval or (None, None)
     least, most = cell.difference_interval or (None, None)
-    judged = (cell.reference, cell.difference, least, most, cell.p)
+    judged = (
+        cell.reference,
+        cell.difference,
+        least,
+        most,
+        cell.p,
+        cell.p_holm,
+        cell.q,
+        cell.p_table,
+    )
     counts = (cell.scored, cell.planned, cell.failed, cell.repaired)
     return [
         *map(_write_number, (cell.value, low, high)),
         *map(str, counts),
         "yes" if cell.estimate else "no",
         *map(_write_number, judged),
+        _flatten(cell.finding),
         _flatten(cell.rule),
         cell.outcome.value,
         "yes" if cell.waived else "no",

@@ -7,6 +7,7 @@ from typing import Final
 
 from serve_eval.report.results_table.content import ResultsTable
 from serve_eval.report.results_table.csv_file import write_csv_table
+from serve_eval.report.results_table.differences import show_differences
 from serve_eval.report.results_table.latex import write_latex
 from serve_eval.report.results_table.markdown import write_markdown_table
 from serve_eval.report.results_table.svg import write_svg
@@ -23,5 +24,5 @@ FORMATS = tuple(_WRITERS)
 
 
 def write_table(table: ResultsTable, name: str) -> str:
-    """Return a table in the format of a name of FORMATS."""
-    return _WRITERS[name](table)
+    """Return a table in the format of a name of FORMATS. CSV has values and differences."""
+    return _WRITERS[name](table if name == "csv" else show_differences(table))

@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from serve_eval.report.results_table.content import MISSING, ResultsTable
+from serve_eval.report.results_table.content import (
+    MISSING,
+    ResultCell,
+    ResultsTable,
+    TaskColumn,
+)
 from serve_eval.report.text import clean
 
 _ESCAPES = {
@@ -29,6 +34,8 @@ _OTHER = (
     '\\providecommand\\otherchar[1]{\\ifdefined\\Umathchar\\symbol{\\string"#1}\\else U+#1\\fi}'
 )
 """A command for characters outside ASCII, which only XeLaTeX and LuaLaTeX can print all."""
+_PARTS = "r@{\\ }r@{\\ }l"
+"""The columns of a task: its value, its interval and its marks."""
 
 
 def write_latex(table: ResultsTable) -> str:
@@ -43,14 +50,15 @@ def _list_lines(table: ResultsTable) -> Iterator[str]:
     yield "\\begin{table}"
     yield "\\centering"
     yield f"\\caption{{{escape_latex(table.caption)}.}}"
-    yield f"\\begin{{tabular}}{{{'l' * (len(heads) + len(table.columns))}}}"
+    yield f"\\label{{tab:{'differences' if table.against else 'results'}}}"
+    yield f"\\begin{{tabular}}{{{'l' * len(heads)}{_PARTS * len(table.columns)}}}"
     yield "\\toprule"
-    yield _write_row([*heads, *(escape_latex(column.heading) for column in table.columns)])
-    yield _write_row([*[""] * len(heads), *(escape_latex(one.size) for one in table.columns)])
+    yield _write_row([*heads, *(_span(column.heading) for column in table.columns)])
+    yield _write_row([*[""] * len(heads), *(_span(one.size) for one in table.columns)])
     yield "\\midrule"
     for row in table.rows:
         pairs = zip(table.columns, row.cells, strict=True)
-        cells = [MISSING if cell is None else cell.write(column.metric) for column, cell in pairs]
+        cells = [part for column, cell in pairs for part in _list_parts(column, cell)]
         names = [escape_latex(name) or MISSING for name in table.name(row)]
         yield _write_row([*names, *map(escape_latex, cells)])
     yield "\\bottomrule"
@@ -59,6 +67,17 @@ def _list_lines(table: ResultsTable) -> Iterator[str]:
     for line in (*filter(None, ["; ".join(legend)]), *table.list_notes(plain=True)):
         yield f"\\par\\footnotesize {escape_latex(line)}"
     yield "\\end{table}"
+
+
+def _span(text: str) -> str:
+    return f"\\multicolumn{{3}}{{c}}{{{escape_latex(text)}}}"
+
+
+def _list_parts(column: TaskColumn, cell: ResultCell | None) -> tuple[str, str, str]:
+    """Return the value, the interval and the marks of a cell, which are aligned apart."""
+    if cell is None:
+        return MISSING, "", ""
+    return cell.number(column.metric), cell.ends(column.metric), " ".join(cell.marks)
 
 
 def _write_row(cells: list[str]) -> str:

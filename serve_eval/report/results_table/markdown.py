@@ -19,7 +19,7 @@ def list_table_lines(table: ResultsTable) -> Iterator[str]:
     yield ""
     yield from _list_rows(table)
     yield ""
-    yield from (f"* {mark}: {meaning}" for mark, meaning in table.list_legend())
+    yield from (f"* {escape_text(mark)}: {meaning}" for mark, meaning in table.list_legend())
     yield from (f"* {escape_text(note)}" for note in table.list_notes())
 
 
@@ -30,8 +30,8 @@ def _list_rows(table: ResultsTable) -> Iterator[str]:
     for row in table.rows:
         pairs = zip(table.columns, row.cells, strict=True)
         cells = [MISSING if cell is None else cell.write(column.metric) for column, cell in pairs]
-        # Two tildes in a cell would strike out what is between them.
-        shown = [cell.replace("~", "\\~") for cell in cells]
+        # Two tildes in a row would strike out what is between them, two stars would slant it.
+        shown = [cell.replace("~", "\\~").replace("*", "\\*") for cell in cells]
         yield _write_row([*(escape_text(name) or MISSING for name in table.name(row)), *shown])
 
 

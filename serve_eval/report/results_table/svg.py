@@ -33,7 +33,7 @@ _STYLE = (
     f"svg{{max-width:{WIDE}px;height:auto;background:#fff}}"
     "text{font:12px Arial,Helvetica,sans-serif;fill:#1a1a1a}"
     ".head{font-weight:bold;font-size:14px}.small{font-size:11px;fill:#555}"
-    ".grid{stroke:#ddd}.axis{stroke:#777}.range{stroke-width:2.5}"
+    ".grid{stroke:#ddd}.axis{stroke:#777}.zero{stroke:#1a1a1a;stroke-width:1.5}.range{stroke-width:2.5}"
 )
 _COLOURS = {
     VerdictOutcome.FAIL: "#b3261e",
@@ -41,6 +41,8 @@ _COLOURS = {
     VerdictOutcome.INCONCLUSIVE: "#a15c00",
 }
 _COLOUR = "#0b57a4"
+_PROVEN = {"drop": "#8a1f9c", "rise": "#1b7f3b"}
+"""A proven change is a triangle, which points down or up, of its own colour."""
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -116,6 +118,9 @@ def _draw_panel(
         body.append(_text(x, bottom + 16, f"{tick:g}", "small", middle=True))
     body.append(_line(MARGIN, bottom, WIDTH - MARGIN, bottom, "axis"))
     body.append(_text(WIDTH / 2, bottom + 30, column.unit, "small", middle=True))
+    if any(cell is not None and cell.signed for _, cell in cells):
+        x = ruler.place(0.0)
+        body.append(_line(x, first, x, bottom, "zero"))
     for i, (name, cell) in enumerate(cells):
         body += _draw_row(name, column, cell, ruler, first + ROW * i)
     return bottom + AXIS
@@ -130,7 +135,7 @@ def _draw_row(
     yield _text(MARGIN, top + 14, _cut(name, room), "")
     yield _text(WIDTH - MARGIN, top + 14, figures, "", end=True)
     if cell is not None and cell.value is not None:
-        colour = _COLOURS.get(cell.outcome, _COLOUR)
+        colour = _PROVEN.get(cell.change) or _COLOURS.get(cell.outcome, _COLOUR)
         y = top + 26
         if cell.interval is not None:
             low, high = map(ruler.place, cell.interval)
@@ -139,22 +144,29 @@ def _draw_row(
                 f' stroke="{colour}"/>'
             )
         fill = "#fff" if cell.estimate else colour
-        yield (
-            f'<circle cx="{ruler.place(cell.value):.1f}" cy="{y}" r="5" fill="{fill}"'
-            f' stroke="{colour}" stroke-width="2"/>'
-        )
+        yield _draw_point(ruler.place(cell.value), y, cell.change, fill, colour)
     yield "</g>"
+
+
+def _draw_point(across: float, down: int, change: str, fill: str, colour: str) -> str:
+    paint = f'fill="{fill}" stroke="{colour}" stroke-width="2"/>'
+    if not change:
+        return f'<circle cx="{across:.1f}" cy="{down}" r="5" {paint}'
+    end = 5 if change == "drop" else -5
+    left, right, flat = across - 6, across + 6, down - end
+    at = f"{left:.1f},{flat} {right:.1f},{flat} {across:.1f},{down + end}"
+    return f'<polygon points="{at}" {paint}'
 
 
 def make_ruler(cells: Sequence[ResultCell]) -> ValueAxis:
     """Return the axis of a task, which holds every value and interval.
 
-    It need not begin at 0, since dots have no length.
+    It need not begin at 0, since dots have no length; that of differences holds 0.
     """
     known = [
         x
         for cell in cells
-        for x in (cell.value, *(cell.interval or ()))
+        for x in (cell.value, *(cell.interval or ()), *((0.0,) if cell.signed else ()))
         if x is not None and math.isfinite(x)
     ]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)

@@ -8,7 +8,15 @@ from pathlib import Path
 from rich.console import Console
 
 from serve_eval.report.layout import say, tell_rehearsal
-from serve_eval.report.summary import list_details, print_commands, print_rows, print_tasks
+from serve_eval.report.summary import (
+    Row,
+    SummaryTask,
+    list_details,
+    print_commands,
+    print_rows,
+    print_tasks,
+)
+from serve_eval.report.summary.rows import describe_change
 from serve_eval.report.terminal import RED, attribution, diagnose_command
 from serve_eval.schema import ComparedTask, Comparison
 from serve_eval.workflows.compare.places import draw_places
@@ -38,7 +46,7 @@ def render(
     for summary, task in zip(tasks, comparison.tasks, strict=True):
         if len(tasks) > 1:
             say(console, task.task)
-            print_rows(console, list_details(summary))
+            print_rows(console, _list_details(summary))
         _explain(task, console)
     only = f"{comparison.tasks[0].task}: " if len(tasks) == 1 else ""
     print_rows(console, (("where", line.removeprefix(only)) for line in slices))
@@ -47,6 +55,15 @@ def render(
     print_rows(console, [("folder", str(out_dir))])
     if any(task.verdict.outcome in RED for task in comparison.tasks):
         print_commands(console, [diagnose_command(out_dir)])
+
+
+def _list_details(task: SummaryTask) -> list[Row]:
+    """Return what must be known of one of several tasks, always with the difference and p."""
+    rows, paired = list_details(task), task.verdict.paired
+    if paired is None or paired.interval is None:
+        return rows
+    change = describe_change(paired, task.result.metric)
+    return rows if change in rows else [change, *rows]
 
 
 def _explain(task: ComparedTask, console: Console) -> None:

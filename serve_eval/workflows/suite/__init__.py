@@ -13,6 +13,7 @@ __all__ = [
     "layers",
     "match",
     "matrix",
+    "proven",
     "serialise",
     "server_groups",
     "table",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
-from serve_eval.report.ci.of_report import choose_state, list_other, pick_remarks
+from serve_eval.report.ci.of_report import choose_state, list_other
 from serve_eval.report.one_line import OneLine, describe_drop, lead
 from serve_eval.report.results_table.markdown import list_table_lines
 from serve_eval.report.summary.figures import count, write_figure
@@ -21,6 +21,7 @@ from serve_eval.workflows.suite.table import (
     describe_verdict,
     describe_waiver,
     list_cells,
+    list_remarks,
     rank,
     show_value,
 )
@@ -63,7 +64,7 @@ def describe_suite(
                 f"rule: {row.run}/{row.task}: by {row.rule}; {row.other.rule} says"
                 f" {row.other.outcome}"
                 for row in rows
-                if row.other is not None
+                if row.other is not None and row.other.outcome is not row.outcome
             ),
             *(": ".join(describe_waiver(use)) for use in report.waivers),
         ],
@@ -149,7 +150,7 @@ def _describe_row(row: SuiteRow, line: OneLine) -> CiCase:
         state=_choose(row),
         line=line if not waived else replace(line, cause=waived[0], sure=True),
         remarks=[
-            *pick_remarks(row.warnings),
+            *(f"{row.run}/{row.task}: {one}" for one in list_remarks(row)),
             *([f"{count(row.repaired, 'sample')} repaired"] if row.repaired else ()),
         ],
         details=[*waived, *row.reasons, *(f"warning: {line}" for line in row.warnings)],

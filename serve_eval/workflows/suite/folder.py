@@ -22,6 +22,7 @@ from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_FILE, SUITE_RUNS
+from serve_eval.evaluation.storage.folder_lock import check_free
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.storage.reports.suite_files import (
     drop_suite_report,
@@ -55,6 +56,13 @@ def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
                 f"{error.filename}: cannot be used as a folder: {error.strerror}"
             ) from error
         yield path
+
+
+def check_folder(path: Path, suite: Suite) -> None:
+    """Raise RunFolderError if `open_folder` would refuse the folder. Nothing is written."""
+    check_free(path, SUITE_FILE, "suite")
+    if holds_suite(path):
+        _check_kept(path, read_suite(path), suite)
 
 
 def read_kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Report | None:

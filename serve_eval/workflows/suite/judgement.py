@@ -11,6 +11,7 @@ from datetime import date
 
 from serve_eval.report.summary.figures import in_points
 from serve_eval.schema import (
+    Plan,
     Report,
     RunError,
     SuiteRow,
@@ -31,6 +32,7 @@ from serve_eval.verdicts.exit_code import (
     code_of,
     worst,
 )
+from serve_eval.verdicts.rise import find_rise_p
 from serve_eval.workflows.suite.match import matches
 
 ALPHA = 0.05
@@ -93,7 +95,7 @@ def rows(one: EndedRun) -> list[SuiteRow]:
     """
     run = one.run
     if one.report is not None:
-        return [_row(run, one.report.plan.model, task) for task in one.report.tasks]
+        return [_row(run, one.report.plan, task) for task in one.report.tasks]
     assert one.error is not None
     return [
         SuiteRow(
@@ -110,7 +112,7 @@ def rows(one: EndedRun) -> list[SuiteRow]:
     ]
 
 
-def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
+def _row(run: SuiteRun, plan: Plan, task: TaskReport) -> SuiteRow:
     verdict, paired = task.verdict, task.verdict.paired
     by_anchors = verdict.rule == "anchors"
     p, finding = (None, None) if paired is None else (paired.p, paired.finding)
@@ -120,7 +122,7 @@ def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
     return SuiteRow(
         run=run.name,
         task=task.result.task,
-        model=model,
+        model=plan.model,
         attributes=run.attributes,
         rule=verdict.rule,
         own=verdict.outcome,
@@ -143,6 +145,9 @@ def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
         difference_interval=None if paired is None else paired.interval,
         p=p,
         finding=finding,
+        p_rise=None if paired is None or by_anchors else find_rise_p(paired),
+        margin=None if paired is None or by_anchors else paired.margin,
+        default_margin=plan.verdict.options.get("margin") is None,
         reasons=verdict.reasons,
         warnings=verdict.warnings,
     )
@@ -165,9 +170,32 @@ def correct_rows(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteR
         zip(gates, holm([p for i in gates if (p := found[i].p) is not None]), strict=True)
     )
     result = [replace(row, q_bh=q.get(i), p_holm=adjusted.get(i)) for i, row in enumerate(found)]
-    return [
+    found = [
         _unproven(row) if row.p_holm is not None and row.p_holm > alpha else row for row in result
     ]
+    return _name_proven(found, alpha)
+
+
+def _name_proven(found: Sequence[SuiteRow], alpha: float) -> list[SuiteRow]:
+    """Return the rows with the direction of each change that is proven after a correction.
+
+    Rules outside of GATES are not corrected, so that Holm's correction over all tests decides
+    here. A rise must be outside of its interval too.
+    """
+    result = list(found)
+    tested = [(i, row.p) for i, row in enumerate(found) if row.p is not None]
+    drops, rises = (
+        holm([p for _, p in tested]),
+        holm([1.0 if (p := found[i].p_rise) is None else p for i, _ in tested]),
+    )
+    for (i, _), drop, rise in zip(tested, drops, rises, strict=True):
+        row = found[i]
+        drop = drop if row.p_holm is None else row.p_holm
+        if row.finding in ("SMALL_DROP", "FAIL") and drop <= alpha:
+            result[i] = replace(row, proven="drop", proven_p=drop)
+        elif row.difference_interval and row.difference_interval[0] > 0.0 and rise <= alpha:
+            result[i] = replace(row, proven="rise", proven_p=rise)
+    return result
 
 
 def _unproven(row: SuiteRow) -> SuiteRow:

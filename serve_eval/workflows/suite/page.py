@@ -35,6 +35,7 @@ from serve_eval.report.summary import join_row
 from serve_eval.report.summary.figures import figure, in_points, span
 from serve_eval.schema import REHEARSED, Scalar, SuiteReport, SuiteRow, TaskReport
 from serve_eval.series.result_table import name_asked
+from serve_eval.workflows.suite.proven import is_marked
 from serve_eval.workflows.suite.table import (
     describe_counts,
     describe_verdict,
@@ -100,7 +101,8 @@ def _list_sections(
 
 
 def _state(row: SuiteRow) -> State:
-    return "warn" if row.waiver is not None else name_state(row.outcome)
+    warned = row.waiver is not None or (is_marked(row) and row.proven == "drop")
+    return "warn" if warned else name_state(row.outcome)
 
 
 def _name_headings(report: SuiteReport, tasks: Tasks) -> Headings:

@@ -22,6 +22,7 @@ from serve_eval.report.text import clean
 from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome, WaiverState, WaiverUse
 from serve_eval.series.result_table import find_suite_results
 from serve_eval.shell_words import quote_path
+from serve_eval.workflows.suite.proven import describe_proven, is_marked
 
 _TESTED = ("p", "p holm", "q")
 _SHOWN = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE)
@@ -35,14 +36,19 @@ def render(report: SuiteReport, out_dir: Path, console: Console, *, stored: bool
     """Print the verdict, tables, the reasons, and the waivers.
 
     The first table has a line for each run and task, the worst first. With several runs and tasks,
-    deployments by tasks follow, and what passed or has no reference is only there. Not `stored`:
-    the runs were judged again, so that the table of their own reports would say something else.
+    deployments by tasks follow, and what passed or has no reference is only there, except for a
+    proven change. Not `stored`: the runs were judged again, so that the table of their own reports
+    would say something else.
     """
     tell_rehearsal(report.rehearsal, console)
     console.print(make_title(report), soft_wrap=True)
     rows = sorted(report.rows, key=rank)
     table = find_suite_results(out_dir) if stored else None
-    told = rows if table is None else [row for row in rows if row.outcome not in _FOLDED]
+    told = (
+        rows
+        if table is None
+        else [row for row in rows if row.outcome not in _FOLDED or is_marked(row)]
+    )
     if told:
         console.print(*fit_tables(*_lay_out(told, console.width), console.width), sep="\n\n")
     if table is not None:
@@ -87,17 +93,18 @@ def find_worst_fail(report: SuiteReport) -> SuiteRow | None:
     return next(failing, None)
 
 
-def rank(row: SuiteRow) -> tuple[int, bool]:
-    """Return a sort key: the worst outcome first, and a waived one after its like."""
-    return ORDER.index(row.outcome), row.waiver is not None
+def rank(row: SuiteRow) -> tuple[int, bool, int]:
+    """Return a sort key: the worst outcome first, a waived one after its like, a drop before."""
+    direction = ("drop", "", "rise").index(row.proven)
+    return ORDER.index(row.outcome), row.waiver is not None, direction
 
 
 def _lay_out(rows: Sequence[SuiteRow], width: int) -> tuple[list[str], list[list[Text]]]:
     """Return columns and cells that fit `width`, if that is possible.
 
-    A column without a figure is not drawn. Of the others, q and attributes are left out first,
-    since most names of runs hold these, then p and the interval. Then names lose their middle, and
-    at last the reference is left out, which the limit follows.
+    A column without a figure is not drawn. Of the others, the limit, q and attributes are left out
+    first, since most names of runs hold these, then p, the interval and the reference. Names lose
+    their middle only if that is not enough, and then the interval and the reference stay.
     """
     attributes = list(dict.fromkeys(key for row in rows for key in row.attributes))
     tested = any(row.p is not None for row in rows)
@@ -110,15 +117,25 @@ def _lay_out(rows: Sequence[SuiteRow], width: int) -> tuple[list[str], list[list
         if name not in _FIXED and all(row[i].plain == "-" for row in cells)
     ]
     columns, cells = _leave_out(columns, cells, empty)
-    for least in ("q", *reversed(attributes), "p", "95 %"):
+    for least in ("fails", "q", *reversed(attributes), "p"):
         if measure(columns, cells) > width:
             columns, cells = _leave_out(columns, cells, [least])
-    for least in ("", "reference", "fails"):
-        if measure(columns, cells) > width:
-            columns, cells = _leave_out(columns, cells, [least])
-            for name in ("run", "task"):
-                cells = _narrow(columns, cells, columns.index(name), width)
-    return [clean(name) for name in columns], cells
+    fewer = columns, cells
+    for least in ("95 %", "reference"):
+        if measure(*fewer) > width:
+            fewer = _leave_out(*fewer, [least])
+    if measure(*fewer) > width:
+        named = _narrow_names(columns, cells, width)
+        fewer = fewer[0], _narrow_names(*fewer, width)
+        if measure(columns, named) <= width:
+            fewer = columns, named
+    return [clean(name) for name in fewer[0]], fewer[1]
+
+
+def _narrow_names(columns: Sequence[str], cells: list[list[Text]], width: int) -> list[list[Text]]:
+    for name in ("run", "task"):
+        cells = _narrow(columns, cells, columns.index(name), width)
+    return cells
 
 
 def _leave_out(
@@ -168,11 +185,12 @@ def list_cells(row: SuiteRow, attributes: Sequence[str], *, tested: bool) -> lis
 
 
 def describe_verdict(row: SuiteRow) -> str:
+    """Return the verdict: "PASS", "PASS (drop)" with a proven drop, "FAIL (waived)"."""
     if row.waiver is not None:
         return f"{row.own.value} (waived)"
     if row.outcome is not row.own:
         return f"{row.outcome.value} (alone: {row.own.value})"
-    return row.outcome.value
+    return f"{row.outcome.value} ({row.proven})" if is_marked(row) else row.outcome.value
 
 
 def show_value(row: SuiteRow) -> str:
@@ -232,10 +250,17 @@ def list_explanations(report: SuiteReport) -> Iterator[Row]:
 def _remarks(row: SuiteRow) -> Iterator[Row]:
     """Yield the reasons of a row's verdict, and the warning that its sample is small."""
     yield from (("why", reason) for reason in row.reasons)
-    yield from (("warning", line) for line in pick_remarks(row.warnings))
+    yield from (("warning", line) for line in list_remarks(row))
     if row.repaired:
         yield "asked", f"{count(row.repaired, 'sample')} repaired"
-    yield from (("warning", line) for line in row.warnings if line.startswith("small"))
+    yield from (("warning", line) for line in row.warnings if line.startswith("small "))
+
+
+def list_remarks(row: SuiteRow) -> list[str]:
+    """Return what must be seen of a row even if it passed; a proven change is the suite's own."""
+    proven = describe_proven(row)
+    told = [line for line in pick_remarks(row.warnings) if not line.startswith("small_drop")]
+    return [*([proven] if proven else []), *told]
 
 
 def describe_waiver(use: WaiverUse) -> Row:

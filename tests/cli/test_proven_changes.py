@@ -1,0 +1,225 @@
+"""A proven change that no rule fails is seen in every output, and differences are a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.cli.command import serve_eval
+
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
+MODEL = "org/llama-8b"
+SIZES = {"word_problems": 60, "passkey_short": 40}
+DAMAGES = {"bf16": 0.0, "fp8": 0.4, "nvfp4": 0.9}
+"""With a margin of 60 points: no change, a proven drop that passes, and a FAIL."""
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def _run(folder: Path, *more: str, tasks: str = "word_problems", n: int = 60) -> None:
+    done = serve_eval(
+        "run", "--launcher", "simulated", "-m", MODEL, "-t", tasks, "--limit", str(n),
+        "--no-reference", "-o", folder, *more,
+    )  # fmt: skip
+    assert (folder / "report.json").exists(), done.stderr
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+    """Return a folder with suite.yaml, whose runs are judged by pairs, and its results in out."""
+    top = tmp_path_factory.mktemp("proven")
+    made = serve_eval(
+        "run", "--launcher", "simulated", "-m", MODEL, "-t", ",".join(SIZES), "--no-reference",
+        *(f"--set={name}.num_samples={n}" for name, n in SIZES.items()), "-o", top / "first",
+    )  # fmt: skip
+    assert made.returncode == 3, made.stderr
+    registered = serve_eval(
+        "references", "register", top / "first", "--references-dir", top / "refs"
+    )
+    assert registered.returncode == 0, registered.stderr
+    _write_suite(top / "suite.yaml", top / "refs", *DAMAGES)
+    done = serve_eval("suite", top / "suite.yaml", "-o", top / "out", COLUMNS="80")
+    assert done.returncode == 1, done.stderr
+    (top / "printed").write_text(done.stdout)
+    return top
+
+
+def _write_suite(to: Path, references: Path, *names: str) -> None:
+    tasks = ", ".join(f"{{{name}: {{num_samples: {n}}}}}" for name, n in SIZES.items())
+    runs = "".join(
+        f"    - {{label: {name}, launcher: {{name: simulated, damage: {DAMAGES[name]}}}}}\n"
+        for name in names
+    )
+    to.write_text(
+        f"defaults: {{model: {MODEL}, references_dir: {references},"
+        f" verdict: {{paired: {{margin: 60}}}}, tasks: [{tasks}]}}\n"
+        f"matrix:\n  deployment:\n{runs}"
+    )
+
+
+def _export(*arguments: str | Path, columns: int = 200) -> str:
+    done = serve_eval("export", *arguments, COLUMNS=str(columns))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _rows(*arguments: str | Path) -> dict[str, dict[str, str]]:
+    text = _export(*arguments, "--format", "csv")
+    return {row["run"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}
+
+
+def test_a_proven_drop_that_passes_is_seen_wherever_the_suite_is_shown(suite: Path) -> None:
+    printed = (suite / "printed").read_text()
+    table = printed[: printed.index("\n\n")].splitlines()
+    [line] = [line for line in table if " fp8 " in line and "word_problems" in line]
+    assert line.startswith("PASS (drop)")
+    assert max(map(len, table)) <= 80
+    assert not any(" bf16 " in line for line in table)
+    flat = " ".join(printed.split())
+    told = "fp8/word_problems: a drop is proven: drop "
+    assert told in flat
+    assert "small_drop" not in printed
+    assert "a drop of the margin, 60.0 points, is excluded" in flat
+    assert "d: a drop on the same prompts is proven" in flat
+    summary = (suite / "out/summary.md").read_text()
+    assert "| **PASS (drop)** | fp8 | word\\_problems |" in summary
+    assert "warning: fp8/word\\_problems: a drop is proven: drop" in summary
+    assert "PASS (drop)" in (suite / "out/report.html").read_text()
+    noted = serve_eval("suite", "--resume", suite / "out", GITHUB_ACTIONS="true", COLUMNS="80")
+    output = noted.stdout + noted.stderr
+    assert "::warning title=serve-eval%3A word_problems::fp8/word_problems: a drop is" in output
+
+
+@pytest.mark.parametrize("name", ["table", "markdown", "latex", "svg"])
+def test_a_proven_drop_has_its_own_mark_in_every_format(name: str, suite: Path) -> None:
+    text = _export(suite / "out", "--format", name)
+    assert "d: a drop on the same prompts is proven" in " ".join(text.split())
+    if name == "svg":
+        root = ElementTree.fromstring(text)
+        [drop, *_] = root.findall(f".//{SVG}polygon")
+        plain = {one.get("fill") for one in root.findall(f".//{SVG}circle")}
+        assert drop.get("fill") not in plain
+    else:
+        assert "P d" in text.replace("{", "").replace("}", "")
+
+
+def test_rules_are_named_in_the_summary_only_where_they_disagree(suite: Path) -> None:
+    summary = (suite / "out/summary.md").read_text()
+    told = [line for line in summary.splitlines() if "rule: " in line]
+    assert not any("bf16" in line for line in told)
+
+
+def test_csv_has_the_corrected_p_and_the_finding(suite: Path) -> None:
+    rows = _rows(suite / "out")
+    drop = rows["fp8"]
+    assert drop["word_problems finding"] == "SMALL_DROP"
+    assert rows["nvfp4"]["word_problems finding"] == "FAIL"
+    assert rows["bf16"]["word_problems finding"] == "PASS"
+    p, adjusted, q = (float(drop[f"word_problems {one}"]) for one in ("p", "p holm", "q"))
+    assert p < q <= adjusted <= 0.05
+
+
+@pytest.mark.parametrize("name", ["table", "markdown", "latex", "svg"])
+def test_differences_from_a_named_row_have_intervals_and_stars(name: str, suite: Path) -> None:
+    asked = (suite / "out", "--differences", "--baseline", "bf16", "--format", name)
+    text = " ".join(_export(*asked).split())
+    assert "Differences in points of org/llama-8b from bf16 on the same prompts" in text
+    assert "4 tests by Holm, two-sided" in text
+    if name == "svg":
+        root = ElementTree.fromstring(_export(*asked))
+        zeros = [one for one in root.findall(f".//{SVG}line") if one.get("class") == "zero"]
+        assert len(zeros) == len(SIZES)
+        assert len(root.findall(f".//{SVG}polygon")) == 4
+        return
+    assert text.count("-31.7") == 1
+    assert "P:" not in text
+
+
+def test_differences_without_a_baseline_are_from_the_reference(suite: Path) -> None:
+    text = " ".join(_export(suite / "out", "--differences", "--format", "table").split())
+    assert f"from the reference ({MODEL}, default) on the same prompts" in text
+    assert "6 tests by Holm" in text
+    rows = _rows(suite / "out", "--differences")
+    named = _rows(suite / "out", "--differences", "--baseline", "bf16")
+    assert sorted(named) == ["fp8", "nvfp4"]
+    for run, row in named.items():
+        for figure in ("difference", "difference low", "difference high", "p"):
+            own = float(rows[run][f"word_problems {figure}"])
+            # The reference is a run of the same simulated model as bf16.
+            assert float(row[f"word_problems {figure}"]) == pytest.approx(own, abs=1e-6)
+        assert float(row["word_problems value"]) > 0.0
+    assert float(rows["bf16"]["word_problems p table"]) == 1.0
+
+
+def test_a_baseline_that_no_row_has_is_refused_with_the_rows(suite: Path) -> None:
+    lost = serve_eval("export", suite / "out", "--format", "csv", "--differences", "--baseline=x")
+    assert lost.returncode == 2
+    assert "no row has the name 'x'" in lost.stderr
+    assert "bf16, fp8, nvfp4" in lost.stderr
+    alone = serve_eval("export", suite / "out", "--format", "csv", "--baseline", "bf16")
+    assert (alone.returncode, "Add --differences" in alone.stderr) == (2, True)
+    nothing = serve_eval("export", suite / "first", "--format", "table", "--differences")
+    assert (nothing.returncode, "no differences: no run" in nothing.stderr) == (2, True)
+
+
+def test_latex_has_a_label_and_aligned_figures_with_marks_apart(suite: Path) -> None:
+    text = _export(suite / "out", "--format", "latex")
+    assert "\\label{tab:results}" in text
+    assert "\\begin{tabular}{lr@{\\ }r@{\\ }lr@{\\ }r@{\\ }l}" in text
+    [line] = [line for line in text.splitlines() if line.startswith("fp8 ")]
+    assert line.startswith("fp8 & 40.0 & {[}28.6, 52.6{]} & P d & ")
+    assert "\\label{tab:differences}" in _export(
+        suite / "out", "--format", "latex", "--differences"
+    )
+
+
+def test_a_comparison_that_passes_prints_the_difference_and_p_of_each_task(
+    suite: Path, tmp_path: Path
+) -> None:
+    bf16, fp8 = (suite / "out/runs" / name for name in ("bf16", "fp8"))
+    same = serve_eval("compare", bf16, bf16, "-o", tmp_path / "same", "--self", "0")
+    assert same.returncode == 0, same.stderr
+    assert same.stdout.count("one by one)") == len(SIZES), same.stdout
+    assert same.stdout.count(" change ") >= len(SIZES)
+    moved = serve_eval("compare", bf16, fp8, "-o", tmp_path / "moved", "--margin", "60")
+    assert moved.returncode == 0, moved.stdout
+    assert moved.stdout.count("one by one)") == len(SIZES)
+    assert "p 0.0002" in moved.stdout
+    assert sorted(_rows(tmp_path / "moved")) == ["bf16", "fp8"]
+
+
+def test_a_dry_run_refuses_a_folder_as_the_real_call_does(suite: Path, tmp_path: Path) -> None:
+    _write_suite(tmp_path / "less.yaml", suite / "refs", "bf16", "fp8")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/notes.txt").write_text("mine")
+    (tmp_path / "file").write_text("")
+    for folder in (suite / "out", tmp_path / "other", tmp_path / "file"):
+        dry = serve_eval("suite", tmp_path / "less.yaml", "-o", folder, "--dry-run")
+        real = serve_eval("suite", tmp_path / "less.yaml", "-o", folder)
+        assert dry.returncode == real.returncode == 2, dry.stderr
+        assert dry.stderr.splitlines()[0].rpartition(":")[0] in real.stderr
+    fine = serve_eval("suite", suite / "suite.yaml", "-o", suite / "out", "--dry-run")
+    assert fine.returncode == 0, fine.stderr
+    new = serve_eval("suite", suite / "suite.yaml", "-o", tmp_path / "new", "--dry-run")
+    assert (new.returncode, (tmp_path / "new").exists()) == (0, False)
+
+
+@pytest.mark.parametrize("name", ["table", "markdown", "latex", "svg"])
+def test_a_run_that_the_suite_does_not_know_stands_outside_of_its_correction(
+    name: str, suite: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(suite / "out", tmp_path / "out")
+    assert "outside of its correction" not in _export(tmp_path / "out", "--format", name)
+    _run(tmp_path / "out/runs/added", "--set", "launcher.damage=0.5")
+    text = " ".join(_export(tmp_path / "out", "--format", name).split())
+    assert "not in the file of the suite, and outside of its correction: added" in text
+    added = _rows(tmp_path / "out")["added"]
+    assert {value for column, value in added.items() if column.endswith(" p holm")} == {""}
+    again = serve_eval("suite", "--resume", tmp_path / "out", COLUMNS="200")
+    assert "3 runs, 6 tasks" in again.stdout
+    assert "outside of its correction: added" in again.stdout
