@@ -22,12 +22,12 @@ IN_PLACE = {
     # Journals and logs only grow, and their readers skip an incomplete last line.
     "launchers/_kubernetes/logs.py": {"os.open": 1},
     "launchers/_process/server_process.py": {"os.open": 1},
-    "serve_eval/cli/_ci_files.py": {"open(ab)": 1},  # the summary of a job, which belongs to GitHub
     "serve_eval/evaluation/storage/journal.py": {"os.open": 1, "ftruncate": 2},
     "serve_eval/evaluation/storage/records/executions.py": {"os.open": 1, "ftruncate": 1},
     "serve_eval/evaluation/storage/records/reply_proofs.py": {"os.open": 1},
     "serve_eval/evaluation/storage/records/traces.py": {"os.open": 1},
     "serve_eval/evaluation/storage/reports/canary_files.py": {"os.open": 1, "truncate": 1},
+    "serve_eval/report/ci/place.py": {"open(ab)": 1},  # the summary of a job of GitHub
     "serve_eval/evaluation/storage/run_log.py": {"os.open": 1},
     "serve_eval/workflows/servers/daemon.py": {"os.open": 1},  # the log of a new process
     "serve_eval/workflows/watch/record.py": {"os.open": 1, "open(r+b)": 1, "truncate": 1},

@@ -36,7 +36,7 @@ def save_ci_files(
     from serve_eval.evaluation.storage.file_names import JUNIT_FILE, SUMMARY_FILE
     from serve_eval.evaluation.storage.private_files import write_private
     from serve_eval.report.ci import list_annotations, place_result, write_junit, write_markdown
-    from serve_eval.report.ci.place import find_place, is_github
+    from serve_eval.report.ci.place import add_to_job_summary, find_place, is_github
     from serve_eval.schema import Connection
 
     step_summary, in_github = environ.get("GITHUB_STEP_SUMMARY"), is_github(environ)
@@ -49,7 +49,7 @@ def save_ci_files(
         _try(lambda: write_private(folder / JUNIT_FILE, _encode(text)), folder / JUNIT_FILE)
         _try(lambda: write_private(folder / SUMMARY_FILE, _encode(summary)), folder / SUMMARY_FILE)
     if step_summary:
-        _try(lambda: _append(Path(step_summary), summary), "GITHUB_STEP_SUMMARY")
+        _try(lambda: add_to_job_summary(step_summary, summary), "GITHUB_STEP_SUMMARY")
     if in_github:
         _print_annotations(list(list_annotations(result)))
     if junit is not None:
@@ -150,11 +150,6 @@ def _try(write: Callable[[], object], what: object) -> None:
         write()
     except (OSError, ServeEvalError) as error:
         say(f"warning: {what} could not be written: {error}")
-
-
-def _append(file: Path, text: str) -> None:
-    with file.open("ab") as out:
-        out.write(_encode(f"{text}\n"))
 
 
 def _encode(text: str) -> bytes:

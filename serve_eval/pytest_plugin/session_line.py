@@ -69,7 +69,7 @@ class SessionLine:
             return
         if self._file is None and not self._ended:
             return
-        from serve_eval.pytest_plugin.told_session import TellSession
+        from serve_eval.pytest_plugin.session_result import TellSession
 
         interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
         told = TellSession(self._ended, self._lost, self._environ, interrupted=interrupted)

@@ -1,4 +1,4 @@
-"""Find what a line for chat points at: the CI job, or the folder of the result."""
+"""Find the CI job or the folder that a line for chat points at, and write to the job."""
 
 from __future__ import annotations
 
@@ -26,3 +26,12 @@ def find_place(folder: Path | None, environ: Mapping[str, str]) -> str:
     if found.startswith(("http://", "https://")):
         return found
     return str(folder) if folder is not None and folder.exists() else ""
+
+
+def add_to_job_summary(file: str, text: str) -> None:
+    """Append Markdown to the summary of a GitHub job, with halves of surrogate pairs escaped.
+
+    The file belongs to GitHub. Raises OSError.
+    """
+    with Path(file).open("ab") as out:
+        out.write(f"{text}\n".encode(errors="backslashreplace"))

@@ -259,7 +259,8 @@ def test_permission_is_part_of_a_plan_file_and_of_no_run_folder(plan: Plan, tmp_
     ).plan.allow_code_execution
     assert not resolve(to_file(plan), {}, {}).plan.allow_code_execution
     (tmp_path / "suite.yaml").write_text(
-        "defaults: {allow_code_execution: true}\nmatrix: {model: [a, b], tasks: [[humaneval]]}\n"
+        "defaults: {allow_code_execution: true, base_url: 'host:1'}\n"
+        "matrix: {model: [a, b], tasks: [[humaneval]]}\n"
     )
     suite = _suite(tmp_path / "suite.yaml", None, allow_code_execution=False)
     assert [run.plan.allow_code_execution for run in suite.runs] == [True, True]

@@ -20,7 +20,7 @@ from serve_eval.pytest_plugin.lines_of_tests import (
 )
 from serve_eval.report.ci import CiCase, CiResult, CiState, CiSuite, CiTable, list_annotations
 from serve_eval.report.ci.markdown import write_markdown
-from serve_eval.report.ci.place import is_github
+from serve_eval.report.ci.place import add_to_job_summary, is_github
 from serve_eval.report.one_line import OneLine, write_line
 from serve_eval.schema import Connection
 from serve_eval.whole_file import write_named_file
@@ -30,7 +30,7 @@ _UNMEASURED = "no accuracy test measured anything"
 
 
 class TellSession:
-    """The tests of accuracy of a session: how each ended, and who is told.
+    """The tests of accuracy of a session: how each ended, for chat, GitHub and the terminal.
 
     `ended` has test, outcome as pytest counts it, and fields of its line, for each phase that has
     one; `lost` are files and workers that failed.
@@ -69,7 +69,8 @@ class TellSession:
     def write(self, file: Path) -> str:
         """Write the line for chat. Return why it could not be written, or ""."""
         try:
-            write_named_file(file, _encode(f"{self._mask(write_line(self._line))}\n"))
+            line = self._mask(write_line(self._line))
+            write_named_file(file, f"{line}\n".encode(errors="backslashreplace"))
         except OSError as error:
             return f"{file} cannot be written: {error.strerror}"
         return ""
@@ -84,8 +85,7 @@ class TellSession:
             yield from map(self._mask, list_annotations(result))
         if step_summary:
             try:
-                with Path(step_summary).open("ab") as out:
-                    out.write(_encode(f"{self._mask(write_markdown(result))}\n"))
+                add_to_job_summary(step_summary, self._mask(write_markdown(result)))
             except OSError as error:
                 yield f"warning: GITHUB_STEP_SUMMARY could not be written: {error.strerror}"
 
@@ -115,8 +115,3 @@ class TellSession:
             notice=self._line.notice,
             line=self._line,
         )
-
-
-def _encode(text: str) -> bytes:
-    """Return UTF-8, with half of a surrogate pair escaped."""
-    return text.encode(errors="backslashreplace")
