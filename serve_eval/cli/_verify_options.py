@@ -95,3 +95,10 @@ class VerifyOutputOptions:
     notify_text: NotifyText = None
     quiet: Quiet = False
     as_json: Annotated[bool, Setting("Print verification.json.", flags=("--json",))] = False
+
+
+def choose_route(chat: bool | None) -> ProbeRoute | None:
+    """Return the route that `--apply-chat-template` asks for; None leaves it to the server."""
+    from serve_eval.schema import ProbeRoute
+
+    return None if chat is None else ProbeRoute.CHAT if chat else ProbeRoute.TEXT
