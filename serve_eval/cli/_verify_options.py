@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from serve_eval.cli._common_options import NotifyText, Quiet
 from serve_eval.plugins.setting import Setting
+
+if TYPE_CHECKING:
+    from serve_eval.schema import ProbeRoute
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,8 +34,8 @@ class ModelServer:
     False refuses a cache_salt; `chat_only` refuses completions. The first `busy` requests get 503.
     `samples` draws each token, whatever the temperature. `thinks` begins each message with the same
     token. It ends at once after a share `ends` of the prompts, and in a share `stops` of requests,
-    drawn for each. It answers another prompt in place of prompts of `wrong_from` tokens or more. It counts
-    `counts_more` prompt tokens too many. With `metrics`, it is a vLLM with these counters.
+    drawn for each. It answers another prompt in place of prompts of `wrong_from` tokens or more. It
+    counts `counts_more` prompt tokens too many. With `metrics`, it is a vLLM with these counters.
     """
 
     name: str = "m"
