@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from serve_eval.cli._common_options import NotifyText, Quiet
 from serve_eval.plugins.setting import Setting
+
+if TYPE_CHECKING:
+    from serve_eval.schema import ProbeRoute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,3 +98,10 @@ class VerifyOutputOptions:
     notify_text: NotifyText = None
     quiet: Quiet = False
     as_json: Annotated[bool, Setting("Print verification.json.", flags=("--json",))] = False
+
+
+def choose_route(chat: bool | None) -> ProbeRoute | None:
+    """Return the route that `--apply-chat-template` asks for; None leaves it to the server."""
+    from serve_eval.schema import ProbeRoute
+
+    return None if chat is None else ProbeRoute.CHAT if chat else ProbeRoute.TEXT

@@ -22,6 +22,7 @@ from serve_eval.cli._verify_options import (
     ProbeOptions,
     ReferenceOptions,
     VerifyOutputOptions,
+    choose_route,
 )
 from serve_eval.cli._verify_servers import (
     FurtherServerOptions,
@@ -35,7 +36,7 @@ from serve_eval.cli._verify_servers import (
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.prompt_audit.reading import PromptSide
-    from serve_eval.schema import ProbeRoute, Verification, VerificationReference
+    from serve_eval.schema import Verification, VerificationReference
     from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 
 USUAL = (
@@ -129,7 +130,7 @@ def verify(
             floor=reference.floor,
             seed=prompts.seed or 0,
             text=probes.text,
-            route=_choose_route(protocol.apply_chat_template),
+            route=choose_route(protocol.apply_chat_template),
         ),
         out_dir=output.output_dir or new_folder("verify"),
     )
@@ -158,6 +159,7 @@ class _Asked:
 def _check(reference: ReferenceOptions, probes: ProbeOptions) -> None:
     """Raise PlanError for options that do not fit together."""
     from serve_eval.errors import PlanError
+    from serve_eval.evaluation.probes.floor import LARGEST_FLOOR
 
     if reference.register is not None and reference.reference is not None:
         raise PlanError("--register makes a reference and --reference uses one: give one of them")
@@ -169,14 +171,8 @@ def _check(reference: ReferenceOptions, probes: ProbeOptions) -> None:
         raise PlanError("--probes must be 1 or more")
     if probes.budget_tokens is not None and probes.budget_tokens < 1:
         raise PlanError("--budget-tokens must be 1 or more")
-    if reference.floor is not None and not 0 < reference.floor < 100:
-        raise PlanError("--floor must be a positive number of nats, such as 0.08")
-
-
-def _choose_route(chat: bool | None) -> ProbeRoute | None:
-    from serve_eval.schema import ProbeRoute
-
-    return None if chat is None else ProbeRoute.CHAT if chat else ProbeRoute.TEXT
+    if reference.floor is not None and not 0 < reference.floor < LARGEST_FLOOR:
+        raise PlanError(f"--floor must be a number of nats below {LARGEST_FLOOR:.3g}, as in 0.08")
 
 
 def _check_number(servers: int, reference: ReferenceOptions) -> None:

@@ -1,3 +1,3 @@
 """Ask probes, texts whose next token is uncertain, and judge how far the answers are away."""
 
-__all__ = ["asking", "distance", "evidence"]
+__all__ = ["asking", "distance", "evidence", "floor"]

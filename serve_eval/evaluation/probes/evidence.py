@@ -172,6 +172,18 @@ class ProbeEvidence:
             return VerificationOutcome.OTHER_NUMERICS
         return VerificationOutcome.UNDECIDED
 
+    def can_decide(self, most: int) -> bool:
+        """Return True if further answers, up to `most` probes in all, can change UNDECIDED.
+
+        Without a floor only IDENTICAL is left, and one clear difference rules that out.
+        """
+        if self.limits.floor is not None or not self.asked:
+            return True
+        if not self.numbers or self.largest > FLOORS * self.limits.beyond_noise:
+            return False
+        hits = self.unanswered + self.beyond_noise
+        return share_upper_bound(hits, max(0, most - hits), ALPHA) < SHARE
+
     def bound_share(self, hits: int) -> float:
         """Return the smallest share of such probes that is excluded at level ALPHA.
 

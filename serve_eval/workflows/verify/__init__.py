@@ -4,6 +4,7 @@ __all__ = [
     "candidates",
     "ci",
     "fleet",
+    "floors",
     "judged",
     "legs",
     "making",

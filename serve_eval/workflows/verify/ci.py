@@ -13,7 +13,7 @@ from serve_eval.schema import (
     VerificationReference,
     VerifiedSide,
 )
-from serve_eval.workflows.verify.text import find_worst
+from serve_eval.workflows.verify.text import NAME_A_FLOOR, find_worst
 
 _STATES = {
     VerificationOutcome.IDENTICAL: CiState.PASSED,
@@ -101,6 +101,8 @@ def _make_line(found: Verification, side: VerifiedSide) -> OneLine:
     limit = found.noise if found.floor is None else found.floor
     beyond = side.beyond_noise if found.floor is None else side.beyond_floor
     causes = [one for one in (*found.named, *side.prompts, side.why) if one]
+    if side.outcome is VerificationOutcome.UNDECIDED and found.floor is None:
+        causes = [": ".join(filter(None, [side.why, NAME_A_FLOOR]))]
     return OneLine(
         outcome=side.outcome.value,
         about=f"{side.name} against {found.reference}",

@@ -17,8 +17,9 @@ import msgspec
 
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.probes.asking import AskedServer
-from serve_eval.evaluation.probes.distance import GONE, measure_distance
+from serve_eval.evaluation.probes.distance import measure_distance
 from serve_eval.evaluation.probes.evidence import FAR_NATS
+from serve_eval.evaluation.probes.floor import check_floor, find_floor, keep_measured
 from serve_eval.schema import Probe, ProbeReading, VerificationReference, VerifiedSide
 from serve_eval.workflows.verify.judged import judge_together
 from serve_eval.workflows.verify.reference import ReferenceMaker
@@ -53,6 +54,7 @@ async def judge_fleet(
     middle, spread = find_middle(made.probes, readings, session.rules.seed)
     floor = session.rules.floor or max(spread, known.noise)
     known = msgspec.structs.replace(known, floor=floor)
+    check_floor(known, MAJORITY + asked[middle].name)
     others = [place for place in range(len(asked)) if place != middle]
     family = judge_together([asked[place] for place in others], known)
     judged = dict(zip(others, family, strict=True))
@@ -119,7 +121,7 @@ def rebase(probes: Sequence[Probe], readings: Readings) -> list[Probe]:
 def find_middle(
     probes: Sequence[Probe], readings: Sequence[Readings], seed: int = 0
 ) -> tuple[int, float]:
-    """Return the server in the middle of all, and the largest distance of the nearer half from it.
+    """Return the server in the middle of all, and the largest floor of the nearer half from it.
 
     Pure. The middle is the server whose mean distance from its nearer half is the smallest. It
     takes a majority to be near each other, so a broken minority is not in the middle. The mean
@@ -132,9 +134,9 @@ def find_middle(
     best: tuple[float, int, float] | None = None
     for place in random.Random(seed).sample(able, min(CANDIDATES, len(able))):
         rows = sorted(
-            (statistics.fmean(min(one, FAR_NATS) for one in nats), max(nats))
+            _measure_pair(probes, readings[place], readings[other])
             for other in able
-            if other != place and (nats := _measure_all(probes, readings[place], readings[other]))
+            if other != place
         )
         near = rows[: len(able) // 2]
         score = sum(mean for mean, _ in near), place, max(largest for _, largest in near)
@@ -143,10 +145,15 @@ def find_middle(
     return best[1], best[2]
 
 
-def _measure_all(probes: Sequence[Probe], a: Readings, b: Readings) -> list[float]:
+def _measure_pair(probes: Sequence[Probe], a: Readings, b: Readings) -> tuple[float, float]:
+    """Return the mean distance of two servers, by which they are ranked, and the floor it shows.
+
+    An answer that measures nothing counts in the mean only.
+    """
     found = [
-        GONE if (one := measure_distance(probe.id, x, y)) is None else one.nats
+        measure_distance(probe.id, x, y)
         for probe, x, y in zip(probes, a, b, strict=True)
         if x is not None and y is not None
     ]
-    return found or [GONE]
+    nats = [FAR_NATS if one is None else min(one.nats, FAR_NATS) for one in found]
+    return statistics.fmean(nats or [FAR_NATS]), find_floor(keep_measured(found))

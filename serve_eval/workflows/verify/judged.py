@@ -48,7 +48,9 @@ class JudgedServer:
         evidence = self.evidence
         if evidence.tried >= probes or (tokens is not None and self.server.tokens >= tokens):
             return True
-        return self.lost or evidence.conclude() is not VerificationOutcome.UNDECIDED
+        if self.lost or not evidence.can_decide(probes):
+            return True
+        return evidence.conclude() is not VerificationOutcome.UNDECIDED
 
     async def ask(self, probes: Sequence[Probe]) -> bool:
         """Ask a round of probes, look at the evidence after each, and return True.

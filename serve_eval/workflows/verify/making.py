@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.probes.floor import measure_noise, measure_sibling
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.plugins import extensions
 from serve_eval.schema import VerificationReference
@@ -14,8 +15,6 @@ from serve_eval.workflows.verify.candidates import CandidateCutter
 from serve_eval.workflows.verify.reference import (
     ReferenceMaker,
     describe_protocol,
-    measure_noise,
-    measure_sibling,
     measure_step,
 )
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules, VerifySession, open_server
@@ -47,6 +46,11 @@ async def open_maker(
     if sibling is not None:
         opening = open_server(sibling, session, route=asked.route)
         other = await stack.enter_async_context(opening)
+        if not other.lists:
+            raise NotComparableError(
+                f"{sibling.name}: UNSUPPORTED: the sibling reports no log-probabilities",
+                hint="A floor is measured by them: name another sibling, or give --floor NATS.",
+            )
         other.salted = asked.salted and other.salted
     cutter = CandidateCutter(texts, rules.seed)
     if (context := await asked.client.context_tokens()) is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ import msgspec
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.engine.answer_tokens import TOP, AnswerTokens
 from serve_eval.evaluation.probes.asking import TOKENS, AskedServer
-from serve_eval.evaluation.probes.distance import find_step, measure_distance
+from serve_eval.evaluation.probes.distance import find_step
 from serve_eval.schema import Probe, ProbeReading, ProbeRoute, RepeatedReading
 from serve_eval.workflows.verify.candidates import CandidateCutter
 
@@ -202,33 +201,6 @@ def describe_protocol(
         "logprobs": str(TOP),
         "temperature": "0",
     }
-
-
-def measure_noise(probes: Sequence[Probe]) -> float:
-    """Return the largest distance of the reference's server from itself, in nats."""
-    return max(
-        (
-            found.nats
-            for probe in probes
-            for again in probe.again
-            if (found := measure_distance(probe.id, probe.reading, again.reading)) is not None
-        ),
-        default=0.0,
-    )
-
-
-def measure_sibling(probes: Sequence[Probe]) -> tuple[float, float] | None:
-    """Return the largest and the median distance of the sibling, in nats; None without one."""
-    found = list(_sibling_distances(probes))
-    return (max(found), statistics.median(found)) if found else None
-
-
-def _sibling_distances(probes: Sequence[Probe]) -> Iterator[float]:
-    for probe in probes:
-        if probe.sibling is not None:
-            found = measure_distance(probe.id, probe.reading, probe.sibling)
-            if found is not None:
-                yield found.nats
 
 
 def measure_step(probes: Sequence[Probe]) -> float:

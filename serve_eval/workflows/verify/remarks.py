@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from serve_eval.schema import VerificationReference, VerifiedSide
+from serve_eval.workflows.verify.floors import warn_of_effects, warn_of_floor
 from serve_eval.workflows.verify.path import warn_of_path
 from serve_eval.workflows.verify.text import list_names
 
 
 def warn(known: VerificationReference, sides: Sequence[VerifiedSide]) -> list[str]:
     """Return a line for whatever limits the conclusions about some of the servers."""
-    found = []
+    found = warn_of_effects(known, sides)
     if known.floor is None:
         found.append(
             "no floor is known, so nothing can be called another model: name a healthy sibling"
             " with --sibling HOST, or the floor with --floor NATS"
         )
+    found += warn_of_floor(known)
     if differing := [one.name for one in sides if one.salted != known.salted]:
         found.append(
             f"{list_names(differing)}: asked {_state(not known.salted)}, and the reference"

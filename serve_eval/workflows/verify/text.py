@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.evaluation.probes.evidence import ALPHA, FAR_NATS
+from serve_eval.evaluation.probes.evidence import ALPHA, FAR_NATS, FLOORS, DistanceLimits
 from serve_eval.report.layout import fit_tables, say, tell_rehearsal
 from serve_eval.report.summary.headline import badge
 from serve_eval.report.summary.print_rows import print_commands, print_rows
@@ -21,6 +21,7 @@ from serve_eval.schema import (
 )
 from serve_eval.shell_words import quote_path
 from serve_eval.workflows.verify.fleet import MAJORITY
+from serve_eval.workflows.verify.floors import warn_of_floor
 from serve_eval.workflows.verify.path import describe_path
 
 CHUNK = 2048
@@ -44,6 +45,7 @@ FEW = 3
 MOST_SOUND = 10
 """Most rows of servers with other numerics."""
 MOST_NAMES = 8
+NAME_A_FLOOR = "name a sibling or a floor"
 
 
 def render(
@@ -172,8 +174,15 @@ def _tell_p(side: VerifiedSide) -> str:
     return f"< {max(p, 1e-12):.1g}"
 
 
-def _tell_share(share: float) -> str:
-    return f"a fault in {share:.1%} of the requests or more would have been seen ({1 - ALPHA:.0%})"
+def _tell_share(found: Verification, side: VerifiedSide) -> str:
+    """Return which faults a sound outcome excludes: their share, and their least distance."""
+    limits = DistanceLimits(noise=found.noise, step=found.step, floor=found.floor)
+    identical = side.outcome is VerificationOutcome.IDENTICAL
+    least = limits.beyond_noise if identical else FLOORS * limits.beyond_floor
+    return (
+        f"a fault of more than {least:.3g} nat in {side.excluded_share:.1%} of the requests or more"
+        f" would have been seen ({1 - ALPHA:.0%})"
+    )
 
 
 def describe_limits(found: Verification) -> str:
@@ -192,7 +201,7 @@ def list_rows(found: Verification, side: VerifiedSide) -> Iterator[tuple[str, st
     if side.outcome is VerificationOutcome.ANOTHER:
         yield "p", f"{_tell_p(side)} (level {ALPHA}), looked at after each probe"
     if side.excluded_share is not None:
-        yield "so", _tell_share(side.excluded_share)
+        yield "so", _tell_share(found, side)
     yield from (("fault", line) for line in _tell_fault(found, side))
     yield from (("path", line) for line in describe_path(side.engines))
     low, high = found.prompt_lengths
@@ -255,7 +264,7 @@ def describe_cost(found: Verification) -> Iterator[tuple[str, str]]:
 def _advise(found: Verification) -> str:
     """Return what decides an undecided verification."""
     if found.floor is None:
-        return "undecided: name a sibling or a floor"
+        return f"undecided: {NAME_A_FLOOR}"
     return (
         "undecided: more probes may decide: raise --probes, and register a reference in a file"
         " again with it"
@@ -270,6 +279,7 @@ def render_reference(made: VerificationReference, file: Path, console: Console) 
         (
             ("made", f"reference of {made.model} at {made.source}: {len(made.probes)} probes"),
             ("noise", f"{made.noise:.4f} nat, floor {floor or f'{made.floor:.4f} nat'}"),
+            *(("warning", line) for line in warn_of_floor(made)),
             ("written", f"{file} ({file.stat().st_size / 1000:.0f} KB)"),
         ),
     )

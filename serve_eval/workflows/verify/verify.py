@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.evaluation.probes.asking import AskedServer
+from serve_eval.evaluation.probes.floor import check_floor
 from serve_eval.evaluation.prompt_audit.reading import PromptSide
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
@@ -52,6 +53,10 @@ ROUND = 20
 """Probes of a round."""
 REPEATS = 10
 """Further answers to each of a registered reference's first probes, at either load."""
+NO_FLOOR = (
+    "No floor is known, so no server can be called another model, and one that differs is"
+    " UNDECIDED: give --sibling HOST or --floor NATS"
+)
 SIBLING_PROBES = 60
 """Probes with which a sibling's floor is measured before a server is judged by it."""
 
@@ -76,7 +81,9 @@ async def register(
         made = await open_maker(server, sibling, session, stack)
         made.repeats = REPEATS
         await made.extend(rules.probes)
-        return to_reference(made, rules)
+        known = to_reference(made, rules)
+        check_floor(known, server.name)
+        return known
 
 
 @with_scope
@@ -111,10 +118,8 @@ async def verify(
             made = await open_maker(reference, sibling, session, stack)
             await made.extend(SIBLING_PROBES if sibling is not None else ROUND)
             known, name = to_reference(made, rules), reference.name
+        known = _settle_floor(known, rules, name, notify)
         asked = await open_servers(servers, session, stack, route=known.route)
-        known = msgspec.structs.replace(
-            known, floor=known.floor if rules.floor is None else rules.floor
-        )
         judged = judge_together(asked, known)
         given = workers if len(asked) == 1 else ()
         meters = [PathMeter(server, given) for server in asked]
@@ -151,6 +156,21 @@ async def verify(
             sides += await verify_parts(one, known, probes, workers, session)
     own = [] if made is None else [one for one in (made.server, made.sibling) if one is not None]
     return _to_result(known, sides, name, clock, own, session.lost), known
+
+
+def _settle_floor(
+    known: VerificationReference, rules: VerifyRules, name: str, notify: Callable[[str], None]
+) -> VerificationReference:
+    """Return the reference with the floor to use, and say at the start if there is none.
+
+    Raises NotComparableError for limits that no distance can exceed.
+    """
+    floor = known.floor if rules.floor is None else rules.floor
+    known = msgspec.structs.replace(known, floor=floor)
+    check_floor(known, name)
+    if floor is None:
+        notify(NO_FLOOR)
+    return known
 
 
 async def _ask_or_lose(one: JudgedServer, probes: Sequence[Probe], session: VerifySession) -> None:

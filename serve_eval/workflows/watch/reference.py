@@ -10,6 +10,7 @@ from pathlib import Path
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.probes.asking import TOKENS
 from serve_eval.evaluation.probes.evidence import DistanceLimits
+from serve_eval.evaluation.probes.floor import check_floor
 from serve_eval.evaluation.storage.reports.verification_files import read_reference
 from serve_eval.schema import Probe, VerificationReference
 
@@ -56,8 +57,8 @@ class WatchReference:
 def read_watch_reference(path: Path, per_round: int) -> WatchReference:
     """Return the reference in a file.
 
-    Raises PlanError for one that no alarm can be based on, and ReferenceFileError for a file that
-    is none.
+    Raises PlanError or NotComparableError for one that no alarm can be based on, and
+    ReferenceFileError for a file that is none.
     """
     known = read_reference(path)
     if known.floor is None:
@@ -65,6 +66,7 @@ def read_watch_reference(path: Path, per_round: int) -> WatchReference:
             f"--verify-reference: {path} has no floor, so no probe can lie beyond it",
             hint="Register it again with --sibling HOST or --floor NATS.",
         )
+    check_floor(known, f"--verify-reference: {path}")
     if not known.probes:
         raise PlanError(f"--verify-reference: {path} has no probes")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()

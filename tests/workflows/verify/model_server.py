@@ -33,8 +33,9 @@ class ModelServer:
     each token certain; `short` leaves the first token out of the list; `plain` lists none; `salts`
     False refuses a cache_salt; `chat_only` refuses completions. The first `busy` requests get 503.
     `samples` draws each token, whatever the temperature. `thinks` begins each message with the same
-    token. It answers another prompt in place of prompts of `wrong_from` tokens or more. It counts
-    `counts_more` prompt tokens too many. With `metrics`, it is a vLLM with these counters.
+    token. It ends at once after a share `ends` of the prompts, and in a share `stops` of requests,
+    drawn for each. It answers another prompt in place of prompts of `wrong_from` tokens or more. It
+    counts `counts_more` prompt tokens too many. With `metrics`, it is a vLLM with these counters.
     """
 
     name: str = "m"
@@ -48,6 +49,8 @@ class ModelServer:
     salts: bool = True
     chat_only: bool = False
     ends_at_once: bool = False
+    ends: float = 0.0
+    stops: float = 0.0
     busy: int = 0
     samples: bool = False
     wrong_from: int | None = None
@@ -89,7 +92,7 @@ class ModelServer:
         if self.wrong_from is not None and len(request.prompt) // 4 >= self.wrong_from:
             prompt = "another prompt" + prompt[::-1]
         text, tokens = "", list[dict[str, Any]]()
-        for place in range(0 if self.ends_at_once else request.max_tokens):
+        for place in range(0 if self._ends(prompt) else request.max_tokens):
             at = prompt + text
             top = self._next(at, exact=self.second_only and place == 0)
             if self.thinks and not place and not request.body.get("continue_final_message"):
@@ -104,6 +107,10 @@ class ModelServer:
         usage = len(request.prompt) // 4 + self.counts_more, len(tokens)
         body = {} if self.fingerprint is None else {"system_fingerprint": self.fingerprint}
         return answer(text, choice=choice, usage=usage, body=body)
+
+    def _ends(self, prompt: str) -> bool:
+        now = self.stops > 0 and self.rng.random() < self.stops
+        return now or self.ends_at_once or _uniform("ends", prompt) < self.ends
 
     def _next(self, at: str, *, exact: bool) -> dict[str, float]:
         words = sorted(WORDS, key=lambda word: _uniform(word, at))[:5]
