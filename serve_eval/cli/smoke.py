@@ -193,8 +193,13 @@ def _run(
     say(f"serve-eval smoke: {base_url}", smoke_test.cost(checks))
     silent, verbose, width = result.as_json or is_quiet(), result.verbose, find_width()
 
+    before = () if known is None else known.checks.unsupported
+    folded = list[CheckRow]()
+
     def notify(row: CheckRow) -> None:
-        if not silent and (verbose or row.outcome != "PASS"):
+        if row.outcome == "UNSUPPORTED" and row.name in before and not verbose:
+            folded.append(row)
+        elif not silent and (verbose or row.outcome != "PASS"):
             emit(write_row(row, verbose=verbose, width=width))
 
     try:
@@ -212,6 +217,8 @@ def _run(
     except Interrupted:
         say("Interrupted; nothing was saved")
         return INTERRUPTED
+    if done.known is not None and done.known.other and not silent:  # The file does not count.
+        emit("".join(write_row(row, verbose=verbose, width=width) for row in folded))
     _emit_end(done, base_url, result)
     folder = result.output_dir
     if folder is not None:

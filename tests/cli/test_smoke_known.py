@@ -237,3 +237,21 @@ def test_a_dead_port_is_no_other_model(known: Path) -> None:
     assert done.returncode == 4
     assert "was written of" not in done.stdout
     assert "mended" not in done.stdout
+
+
+def test_what_is_unsupported_as_before_is_folded(tmp_path: Path) -> None:
+    known = tmp_path / "known.json"
+    _smoke("--write-known", known, quirks=("no_tools",))
+    [*names] = json.loads(known.read_text())["unsupported"]
+    assert names
+    shown = _smoke("--known", known, quirks=("no_tools",)).stdout
+    assert f"{len(names)} as before (-v lists them)" in shown
+    assert not any(
+        line.startswith("UNSUPPORTED") and "as before" not in line for line in shown.splitlines()
+    )
+    every = _smoke("--known", known, "-v", quirks=("no_tools",)).stdout
+    assert sum(line.startswith("UNSUPPORTED") for line in every.splitlines()) == len(names)
+    other = json.loads(known.read_text()) | {"model": "another"}
+    known.write_text(json.dumps(other))
+    shown = _smoke("--known", known, quirks=("no_tools",)).stdout
+    assert sum(line.startswith("UNSUPPORTED") for line in shown.splitlines()) == len(names)

@@ -66,6 +66,8 @@ def test_an_image_that_does_not_start_is_an_alert(images: Path) -> None:
     assert night.code == 4
     assert list(night.alerts) == ["new"]
     assert "new did not start: error: trtllm ended with exit code 1" in night.lines
+    viewed = serve_eval(images, "view", ".", "--write", "all.html")
+    assert "ERROR serve: broken.yaml" in viewed.stderr, viewed.stderr
 
 
 def test_a_command_that_says_no_error_is_quoted(images: Path) -> None:
@@ -115,6 +117,12 @@ def test_a_damaged_image_fails_and_says_where(images: Path) -> None:
         assert "\\" not in line
         assert any(one.startswith("::error title=serve-eval") for one in night.annotations)
     assert night.pages == STEPS
+    told = serve_eval(images, "view", ".", "--write", "all.html").stderr
+    pair = r": damaged\.yaml against old\.yaml"
+    assert re.search(rf"FAIL compare: .*{pair}: B \d+\.\d / A \d+\.\d, ", told), told
+    assert re.search(r"FAIL smoke: .*: damaged\.yaml", told), told
+    assert "next: serve-eval diagnose night-damaged/compare" in night.sent
+    assert re.search(r" \(\+\d more in ", night.sent)
     page = (night.folder / "compare/report.html").read_text()
     assert '<strong class="badge">FAIL</strong>' in page
 
@@ -126,7 +134,9 @@ def test_an_image_that_dies_is_not_a_regression(images: Path) -> None:
     assert list(night.alerts) == ["compare"]
     assert "no server listens at" in night.lines
     log = next((night.folder / "new/logs").glob("trtllm*.log"))
-    assert re.search(rf"trtllm ended with exit code \d+\. Its log is \S*{log.name}", night.sent)
+    assert re.search(
+        rf"trtllm ended with exit code \d+ after \S+ s\. Its log is \S*{log.name}", night.sent
+    )
 
 
 @pytest.mark.slow

@@ -40,7 +40,9 @@ def explain_lost(error: EndpointError, registry: Path | None = None) -> Endpoint
     else:
         said, hint = now.error, now.hint
     first, _, rest = said.partition("\n")
-    log = hint if hint.startswith(_REASON.removeprefix(". ")) else f"Its logs are in {entry.log_dir}"
+    log = (
+        hint if hint.startswith(_REASON.removeprefix(". ")) else f"Its logs are in {entry.log_dir}"
+    )
     told = f"{str(error).partition(': every ')[0]}: {first}. {log.rstrip('.')}"
     return ServerEndedError("\n".join(filter(None, (told, rest))), hint=error.hint)
 

@@ -71,7 +71,8 @@ def _name_failed(cases: Sequence[CiCase]) -> str:
     bad = [case for state in failing for case in cases if case.state is state]
     if not bad:
         return ""
-    names = f"{', '.join(case.name for case in bad)} failed; " if len(bad) > 1 else ""
+    failed = [case.name for case in bad if case.state is CiState.FAILURE]
+    names = f"{', '.join(failed)} failed; " if len(failed) > 1 else ""
     return f"{names}{bad[0].name}: {bad[0].message}"
 
 
