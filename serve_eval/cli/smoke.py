@@ -194,7 +194,7 @@ def _run(
     silent, verbose, width = result.as_json or is_quiet(), result.verbose, find_width()
 
     before = () if known is None else known.checks.unsupported
-    folded = list[CheckRow]()
+    folded: list[CheckRow] = []
 
     def notify(row: CheckRow) -> None:
         if row.outcome == "UNSUPPORTED" and row.name in before and not verbose:
