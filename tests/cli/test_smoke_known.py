@@ -85,7 +85,7 @@ def test_what_is_no_longer_supported_is_red(known: Path) -> None:
     done = _smoke("--known", known, quirks=bad)
     assert done.returncode == 1
     assert "FAIL        json_schema           no longer supported: ignored" in done.stdout
-    assert "UNSUPPORTED tools" in done.stdout
+    assert "UNSUPPORTED 1 as before (-v lists them)" in done.stdout
 
 
 def test_what_was_mended_is_said_with_what_to_do(known: Path) -> None:
