@@ -125,7 +125,7 @@ def entries(folder: Path) -> list[Held]:
     return sorted(found, key=lambda entry: entry.since)
 
 
-def recorded(folder: Path) -> list[Held]:
+def list_all(folder: Path) -> list[Held]:
     """Return all deployments, the latest first, also those whose holder is gone."""
     found = [entry for file in folder.glob("*.json") if (entry := _read(file)) is not None]
     return sorted(found, key=lambda entry: entry.since, reverse=True)

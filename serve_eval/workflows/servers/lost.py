@@ -27,7 +27,7 @@ def explain_lost(error: EndpointError, registry: Path | None = None) -> Endpoint
     folder = registry or held_servers.find_folder()
     if _REASON in str(error) or not folder.is_dir():
         return error
-    entry = next((one for one in held_servers.recorded(folder) if _names(error, one)), None)
+    entry = next((one for one in held_servers.list_all(folder) if _names(error, one)), None)
     if entry is None or _listens(entry):
         return error
     deadline = time.monotonic() + LATER_S
