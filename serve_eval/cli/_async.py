@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from serve_eval.cli._interrupts import NUMBERS, leave
+from serve_eval.errors import EndpointError
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 
     The first SIGINT or SIGTERM cancels it, so that servers are stopped and files closed, and raises
     Interrupted. A second one ends the process immediately. Afterwards the previous signal handlers
-    are restored.
+    are restored. An EndpointError says how the server ended, if `serve-eval serve` kept it up.
     """
     signals: list[int] = []
     before = {number: signal.getsignal(number) for number in NUMBERS}
@@ -55,6 +56,10 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
             return runner.run(guard())
     except asyncio.CancelledError:
         raise Interrupted from None
+    except EndpointError as error:
+        from serve_eval.workflows.servers.lost import explain_lost
+
+        raise explain_lost(error) from error
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -15,6 +15,7 @@ from serve_eval.evaluation.plan import shared_options as shared
 from serve_eval.evaluation.plan.address import NO_ADDRESS
 from serve_eval.evaluation.plan.options import ProtocolOptions, ReferenceKeyOptions
 from serve_eval.plugins.setting import Setting
+from serve_eval.shell_words import join_words
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
@@ -134,7 +135,9 @@ def take(
         settings["choices"] = choices
     plan = _find_plan(endpoint, settings, list_given_flags(ctx))
     out_dir = taken.output_dir or _continue(plan, taken) or claim_default_folder("references")
-    raise typer.Exit(_execute(plan, out_dir, Path(plan.references_dir or OWN), taken))
+    own = bool(settings.keys() - {"references_dir"})  # A command for the plan alone lacks these.
+    file = None if own or endpoint is None or is_endpoint(endpoint) else endpoint
+    raise typer.Exit(_execute(plan, out_dir, Path(plan.references_dir or OWN), taken, file))
 
 
 def _find_plan(endpoint: str | None, settings: dict[str, Any], flags: set[str]) -> Plan:
@@ -176,7 +179,9 @@ def _continue(plan: Plan, taken: TakenOptions) -> Path | None:
     return None if taken.new else find_continued(find_unfinished_take(plan, taken.runs))
 
 
-def _execute(plan: Plan, out_dir: Path, references_dir: Path, taken: TakenOptions) -> int:
+def _execute(
+    plan: Plan, out_dir: Path, references_dir: Path, taken: TakenOptions, file: str | None
+) -> int:
     """Take the reference, with progress on stderr and what was registered on stdout."""
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._kept import end_early
@@ -206,16 +211,19 @@ def _execute(plan: Plan, out_dir: Path, references_dir: Path, taken: TakenOption
         )
     except (Interrupted, ServeEvalError) as ending:
         return end_early(ending, out_dir, TAKEN_PLAN)
-    _print(found, references_dir)
+    _print(found, references_dir, file)
     return PASS
 
 
-def _print(found: TakenReference, references_dir: Path) -> None:
-    """Print what was registered, and the command that uses it."""
+def _print(found: TakenReference, references_dir: Path, file: str | None) -> None:
+    """Print what was registered, and the command that uses it, with the plan `file` if given."""
     from serve_eval.cli._references_text import describe_registered, list_registered_warnings
     from serve_eval.cli._streams import emit, say
     from serve_eval.evaluation.plan.command_line import write_run_command
 
     emit("".join(f"{describe_registered(one)}\n" for one in found.registered))
     say(*(line for one in found.registered for line in list_registered_warnings(one)))
-    emit(f"use it: {write_run_command(found.plan, str(references_dir))}\n")
+    use = write_run_command(found.plan, str(references_dir))
+    if file is not None:
+        use = join_words(["serve-eval", "run", file, "--references-dir", str(references_dir)])
+    emit(f"use it: {use}\n")

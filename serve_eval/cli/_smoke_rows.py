@@ -57,6 +57,9 @@ def write_end(done: Smoke, *, verbose: bool, width: int | None) -> Iterator[str]
 
     if (passed := done.counts[CheckOutcome.PASS]) and not verbose:
         yield f"{_colour('PASS')} {passed} check{'' if passed == 1 else 's'} (-v lists them)"
+    before = [] if done.known is None else done.known.unsupported
+    if before and not verbose:
+        yield f"{_colour('UNSUPPORTED')} {len(before)} as before (-v lists them)"
     for line in summary(done):
         yield wrap(line, width, first=0, others=2)
 

@@ -17,6 +17,7 @@ from serve_eval.plugins.setting import Setting
 from serve_eval.shell_words import join_words
 
 if TYPE_CHECKING:
+    from serve_eval.errors import LaunchError
     from serve_eval.schema import Plan
     from serve_eval.workflows.servers.held_servers import Held
 
@@ -154,7 +155,7 @@ def _is_file(what: str) -> bool:
 def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> int:
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import emit, say
-    from serve_eval.errors import RunFolderError
+    from serve_eval.errors import LaunchError, RunFolderError
     from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
     from serve_eval.workflows.servers import daemon
 
@@ -170,6 +171,7 @@ def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> in
     def ready(entry: Held) -> None:
         nonlocal was_ready
         was_ready = True
+        _record(output_dir, what, plan, entry)
         emit(_describe(entry, what, detached=detach))
 
     try:
@@ -177,12 +179,43 @@ def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> in
             ready(run_async(daemon.start(plan, folder=output_dir, notify=say, attach=True)))
         else:
             run_async(daemon.hold(plan, folder=output_dir, notify=say, ready=ready))
+    except LaunchError as error:
+        if not was_ready:
+            _record(output_dir, what, plan, error)
+        raise
     except Interrupted:
         if was_ready:
             return PASS
         say("Interrupted; the servers that were started have been stopped")
         return INTERRUPTED
     return PASS
+
+
+def _record(folder: Path | None, what: str, plan: Plan, ended: Held | LaunchError) -> None:
+    """Write into the folder that servers started, or why not, where `serve-eval view` reads it.
+
+    The holder of `--detach` is given the plan that the command wrote, and the command records it.
+    """
+    from datetime import UTC, datetime
+
+    from serve_eval.errors import LaunchError
+    from serve_eval.evaluation.storage.file_names import SERVED
+    from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+    from serve_eval.schema import REHEARSAL
+
+    if folder is None or Path(what).absolute() == (folder / "plan.yaml").absolute():
+        return
+    failed = isinstance(ended, LaunchError)
+    url = None if isinstance(ended, LaunchError) or ended.endpoint is None else ended.endpoint
+    found = {
+        "name": Path(what).name,
+        "started_at": datetime.now(UTC).isoformat(),
+        "base_url": "" if url is None else url.base_url,
+        "exit_code": ended.exit_code if isinstance(ended, LaunchError) else 0,
+        "error": str(ended) if failed else "",
+        "rehearsal": plan.launcher.name == REHEARSAL,
+    }
+    write_private(folder / SERVED, pretty_json(found))
 
 
 def _describe(entry: Held, what: str, *, detached: bool) -> str:

@@ -193,8 +193,13 @@ def _run(
     say(f"serve-eval smoke: {base_url}", smoke_test.cost(checks))
     silent, verbose, width = result.as_json or is_quiet(), result.verbose, find_width()
 
+    before = () if known is None else known.checks.unsupported
+    folded: list[CheckRow] = []
+
     def notify(row: CheckRow) -> None:
-        if not silent and (verbose or row.outcome != "PASS"):
+        if row.outcome == "UNSUPPORTED" and row.name in before and not verbose:
+            folded.append(row)
+        elif not silent and (verbose or row.outcome != "PASS"):
             emit(write_row(row, verbose=verbose, width=width))
 
     try:
@@ -212,8 +217,12 @@ def _run(
     except Interrupted:
         say("Interrupted; nothing was saved")
         return INTERRUPTED
+    if done.known is not None and done.known.other and not silent:  # The file does not count.
+        emit("".join(write_row(row, verbose=verbose, width=width) for row in folded))
     _emit_end(done, base_url, result)
     folder = result.output_dir
+    if folder is not None:
+        _save_result(done, base_url, folder)
     places = [result.page, None if folder is None else folder / PAGE_FILE]
     code = save_ci_files(
         lambda: describe_smoke(done, base_url),
@@ -225,6 +234,22 @@ def _run(
     for page in filter(None, places):
         save_story_page(lambda: make_smoke_page(done, base_url), page)
     return code
+
+
+def _save_result(done: Smoke, base_url: str, folder: Path) -> None:
+    """Write what was found into the folder, where `serve-eval view` reads it."""
+    from datetime import UTC, datetime, timedelta
+
+    from serve_eval.evaluation.storage.file_names import SMOKE_RESULT
+    from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+
+    found = {
+        "started_at": (datetime.now(UTC) - timedelta(seconds=done.seconds)).isoformat(),
+        "base_url": base_url,
+        "model": "" if done.deployment is None else done.deployment.model,
+        **_as_json(done),
+    }
+    write_private(folder / SMOKE_RESULT, pretty_json(found))
 
 
 def _emit_end(done: Smoke, base_url: str, result: SmokeResultOptions) -> None:

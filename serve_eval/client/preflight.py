@@ -17,6 +17,8 @@ from serve_eval.schema import Failure, FailureKind, Message, Prompt, Request, Sa
 
 PING = "1 + 1 ="
 LENGTH_SLACK = 4
+NOT_LISTED = frozenset({404, 405})
+"""The statuses of older disaggregated orchestrators, which do not list their models."""
 """Tokens by which an answer may exceed the limit: servers differ in whether they count its end."""
 _OPTIONS = frozenset(
     {"truncate_prompt_tokens", "add_special_tokens", "temperature", "top_p", "stop"}
@@ -112,7 +114,7 @@ async def discover_model(client: Client) -> str:
             hint="Choose one with --model.",
         )
     raise EndpointError(
-        f"{client.endpoint.base_url}/models lists no model",
+        f"{client.endpoint.base_url}/models lists no model; name it with --model",
         hint=(
             "Older disaggregated orchestrators list none: name the model with --model, or check the"
             " path of the URL."
@@ -125,7 +127,9 @@ async def refuse_listing(client: Client, failure: Failure) -> NoReturn:
     hint = await _misunderstood(client, failure) or _explain_unlisted(client, failure)
     refused = failure.kind is FailureKind.HTTP_ERROR
     told = "does not list the models" if refused else "does not answer"
-    raise EndpointError(f"{client.endpoint.base_url}/models {told}: {failure.message}", hint=hint)
+    advice = "; name the model with --model" if failure.status in NOT_LISTED else ""
+    message = f"{client.endpoint.base_url}/models {told}: {failure.message}{advice}"
+    raise EndpointError(message, hint=hint)
 
 
 async def _misunderstood(client: Client, failure: Failure) -> str:
@@ -147,7 +151,7 @@ def _explain_unlisted(client: Client, failure: Failure) -> str:
             return key_advice(client)
         case int(status) if status < 400:
             return _explain_redirect(client)
-        case 404 | 405:
+        case int(status) if status in NOT_LISTED:
             return (
                 "Older disaggregated orchestrators list none: name the model with --model, or check"
                 " the path of the URL."

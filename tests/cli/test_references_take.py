@@ -220,3 +220,18 @@ def test_an_import_says_that_a_file_is_in_its_place(tmp_path: Path) -> None:
     good = serve_eval("references", "import", "from", "--to", "some/where")
     assert good.returncode == 0, good.stderr
     assert (tmp_path / "some/where/mmlu.yaml").exists()
+
+
+def test_a_plan_that_was_given_is_named_in_the_command() -> None:
+    plan = """
+    model: my-org/m
+    tasks: [passkey_short]
+    launcher: {name: simulated, accuracy: 0.7}
+    """
+    Path("my plan.yaml").write_text(plan)
+    done = serve_eval("references", "take", "my plan.yaml", "--runs", "2", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    use = done.stdout.splitlines()[-1]
+    assert use == "use it: serve-eval run 'my plan.yaml' --references-dir my-references"
+    judged = serve_eval(*shlex.split(use.removeprefix("use it: serve-eval ")), "-o", "judged")
+    assert judged.returncode == 0, judged.stderr

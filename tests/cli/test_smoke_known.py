@@ -87,7 +87,7 @@ def test_what_is_no_longer_supported_is_red(known: Path) -> None:
     done = _smoke("--known", known, quirks=bad)
     assert done.returncode == 1
     assert "FAIL        json_schema           no longer supported: ignored" in done.stdout
-    assert "UNSUPPORTED tools" in done.stdout
+    assert "UNSUPPORTED 1 as before (-v lists them)" in done.stdout
 
 
 def test_what_was_mended_is_said_with_what_to_do(known: Path) -> None:
@@ -274,3 +274,21 @@ def test_the_summary_says_once_what_is_unsupported_or_known(known: Path, tmp_pat
     for name in ("tools", "health", "n"):
         assert len(re.findall(rf"\*\*{name}\*\*|\| {name} \|", summary)) == 1, summary
     assert "* **json\\_schema**: no longer supported" in summary
+
+
+def test_what_is_unsupported_as_before_is_folded(tmp_path: Path) -> None:
+    known = tmp_path / "known.json"
+    _smoke("--write-known", known, quirks=("no_tools",))
+    [*names] = json.loads(known.read_text())["unsupported"]
+    assert names
+    shown = _smoke("--known", known, quirks=("no_tools",)).stdout
+    assert f"{len(names)} as before (-v lists them)" in shown
+    assert not any(
+        line.startswith("UNSUPPORTED") and "as before" not in line for line in shown.splitlines()
+    )
+    every = _smoke("--known", known, "-v", quirks=("no_tools",)).stdout
+    assert sum(line.startswith("UNSUPPORTED") for line in every.splitlines()) == len(names)
+    other = json.loads(known.read_text()) | {"model": "another"}
+    known.write_text(json.dumps(other))
+    shown = _smoke("--known", known, quirks=("no_tools",)).stdout
+    assert sum(line.startswith("UNSUPPORTED") for line in shown.splitlines()) == len(names)

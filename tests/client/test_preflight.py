@@ -113,7 +113,8 @@ def _http(status: str, body: bytes = b'{"error": {"message": "so it is"}}') -> b
 )
 def test_a_status_of_the_list_of_models_is_said_with_what_to_do(status: str, hint: str) -> None:
     message, told, url = _refused(_http(status))
-    assert message == f"{url}/models does not list the models: HTTP {status[:3]}: so it is"
+    advice = "; name the model with --model" if status[:3] in ("404", "405") else ""
+    assert message == f"{url}/models does not list the models: HTTP {status[:3]}: so it is{advice}"
     assert told.startswith(hint)
 
 
@@ -143,7 +144,7 @@ def test_a_key_that_is_refused_is_told_from_one_that_is_missing(
 
 def test_a_list_that_is_empty_is_no_refusal() -> None:
     message, hint, url = _refused(_http("200 OK", b'{"data": []}'))
-    assert message == f"{url}/models lists no model"
+    assert message == f"{url}/models lists no model; name it with --model"
     assert "--model" in hint
 
 

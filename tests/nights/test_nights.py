@@ -41,6 +41,7 @@ def images(tmp_path: Path) -> Path:
         "sound": None,
         "damaged": {"corrupt_after": 0, "share": 0.4},
         "dying": {"crash_after": 300},
+        "early": {"crash_after": 60},
         "broken": {"crash_at_start": 1, "last_words": "RuntimeError: no kernel image"},
     }
     for number, (name, faults) in enumerate(images.items()):
@@ -49,6 +50,14 @@ def images(tmp_path: Path) -> Path:
         launcher = {"name": "trtllm", "gpus": [number], "command": STAND_IN, "env": env}
         plan = {"model": "M", "tasks": [{task.name: dict(task.options)}], "launcher": launcher}
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(plan))
+    split = {
+        "name": "trtllm_disaggregated",
+        "gpus": [8, 9],
+        "command": STAND_IN,
+        "env": {"STANDIN_ANSWERS": str(answers), "STANDIN_SKILLS": "1"},
+    }
+    plan = {"model": "M", "tasks": [{task.name: dict(task.options)}], "launcher": split}
+    (tmp_path / "split.yaml").write_text(yaml.safe_dump(plan))
     return tmp_path
 
 
@@ -57,6 +66,8 @@ def test_an_image_that_does_not_start_is_an_alert(images: Path) -> None:
     assert night.code == 4
     assert list(night.alerts) == ["new"]
     assert "new did not start: error: trtllm ended with exit code 1" in night.lines
+    viewed = serve_eval(images, "view", ".", "--write", "all.html")
+    assert "ERROR serve: broken.yaml" in viewed.stderr, viewed.stderr
 
 
 def test_a_command_that_says_no_error_is_quoted(images: Path) -> None:
@@ -106,6 +117,12 @@ def test_a_damaged_image_fails_and_says_where(images: Path) -> None:
         assert "\\" not in line
         assert any(one.startswith("::error title=serve-eval") for one in night.annotations)
     assert night.pages == STEPS
+    told = serve_eval(images, "view", ".", "--write", "all.html").stderr
+    pair = r": damaged\.yaml against old\.yaml"
+    assert re.search(rf"FAIL compare: .*{pair}: B \d+\.\d / A \d+\.\d, ", told), told
+    assert re.search(r"FAIL smoke: .*: damaged\.yaml", told), told
+    assert "next: serve-eval diagnose night-damaged/compare" in night.sent
+    assert re.search(r" \(\+\d more in ", night.sent)
     page = (night.folder / "compare/report.html").read_text()
     assert '<strong class="badge">FAIL</strong>' in page
 
@@ -116,6 +133,31 @@ def test_an_image_that_dies_is_not_a_regression(images: Path) -> None:
     assert night.code == 4
     assert list(night.alerts) == ["compare"]
     assert "no server listens at" in night.lines
+    log = next((night.folder / "new/logs").glob("trtllm*.log"))
+    assert re.search(
+        rf"trtllm ended with exit code \d+ after \S+ s\. Its log is \S*{log.name}", night.sent
+    )
+
+
+@pytest.mark.slow
+def test_steps_that_need_a_dead_server_are_not_run(images: Path) -> None:
+    night = spend_night(images, "old.yaml", "early.yaml", **ASKED)
+    assert night.alerts["compare"].startswith(
+        "compare was not run: the servers of new have ended (night-early/new/logs)"
+    )
+    assert not (night.folder / "compare").exists()
+    assert list((night.folder / "new/logs").glob("*.log"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rehearse", ["", "1"])
+def test_a_disaggregated_image_against_an_aggregated_one(images: Path, rehearse: str) -> None:
+    night = spend_night(images, "old.yaml", "split.yaml", REHEARSE=rehearse, HEARTBEAT="1", **ASKED)
+    assert {step: (night.folder / step).exists() for step in STEPS} == dict.fromkeys(STEPS, True)
+    assert "--model" not in night.lines
+    if not rehearse:
+        assert (night.code, night.lines) == (0, "")
+        assert night.sent == "split.yaml against old.yaml: OK, every step passed (night-split)"
 
 
 @pytest.mark.slow

@@ -49,6 +49,8 @@ SAMPLES, SCORES, EXECUTIONS, JUDGEMENTS = "samples", "scores", "executions", "ju
 CASES, PROMPTS, MEDIA, ARCHIVE, LOGS = "cases", "prompts", "media", "archive", "logs"
 LM_EVAL, CAPSULES = "lm-eval", "capsules"
 
+SMOKE_RESULT, SERVED = "smoke.json", "served.json"
+"""What `smoke -o` found, and what `serve -o` started, for `view`."""
 COMPARISON_PLAN, COMPARISON = "compare.json", "comparison.json"
 """The sides and the rule of a comparison, and its result."""
 SIDE_A, SIDE_B, AGAIN = "a", "b", "again"

@@ -81,12 +81,17 @@ def began(pid: int) -> str | None:
         return None
 
 
+def find_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of this user and machine, which need not exist."""
+    return state_folder(environ) / "servers" / socket.gethostname()
+
+
 def registry(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of this user and machine, and create it if needed.
 
     Raises LaunchError if it cannot be used.
     """
-    folder = state_folder(environ) / "servers" / socket.gethostname()
+    folder = find_folder(environ)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for place in (folder.parent, folder):
@@ -118,6 +123,12 @@ def entries(folder: Path) -> list[Held]:
             else:
                 file.unlink(missing_ok=True)
     return sorted(found, key=lambda entry: entry.since)
+
+
+def list_all(folder: Path) -> list[Held]:
+    """Return all deployments, the latest first, also those whose holder is gone."""
+    found = [entry for file in folder.glob("*.json") if (entry := _read(file)) is not None]
+    return sorted(found, key=lambda entry: entry.since, reverse=True)
 
 
 def claim(folder: Path, entry: Held) -> Held | None:

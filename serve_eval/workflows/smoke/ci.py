@@ -46,8 +46,6 @@ def describe_smoke(done: Smoke, base_url: str) -> CiResult:
         )
     said = {None: "PASS", CiState.ERROR: "ERROR", CiState.FAILURE: "FAIL"}[outcome]
     title = f"serve-eval smoke {base_url}"
-    failing = (CiState.FAILURE, CiState.ERROR)  # the row that failed says more than "stopped"
-    bad = next((case for state in failing for case in cases if case.state is state), None)
     return CiResult(
         title=title,
         outcome=said,
@@ -55,7 +53,7 @@ def describe_smoke(done: Smoke, base_url: str) -> CiResult:
             outcome=said,
             about=title,
             counts=_count(done.rows, before),
-            cause="" if bad is None else f"{bad.name}: {bad.message}",
+            cause=_name_failed(cases),
             sure=True,
         ),
         suites=suites,
@@ -65,6 +63,17 @@ def describe_smoke(done: Smoke, base_url: str) -> CiResult:
         ),
         notes=list(summary(done)),
     )
+
+
+def _name_failed(cases: Sequence[CiCase]) -> str:
+    """Return the names of all failed checks, and what the first one told."""
+    failing = (CiState.FAILURE, CiState.ERROR)  # the row that failed says more than "stopped"
+    bad = [case for state in failing for case in cases if case.state is state]
+    if not bad:
+        return ""
+    failed = [case.name for case in bad if case.state is CiState.FAILURE]
+    names = f"{', '.join(failed)} failed; " if len(failed) > 1 else ""
+    return f"{names}{bad[0].name}: {bad[0].message}"
 
 
 def _count(rows: Sequence[CheckRow], before: Collection[str]) -> str:

@@ -115,7 +115,7 @@ def list_ends(runs: Sequence[FinishedRun], results: Sequence[FolderResult]) -> l
             Ending(
                 name=f"{one.command}: {one.subject}" if one.subject else one.command,
                 outcome=one.outcome,
-                value="",
+                value=one.value,
                 began=one.began,
                 folder=one.folder,
             )

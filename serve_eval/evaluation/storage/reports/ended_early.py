@@ -79,7 +79,7 @@ class EndedEarly:
         place = quote_path(self.folder)
         if self.command in _RESUMED:
             return f"serve-eval {self.command} --resume {place}"
-        return f"the same serve-eval {self.command} with -o {place}"
+        return f"start its servers, then the same serve-eval {self.command} with -o {place}"
 
 
 def list_ended_early(folder: Path, *, most_deep: int, most_folders: int) -> Iterator[EndedEarly]:

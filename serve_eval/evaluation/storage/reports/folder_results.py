@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,8 @@ from serve_eval.evaluation.storage.file_names import (
     LOAD_RESULT,
     PLAN_FILE,
     REPORT_FILE,
+    SERVED,
+    SMOKE_RESULT,
     SUITE_REPORT_FILE,
     TAKEN_PLAN,
     TOOLS_PLAN,
@@ -65,6 +68,8 @@ _RESULTS: Final = {
     INVARIANTS: TESTING,
     CANARIES: TESTING,
     VERIFICATION: "verify",
+    SMOKE_RESULT: "smoke",
+    SERVED: "serve",
 }
 """The results of commands; of several in one folder the first counts."""
 _OUTCOMES: Final = {
@@ -98,7 +103,8 @@ def find_maker(run: Path) -> str:
 class FolderResult:
     """The result of a comparison, a check or a suite.
 
-    `subject` says what was judged, in words that are the same every night.
+    `subject` says what was judged, in words that are the same every night. `value` has the values
+    of both sides of a comparison ("" for other results).
     """
 
     folder: Path
@@ -106,6 +112,7 @@ class FolderResult:
     subject: str
     began: datetime
     outcome: VerdictOutcome
+    value: str = ""
 
 
 def list_results(
@@ -144,6 +151,9 @@ def _read(folder: Path, name: str) -> FolderResult | None:
         began = datetime.fromisoformat(stored["started_at"])
         code = stored["exit_code"]
         subject = _describe(stored)
+        if plans := _name_plans(folder, stored):
+            subject = f"{subject}: {plans}"
+        value = _show_values(stored)
     except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunFolderError(f"{file} cannot be read: {error}") from error
     if stored.get("rehearsal"):
@@ -154,7 +164,43 @@ def _read(folder: Path, name: str) -> FolderResult | None:
         subject=subject,
         began=began if began.tzinfo else began.replace(tzinfo=UTC),
         outcome=_OUTCOMES.get(code, VerdictOutcome.INCONCLUSIVE),
+        value=value,
     )
+
+
+def _name_plans(folder: Path, stored: Mapping[str, Any]) -> str:
+    """Return the plans of the servers that a result is about, as far as they were started for it.
+
+    `serve -o` recorded them in a folder next to that of the result, with their addresses.
+    """
+    served = dict[str, str]()
+    for file in sorted(folder.parent.glob(f"*/{SERVED}")):
+        with suppress(OSError, msgspec.MsgspecError, LookupError):
+            told = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+            served[_shorten(str(told["base_url"]))] = str(told["name"])
+    sides = [stored[side] for side in "ba" if side in stored] or list(stored.get("sides", ()))
+    used = [str(one.get("base_url") or one.get("name", "")) for one in sides]
+    if "sides" in stored:
+        used = [*reversed(used), str(stored.get("reference", ""))]
+    if not sides:
+        used = [str(stored.get("base_url", ""))] if "rows" in stored else []
+    names = [served[place] for one in used if (place := _shorten(one)) in served]
+    return " against ".join(dict.fromkeys(names))
+
+
+def _shorten(url: str) -> str:
+    return url.removeprefix("http://").rstrip("/").removesuffix("/v1")
+
+
+def _show_values(stored: Mapping[str, Any]) -> str:
+    """Return "B 53.5 / A 89.5" for each task of a comparison, "" for another result."""
+    shown = list[str]()
+    for task in stored.get("tasks", ()):
+        if "a" in task and "b" in task:
+            a, b = (task[side]["value"] for side in "ab")
+            if a is not None and b is not None:
+                shown.append(f"B {b:.1f} / A {a:.1f}")
+    return ", ".join(shown)
 
 
 def _describe_verified(stored: Mapping[str, Any]) -> str:
