@@ -146,7 +146,8 @@ def test_the_runs_of_a_suite_keep_to_their_own_files(files: list[str], tmp_path:
         {"name": "plain", "tasks": [PLAIN]},
         {"name": "both", "tasks": [PLAIN], "cases": files},
     ]
-    (tmp_path / "suite.yaml").write_text(json.dumps({"defaults": {"model": "m"}, "plans": runs}))
+    defaults = {"model": "m", "base_url": "host:1"}
+    (tmp_path / "suite.yaml").write_text(json.dumps({"defaults": defaults, "plans": runs}))
     suite = read_suite(tmp_path / "suite.yaml", {})
     told = {
         run.name: {task.name: run.plan.times(task.name) for task in run.plan.tasks}

@@ -25,6 +25,7 @@ from serve_eval.evaluation.probes import evidence
 from serve_eval.evaluation.probes.asking import AskedServer
 from serve_eval.evaluation.probes.distance import measure_distance
 from serve_eval.evaluation.probes.evidence import ProbeEvidence
+from serve_eval.evaluation.probes.floor import find_floor
 from serve_eval.schema import Endpoint, Limits, Plan, Probe, ProbeDistance, ProbeReading, Spec
 from serve_eval.schema import VerificationOutcome as Outcome
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
@@ -135,7 +136,7 @@ def try_often(
         first = list(zip(order, asked, strict=True))[:SIBLING_PROBES]
         own = [_far(one, _add_noise(probes[i].reading, sd, rng)) for i, one in first]
         healthy = [_far(one, _add_noise(sibling[i], sd, rng)) for i, one in first]
-        limits = evidence.DistanceLimits(noise=max(own), step=0.0, floor=max(healthy))
+        limits = evidence.DistanceLimits(noise=max(own), step=0.0, floor=find_floor(healthy))
         found = ProbeEvidence(limits=limits)
         for number, (i, one) in enumerate(zip(order, asked, strict=True), start=1):
             reading = _add_noise(b[i], sd, rng)
