@@ -33,8 +33,9 @@ def test_the_example_has_the_score_that_the_page_says(row: list[str]) -> None:
     value = yaml.safe_load(expected.strip("`"))
     assert not scorer.problems(value)
     ended = ExitReason.PASSED if points == "1" else ExitReason.RAISED
-    assert scored(scorer, value, answer.strip("`"), ended).value == pytest.approx(
-        float(points), abs=0.001
+    given = scored(scorer, value, answer.strip("`"), ended).value
+    assert given == pytest.approx(float(points), abs=0.001), (
+        f"{name} gives {answer} {given}, and its row in docs/scorers.md says {points}"
     )
 
 

@@ -70,7 +70,9 @@ def test_a_rule_passes_and_fails_at_the_limits_that_are_known(name: str) -> None
     limit = LIMITS[name]
     passed, failed = _judge(name, limit.passes), _judge(name, limit.fails)
     assert (passed.rule, failed.rule) == (name, name)
-    assert (passed.outcome, failed.outcome) == (VerdictOutcome.PASS, VerdictOutcome.FAIL)
+    assert (passed.outcome, failed.outcome) == (VerdictOutcome.PASS, VerdictOutcome.FAIL), (
+        f"{name} with {limit.passes} and {limit.fails} lost answers: mend the rule or LIMITS"
+    )
     assert _judge(name, limit.passes + 1).outcome is not VerdictOutcome.PASS
     assert _judge(name, limit.fails - 1).outcome is not VerdictOutcome.FAIL
 
