@@ -52,10 +52,12 @@ def test_paths_are_below_rootdir(tmp_path: Path, start: str) -> None:
     assert f"references_dir: {tmp_path}/references is not a folder" in done.stdout
 
 
-def test_the_command_line_names_the_path_that_it_tried(tmp_path: Path) -> None:
-    done = serve_eval(
-        "run", "localhost:9", "-t", "word_problems", "--references-dir", "refs", cwd=tmp_path
-    )
+def test_the_command_line_names_the_path_that_it_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ("--base-url", "localhost:9", "-t", "word_problems")
+    done = serve_eval("run", *asked, "--references-dir", "refs")
     assert done.returncode == 2
     told = "".join(done.stderr.split())
     assert f"{os.path.realpath(tmp_path)}/refsisnotafolder" in told, done.stderr
