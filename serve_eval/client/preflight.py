@@ -17,9 +17,9 @@ from serve_eval.schema import Failure, FailureKind, Message, Prompt, Request, Sa
 
 PING = "1 + 1 ="
 LENGTH_SLACK = 4
+"""Tokens by which an answer may exceed the limit: servers differ in whether they count its end."""
 NOT_LISTED = frozenset({404, 405})
 """The statuses of older disaggregated orchestrators, which do not list their models."""
-"""Tokens by which an answer may exceed the limit: servers differ in whether they count its end."""
 _OPTIONS = frozenset(
     {"truncate_prompt_tokens", "add_special_tokens", "temperature", "top_p", "stop"}
 )
