@@ -215,18 +215,8 @@ def test_the_same_seed_gives_the_same_whatever_the_batch_and_another_turn_anothe
         return tuple(token.id for token in one.tokens)
 
     assert sampled(0, seed=4) == sampled(9, seed=4) == sampled(3, seed=4)
-    assert (
-        len(
-            {
-                sampled(0, seed=4),
-                sampled(0, seed=5),
-                sampled(0, seed=4, turn=1),
-                sampled(0),
-                sampled(0),
-            }
-        )
-        == 5
-    )
+    assert len({sampled(0, seed=4), sampled(0, seed=5), sampled(0, seed=4, turn=1)}) == 3
+    assert len({sampled(0) for _ in range(8)}) > 1  # without a seed, two may be alike by chance
     assert sampled(0, seed=-1) == sampled(2, seed=-1)
 
 
