@@ -92,7 +92,7 @@ def power(
     found = _measure_tasks(from_run)
     lines: list[str] = []
     for one in found:
-        spread = sigma if one is None else one.sigma
+        spread = sigma if one is None or not one.sigma else one.sigma
         flips, how = _choose_flip_rate(flip_rate, one)
         lines += ["", _spread(one), how] if one is not None else []
         if total is not None:
@@ -109,7 +109,7 @@ def power(
 
     panels, sizes = [], []
     for one in found:
-        spread, n = (sigma, total) if one is None else (one.sigma, total or one.n)
+        spread, n = (sigma, total) if one is None else (one.sigma or sigma, total or one.n)
         flips, _ = _choose_flip_rate(flip_rate, one)
         n = n or _compute_needed(detect, theta, probability, flips, spread, alpha, beta)
         panel = _curves(n, detect, probability, flips, spread, alpha)
@@ -167,6 +167,11 @@ def _compute_needed(
 
 def _spread(one: Measured) -> str:
     rate = "" if one.per_second is None else f"; {one.per_second:.1f} samples per second"
+    if not one.sigma:
+        return (
+            f"{one.task}: {one.n} samples, value {one.value:.3f}, all with the same score: their"
+            f" spread is not known, and --sigma stands for it{rate}"
+        )
     return (
         f"{one.task}: {one.n} samples, value {one.value:.3f}, standard deviation {one.sigma:.3f}"
         f" points (right or wrong with that mean: {one.bernoulli:.3f}){rate}"

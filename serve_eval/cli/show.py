@@ -56,7 +56,12 @@ def show(
     ] = None,
     most: Annotated[
         int | None,
-        typer.Option("--n", metavar="N", min=1, help="Samples to show (default 20 lines, else 3)."),
+        typer.Option(
+            "--n",
+            metavar="N",
+            min=1,
+            help="Samples to show (default 20 lines, else 3; all as JSON).",
+        ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Show every sample that was found.")] = (
         False
@@ -89,7 +94,7 @@ def show(
         grep=grep,
         task=task,
         most=most,
-        everything=everything,
+        everything=everything or (as_json and most is None),
         brief=brief,
     )
     found = shown(run, selection, against=against, include_path=folders_of(include_path))

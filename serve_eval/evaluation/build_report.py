@@ -141,7 +141,8 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
                 f" but the reference ({Path(p.reference.file).name}:{p.reference.line}) has"
                 f" {len(p.reference.runs.values)}",
                 hint=(
-                    "Take a reference with more runs:\n"
+                    "Take a reference with more runs at an endpoint that you trust. It replaces the"
+                    " old one, and this command names the endpoint that is judged:\n"
                     f"  {write_take_command(plan, [p.spec.name], runs=needed)} --reason '...'"
                 ),
             )

@@ -298,7 +298,8 @@ def _subset(
     hypothesis = replace(hypothesis, num_samples=count)
     dataset, hypothesis, notes = _draw(plan, task, named, hypothesis)
     told = f"{count} of {len(full.samples)} samples, named by --samples"
-    return dataset, hypothesis, (told, *notes)
+    doubt = "if samples were named by how they were answered, the verdict says nothing of the model"
+    return dataset, hypothesis, (told, doubt, *notes)
 
 
 def _draw(

@@ -81,8 +81,22 @@ def _compare(
 
 
 def _pair(task: str, cell: ResultCell, had: ResultCell | None) -> ResultCell:
-    """Return a cell with its difference from another on the same prompts, or with none."""
-    bare = replace(cell, difference=None, difference_interval=None, p=None, p_rise=None)
+    """Return a cell with its difference from another on the same prompts, or with none.
+
+    What was found against the registered reference is left out.
+    """
+    bare = replace(
+        cell,
+        reference=None if had is None else had.value,
+        difference=None,
+        difference_interval=None,
+        p=None,
+        p_rise=None,
+        p_holm=None,
+        q=None,
+        finding="",
+        proven="",
+    )
     if had is None or had.value is None or cell.value is None:
         return bare
     from serve_eval.stats.judgement import judge

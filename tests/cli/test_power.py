@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,9 +62,18 @@ def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path: Pa
     assert "s at the measured throughput" in done.stdout
 
 
+def test_equal_scores_have_no_spread_to_plan_with(tmp_path: Path) -> None:
+    run = ["run", "--launcher", "simulated", "-m", "m", "-t", "passkey_short", "--limit", "4"]
+    right = ["--set", "launcher.accuracy=1", "--no-reference", "-o", tmp_path / "out"]
+    assert serve_eval(*run, *right).returncode == 3
+    done = serve_eval("power", "--from", tmp_path / "out", "--detect", "5")
+    assert "their spread is not known, and --sigma stands for it" in done.stdout
+    assert re.search(r"classic +1237 samples", done.stdout), done.stdout
+
+
 def test_each_task_of_a_run_is_planned_with_its_own_spread(tmp_path: Path) -> None:
     run = ["run", "--launcher", "simulated", "-m", "m", "-t", "word_problems,tool_calls"]
-    wrong = ["--set", "launcher.accuracy=0.95", "--limit", "20", "--no-reference"]
+    wrong = ["--set", "launcher.accuracy=0.8", "--limit", "20", "--no-reference"]
     assert serve_eval(*run, *wrong, "-o", tmp_path / "out").returncode == 3
     done = serve_eval(
         "power", "--from", tmp_path / "out", "--theta", "3", "--detect", "2",

@@ -84,6 +84,7 @@ def test_a_proven_drop_that_passes_is_seen_wherever_the_suite_is_shown(suite: Pa
     told = "fp8/word_problems: a drop is proven: drop "
     assert told in flat
     assert "small_drop" not in printed
+    assert "one-sided p" not in flat
     assert "a drop of the margin, 60.0 points, is excluded" in flat
     assert "d: a drop on the same prompts is proven" in flat
     summary = (suite / "out/summary.md").read_text()
@@ -122,6 +123,18 @@ def test_csv_has_the_corrected_p_and_the_finding(suite: Path) -> None:
     assert rows["bf16"]["word_problems finding"] == "PASS"
     p, adjusted, q = (float(drop[f"word_problems {one}"]) for one in ("p", "p holm", "q"))
     assert p < q <= adjusted <= 0.05
+
+
+def test_a_row_of_csv_against_a_baseline_holds_nothing_of_the_reference(suite: Path) -> None:
+    given, found = (
+        list(csv.DictReader(_export(suite / "out", *more, "--format", "csv").splitlines()))
+        for more in ((), ("--differences", "--baseline", "bf16"))
+    )
+    value = next(row["word_problems value"] for row in given if row["run"] == "bf16")
+    assert found
+    for row in found:
+        assert row["word_problems reference"] == value
+        assert not any(row[f"word_problems {one}"] for one in ("finding", "q", "p holm"))
 
 
 @pytest.mark.parametrize("name", ["table", "markdown", "latex", "svg"])

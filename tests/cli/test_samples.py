@@ -50,11 +50,14 @@ def test_exactly_the_named_samples_are_asked(given: str) -> None:
 def test_the_wrong_answers_of_a_run_are_asked_again() -> None:
     wrong = ("--set", "launcher.accuracy=0.5", "--limit", "20")
     assert serve_eval("run", *ASKED, *wrong, "-o", "night").returncode == 3
-    shown = serve_eval("show", "night", "--wrong", "--all", "--json")
+    shown = serve_eval("show", "night", "--wrong", "--json")
     Path("wrong.json").write_text(shown.stdout)
     found = {one["id"] for one in json.loads(shown.stdout)["samples"]}
-    assert 0 < len(found) < 20
-    serve_eval("run", *ASKED, "--samples", "wrong.json", "-o", "again")
+    assert 3 < len(found) == json.loads(shown.stdout)["found"] < 20
+    first = json.loads(serve_eval("show", "night", "--wrong", "--json", "--n", "2").stdout)
+    assert (len(first["samples"]), first["found"]) == (2, len(found))
+    again = serve_eval("run", *ASKED, "--samples", "wrong.json", "-o", "again")
+    assert "the verdict says nothing of the model" in " ".join(again.stdout.split())
     assert _ids("again") == found
     serve_eval("run", *ASKED, "--samples", "night/scores/passkey_short.jsonl", "-o", "all")
     assert _ids("all") == _ids("night")

@@ -82,6 +82,13 @@ def test_a_command_that_says_no_error_is_quoted(images: Path) -> None:
     assert night.lines == f"old did not start: Segmentation fault ({log})"
 
 
+def test_a_folder_of_another_night_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "night-sound").mkdir()
+    night = spend_night(tmp_path, "old.yaml", "sound.yaml", **ASKED)
+    assert (night.code, night.lines) == (2, "")
+    assert [*night.folder.iterdir()] == []
+
+
 def test_a_plan_twice_is_no_comparison(images: Path) -> None:
     night = spend_night(images, "old.yaml", "old.yaml", **ASKED)
     assert night.code == 2

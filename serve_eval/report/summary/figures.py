@@ -7,6 +7,8 @@ from serve_eval.schema import Metric
 
 POINTS = 100.0
 """Scale of a metric whose values are points out of 100."""
+ONE_SIDED = " one-sided"
+"""Ends a p, since the interval next to it has two sides."""
 
 
 def in_points(metric: Metric) -> bool:
@@ -40,7 +42,7 @@ def p_in_words(p: float) -> str:
 
     It is one-sided, unlike the interval next to it.
     """
-    return f"{'p below one in 10,000' if p < 0.0001 else f'p {p:.4f}'} one-sided"
+    return f"{'p below one in 10,000' if p < 0.0001 else f'p {p:.4f}'}{ONE_SIDED}"
 
 
 def count(n: int, one: str, more: str | None = None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serve_eval.report.summary.figures import p_in_words, write_figure
+from serve_eval.report.summary.figures import ONE_SIDED, p_in_words, write_figure
 from serve_eval.report.task_line import split_change
 from serve_eval.schema import SuiteRow, VerdictOutcome
 
@@ -23,9 +23,9 @@ def describe_proven(row: SuiteRow) -> str:
     sides = f"{_write(row, row.evaluated)} against {_write(row, row.reference)}"
     values = f", {sides}" if known else ""
     p = row.p if row.proven == "drop" else row.p_rise
-    tests = "" if p is None else f", one-sided {p_in_words(p)}"
+    tests = "" if p is None else f", {p_in_words(p)}"
     if row.proven_p is not None:
-        tests += f", Holm {p_in_words(row.proven_p).removeprefix('p ')}"
+        tests += f", Holm {p_in_words(row.proven_p).removeprefix('p ').removesuffix(ONE_SIDED)}"
     return f"a {row.proven} is proven: {moved}{around}{values}{tests}{_say_why(row)}"
 
 

@@ -29,6 +29,8 @@ _SHOWN = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE)
 """Outcomes after which the answers of a run are worth a look."""
 _FOLDED = (VerdictOutcome.PASS, VerdictOutcome.NO_REFERENCE)
 """Outcomes that need no line of their own where the table of deployments by tasks is printed."""
+_FEW = "detects only drops"
+"""Is in the warning of a rule that misses large drops."""
 _FIXED = ("verdict", "run", "task", "value")
 
 
@@ -248,12 +250,13 @@ def list_explanations(report: SuiteReport) -> Iterator[Row]:
 
 
 def _remarks(row: SuiteRow) -> Iterator[Row]:
-    """Yield the reasons of a row's verdict, and the warning that its sample is small."""
+    """Yield the reasons of a row's verdict, and the warnings that its sample is small."""
     yield from (("why", reason) for reason in row.reasons)
     yield from (("warning", line) for line in list_remarks(row))
     if row.repaired:
         yield "asked", f"{count(row.repaired, 'sample')} repaired"
-    yield from (("warning", line) for line in row.warnings if line.startswith("small "))
+    small = (w for w in row.warnings if w.startswith("small ") or _FEW in w)
+    yield from (("warning", line) for line in small)
 
 
 def list_remarks(row: SuiteRow) -> list[str]:
