@@ -156,6 +156,13 @@ class CompareResultOptions:
     ] = None
     strict: Strict = False
     notify_text: NotifyText = None
+    page_samples: Annotated[
+        int | None,
+        Setting(
+            "Answers that the page shows of each side (default 5000); show prints every one.",
+            metavar="N",
+        ),
+    ] = None
     quiet: Quiet = False
     as_json: Annotated[bool, Setting("Print comparison.json.", flags=("--json",))] = False
 
@@ -343,5 +350,7 @@ def _execute(
         folder=out_dir,
         notify_text=result.notify_text,
     )
-    save_comparison_page(comparison, out_dir, slices, sides[1].plan.include_path)
+    save_comparison_page(
+        comparison, out_dir, slices, sides[1].plan.include_path, most=result.page_samples
+    )
     return code

@@ -49,6 +49,7 @@ from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.endpoint.launch import Launching
+    from serve_eval.evaluation.plan.prepared_task import PreparedTask
     from serve_eval.evaluation.plan.resolve import Resolved
     from serve_eval.evaluation.rerun import Rerun
     from serve_eval.schema import Plan
@@ -303,6 +304,7 @@ def execute(
         f"serve-eval: {where}, tasks {', '.join(task.name for task in plan.tasks)}, run folder"
         f" {out_dir}"
     )
+    prepared: list[PreparedTask] = []
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
         report = run_async(
@@ -315,6 +317,7 @@ def execute(
                 launching=launching,
                 notify=say,
                 rerun=rerun,
+                hand_on=prepared.extend,
             )
         )
     except (Interrupted, ServeEvalError) as ending:
@@ -340,5 +343,5 @@ def execute(
         junit=junit,
         notify_text=notify_text,
     )
-    save_run_page(report, out_dir, slices)
+    save_run_page(report, out_dir, slices, prepared)
     return code

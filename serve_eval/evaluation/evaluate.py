@@ -63,6 +63,7 @@ async def evaluate(
     seed: int | None = None,
     companions: Companions | None = None,
     part_of: str = "",
+    hand_on: Callable[[Sequence[PreparedTask]], object] = lambda prepared: None,
 ) -> Report:
     """Run a plan in a run folder, or resume the run there, and return the report.
 
@@ -81,12 +82,14 @@ async def evaluate(
       else drawn).
     * `companions`: the runs that the caller has at the same time, whose requests servers count too.
     * `part_of`: the command whose comparison or check asks this run ("": it stands for itself).
+    * `hand_on`: receives the prepared tasks before the first request.
 
     The report is also in report.json. Raises ServeEvalError for anything that stops the run;
     answers so far stay in the folder.
     """
     clock = Stopwatch()
     plan, prepared = await _prepare(plan, prepared, out_dir, launching, environ, notify)
+    hand_on(prepared)
     with (
         open_session(
             plan,

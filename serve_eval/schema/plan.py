@@ -93,6 +93,7 @@ class Limits:
     which requests wait while no server listens, or while it starts (0: the run ends immediately).
     `scorer_timeout_s` bounds the scoring of one answer if it runs in a separate process.
     `known_finish_reasons` are finish reasons of no known server that end a whole answer.
+    `page_samples` is the number of answers that a page shows.
     """
 
     concurrency: int | Literal["auto"] = 64
@@ -111,6 +112,7 @@ class Limits:
     max_request_bytes: int = 128 * 1024 * 1024
     scorer_timeout_s: float = 10.0
     known_finish_reasons: tuple[str, ...] = ()
+    page_samples: int = 5000
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -38,10 +38,50 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     withdrawn: str | None = None
 
 
+class ScannedUsage(msgspec.Struct, frozen=True, gc=False):
+    """The tokens of an answer."""
+
+    completion_tokens: int = 0
+
+
+class ScannedAttempt(msgspec.Struct, frozen=True, gc=False):
+    """The start of an attempt, in seconds since 1970."""
+
+    start_s: float = 0.0
+
+
+class ScannedResult(msgspec.Struct, frozen=True, gc=False):
+    """What `scan` reads of a response or of a failure, which has no text and no times."""
+
+    text: str = ""
+    reasoning: str | None = None
+    usage: ScannedUsage = ScannedUsage()
+    latency_s: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    attempts: tuple[ScannedAttempt, ...] = ()
+
+    @property
+    def started_s(self) -> float:
+        """The start of the first attempt in seconds since 1970; 0 if it is not known."""
+        return self.attempts[0].start_s if self.attempts else 0.0
+
+
+class ScannedRecord(msgspec.Struct, frozen=True, gc=False):
+    """A record without most of its parts."""
+
+    id: str
+    response: ScannedResult | None = None
+    failure: ScannedResult | None = None
+    withdrawn: str | None = None
+
+
 _WITHDRAWN = b'"withdrawn":'
 """Part of every withdrawal, and rarely of another record: quotes in a JSON string are escaped."""
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Record)
+_scanner = msgspec.json.Decoder(ScannedRecord)
+T = TypeVar("T")
 
 
 def read(path: Path, part: bytes = b"") -> Iterator[Record]:
@@ -54,7 +94,7 @@ def read(path: Path, part: bytes = b"") -> Iterator[Record]:
     for number, line in _lines(path):
         if part not in line:
             continue
-        record = _decode(path, number, line)
+        record = _decode(path, number, line, _decoder)
         if record.withdrawn is None and (
             record.response is None or gone.get(record.id, 0) < number
         ):
@@ -69,14 +109,36 @@ def index_lines(path: Path) -> Iterator[tuple[str, int, int]]:
     """
     offset = 0
     for number, line in _lines(path):
-        yield _decode(path, number, line).id, offset, len(line)
+        yield _decode(path, number, line, _decoder).id, offset, len(line)
         offset += len(line)
+
+
+def scan(path: Path) -> Iterator[tuple[int, ScannedRecord]]:
+    """Yield the offset in bytes and the short form of each record, in the order of the file.
+
+    Includes withdrawals and what they take back. Skips an incomplete last line. Raises
+    RunFolderError for a damaged line.
+    """
+    offset = 0
+    for number, line in _lines(path):
+        yield offset, _decode(path, number, line, _scanner)
+        offset += len(line)
+
+
+def read_at(path: Path, offsets: Iterable[int]) -> Iterator[Record]:
+    """Yield the records at these offsets of a file. Raises RunFolderError for a damaged line."""
+    with path.open("rb") as file:
+        for offset in offsets:
+            file.seek(offset)
+            yield _decode(path, offset, file.readline(), _decoder)
 
 
 def withdrawals(path: Path) -> dict[str, int]:
     """Return the samples with withdrawn responses, and the line of the last withdrawal of each."""
     lines = (
-        (number, _decode(path, number, line)) for number, line in _lines(path) if _WITHDRAWN in line
+        (number, _decode(path, number, line, _scanner))
+        for number, line in _lines(path)
+        if _WITHDRAWN in line
     )
     return {record.id: number for number, record in lines if record.withdrawn is not None}
 
@@ -89,9 +151,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def _decode(path: Path, number: int, line: bytes) -> Record:
+def _decode(path: Path, number: int, line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
-        return _decoder.decode(line)
+        return decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunFolderError(
             f"{path}:{number}: a damaged record: {error}",

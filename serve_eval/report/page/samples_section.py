@@ -17,6 +17,11 @@ LIMITS: Sequence[tuple[int | None, int | None]] = (
     (100, 400),
 )
 """Most characters of an answer and of a prompt, tried one after the other."""
+SOME = (
+    "Each outcome has a share of the places, what went wrong the largest; within an outcome, chance"
+    " decided. serve-eval show prints the others, and --page-samples N puts more of them here."
+)
+"""What a reader of a page with some of the samples must know."""
 MOST_BYTES, MOST_UNPACKED = 10_000_000, 100_000_000
 """Compressed and whole size of the data from which texts are shortened, in bytes."""
 SCRIPTS = (
@@ -41,6 +46,7 @@ def show_samples(data: SampleData, *, most_bytes: int = MOST_BYTES) -> ScriptDat
     """
     if not len(data):
         return None
+    some = len(data) < data.total
     packed = b""
     for limits in _choose_limits(data.measure_longest()):
         whole = to_json(data.to_json(*limits))
@@ -49,10 +55,11 @@ def show_samples(data: SampleData, *, most_bytes: int = MOST_BYTES) -> ScriptDat
         if len(packed := compress(whole)) <= most_bytes:
             break
     return ScriptData(
-        title="Samples",
+        title=f"Samples: {len(data):,} of {data.total:,}" if some else "Samples",
         name="samples",
         value=encode(packed),
         scripts=SCRIPTS,
+        caption=SOME if some else "",
         note="The table of samples needs JavaScript. serve-eval show prints the same.",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -170,23 +170,36 @@ def list_rows(source: SampleSource) -> list[SampleRow]:
     return [*rows, *rest.values()]
 
 
-def read_samples(
-    source: SampleSource, wanted: Collection[str] | None = None, *, locate: bool = True
-) -> dict[str, ShownSample]:
-    """Return these samples by id, or all that were sent. Raises RunFolderError for a damaged file.
+def read_samples(source: SampleSource, wanted: Collection[str]) -> dict[str, ShownSample]:
+    """Return these samples by id, each with the place of its extracted answer.
 
-    Without `locate`, the places of the extracted answers are not searched for: that takes longest.
+    Raises RunFolderError for a damaged file.
     """
-    scores = source.scores()
-    records: dict[str, list[Record]] = {name: [] for name in scores if wanted is None}
-    records |= {name: [] for name in wanted or ()}
-    for record in source.records():
-        if wanted is None:
-            records.setdefault(record.id, [])
-        if record.id in records:
-            records[record.id].append(record)
-    bases = {source.base(name) for name in records}
-    kept = {one.id: one for one in read_prompts(source.run, source.task) if one.id in bases}
+    wanted = set(wanted)
+    scores = {name: line for name, line in source.scores().items() if name in wanted}
+    records = (one for one in source.records() if one.id in wanted)
+    return join_samples(source, scores, records, names=wanted, locate=True)
+
+
+def join_samples(
+    source: SampleSource,
+    scores: Mapping[str, ScoreRecord],
+    records: Iterable[Record],
+    *,
+    names: Iterable[str] = (),
+    locate: bool = False,
+) -> dict[str, ShownSample]:
+    """Return everything about samples by id, from their scores and from the records that count.
+
+    `names` are samples that are returned also without either. Without `locate`, the places of the
+    extracted answers are not searched for: that takes longest. Raises RunFolderError for a damaged
+    file.
+    """
+    found: dict[str, list[Record]] = {name: [] for name in (*scores, *names)}
+    for record in records:
+        found.setdefault(record.id, []).append(record)
+    bases = {source.base(name) for name in found}
+    kept = {one.id: one for one in read_prompts(source.run, source.task, bases) if one.id in bases}
     served = (read_traces(source.run) or {}).get(source.task, {})
     return {
         name: _sample(
@@ -198,7 +211,7 @@ def read_samples(
             served.get(name, ()),
             locate=locate,
         )
-        for name, of_one in records.items()
+        for name, of_one in found.items()
     }
 
 
