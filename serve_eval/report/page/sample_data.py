@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 from serve_eval.evaluation.results.examples import order_ids
@@ -17,9 +18,10 @@ from serve_eval.report.page.answer_columns import AnswerColumns
 from serve_eval.report.page.chosen_rows import FELL, ROSE, SAME, TaskRows, choose_rows, join_arms
 from serve_eval.report.page.columns import PromptColumn, TextColumn
 from serve_eval.report.page.page_media import PageMedia
+from serve_eval.report.samples.drawn_answers import Keys
 from serve_eval.report.samples.known import KnownTask
-from serve_eval.report.samples.sample_index import Keys, SampleIndex
-from serve_eval.report.samples.samples import NOT_KEPT, SampleSource, ShownSample, rank_sample
+from serve_eval.report.samples.sample_index import SampleIndex
+from serve_eval.report.samples.samples import NOT_KEPT, SampleSource, ShownSample, rank_outcome
 from serve_eval.report.summary.rows import name_expected
 from serve_eval.schema import Metric, Response
 from serve_eval.verdicts.reference_samples import as_stored
@@ -49,10 +51,11 @@ class PageTask:
 
 @dataclass(slots=True)
 class _Row:
-    """A prompt with its answers by arm, the first repeat first."""
+    """A prompt with its answers by arm, the first repeat first; `order` is that of its id."""
 
     task: int
     id: str
+    order: tuple[tuple[int, str], ...]
     answers: dict[str, list[ShownSample]] = field(default_factory=dict)
 
     @property
@@ -198,7 +201,7 @@ class SampleData:
         """Return the sort key of a row: of a comparison, what changed comes first."""
         row, flip = self._rows[place], self._flips[place]
         first = (FELL, ROSE, SAME, 0).index(flip) if len(self._labels) > 1 else 0
-        return first, min(rank_sample(one.outcome, row.id, cut_off=one.cut_off) for one in row.last)
+        return first, min(rank_outcome(s.outcome, cut_off=s.cut_off) for s in row.last), row.order
 
     def _list_fields(self) -> list[dict[str, object]]:
         """Return the columns of metadata with more than one value, but not too many to choose."""
@@ -237,9 +240,10 @@ def _read_rows(
     for label, source in task.arms.items():
         samples = indexes[label].read(keys)
         for name in sorted(samples, key=order_ids) if source.repeated else samples:
-            row = rows.setdefault(source.base(name), _Row(number, source.base(name)))
+            if (row := rows.get(base := source.base(name))) is None:
+                row = rows[base] = _Row(number, base, order_ids(base))
             row.answers.setdefault(label, []).append(samples[name])
-    return sorted(rows.values(), key=lambda row: order_ids(row.id))
+    return sorted(rows.values(), key=attrgetter("order"))
 
 
 def _every(row: _Row) -> list[ShownSample]:

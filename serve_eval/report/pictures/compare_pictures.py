@@ -9,7 +9,7 @@ from serve_eval.report.pictures.distribution import draw_distribution
 from serve_eval.report.pictures.picture import Picture
 from serve_eval.report.pictures.run_pictures import LEAST_ANSWERS, TIMES
 from serve_eval.report.pictures.scatter import ScatterPoint, draw_against
-from serve_eval.report.samples.sample_index import DrawnAnswer
+from serve_eval.report.samples.drawn_answers import DrawnAnswer
 from serve_eval.schema import ComparedTask
 
 SIDES = ("A", "B")

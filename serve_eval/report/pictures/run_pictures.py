@@ -10,7 +10,7 @@ from serve_eval.report.pictures.classic import draw_test
 from serve_eval.report.pictures.distribution import draw_distribution
 from serve_eval.report.pictures.order import draw_order
 from serve_eval.report.pictures.picture import Picture
-from serve_eval.report.samples.sample_index import DrawnAnswer
+from serve_eval.report.samples.drawn_answers import DrawnAnswer
 from serve_eval.schema import TaskReport
 
 LEAST_ANSWERS = 20

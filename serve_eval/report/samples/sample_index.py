@@ -7,19 +7,25 @@ comes from the same reading.
 from __future__ import annotations
 
 import re
-import zlib
 from array import array
 from dataclasses import dataclass
-from heapq import heapify, heappushpop
-from operator import attrgetter, itemgetter
+from zlib import crc32
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.records.scores import read_scores_at, scan_scores
+from serve_eval.report.samples.drawn_answers import (
+    ANSWERED,
+    LOST,
+    MOST_DRAWN,
+    OUTCOMES,
+    WITHDRAWN,
+    AnswerDraw,
+    Keys,
+)
 from serve_eval.report.samples.samples import (
     FAILED,
     RANKS,
@@ -30,18 +36,14 @@ from serve_eval.report.samples.samples import (
     ShownSample,
     join_samples,
 )
-from serve_eval.schema import Outcome
 
-MOST_DRAWN = 20_000
-"""Answers of a task that pictures draw."""
 CUT = "right, but cut off"
 CATEGORIES = (*RANKS, "partly right", CUT, RIGHT)
 """What a sample is shown as, in the order in which samples are shown."""
-_OUTCOMES = list(Outcome)
 _CATEGORY_OF = np.array(
     [
         CATEGORIES.index(CUT if cut and word == RIGHT else word)
-        for word in (WORDS[outcome] for outcome in _OUTCOMES)
+        for word in (WORDS[outcome] for outcome in OUTCOMES)
         for cut in (False, True)
     ],
     dtype=np.uint8,
@@ -51,34 +53,17 @@ _MIX, _WORD = 2_654_435_761, 0xFFFFFFFF
 """2^32 over the golden ratio, made odd: it spreads the checksums of ids that count."""
 _REPEAT = re.compile(r"#(\d+)$")
 
-WITHDRAWN, LOST, ANSWERED = -1, 0, 1
-"""What a line of a journal counts as: nothing, a failure, an answer."""
-
-Keys = NDArray[np.int64]
-
-
-class DrawnAnswer(msgspec.Struct, frozen=True, gc=False):
-    """The figures of an answer that pictures show.
-
-    `outcome` is None for a request that failed, and for an answer without a score. `tokens` is 0
-    if the server does not count them.
-    """
-
-    outcome: str | None
-    started_s: float
-    latency_s: float | None = None
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    tokens: int = 0
-    characters: int = 0
+BLOCK = 1 << 16
+"""Samples that are compared together, so that what is in between takes little memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowTable:
-    """The prompts of a task by ascending key, the hash of their id in this process.
+    """Samples, or prompts, by ascending key, which is the hash of their id in this process.
 
     `order` draws them by chance. `category` is the place in CATEGORIES of the worst answer, `first`
-    that of the first answer, and `value` the score of that (NaN: none).
+    that of the first answer, and `value` the score of that (NaN: none). `rows` and `repeats` are
+    the keys of the prompts and the numbers of the repeats, of samples of repeated prompts.
     """
 
     keys: Keys
@@ -86,11 +71,13 @@ class RowTable:
     category: NDArray[np.uint8]
     first: NDArray[np.uint8]
     value: NDArray[np.float64]
+    rows: Keys | None = None
+    repeats: Keys | None = None
 
 
 def order_by_chance(name: str) -> int:
     """Return a number of 32 bits by which ids are drawn, the same on every machine."""
-    return zlib.crc32(name.encode(errors="surrogatepass")) * _MIX & _WORD
+    return crc32(name.encode(errors="surrogatepass")) * _MIX & _WORD
 
 
 class SampleIndex:
@@ -103,44 +90,27 @@ class SampleIndex:
 
     def __init__(self, source: SampleSource, most_drawn: int = MOST_DRAWN) -> None:
         self.source = source
-        scores, codes, values = _Places(source), bytearray(), array("d")
-        code_of = {outcome: 2 * i for i, outcome in enumerate(_OUTCOMES)}
-        for offset, line in scan_scores(source.run, source.task):
-            scores.add(line.id, offset)
-            codes.append(code_of[line.outcome] + line.truncated)
-            values.append(line.value)
-        draw, records = _Draw(most_drawn), _Places(source)
-        counts = _scan_journal(source, records, draw)
-        self._scores, self._records = scores, records
-        self._counting = np.flatnonzero(counts >= 0)
-
-        last = _last_of_each(scores.take("keys"))
-        known = scores.take("keys")[last]
-        rest, answered = _list_unscored(known, records.take("keys"), counts)
-        self._keys = np.concatenate([known, records.take("keys")[rest]])
-        self.answers = len(self._keys)
-        self.requests = len(np.unique(records.take("keys")[self._counting]))
-        unscored = np.where(answered, RANKS.index(UNSCORED), RANKS.index(FAILED))
-        category = np.concatenate(
-            [_CATEGORY_OF[np.frombuffer(codes, np.uint8)[last]], unscored.astype(np.uint8)]
-        )
-        value = np.concatenate([np.frombuffer(values)[last], np.full(len(rest), np.nan)])
-        parts = {
-            name: np.concatenate([scores.take(name)[last], records.take(name)[rest]])
-            for name in ("rows", "order", "repeats")
-        }
-        self.rows = _group(category=category, value=value, **parts)
-        self.values = frozenset(np.unique(value[: len(known)])[:3].tolist())
-        outcomes = np.frombuffer(codes, np.uint8)[last] // 2
-        self.drawn = draw.list_answers(counts, known, outcomes)
+        self._scores, self._records = _Places(source), _Places(source)
+        scored, outcomes = _scan_scores(source, self._scores)
+        draw = AnswerDraw(most_drawn)
+        self._counts = _scan_journal(source, self._records, draw)
+        keys = self._records.take("keys")
+        rest, asked = _match(scored.keys, keys, self._counts)
+        self.requests = asked + len(np.unique(keys[rest]))
+        self.drawn = draw.list_answers(self._counts, scored.keys, outcomes)
+        self.values = frozenset(np.unique(scored.value)[:3].tolist())
+        samples = _add_unscored(scored, self._records, rest, self._counts)
+        self.answers = len(samples.keys)
+        self.rows = _join_repeats(samples) if source.repeated else samples
 
     def read(self, rows: Keys | None = None) -> dict[str, ShownSample]:
         """Return everything about the samples of these rows by id, or of all of them."""
         scores, records, source = self._scores, self._records, self.source
-        lines, at = scores.take("offsets"), records.take("offsets")[self._counting]
+        lines, counting = scores.take("offsets"), self._counts >= LOST
         if rows is not None:
             lines = lines[np.isin(scores.take("rows"), rows)]
-            at = at[np.isin(records.take("rows")[self._counting], rows)]
+            counting &= np.isin(records.take("rows"), rows)
+        at = records.take("offsets")[counting]
         found = read_scores_at(source.run, source.task, lines.tolist()) if len(lines) else ()
         file = samples_file(source.run, source.task)
         return join_samples(
@@ -158,98 +128,66 @@ class _Places:
         self._arrays = {"keys": array("q"), "offsets": array("q"), "order": array("I")}
         if source.repeated:
             self._arrays |= {"rows": array("q"), "repeats": array("q")}
+        names = ("keys", "offsets", "order")
+        self._add_key, self._add_offset, self._add_order = (self._arrays[n].append for n in names)
 
-    def add(self, name: str, offset: int) -> None:
-        """Add the sample of the next line, which begins at `offset` bytes."""
-        arrays, base = self._arrays, name
-        arrays["keys"].append(hash(name))
-        arrays["offsets"].append(offset)
+    def add(self, name: str, offset: int) -> int:
+        """Add the sample of the next line, which begins at `offset` bytes; return its order."""
+        self._add_key(hash(name))
+        self._add_offset(offset)
         if self._repeated:
             found = _REPEAT.search(name)
-            base = name if found is None else name[: found.start()]
-            arrays["rows"].append(hash(base))
-            arrays["repeats"].append(0 if found is None else int(found[1]))
-        arrays["order"].append(order_by_chance(base))
+            self._arrays["repeats"].append(0 if found is None else int(found[1]))
+            name = name if found is None else name[: found.start()]
+            self._arrays["rows"].append(hash(name))
+        order = crc32(name.encode(errors="surrogatepass")) * _MIX & _WORD
+        self._add_order(order)
+        return order
 
     def take(self, name: str) -> NDArray[np.int64]:
         """Return a column; rows are samples where nothing is repeated."""
-        if not self._repeated and name == "repeats":
-            return np.zeros(len(self._arrays["keys"]), np.int64)
         column = self._arrays["keys" if not self._repeated and name == "rows" else name]
         return np.frombuffer(column, np.uint32 if name == "order" else np.int64)
 
-
-class _Draw:
-    """The answers that pictures draw, taken by chance where there are more than `most`."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: list[tuple[int, int, int, DrawnAnswer]] = []
-
-    def add(self, number: int, record: journal.ScannedRecord) -> None:
-        """Take the record of line `number`, or leave it."""
-        order = -order_by_chance(record.id)
-        full = len(self._kept) >= self._most
-        if full and order <= self._kept[0][0]:
-            return
-        one, failure = record.response, record.failure
-        if one is None:
-            drawn = DrawnAnswer(None, 0.0 if failure is None else failure.started_s)
-        else:
-            drawn = DrawnAnswer(
-                None,
-                one.started_s,
-                one.latency_s,
-                one.ttft_s,
-                one.tpot_s,
-                one.usage.completion_tokens,
-                len(one.text) + len(one.reasoning or ""),
-            )
-        entry = (order, number, hash(record.id), drawn)
-        if full:
-            heappushpop(self._kept, entry)
-            return
-        self._kept.append(entry)
-        if len(self._kept) == self._most:
-            heapify(self._kept)
-
-    def list_answers(
-        self, counts: NDArray[np.int8], known: Keys, outcomes: NDArray[np.uint8]
-    ) -> list[DrawnAnswer]:
-        """Return the answers in the order of their starts, each with its outcome.
-
-        `counts` says which lines count; `known` are the ascending keys of scores, and `outcomes`
-        their places in the list of outcomes.
-        """
-        found: dict[int, DrawnAnswer] = {}
-        for _, number, key, drawn in sorted(self._kept, key=itemgetter(1)):
-            if counts[number] == ANSWERED:
-                found[key] = drawn
-            elif counts[number] == LOST:
-                found.setdefault(key, drawn)
-        keys = np.fromiter(found, np.int64, len(found))
-        places = np.searchsorted(known, keys)
-        answers = [
-            msgspec.structs.replace(one, outcome=_OUTCOMES[outcomes[place]])
-            if place < len(known) and known[place] == key
-            else one
-            for (key, one), place in zip(found.items(), places.tolist(), strict=True)
-        ]
-        return sorted(answers, key=attrgetter("started_s"))
+    def tell_repeats(self, places: NDArray[np.intp]) -> dict[str, Keys]:
+        """Return the rows and repeats of some lines, if prompts are repeated."""
+        names = ("rows", "repeats") if self._repeated else ()
+        return {name: self.take(name)[places] for name in names}
 
 
-def _scan_journal(source: SampleSource, records: _Places, draw: _Draw) -> NDArray[np.int8]:
+def _scan_scores(source: SampleSource, places: _Places) -> tuple[RowTable, NDArray[np.uint8]]:
+    """Read the scores once; return the samples that have one, and the numbers of their outcomes."""
+    codes, values = bytearray(), array("d")
+    code_of = {outcome: 2 * i for i, outcome in enumerate(OUTCOMES)}
+    for offset, line in scan_scores(source.run, source.task):
+        places.add(line.id, offset)
+        codes.append(code_of[line.outcome] + line.truncated)
+        values.append(line.value)
+    last = _last_of_each(places.take("keys"))
+    code = np.frombuffer(codes, np.uint8)[last]
+    table = RowTable(
+        keys=places.take("keys")[last],
+        order=places.take("order")[last].astype(np.uint32),
+        category=_CATEGORY_OF[code],
+        first=_CATEGORY_OF[code],
+        value=np.frombuffer(values)[last],
+        **places.tell_repeats(last),
+    )
+    return table, code // 2
+
+
+def _scan_journal(source: SampleSource, records: _Places, draw: AnswerDraw) -> NDArray[np.int8]:
     """Read the journal once, and return what each line counts as."""
     file = samples_file(source.run, source.task)
     counts, gone = array("b"), dict[int, int]()
     for number, (offset, record) in enumerate(journal.scan(file) if file.exists() else ()):
-        records.add(record.id, offset)
+        order = records.add(record.id, offset)
         if record.withdrawn is not None:
             gone[hash(record.id)] = number
             counts.append(WITHDRAWN)
             continue
         counts.append(LOST if record.response is None else ANSWERED)
-        draw.add(number, record)
+        draw.add(number, record, order)
     found = np.frombuffer(counts, np.int8)
     if gone:
         last = np.array([gone.get(key, -1) for key in records.take("keys").tolist()])
@@ -261,43 +199,69 @@ def _scan_journal(source: SampleSource, records: _Places, draw: _Draw) -> NDArra
 def _last_of_each(keys: Keys) -> NDArray[np.intp]:
     """Return the place of the last of each key, by ascending keys."""
     order = np.argsort(keys, kind="stable")
-    ranked = keys[order]
-    last: NDArray[np.intp] = order[
-        np.append(ranked[1:] != ranked[:-1], np.ones(min(1, len(keys)), bool))
-    ]
-    return last
+    ends = np.ones(len(keys), bool)
+    for start in range(0, len(keys) - 1, BLOCK):
+        ranked = keys[order[start : start + BLOCK + 1]]
+        ends[start : start + len(ranked) - 1] = ranked[1:] != ranked[:-1]
+    return order if ends.all() else order[ends]
 
 
-def _list_unscored(
-    known: Keys, keys: Keys, counts: NDArray[np.int8]
-) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return a line of each sample that is not among the `known`, and whether it was answered."""
-    places = np.minimum(np.searchsorted(known, keys), max(0, len(known) - 1))
-    scored = known[places] == keys if len(known) else np.zeros(len(keys), bool)
-    rest = np.flatnonzero(~scored & (counts >= LOST))
-    _, first, group = np.unique(keys[rest], return_index=True, return_inverse=True)
+def _match(known: Keys, keys: Keys, counts: NDArray[np.int8]) -> tuple[NDArray[np.intp], int]:
+    """Return the counting lines of samples without a score, and how many scored ones have a line.
+
+    `known` are the ascending keys of the scored samples.
+    """
+    asked, rest = np.zeros(len(known), bool), []
+    for start in range(0, len(keys), BLOCK):
+        some = keys[start : start + BLOCK]
+        places = np.minimum(np.searchsorted(known, some), max(0, len(known) - 1))
+        scored = known[places] == some if len(known) else np.zeros(len(some), bool)
+        counting = counts[start : start + BLOCK] >= LOST
+        asked[places[scored & counting]] = True
+        rest.append(start + np.flatnonzero(~scored & counting))
+    return np.concatenate([np.empty(0, np.intp), *rest]), int(asked.sum())
+
+
+def _add_unscored(
+    scored: RowTable, records: _Places, rest: NDArray[np.intp], counts: NDArray[np.int8]
+) -> RowTable:
+    """Return the samples with those that have no score, whose lines are `rest`."""
+    if not len(rest):
+        return scored
+    keys, first, group = np.unique(
+        records.take("keys")[rest], return_index=True, return_inverse=True
+    )
     answered = np.zeros(len(first), bool)
     answered[group[counts[rest] == ANSWERED]] = True
-    return rest[first], answered
+    category = np.where(answered, RANKS.index(UNSCORED), RANKS.index(FAILED)).astype(np.uint8)
+    lines, at = rest[first], np.searchsorted(scored.keys, keys)
+    merged = {
+        name: np.insert(getattr(scored, name), at, column)
+        for name, column in records.tell_repeats(lines).items()
+    }
+    category = np.insert(scored.category, at, category)
+    return RowTable(
+        keys=np.insert(scored.keys, at, keys),
+        order=np.insert(scored.order, at, records.take("order")[lines]),
+        category=category,
+        first=category,
+        value=np.insert(scored.value, at, np.nan),
+        **merged,
+    )
 
 
-def _group(
-    *,
-    rows: Keys,
-    repeats: Keys,
-    order: NDArray[np.uint32],
-    category: NDArray[np.uint8],
-    value: NDArray[np.float64],
-) -> RowTable:
-    """Join the samples of each row. The columns have an entry per sample."""
-    places = np.lexsort((repeats, rows))
-    rows, category = rows[places], category[places]
+def _join_repeats(samples: RowTable) -> RowTable:
+    """Return the prompts of samples, whose first answer is that of the lowest repeat."""
+    assert samples.rows is not None
+    assert samples.repeats is not None
+    places = np.lexsort((samples.repeats, samples.rows))
+    rows, category = samples.rows[places], samples.category[places]
     starts = np.flatnonzero(np.append(np.ones(min(1, len(rows)), bool), rows[1:] != rows[:-1]))
     first = places[starts]
     return RowTable(
         keys=rows[starts],
-        order=order[first],
+        order=samples.order[first],
         category=np.minimum.reduceat(category, starts) if len(rows) else category,
         first=category[starts],
-        value=value[first],
+        value=samples.value[first],
     )

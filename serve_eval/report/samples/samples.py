@@ -47,10 +47,10 @@ NOT_KEPT = "not kept in this run folder"
 _REPEAT = re.compile(r"#\d+$")
 
 
-def rank_sample(outcome: str, name: str, *, cut_off: bool) -> tuple[object, ...]:
-    """Return the sort key of a sample: what needs attention comes first."""
+def rank_outcome(outcome: str, *, cut_off: bool) -> tuple[int, bool, str]:
+    """Return the sort key of an outcome: what needs attention comes first."""
     place = RANKS.index(outcome) if outcome in RANKS else len(RANKS)
-    return place, outcome == RIGHT and not cut_off, outcome, order_ids(name)
+    return place, outcome == RIGHT and not cut_off, outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class SampleRow:
     @property
     def rank(self) -> tuple[object, ...]:
         """The sort key: what needs attention comes first."""
-        return rank_sample(self.outcome, self.id, cut_off=self.cut_off)
+        return *rank_outcome(self.outcome, cut_off=self.cut_off), order_ids(self.id)
 
     @property
     def wrong(self) -> bool:

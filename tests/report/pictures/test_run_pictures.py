@@ -10,7 +10,8 @@ import pytest
 from serve_eval.evaluation.storage.journal import Record
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, encode
 from serve_eval.report.pictures.run_pictures import draw_answers
-from serve_eval.report.samples.sample_index import DrawnAnswer, SampleIndex
+from serve_eval.report.samples.drawn_answers import DrawnAnswer
+from serve_eval.report.samples.sample_index import SampleIndex
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import (
     Attempt,
