@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 
@@ -49,7 +50,7 @@ class PageTask:
     key: str = ""
 
 
-@dataclass(slots=True)
+@dataclass
 class _Row:
     """A prompt with its answers by arm, the first repeat first; `order` is that of its id."""
 
@@ -61,12 +62,13 @@ class _Row:
     @property
     def last(self) -> Sequence[ShownSample]:
         """The answers of the arm that is judged."""
-        return list(self.answers.values())[-1]
+        *_, last = self.answers.values()
+        return last
 
-    @property
+    @cached_property
     def any(self) -> ShownSample:
         """The sample that tells what was asked."""
-        every = [one for several in self.answers.values() for one in several]
+        every = _every(self)
         return next((one for one in every if one.prompt is not None), every[-1])
 
 
@@ -247,7 +249,8 @@ def _read_rows(
 
 
 def _every(row: _Row) -> list[ShownSample]:
-    return [one for several in row.answers.values() for one in several]
+    first, *others = row.answers.values()
+    return [*first, *(one for several in others for one in several)] if others else first
 
 
 def _texts(response: Response) -> Iterator[str | None]:

@@ -201,6 +201,7 @@ def join_samples(
     bases = {source.base(name) for name in found}
     kept = {one.id: one for one in read_prompts(source.run, source.task, bases) if one.id in bases}
     served = (read_traces(source.run) or {}).get(source.task, {})
+    hidden = source.hidden
     return {
         name: _sample(
             source,
@@ -210,6 +211,7 @@ def join_samples(
             kept.get(source.base(name)),
             served.get(name, ()),
             locate=locate,
+            hidden=hidden,
         )
         for name, of_one in found.items()
     }
@@ -248,6 +250,7 @@ def _sample(
     served: Sequence[Served],
     *,
     locate: bool,
+    hidden: bool,
 ) -> ShownSample:
     response = next((one.response for one in records[::-1] if one.response is not None), None)
     failure = records[-1].failure if records and response is None else None
@@ -271,7 +274,7 @@ def _sample(
         parts={} if line is None else line.parts,
         mode=None if line is None or line.mode is UNSET else line.mode,
     )
-    return _hide(sample) if source.hidden or (kept and kept.prompt is None) else sample
+    return _hide(sample) if hidden or (kept and kept.prompt is None) else sample
 
 
 def _hide(sample: ShownSample) -> ShownSample:
