@@ -1,0 +1,84 @@
+"""The tables that a researcher makes of a suite: collected, exported and judged by another rule."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import serve_eval
+
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
+MODEL = "org/llama-8b"
+DAMAGES = {"bf16": 0.0, "fp8": 0.3, "nvfp4": 0.9}
+CLASSIC = ("threshold", "theta", "beta", "sigma", "num_samples")
+
+
+def _write_suite(to: Path, references: Path, *names: str, rule: str = "classic") -> Path:
+    runs = "".join(
+        f"    - {{label: {name}, launcher: {{name: simulated, damage: {DAMAGES[name]}}},"
+        f" attributes: {{recipe: {name}-recipe, bits: {bits}, kv: {bits > 8}, model: '=A1',"
+        f" shift: -0.123456789}}}}\n"
+        for bits, name in zip((16, 8, 4), names, strict=False)
+    )
+    to.write_text(
+        f"defaults: {{model: {MODEL}, references_dir: {references}, verdict: {rule},"
+        f" tasks: [{{word_problems: {{num_samples: 60}}}}]}}\nmatrix:\n  deployment:\n{runs}"
+    )
+    return to
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+    """Return a folder with references in refs and the results of a suite in out, by classic."""
+    top = tmp_path_factory.mktemp("tables")
+    first = serve_eval(
+        "run", "--launcher", "simulated", "-m", MODEL, "-t", "word_problems", "--no-reference",
+        "--set=word_problems.num_samples=60", "-o", top / "first",
+    )  # fmt: skip
+    assert first.returncode == 3, first.stderr
+    taken = serve_eval("references", "register", top / "first", "--references-dir", top / "refs")
+    assert taken.returncode == 0, taken.stderr
+    file = _write_suite(top / "suite.yaml", top / "refs", *DAMAGES)
+    done = serve_eval("suite", file, "-o", top / "out", COLUMNS="80")
+    assert done.returncode == 1, done.stderr
+    (top / "printed").write_text(done.stdout)
+    return top
+
+
+def _read(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_a_collected_row_has_the_attributes_of_its_suite(made: Path) -> None:
+    done = serve_eval("collect", made / "first", made / "out")
+    alone, *rows = _read(done.stdout)
+    assert [row["recipe"] for row in rows] == [f"{name}-recipe" for name in DAMAGES]
+    assert [row["bits"] for row in rows] == ["16", "8", "4"]
+    assert [row["kv"] for row in rows] == ["true", "false", "false"]
+    assert {row["shift"] for row in rows} == {"-0.123456789"}
+    assert {row["model"] for row in rows} == {MODEL}
+    assert {row["model (suite)"] for row in rows} == {"'=A1"}
+    assert {alone[name] for name in ("recipe", "bits", "model (suite)")} == {""}
+    [one] = _read(serve_eval("collect", made / "out/runs/fp8").stdout)
+    assert one["recipe"] == "fp8-recipe"
+
+
+@pytest.mark.parametrize(
+    ("rule", "margin"),
+    [("classic", ""), ("{paired: {margin: 7}}", "7"), ("{noninferiority: {margin: 9}}", "9")],
+)
+def test_a_collected_row_has_only_the_figures_that_its_rule_uses(
+    rule: str, margin: str, made: Path, tmp_path: Path
+) -> None:
+    file = _write_suite(tmp_path / "suite.yaml", made / "refs", "bf16", rule=rule)
+    serve_eval("suite", file, "-o", tmp_path / "out")
+    [row] = _read(serve_eval("collect", tmp_path / "out").stdout)
+    assert row["rule"] in rule
+    assert row["margin"] == margin
+    assert {bool(row[name]) for name in CLASSIC} == {rule == "classic"}
+    assert row["alpha"] == "0.05"
