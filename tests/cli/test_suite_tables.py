@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
+import json
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 
 MODEL = "org/llama-8b"
 DAMAGES = {"bf16": 0.0, "fp8": 0.3, "nvfp4": 0.9}
+WAIVER = "{match: {name: nvfp4}, reason: known, until: 2999-01-01}"
 CLASSIC = ("threshold", "theta", "beta", "sigma", "num_samples")
 
 
@@ -82,3 +83,41 @@ def test_a_collected_row_has_only_the_figures_that_its_rule_uses(
     assert row["margin"] == margin
     assert {bool(row[name]) for name in CLASSIC} == {rule == "classic"}
     assert row["alpha"] == "0.05"
+
+
+def test_a_suite_that_grew_says_which_rows_are_new_or_changed(made: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "suite.yaml", tmp_path / "out"
+    _write_suite(file, made / "refs", "bf16")
+    first = serve_eval("suite", file, "-o", out)
+    assert "since the report" not in first.stdout
+    began = json.loads((out / "suite_report.json").read_text())["started_at"]
+    day = began[:16].replace("T", " ")
+    said = f"2 rows are new since the report of {day} UTC: new: fp8/word_problems, nvfp4/"
+    _write_suite(file, made / "refs", *DAMAGES)
+    grown = serve_eval("suite", file, "-o", out)
+    assert grown.stdout.count(said) == 1
+    assert (out / "summary.md").read_text().replace("\\", "").count(said) == 1
+    assert said in (out / "report.html").read_text()
+    assert "since the report" not in serve_eval("suite", "--resume", out).stdout
+    _write_suite(file, made / "refs", *DAMAGES)
+    file.write_text(file.read_text() + f"waivers: [{WAIVER}]\n")
+    waived = serve_eval("suite", file, "-o", out)
+    assert "1 row changed since the report of" in waived.stdout
+    assert "changed: nvfp4/word_problems (FAIL to FAIL (waived))" in waived.stdout
+    assert not [*out.glob("*earlier*")]
+
+
+def test_a_suite_that_was_interrupted_remembers_the_last_report(made: Path, tmp_path: Path) -> None:
+    """A kill between the start and the report leaves the earlier one set aside."""
+    out = tmp_path / "out"
+    file = _write_suite(tmp_path / "suite.yaml", made / "refs", "bf16", "fp8")
+    serve_eval("suite", file, "-o", out)
+    report = json.loads((out / "suite_report.json").read_text())
+    report["rows"] = report["rows"][:1]
+    (out / "suite_report.json").unlink()
+    (out / "suite_report.earlier.json").write_text(json.dumps(report))
+    done = serve_eval("suite", file, "-o", out)
+    assert "1 row is new since the report of" in done.stdout
+    (out / "suite_report.json").rename(out / "suite_report.earlier.json")
+    (out / "suite_report.earlier.json").write_text("{")
+    assert serve_eval("suite", file, "-o", out).returncode == done.returncode

@@ -16,9 +16,9 @@ Cell = str | int | float | None
 class CollectedRow:
     """One task of one run or test. The fields are the columns, in this order; None is empty.
 
-    `kind` is run, trtllm-test or trtllm-eval. Values, `low` and `high` (95 %), reference, threshold,
-    theta and margin are in points, or in the unit of the task's metric. `attributes` are the
-    suite's words about the run; each has a column of its own.
+    `kind` is run, trtllm-test or trtllm-eval. Values, `low` and `high` (95 %), reference,
+    threshold, theta and margin are in points, or in the unit of the task's metric. `attributes` are
+    the suite's words about the run; each has a column of its own.
     """
 
     source: str

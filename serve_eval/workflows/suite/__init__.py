@@ -5,6 +5,7 @@
 """
 
 __all__ = [
+    "changes",
     "ci",
     "execution",
     "file",

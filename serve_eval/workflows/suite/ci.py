@@ -17,8 +17,9 @@ from serve_eval.schema import REHEARSED, SuiteReport, SuiteRow, VerdictOutcome
 from serve_eval.series.result_table import find_suite_results
 from serve_eval.shell_words import quote_path
 from serve_eval.stats.own_noise import subtract
+from serve_eval.workflows.suite.changes import describe_changes
+from serve_eval.workflows.suite.proven import describe_verdict
 from serve_eval.workflows.suite.table import (
-    describe_verdict,
     describe_waiver,
     list_cells,
     list_remarks,
@@ -60,6 +61,7 @@ def describe_suite(
         suites=suites,
         table=CiTable(columns=_COLUMNS, rows=[_list_texts(row) for row in rows]),
         notes=[
+            *([] if report.changes is None else [describe_changes(report.changes)]),
             *(
                 f"rule: {row.run}/{row.task}: by {row.rule}; {row.other.rule} says"
                 f" {row.other.outcome}"

@@ -22,7 +22,8 @@ from serve_eval.report.text import clean
 from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome, WaiverState, WaiverUse
 from serve_eval.series.result_table import find_suite_results
 from serve_eval.shell_words import quote_path
-from serve_eval.workflows.suite.proven import describe_proven, is_marked
+from serve_eval.workflows.suite.changes import describe_changes
+from serve_eval.workflows.suite.proven import describe_proven, describe_verdict, is_marked
 
 _TESTED = ("p", "p holm", "q")
 _SHOWN = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE)
@@ -186,15 +187,6 @@ def list_cells(row: SuiteRow, attributes: Sequence[str], *, tested: bool) -> lis
     return [Text(describe_verdict(row), style=style), *map(Text, shown)]
 
 
-def describe_verdict(row: SuiteRow) -> str:
-    """Return the verdict: "PASS", "PASS (drop)" with a proven drop, "FAIL (waived)"."""
-    if row.waiver is not None:
-        return f"{row.own.value} (waived)"
-    if row.outcome is not row.own:
-        return f"{row.outcome.value} (alone: {row.own.value})"
-    return f"{row.outcome.value} ({row.proven})" if is_marked(row) else row.outcome.value
-
-
 def show_value(row: SuiteRow) -> str:
     """Return the value or, if answers are missing, the range of possible values."""
     if row.failed and row.bounds is not None:
@@ -226,7 +218,9 @@ def _p(value: float | None) -> str:
 
 
 def list_explanations(report: SuiteReport) -> Iterator[Row]:
-    """Yield rows that explain the table: errors, reasons, p-values and warnings."""
+    """Yield rows that explain the table: changes, errors, reasons, p-values and warnings."""
+    if report.changes is not None:
+        yield "since", describe_changes(report.changes)
     for run in report.runs:
         if run.error is not None:
             yield "error", f"{run.name}: {run.error.kind}: {run.error.message}"
