@@ -121,3 +121,47 @@ def test_a_suite_that_was_interrupted_remembers_the_last_report(made: Path, tmp_
     (out / "suite_report.json").rename(out / "suite_report.earlier.json")
     (out / "suite_report.earlier.json").write_text("{")
     assert serve_eval("suite", file, "-o", out).returncode == done.returncode
+
+
+def _marks(text: str) -> dict[str, str]:
+    lines = [line.split() for line in text.splitlines() if line.startswith(tuple(DAMAGES))]
+    return {line[0]: " ".join(one for one in line if one in "PFIEd") for line in lines}
+
+
+def test_a_table_has_the_verdicts_of_the_rule_that_was_asked_for(made: Path) -> None:
+    before = (made / "out/suite_report.json").read_bytes()
+    wide = ("--verdict", "paired", "--margin", "60")
+    text = serve_eval("export", made / "out", "--format", "table", *wide).stdout
+    assert _marks(text) == {"bf16": "P", "fp8": "P d", "nvfp4": "F"}
+    assert "judged again, by paired margin 60: the runs themselves" in " ".join(text.split())
+    plain = serve_eval("export", made / "out", "--format", "table").stdout
+    assert _marks(plain) == {"bf16": "P", "fp8": "F", "nvfp4": "F"}
+    assert "judged again" not in plain
+    told = json.loads(serve_eval("verdict", made / "out", *wide, "--json").stdout)
+    rows = _read(serve_eval("export", made / "out", "--format", "csv", *wide).stdout)
+    for row, judged in zip(rows, told["rows"], strict=True):
+        assert row["word_problems verdict"] == judged["outcome"]
+        assert row["word_problems rule"] == judged["rule"] == "paired"
+        assert float(row["word_problems p holm"]) == pytest.approx(judged["p_holm"])
+    assert (made / "out/suite_report.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["markdown", "latex", "svg"])
+def test_a_run_alone_is_judged_again_too(name: str, made: Path) -> None:
+    asked = ("--verdict", "noninferiority", "--margin", "5", "--references-dir", made / "refs")
+    done = serve_eval("export", made / "first", "--format", name, *map(str, asked))
+    assert done.returncode == 0, done.stderr
+    assert "by noninferiority margin 5" in " ".join(done.stdout.split())
+    assert "N: NO REFERENCE" not in done.stdout
+
+
+def test_a_rule_that_cannot_judge_is_an_error_and_no_empty_table(made: Path) -> None:
+    for command in (("verdict",), ("export", "--format", "table")):
+        done = serve_eval(command[0], made / "out", *command[1:], "--verdict", "pared")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "unknown verdict rule 'pared'. Did you mean 'paired'?" in done.stderr
+    files = serve_eval("export", made / "first", "--verdict", "paired")
+    assert files.returncode == 2
+    assert "options of verdicts are for the formats table" in files.stderr
+    lost = serve_eval("export", made / "first", "--format", "csv", "--verdict", "paired")
+    assert (lost.returncode, "word_problems.yaml has no model" in lost.stderr) == (3, True)
