@@ -201,8 +201,14 @@ def _judge(
     verdict = two_rules.warn(verdict)
     if note is None:
         return verdict
+    why = pairing.explain_unpaired(p.task, reference)
     cause = tuple(f"no_pairs: {note}" if one == NO_PAIRS else one for one in verdict.reasons)
-    return replace(verdict, reasons=cause, warnings=(*verdict.warnings, note))
+    told = (note,)
+    if why is not None and cause != verdict.reasons:
+        cause = (*cause, why)
+    elif why is not None:
+        told = (why, note)
+    return replace(verdict, reasons=cause, warnings=(*verdict.warnings, *told))
 
 
 def _build_unjudged(

@@ -165,3 +165,27 @@ def test_a_rule_that_cannot_judge_is_an_error_and_no_empty_table(made: Path) -> 
     assert "options of verdicts are for the formats table" in files.stderr
     lost = serve_eval("export", made / "first", "--format", "csv", "--verdict", "paired")
     assert (lost.returncode, "word_problems.yaml has no model" in lost.stderr) == (3, True)
+
+
+def test_latex_prints_negative_numbers_with_a_minus_sign(made: Path) -> None:
+    asked = ("--format", "latex", "--differences", "--baseline", "bf16")
+    text = serve_eval("export", made / "out", *asked).stdout
+    [line] = [line for line in text.splitlines() if line.startswith("nvfp4 ")]
+    assert line.startswith("nvfp4 & nvfp4-recipe & ")
+    assert "$-$60.0 & {[}$-$71.4, $-$47.4{]} & " in line
+    assert " -6" not in line
+
+
+def test_next_is_the_worst_drop_and_rules_disagree_in_words(made: Path) -> None:
+    for rule in ("classic", "paired"):
+        done = serve_eval("verdict", made / "out", "--verdict", rule)
+        assert f"serve-eval show {made / 'out/runs/nvfp4'} --wrong" in done.stdout
+    wide = serve_eval("verdict", made / "out", "--verdict", "paired", "--margin", "90")
+    assert wide.returncode == 0
+    assert "the two rules disagree: paired says PASS, classic says FAIL" in wide.stdout
+    assert f"serve-eval show {made / 'out/runs/nvfp4'} --wrong" in wide.stdout
+    assert "rules_disagree" not in wide.stdout
+    junit = made / "junit.xml"
+    serve_eval("verdict", made / "out", "--verdict=paired", "--margin=90", "--junit", junit)
+    assert "the two rules disagree" in junit.read_text()
+    assert "rules_disagree" not in junit.read_text()

@@ -18,4 +18,5 @@ __all__ = [
     "serialise",
     "server_groups",
     "table",
+    "waivers",
 ]
