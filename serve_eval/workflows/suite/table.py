@@ -100,7 +100,7 @@ def find_worst_fail(report: SuiteReport) -> SuiteRow | None:
 
 
 def find_worth_a_look(rows: Sequence[SuiteRow]) -> SuiteRow | None:
-    """Return the row of the ranked ones that is looked at first; None if nothing is wrong.
+    """Return the row whose answers to read first; None if nothing is wrong.
 
     It is the worst FAIL, else the largest proven drop that passes or is undecided, else the first
     that is undecided. What is waived comes last.
