@@ -145,12 +145,14 @@ class Plan:
     `expect` says by the names of PathClaim which parts of the path must be proven; False takes back
     what the launcher expects. `no_prompts`: the run folder keeps no prompts; `no_media`: it keeps
     their texts only.
+    `rule_named`: the user named the verdict rule or its options, also if it is the default.
     """
 
     model: str | None
     launcher: Spec
     tasks: tuple[Spec, ...]
     verdict: Spec = Spec(name="classic")
+    rule_named: bool = False
     reference_model: str | None = None
     accuracy_spec: AccuracySpec = AccuracySpec()
     dataset_roots: tuple[str, ...] = ()
