@@ -39,7 +39,10 @@ class SecretMask:
 
     def __call__(self, text: str) -> str:
         text = self._masking.text(text)
-        return _TOKEN.sub(HIDDEN, text) if any(sign in text for sign in _SIGNS) else text
+        for sign in _SIGNS:
+            if sign in text:
+                return _TOKEN.sub(HIDDEN, text)
+        return text
 
     def holds(self, data: bytes) -> bool:
         """Return True if bytes contain a known secret."""

@@ -117,6 +117,24 @@ def read_scores_at(run: Path, task: str, offsets: Iterable[int]) -> Iterator[Sco
         _refuse(run, file, error)
 
 
+def find_score(run: Path, task: str, sample: str) -> ScoreRecord | None:
+    """Return the last score of a sample in a task's file, or None.
+
+    The run may have been killed, as for `read_scores`. Only that line is decoded. Raises
+    RunFolderError if it is damaged.
+    """
+    file, found = scores_file(run, task), None
+    name = sample.encode(errors="backslashreplace").decode()  # as `encode` writes it
+    start = b'{"id":%b,' % _encode(name)  # within a text, its quotes would be escaped
+    try:
+        for block in _blocks(file, torn=False) if file.exists() else ():
+            if (at := block.rfind(start)) >= 0:
+                found = block[at:].partition(b"\n")[0]
+        return None if found is None else _decode(found)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _refuse(run, file, error)
+
+
 def read_values(run: Path, task: str) -> dict[str, float]:
     """Return the values of a task's scores by sample id, in less memory than `read_scores`."""
     return {record.id: record.value for record in _read(run, task, _values, unfinished=False)}
