@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from serve_eval.evaluation.plan.parse import Problems
 from serve_eval.plugins import registry
 from serve_eval.schema import Spec
-
-_WHOLE = re.compile("[1-9][0-9]{0,17}")
 
 
 def apply_setting(
@@ -19,11 +16,16 @@ def apply_setting(
 
     The value is YAML, so `null`, numbers and [lists] have their usual meaning.
     """
+    import yaml
+
     target, _, raw = text.partition("=")
     name, _, option = target.rpartition(".")  # names may contain dots, options of tasks do not
     if target.startswith("launcher."):
         name, _, option = target.partition(".")
-    value = _read_value(raw)
+    try:
+        value = yaml.safe_load(raw)
+    except yaml.YAMLError:
+        value = raw
     if not name or not all(option.split(".")) or "=" not in text:
         problems.add(
             ("set",),
@@ -52,18 +54,6 @@ def apply_setting(
             ("set",), f"{name!r} is not a task of this run.{registry.nearest(name, known)}"
         )
     return tasks, launcher, verdict
-
-
-def _read_value(raw: str) -> object:
-    """Return the value of a text in YAML, or the text. A whole number needs no PyYAML."""
-    if _WHOLE.fullmatch(raw):
-        return int(raw)
-    import yaml
-
-    try:
-        return yaml.safe_load(raw)
-    except yaml.YAMLError:
-        return raw
 
 
 def _with_set(
