@@ -8,6 +8,7 @@ from datetime import date
 from enum import StrEnum
 from typing import Literal
 
+from serve_eval.schema.event import RunError
 from serve_eval.schema.plan import Plan
 from serve_eval.schema.verdict import OtherRule, VerdictOutcome
 
@@ -48,19 +49,6 @@ class Suite:
     name: str
     runs: tuple[SuiteRun, ...]
     waivers: tuple[Waiver, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunError:
-    """The error that ended a run of a suite without a report.
-
-    It has the error's name, message and hint, and the exit code that the run would have had alone.
-    """
-
-    kind: str
-    message: str
-    hint: str
-    exit_code: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
