@@ -12,8 +12,9 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 
 from serve_eval.workflows.diagnose import candidates
+from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.candidates import KnownSamples
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import BETWEEN_SHARE, Finding
 from serve_eval.workflows.diagnose.slice_data import (
     Data,
