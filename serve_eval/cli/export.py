@@ -112,7 +112,7 @@ def export(
         tables = export_biochatter(runs, to, more=add or (), include_path=folders_of(include_path))
         files, notes = tables.files, tables.notes
     else:
-        from serve_eval.workflows.export import export as written
+        from serve_eval.workflows.export.export import export as written
 
         if len(runs) > 1:
             raise PlanError(

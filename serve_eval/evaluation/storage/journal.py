@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -90,15 +90,54 @@ def read(path: Path, part: bytes = b"") -> Iterator[Record]:
     Skips lines without `part` and does not decode them. The file is not changed. Skips an
     incomplete last line. Raises RunFolderError for a damaged line.
     """
-    gone = withdrawals(path)
+    return (record for record, _ in _read_placed(path, part))
+
+
+def _read_placed(path: Path, part: bytes = b"") -> Iterator[tuple[Record, int]]:
+    """Yield the records that count, each with the offset of its line in bytes."""
+    gone, offset = withdrawals(path), 0
     for number, line in _lines(path):
-        if part not in line:
-            continue
-        record = _decode(path, number, line, _decoder)
-        if record.withdrawn is None and (
-            record.response is None or gone.get(record.id, 0) < number
-        ):
-            yield record
+        if part in line:
+            record = _decode(path, number, line, _decoder)
+            if record.withdrawn is None and (
+                record.response is None or gone.get(record.id, 0) < number
+            ):
+                yield record, offset
+        offset += len(line)
+
+
+class StoredResponses(Mapping[str, Response]):
+    """The first response to each sample that counts, read from the file when it is asked for.
+
+    Holds the ids and the places of their lines, about 200 bytes per sample. Raises OSError for a
+    file that cannot be read, and RunFolderError for a damaged line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._offsets: dict[str, int] = {}
+        for record, offset in _read_placed(path):
+            if record.response is not None:
+                self._offsets.setdefault(record.id, offset)
+        self._file = path.open("rb")
+
+    def __getitem__(self, sample: str) -> Response:
+        self._file.seek(self._offsets[sample])
+        response = _decoder.decode(self._file.readline()).response
+        assert response is not None
+        return response
+
+    def __contains__(self, sample: object) -> bool:
+        return sample in self._offsets
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._offsets)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 def index_lines(path: Path) -> Iterator[tuple[str, int, int]]:

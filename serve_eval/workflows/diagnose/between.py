@@ -13,7 +13,8 @@ from serve_eval.stats.binomial import binomial_tail
 from serve_eval.stats.common_prefix import common_prefix
 from serve_eval.stats.hypergeometric import no_worse
 from serve_eval.stats.mcnemar import mcnemar
-from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, TaskEvidence
+from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, WEIGHTS, Finding, ids
 from serve_eval.workflows.diagnose.paired_answers import ComparedAnswers
 

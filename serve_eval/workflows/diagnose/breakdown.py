@@ -13,7 +13,8 @@ from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import judgements_file
 from serve_eval.schema import Outcome
 from serve_eval.shell_words import quote_word
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.expected import fold, read_expected
 from serve_eval.workflows.diagnose.extraction import states
 from serve_eval.workflows.diagnose.finding import capsule_of

@@ -13,7 +13,7 @@ from serve_eval.schema import Response
 if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray, IntArray
     from serve_eval.stats.largest_statistic import BoolArray
-    from serve_eval.workflows.diagnose.evidence import AskedSample
+    from serve_eval.workflows.diagnose.asked import AskedSample
 
 BLOCKS = (16, 32, 64, 128, 256, 512)
 """Sizes in tokens that KV blocks and chunks of prompts have."""

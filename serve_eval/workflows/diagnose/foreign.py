@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from serve_eval.scorers import numeric
 from serve_eval.shell_words import quote_word
 from serve_eval.stats.together import DRAWS, Together, compare_together
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence, base_of
+from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_of
 from serve_eval.workflows.diagnose.finding import ALPHA, LEAST, Finding, ids
 
 COMMON = 0.1

@@ -14,9 +14,10 @@ from serve_eval.evaluation.trust import adopt_code
 from serve_eval.schema import HOLDOUT, Dataset, Metric, Reference, Task
 from serve_eval.verdicts.pairing import read_stored_runs
 from serve_eval.verdicts.reference_samples import as_stored
+from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.candidates import KnownSamples, list_usable
 from serve_eval.workflows.diagnose.course import count_in_flight
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence, base_of
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_of
 
 Data = Mapping[str, tuple[Task, Dataset]]
 """The tasks with their data sets, by name."""
