@@ -188,7 +188,7 @@ fuzz: $(VENV)/.dev
 # The peers are in a separate environment, so that all are measured on one Python. ARGS=--quick tries it out;
 # SAMPLES=100000 shortens the last part, a run of a million samples. If a row or a part ends in an error, the target fails
 # after the other parts have run.
-BENCH = startup.py tasks.py "client_table.py $(ARGS)" transports.py rate_limits.py alarm.py "million.py $(SAMPLES)"
+BENCH = startup.py tasks.py "client_table.py $(ARGS)" rate_limits.py alarm.py "million.py $(SAMPLES)"
 
 bench:
 	@command -v wrk > /dev/null || { [ "$$(id -u)" = 0 ] && { apt-get update -qq && apt-get install -y -qq wrk; } > /dev/null 2>&1; } \

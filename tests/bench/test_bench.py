@@ -13,7 +13,6 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = {
     "startup.py": ("1",),
     "tasks.py": ("--tiny",),
-    "transports.py": ("--rounds", "1", "--tiny"),
     "rate_limits.py": ("--tiny",),
     "alarm.py": ("60", "1", "4"),
     "million.py": ("60", "4"),
@@ -22,7 +21,7 @@ TINY = {
     "scale.py": ("--quick",),
 }
 """Parts of all benchmarks of the Makefile except the table, with their smallest size."""
-SLOW = ("transports.py", "launch.py", "embedded.py")
+SLOW = ("launch.py", "embedded.py")
 PEERS = (
     "wrk, client alone",
     "aiohttp, client alone",
