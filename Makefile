@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants clean
+.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants clean
 
 demo: $(VENV)/.demo
 	$(BIN)/serve-eval demo
@@ -196,6 +196,15 @@ bench:
 	@$(MAKE) --no-print-directory VENV=.venv-bench .venv-bench/.peers
 	@failed=; for part in $(BENCH); do .venv-bench/bin/python bench/$$part || failed="$$failed $${part%% *}"; done; \
 		[ -z "$$failed" ] || { echo "make bench failed in:$$failed" >&2; exit 1; }
+
+# What a sample, a page, a start and a score cost, against bench/gate.yaml, in up to 90 s: docs/testing.md. UPDATE=1
+# REASON="why" writes the table; GATE_BASE=COMMIT also looks at what the changes since then touch.
+bench-gate: $(VENV)/.dev
+	@$(BIN)/python bench/gate.py $(if $(UPDATE),--update --reason '$(REASON)') $(if $(GATE_BASE),--base $(GATE_BASE))
+
+# The gate on copies of this tree with a costly change each: it must fail by the row that it names.
+bench-gate-check: $(VENV)/.dev
+	@$(BIN)/python bench/gate_check.py $(ARGS)
 
 # Time before the first evaluated request of launched servers, by step.
 bench-launch: $(VENV)/.dev

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from processes import Finished, run
+from processes import Finished, environment, run
 from serving import Server
-from tool_rows import environment
 
 IN_FLIGHT = 512
 LIMIT_S = 3600.0
