@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants clean
+.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants clean
 
 demo: $(VENV)/.demo
 	$(BIN)/serve-eval demo
@@ -46,12 +46,14 @@ test-sandbox: $(VENV)/.dev debian
 	@$(BIN)/python -m tests.sandbox.hostile
 	@[ "$$(id -u)" != 0 ] || sh tests/sandbox/as_ordinary_user.sh $(BIN)/python
 
-# One part of the slow tests, in at most five minutes. The number of commits picks the part; PART=3 runs that part.
-PART = auto
+# The slow tests that failed recently, those that the change can affect, and some of the others, for SLOW_S seconds on two
+# cores. Without SLOW_BASE=COMMIT, the change is the last commit, and then those of the day before it.
+SLOW_S = 900
 
-test-slow-part: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= timeout --signal INT --kill-after 20 300 \
-	  $(BIN)/python -m pytest -q -p tests.slow_parts --slow-part $(PART) -m $(SLOW)
+test-slow-chosen: $(VENV)/.dev
+	PYTHONDONTWRITEBYTECODE= timeout --signal INT --kill-after 20 $$(($(SLOW_S) + 180)) \
+	  $(BIN)/python -m pytest -q -p tests.slow_choice --slow-seconds-left $(SLOW_S) \
+	  $(if $(SLOW_BASE),--slow-base $(SLOW_BASE)) -n 2 --dist loadfile --no-loadscope-reorder -m $(SLOW)
 
 # As root on Debian or Ubuntu: install what SLURM lacks and run two nodes on this machine for the tests. Tests with real
 # MPI ranks are skipped until make test-mpi has installed MPI.

@@ -42,9 +42,15 @@ def measure(bench: Bench, subjects: Collection[str], rounds: int, *, in_s: float
             if subject in ONCE and number:
                 continue
             if subject in subjects or subject in YARDSTICKS:
-                print(f"\r\033[K{subject}", end="", file=sys.stderr, flush=True)
+                tell(subject)
                 bench.measure(subject)
-    print("\r\033[K", end="", file=sys.stderr)
+    tell("")
+
+
+def tell(subject: str) -> None:
+    """Say on a terminal what is being measured."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{subject}", end="", file=sys.stderr, flush=True)
 
 
 def judged(bench: Bench, subjects: Collection[str]) -> list[Judged]:
