@@ -190,7 +190,7 @@ fuzz: $(VENV)/.dev
 # The peers are in a separate environment, so that all are measured on one Python. ARGS=--quick tries it out;
 # SAMPLES=100000 shortens the last part, a run of a million samples. If a row or a part ends in an error, the target fails
 # after the other parts have run.
-BENCH = startup.py tasks.py "client_table.py $(ARGS)" rate_limits.py alarm.py "million.py $(SAMPLES)"
+BENCH = startup.py tasks.py "client_table.py $(ARGS)" rate_limits.py alarm.py "million.py $(SAMPLES)" finished_runs.py
 
 bench:
 	@command -v wrk > /dev/null || { [ "$$(id -u)" = 0 ] && { apt-get update -qq && apt-get install -y -qq wrk; } > /dev/null 2>&1; } \
@@ -220,7 +220,7 @@ bench-embedded: $(VENV)/.runtime
 bench-scale: $(VENV)/.runtime
 	@$(BIN)/python bench/scale.py $(ARGS)
 
-$(VENV)/.peers: $(VENV)/.runtime bench/peers.txt
+$(VENV)/.peers: $(VENV)/.demo bench/peers.txt
 	@echo '*' > $(VENV)/.gitignore
 	@echo "installing what the benchmark compares with into $(VENV)"
 	@for peer in $$(grep -v '^#' bench/peers.txt); do $(PIP) $$peer || echo "$$peer: not installed"; done

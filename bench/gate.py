@@ -140,6 +140,8 @@ def main() -> None:
     print(f"\nyardstick loop {loop_s:.3f} s, bare client {bare_ms:.3f} ms a request")
     print(f"tolerance {TOLERANCE:.0%}, load average {load_average()} after")
     print(f"{time.monotonic() - began:.0f} s in all")
+    if fallen := [one for one in made if one.verdict == "less"]:
+        print(f"{len(fallen)} rows cost less than the table says: renew it to keep the gain")
     if given.update:
         print(f"written: {TABLE}. Commit it with the reason: {given.reason}")
     if told := complaints(made, given.base):

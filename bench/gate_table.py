@@ -65,14 +65,16 @@ class Judged:
         return self.verdict in ("MORE", "NOT IN THE TABLE")
 
 
-def load(path: Path = TABLE) -> Table:
+def load(path: Path | None = None) -> Table:
     """Read the table."""
-    told = yaml.safe_load(path.read_text("utf-8"))
+    told = yaml.safe_load((path or TABLE).read_text("utf-8"))
     rows = {name: Entry(of["value"], tuple(of["ratios"])) for name, of in told["rows"].items()}
     return Table(told["yardstick"], told["reason"], rows)
 
 
-def save(rows: Sequence[RowOfGate], figures: Figures, reason: str, path: Path = TABLE) -> None:
+def save(
+    rows: Sequence[RowOfGate], figures: Figures, reason: str, path: Path | None = None
+) -> None:
     """Write the table with the figures of this run."""
     told = {
         "yardstick": checksum(),
@@ -86,7 +88,7 @@ def save(rows: Sequence[RowOfGate], figures: Figures, reason: str, path: Path = 
             for row in rows
         },
     }
-    path.write_text(_HEAD + yaml.safe_dump(told, sort_keys=False, width=120), "utf-8")
+    (path or TABLE).write_text(_HEAD + yaml.safe_dump(told, sort_keys=False, width=120), "utf-8")
 
 
 def _short(value: float) -> float:
