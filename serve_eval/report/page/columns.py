@@ -22,31 +22,36 @@ NO_TEXT = -1
 class TextColumn:
     """A column of texts: each different text once, and a code per row.
 
-    Texts longer than `most` characters lose their middle; `shortened` counts them.
+    Rows are numbered from 0; those between two that were added have no text. Texts longer than
+    `most` characters lose their middle; `shortened` counts them.
     """
 
     def __init__(self, most: int | None = None) -> None:
         self._most, self.shortened = most, 0
         self._places: dict[str, int] = {}
-        self._codes: list[int] = []
+        self._codes: dict[int, int] = {}
 
-    def add(self, text: str | None) -> None:
-        """Add the text of the next row."""
-        if text is None:
-            self._codes.append(NO_TEXT)
-            return
-        kept = shorten(text, self._most)
-        self.shortened += kept is not text
-        self._codes.append(self._places.setdefault(kept, len(self._places)))
+    def add(self, row: int, text: str) -> None:
+        """Add the text of a row."""
+        if self._most is not None and len(text) > self._most:
+            text = shorten(text, self._most)
+            self.shortened += 1
+        places = self._places
+        self._codes[row] = places.setdefault(text, len(places))
 
     @property
     def different(self) -> int:
         """Number of different texts."""
         return len(self._places)
 
-    def to_json(self) -> dict[str, object] | None:
-        """Return the column for a script, or None if no row has a text."""
-        return {"values": list(self._places), "codes": self._codes} if self._places else None
+    def to_json(self, rows: int) -> dict[str, object] | None:
+        """Return the column with so many rows for a script, or None if no row has a text."""
+        if not self._places:
+            return None
+        codes = [NO_TEXT] * rows
+        for row, code in self._codes.items():
+            codes[row] = code
+        return {"values": list(self._places), "codes": codes}
 
 
 class PromptColumn:

@@ -130,16 +130,15 @@ class SampleData:
         columns = AnswerColumns(labels, answers)
         choices: dict[int, list[str]] = {}
         media = PageMedia(self._folder)
+        sources = [[one.run for one in task.arms.values()] for task in self._tasks]
         for place, row in enumerate(rows):
             one = row.any
             asked.add(one.prompt)
-            runs = [source.run for source in self._tasks[row.task].arms.values()]
-            media.add(place, one.prompt, runs)
+            media.add(place, one.prompt, sources[row.task])
             target = next((s.expected for s in _every(row) if s.expected is not None), None)
-            expected.add(target)
-            wanted.add(
-                None if target is None else name_expected(self._tasks[row.task].name, target)
-            )
+            if target is not None:
+                expected.add(place, target)
+                wanted.add(place, name_expected(self._tasks[row.task].name, target))
             if one.choices:
                 choices[place] = list(one.choices)
             for label, samples in row.answers.items():
@@ -156,8 +155,8 @@ class SampleData:
             "media": media.to_json(),
             "hidden": [i for i, row in enumerate(rows) if row.any.prompt_hidden],
             "unkept": [i for i, row in enumerate(rows) if row.any.prompt_note == NOT_KEPT],
-            "expected": expected.to_json(),
-            "wanted": wanted.to_json(),
+            "expected": expected.to_json(len(rows)),
+            "wanted": wanted.to_json(len(rows)),
             "cut_prompts": asked.cut,
             "fields": self._list_fields(),
             "bodies": self._list_bodies(),
@@ -213,12 +212,16 @@ class SampleData:
         found = []
         for name in names:
             column = TextColumn()
-            for row in self._rows:
+            for place, row in enumerate(self._rows):
                 known = self._know(row)
-                column.add(None if known is None else known.fields.get(name, {}).get(row.id))
+                value = None if known is None else known.fields.get(name, {}).get(row.id)
+                if value is not None:
+                    column.add(place, value)
             if column.different > 1:
                 choose = column.different <= MOST_VALUES
-                found.append({"name": name, "choose": choose, **(column.to_json() or {})})
+                found.append(
+                    {"name": name, "choose": choose, **(column.to_json(len(self._rows)) or {})}
+                )
         return found
 
     def _list_bodies(self) -> dict[int, object]:

@@ -48,7 +48,7 @@ def show_samples(data: SampleData, *, most_bytes: int = MOST_BYTES) -> ScriptDat
         return None
     some = len(data) < data.total
     packed = b""
-    for limits in _choose_limits(data.measure_longest()):
+    for limits in _choose_limits(data):
         whole = to_json(data.to_json(*limits))
         if len(whole) > MOST_UNPACKED and limits != LIMITS[-1]:
             continue
@@ -64,11 +64,13 @@ def show_samples(data: SampleData, *, most_bytes: int = MOST_BYTES) -> ScriptDat
     )
 
 
-def _choose_limits(longest: tuple[int, int]) -> Iterator[tuple[int | None, int | None]]:
+def _choose_limits(data: SampleData) -> Iterator[tuple[int | None, int | None]]:
     """Yield the limits that shorten a text, after those that keep all; always the last ones."""
-    for limits in LIMITS:
+    yield LIMITS[0]
+    longest = data.measure_longest()
+    for limits in LIMITS[1:]:
         cuts = (
             most is not None and most < size for most, size in zip(limits, longest, strict=True)
         )
-        if limits == LIMITS[0] or limits == LIMITS[-1] or any(cuts):
+        if limits == LIMITS[-1] or any(cuts):
             yield limits

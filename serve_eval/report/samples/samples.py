@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -80,8 +80,7 @@ class SampleRow:
         return self.outcome not in (FAILED, UNSCORED, RIGHT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownSample:
+class ShownSample(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a run folder keeps about a sample.
 
     `prompt` is None for the reason in `prompt_note`. `attempts` are those of all sessions, in their
@@ -284,7 +283,7 @@ def _hide(sample: ShownSample) -> ShownSample:
         bare = msgspec.structs.replace(
             sample.response, text="", reasoning=None, refusal=None, tool_calls=()
         )
-    return replace(
+    return msgspec.structs.replace(
         sample,
         expected=None,
         extracted=None,
