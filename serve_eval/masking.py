@@ -100,7 +100,7 @@ class Masking:
         text. A body without a secret stays the same, byte for byte.
         """
         # As a text: a search in bytes takes twice as long.
-        if not self._may_hold(body.lower().decode("latin-1"), self._raw_needles):
+        if not self._forms or not self._may_hold(body.lower().decode("latin-1"), self._raw_needles):
             return body
         content = self._json(body)
         if content is None:
@@ -155,14 +155,14 @@ class Masking:
 
     def _may_hold_secret(self, text: str) -> bool:
         """Return whether a text may hold a secret: a fast check for the texts that do not."""
-        return self._may_hold(_lower(text), self._needles)
+        return bool(self._forms) and self._may_hold(_lower(text), self._needles)
 
     def _may_hold(self, low: str, needles: Iterable[str]) -> bool:
         """Return whether a text in lower case has one of the needles or an escape."""
         for needle in needles:  # any() takes twice as long
             if needle in low:
                 return True
-        return bool(self._forms) and self._may_hold_escaped(low)
+        return self._may_hold_escaped(low)
 
     def _may_hold_escaped(self, low: str) -> bool:
         """Return whether a text in lower case may hold a secret with escaped characters."""

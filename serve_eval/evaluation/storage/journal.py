@@ -78,6 +78,8 @@ class ScannedRecord(msgspec.Struct, frozen=True, gc=False):
 
 _WITHDRAWN = b'"withdrawn":'
 """Part of every withdrawal, and rarely of another record: quotes in a JSON string are escaped."""
+_BUFFER = 1 << 20
+"""Bytes of a file that are read together: by default a few lines are."""
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Record)
 _scanner = msgspec.json.Decoder(ScannedRecord)
@@ -183,7 +185,7 @@ def withdrawals(path: Path) -> dict[str, int]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb") as file:
+    with path.open("rb", buffering=_BUFFER) as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return

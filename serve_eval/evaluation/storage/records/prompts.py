@@ -173,7 +173,8 @@ class _PromptFile:
         whole = _whole(line)
         if not line.holdout:
             self._head.take(whole, shared)
-        self._file.write(_encode(_with(line, whole[shared:], shared)) + b"\n")
+        kept = _with(line, whole[shared:], shared) if shared else line
+        self._file.write(_encode(kept) + b"\n")
 
 
 @contextmanager
