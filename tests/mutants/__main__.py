@@ -10,7 +10,6 @@ import argparse
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 
 from tests.mutants import equivalent
 from tests.mutants.concerning import CONCERNING
+from tests.mutants.copying import copy_checkout, list_files
 from tests.mutants.drawing import PACKAGES, Mutant, diff, drawn, mutants_of
 from tests.mutants.worker import isolated
 
@@ -75,10 +75,7 @@ class Workers:
 
 def _worker(folder: Path, isolate: bool) -> tuple[Path, subprocess.Popen[str]]:
     copy = folder / "checkout"
-    shutil.rmtree(copy, ignore_errors=True)
-    for name in _files():
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, copy / name)
+    copy_checkout(ROOT, copy)
     shared = folder / "shared"
     if (ROOT.parent / "shared").is_dir() and not shared.exists():
         shared.symlink_to(ROOT.parent / "shared")
@@ -102,22 +99,11 @@ def _worker(folder: Path, isolate: bool) -> tuple[Path, subprocess.Popen[str]]:
     return copy, process
 
 
-def _files() -> list[str]:
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
-
-
 def _tree() -> str:
     """Return a hash of everything that a mutant's outcome depends on."""
     said = hashlib.sha256()
-    for name in sorted(_files()):
-        if not name.startswith(("docs/", "bench/", "tests/mutants/")):
+    for name in sorted(list_files(ROOT)):
+        if (ROOT / name).is_file() and not name.startswith(("docs/", "bench/", "tests/mutants/")):
             said.update(name.encode() + b"\0" + (ROOT / name).read_bytes() + b"\0")
     return said.hexdigest()[:16]
 
