@@ -85,7 +85,8 @@ def test_the_index_agrees_with_reading_all_records(
     index = SampleIndex(source)
     whole = index.read()
     assert whole == {
-        name: msgspec_free(sample) for name, sample in read_samples(source, whole).items()
+        name: msgspec.structs.replace(sample, place=None)
+        for name, sample in read_samples(source, whole).items()
     }
     counting = {one.id for one in source.records()} | set(outcomes)
     assert set(whole) == counting
@@ -96,13 +97,6 @@ def test_the_index_agrees_with_reading_all_records(
     for name, sample in whole.items():
         word = CATEGORIES[category[hash(name)]]
         assert word.partition(",")[0] == sample.outcome
-
-
-def msgspec_free(sample: object) -> object:
-    """Return a shown sample without the place of its answer, which pages do not search for."""
-    from dataclasses import replace
-
-    return replace(sample, place=None)  # type: ignore[type-var]
 
 
 def test_repeats_are_one_row_with_the_worst_of_them_and_the_first_score(tmp_path: Path) -> None:
