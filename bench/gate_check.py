@@ -54,9 +54,9 @@ CHANGES = (
         "a score by numeric",
     ),
     Change(
-        "a sleep of 50 us behind each sample",
-        "bench/include/tasks/sums.py",
-        r"(def _score\(.*\n)",
+        "a sleep of 50 us in the scorer of a whole run",
+        "serve_eval/scorers/numeric.py",
+        r'(def extract_flexible\(.*\n    """.*"""\n)',
         r"\1    __import__('time').sleep(50e-6)\n",
         ("sums small", "sums large"),
         "sleeps of 1000 further samples",

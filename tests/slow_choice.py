@@ -5,7 +5,7 @@ nearest first (affected.py), then a part of all others, which the number of comm
 says what was left out.
 
 This is a pytest plugin. `--slow-seconds-left S` chooses for S seconds on two cores and begins no
-test later; `--slow-base COMMIT` is the commit before the change.
+test that would end later; `--slow-base COMMIT` is the commit before the change.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ SHARE = 1.3
 The table is of tests beside other work; on a machine that is half as fast, they take as long.
 """
 END_ENV, LOG_ENV = "SERVE_EVAL_SLOW_TESTS_END", "SERVE_EVAL_SLOW_TESTS_LOG"
+TAKES = pytest.StashKey[dict[str, float]]()
+"""The seconds of the chosen tests, by the table."""
 SHOWN = 40
 """Lines of files with tests that are left out."""
 
@@ -170,6 +172,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(
         items=[item for item in items if item.nodeid not in choice.chosen]
     )
+    config.stash[TAKES] = estimate(list(choice.chosen), seconds)
     order = {one: place for place, one in enumerate(choice.chosen)}
     items[:] = sorted(
         (item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid]
@@ -177,10 +180,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.config.getoption("--slow-seconds-left") and time.monotonic() > float(
-        os.environ[END_ENV]
-    ):
-        pytest.skip("no time is left for slow tests")
+    """Begin no test that would probably end too late."""
+    takes = item.config.stash.get(TAKES, {}).get(item.nodeid)
+    if takes is not None and time.monotonic() + takes > float(os.environ[END_ENV]):
+        pytest.skip("no time is left for this slow test")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
