@@ -47,7 +47,9 @@ def pick_example(
     """
     sample = _pick(table, reference)
     found = None if sample is None else find_score(folder, table.task.name, sample)
-    return found and WrongExample(id=found.id, answer=found.answer, target=found.target)
+    if found is None:
+        return None
+    return WrongExample(id=found.id, answer=found.answer, target=found.target)
 
 
 def _pick(table: SampleTable, reference: Sequence[float]) -> str | None:
