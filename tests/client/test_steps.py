@@ -225,12 +225,6 @@ def test_a_sound_server_is_checked_rarely_and_nothing_is_withdrawn(tmp_path: Pat
     assert (found.session.withdrawn, found.told, found.session.proofs.out) == (0, [], 0)
 
 
-def test_connections_that_open_together_are_not_all_checked_at_once(tmp_path: Path) -> None:
-    found = run(Doubling(every=10**9), tmp_path, count=64 * 12, in_flight=64)
-    check(found)
-    assert found.server.connections < 64 * 2 - 16
-
-
 def test_when_every_answer_is_doubled_the_run_soon_opens_a_connection_per_request_and_says_so_once(
     tmp_path: Path,
 ) -> None:

@@ -17,9 +17,6 @@ from serve_eval.client.wire_format.reply import HEAD_FIELDS, Reply
 FIRST_CHECK, CHECK_EVERY = 8, 512
 """Answers on a connection before its first check, and before each further one. A check costs as
 much as four requests."""
-APART = 4
-"""The first checks of connections that open together are APART answers apart at most. If all were
-checked at once, as many connections would be opened meanwhile."""
 MAX_HEAD = 98304
 """Maximum size of a response head in bytes. The metrics of main need up to 80 KiB."""
 
@@ -44,7 +41,6 @@ class Http1Connection(asyncio.Protocol):
     __slots__ = (
         "_all",
         "_ended",
-        "_first_check",
         "_head",
         "_head_size",
         "_idle",
@@ -79,7 +75,6 @@ class Http1Connection(asyncio.Protocol):
     ) -> None:
         self._all, self._idle, self.number, self._stray = everyone, idle, number, stray
         self._ended = ended
-        self._first_check = FIRST_CHECK - number % APART
         self._parser = HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._reply: Reply | None = None
@@ -100,7 +95,7 @@ class Http1Connection(asyncio.Protocol):
     @property
     def due(self) -> bool:
         """True if it gave enough answers to be checked."""
-        return self.turns - self.proven >= (CHECK_EVERY if self.proven else self._first_check)
+        return self.turns - self.proven >= (CHECK_EVERY if self.proven else FIRST_CHECK)
 
     def send(self, request: bytes, reply: Reply) -> None:
         """Write a whole request; what comes back goes to `reply`."""
