@@ -282,12 +282,14 @@ def execute(
 
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._ci_files import check_asked
+    from serve_eval.cli._half_way import HalfWay
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.run_folder import holds_run, plan_and_owner
     from serve_eval.evaluation.trust import flag_of
+    from serve_eval.report.drawing_process import drawing_ahead
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
 
     check_asked(junit, notify_text, as_json=as_json or json_events)
@@ -302,42 +304,47 @@ def execute(
         f"serve-eval: {where}, tasks {', '.join(task.name for task in plan.tasks)}, run folder"
         f" {out_dir}"
     )
+    console = PatientConsole(stderr=True, highlight=False, emoji=False)
     prepared: list[PreparedTask] = []
-    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
-    try:
-        report = run_async(
-            choose_evaluate(json_events)(
-                plan,
-                out_dir,
-                progress=shown,
-                strict=strict,
-                moved=moved,
-                launching=launching,
-                notify=say,
-                rerun=rerun,
-                hand_on=prepared.extend,
+    with drawing_ahead() as ahead:
+        try:
+            report = run_async(
+                choose_evaluate(json_events)(
+                    plan,
+                    out_dir,
+                    progress=HalfWay(progress(console), ahead.start),
+                    strict=strict,
+                    moved=moved,
+                    launching=launching,
+                    notify=say,
+                    rerun=rerun,
+                    hand_on=prepared.extend,
+                )
             )
+        except (Interrupted, ServeEvalError) as ending:
+            stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
+            if stopped and holds_run(out_dir):
+                again = f"serve-eval run --resume {quote_path(out_dir)}{permissions([plan])}"
+                say(
+                    explain_kept(
+                        out_dir, f"{again}{flag_of([plan], own=plan_and_owner(out_dir)[1])}"
+                    )
+                )
+            elif isinstance(ending, Interrupted):
+                say("Interrupted; nothing was saved")
+            if isinstance(ending, ServeEvalError):
+                raise
+            return INTERRUPTED
+        return _tell(
+            report,
+            out_dir,
+            prepared,
+            as_json=as_json,
+            json_events=json_events,
+            verbose=verbose,
+            junit=junit,
+            notify_text=notify_text,
         )
-    except (Interrupted, ServeEvalError) as ending:
-        stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
-        if stopped and holds_run(out_dir):
-            again = f"serve-eval run --resume {quote_path(out_dir)}{permissions([plan])}"
-            say(explain_kept(out_dir, f"{again}{flag_of([plan], own=plan_and_owner(out_dir)[1])}"))
-        elif isinstance(ending, Interrupted):
-            say("Interrupted; nothing was saved")
-        if isinstance(ending, ServeEvalError):
-            raise
-        return INTERRUPTED
-    return _tell(
-        report,
-        out_dir,
-        prepared,
-        as_json=as_json,
-        json_events=json_events,
-        verbose=verbose,
-        junit=junit,
-        notify_text=notify_text,
-    )
 
 
 def _tell(
