@@ -72,11 +72,11 @@ def find_paired_slice(
     import numpy
 
     values = _exchangeable(reference, candidate)
-    inside, change = as_table(members, len(values)), _losses(values, 0)
-    kept = _usable(inside, change)
+    members, change = as_table(members, len(values)), _losses(values, 0)
+    kept = _usable(members, change)
     if not len(kept):
         return None
-    inside = inside[kept]
+    members = inside = members[kept]
     random = numpy.random.default_rng(seed)
     p = _exchange_p(values, inside, draws, random)
     net = inside @ change
@@ -132,7 +132,7 @@ def find_answer_slice(
     net = sum_inside(lost, after) - sum_inside(change < 0.0, before)
     passing = (p <= level) & (net >= max(LEAST_LOST, LEAST_SHARE * lost.sum()))
     unlike = numpy.ones(len(kept))
-    for place in numpy.flatnonzero(passing):
+    for place in numpy.flatnonzero(passing).tolist():
         sides = list_inside(before, place), list_inside(after, place)
         unlike[place] = min(1.0, len(kept) * _compare_answers(lost, wrong, *sides))
     chosen = choose(-numpy.log(unlike), passing & (unlike <= CONCENTRATED))
