@@ -130,8 +130,11 @@ def _score_answers(task: TaskEvidence, metric: Metric, sign: float) -> Scores:
     for one in task.asked:
         score = worst if one.response is None else None if one.line is None else one.line.value
         found.setdefault(base_of(one.id) if task.repeats > 1 else one.id, []).append(score)
+    shared: dict[tuple[float, ...], tuple[float, ...]] = {}
     return {
-        name: tuple(sign * score for score in scores if score is not None)
+        name: shared.setdefault(
+            known := tuple(sign * one for one in scores if one is not None), known
+        )
         for name, scores in found.items()
         if None not in scores and len(scores) == task.repeats
     }
@@ -155,11 +158,14 @@ def learn(
     other: TaskEvidence | None = None,
 ) -> KnownSamples:
     """Return what is known of samples; `other` tells lengths of prompts that have no answer."""
-    told = {} if other is None else {one.id: _count_prompt(one) for one in other.asked}
+    lengths = list(map(_count_prompt, asked))
+    if other is not None and None in lengths:
+        told = {one.id: _count_prompt(one) for one in other.asked}
+        lengths = [n or told.get(one.id) for n, one in zip(lengths, asked, strict=True)]
     served = (read_traces(run.folder) or {}).get(task.name, {})
     return KnownSamples(
         asked=asked,
-        lengths=[_count_prompt(one) or told.get(one.id) for one in asked],
+        lengths=lengths,
         metadata=_read_metadata(task.name, asked, data),
         loads=_count_loads(run, asked),
         pairs=[_find_servers(one, served) for one in asked],
