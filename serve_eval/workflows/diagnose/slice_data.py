@@ -186,21 +186,20 @@ def _read_metadata(
     if name not in data:
         return {}
     task, dataset = data[name]
-    places = {sample.id: i for i, sample in enumerate(dataset.samples)}
-    open_ = [
-        sample.metadata if HOLDOUT not in sample.metadata else {} for sample in dataset.samples
-    ]
-    names = dict.fromkeys(key for one in open_ for key in one)
+    wanted = {one.id for one in asked}
+    names, known = dict[str, None](), dict[str, Mapping[str, str]]()
+    for sample in dataset.samples:
+        if HOLDOUT not in sample.metadata:
+            names.update(dict.fromkeys(sample.metadata))
+            if sample.id in wanted:
+                known[sample.id] = sample.metadata
     found: dict[str, list[str | None]] = {
-        key: [
-            None if (place := places.get(one.id)) is None else open_[place].get(key)
-            for one in asked
-        ]
-        for key in names
+        key: [known.get(one.id, {}).get(key) for one in asked] for key in names
     }
     if SUBJECT not in found:
         groups = kinds_of(task, dataset.samples).get(SUBJECT)
         if groups is not None:
+            places = {sample.id: i for i, sample in enumerate(dataset.samples)}
             found[SUBJECT] = [
                 None
                 if (place := places.get(one.id)) is None or not one.shown
