@@ -361,17 +361,18 @@ def _tell(
     """Print the result and write the files that show it, the page last. Return the exit code."""
     from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._page import save_run_page
-    from serve_eval.cli._red_results import draw_report, find_causes, find_slices
+    from serve_eval.cli._red_results import RedResult, draw_report
     from serve_eval.cli._streams import emit
     from serve_eval.evaluation.storage.reports.report_file import report_text
     from serve_eval.report.ci import describe_report
 
-    slices = find_slices(out_dir, report.exit_code, report.plan.include_path)
+    red = RedResult(out_dir, report.exit_code, report.plan.include_path)
+    slices = red.find_slices()
     if as_json:
         emit(report_text(out_dir))
     elif not json_events:
         draw_report(report, out_dir, slices, verbose=verbose)
-    causes = find_causes(out_dir, report.exit_code, report.plan.include_path)
+    causes = red.find_causes()
     code = save_ci_files(
         lambda: describe_report(report, out_dir, causes),
         report.exit_code,

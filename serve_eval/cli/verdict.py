@@ -75,7 +75,7 @@ def verdict(
     """
 
     from serve_eval.cli._ci_files import check_asked, save_ci_files
-    from serve_eval.cli._red_results import draw_report, find_causes, find_slices
+    from serve_eval.cli._red_results import RedResult, draw_report
     from serve_eval.cli._streams import emit
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.evaluation.storage.private_files import pretty_json
@@ -86,12 +86,13 @@ def verdict(
     if holds_suite(run):
         raise typer.Exit(_judge_suite(judged, output, run))
     report = judge_again(choose_plan(judged, output.include_path, run), run, strict=output.strict)
+    red = RedResult(run, report.exit_code, report.plan.include_path)
     if output.as_json:
         emit(pretty_json(report).decode())
     else:
-        slices = find_slices(run, report.exit_code, report.plan.include_path)
+        slices = red.find_slices()
         draw_report(report, run, slices, verbose=output.verbose)
-    causes = find_causes(run, report.exit_code, report.plan.include_path)
+    causes = red.find_causes()
     code = save_ci_files(
         lambda: describe_report(report, run, causes),
         report.exit_code,

@@ -9,7 +9,7 @@ together: the distribution of the largest statistic corrects for the choice (Wes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ LEAST_LOST = 5.0
 """Smallest net loss, or number of losses beyond the expected one, in a slice that is named."""
 AS_GOOD = 0.95
 """Part of the largest statistic from which a simpler slice explains as much."""
-CELLS, BLOCK = 8_000_000, 2_000_000
+CELLS, BLOCK = 8_000_000, 1_000_000
 """Numbers of draws, of a byte each, and of single-precision losses held in memory at once."""
 
 
@@ -64,7 +64,7 @@ def choose(strength: FloatArray, passing: BoolArray) -> int | None:
     return int(numpy.flatnonzero(passing & (strength >= AS_GOOD * best))[0])
 
 
-def tabulate(slices: Sequence[BoolArray], prompts: int) -> Any:
+def tabulate(slices: Iterable[BoolArray], prompts: int) -> Any:
     """Return the table of slices, each given as True for the prompts inside it."""
     import numpy
     from scipy.sparse import csr_array
@@ -73,7 +73,7 @@ def tabulate(slices: Sequence[BoolArray], prompts: int) -> Any:
     starts = numpy.cumsum([0, *map(len, inside)])
     places = numpy.concatenate(inside) if inside else numpy.empty(0, dtype=numpy.int32)
     ones = numpy.ones(len(places), dtype=numpy.float32)
-    return csr_array((ones, places, starts), shape=(len(slices), prompts))
+    return csr_array((ones, places, starts), shape=(len(inside), prompts))
 
 
 def as_table(members: Any, prompts: int) -> Any:

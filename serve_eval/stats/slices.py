@@ -72,11 +72,11 @@ def find_paired_slice(
     import numpy
 
     values = _exchangeable(reference, candidate)
-    inside, change = as_table(members, len(values)), _losses(values, 0)
-    kept = _usable(inside, change)
+    members, change = as_table(members, len(values)), _losses(values, 0)
+    kept = _usable(members, change)
     if not len(kept):
         return None
-    inside = inside[kept]
+    members = inside = members[kept]
     random = numpy.random.default_rng(seed)
     p = _exchange_p(values, inside, draws, random)
     net = inside @ change

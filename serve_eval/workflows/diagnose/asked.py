@@ -14,11 +14,9 @@ from msgspec.structs import force_setattr
 from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, score_records
+from serve_eval.evaluation.storage.records.shared_values import SharedValues
 from serve_eval.schema import Attempt, Failure, Metric, Outcome, Response
 from serve_eval.stats.low_scores import find_cut
-
-_MOST_SHARED, _LONGEST_SHARED = 10_000, 80
-"""Number, and characters, of the texts of which equal ones become one object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,20 +51,6 @@ class AskedSample:
         return None if self.line is None else self.line.outcome
 
 
-class _Shared:
-    """Makes equal short texts one object, as long as there are few."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, str] = {}
-
-    def text(self, text: str | None) -> str | None:
-        """Return an equal text."""
-        if text is None or len(text) > _LONGEST_SHARED:
-            return text
-        known = self._known
-        return known.setdefault(text, text) if len(known) < _MOST_SHARED else known.get(text, text)
-
-
 def read_asked(folder: Path, name: str, metric: Metric | None) -> list[AskedSample]:
     """Return the samples of a task by first record. `metric` is None if the run has no report.
 
@@ -75,7 +59,7 @@ def read_asked(folder: Path, name: str, metric: Metric | None) -> list[AskedSamp
     responses: dict[str, Response | None] = {}
     failures: dict[str, Failure] = {}
     attempts: dict[str, tuple[Attempt, ...]] = {}
-    file, shared = samples_file(folder, name), _Shared()
+    file, shared = samples_file(folder, name), SharedValues()
     for record in journal.read(file) if file.exists() else ():
         sample, result = record.id, record.response or record.failure
         had = responses.get(sample)
@@ -86,7 +70,9 @@ def read_asked(folder: Path, name: str, metric: Metric | None) -> list[AskedSamp
             failures[sample] = record.failure
         more = () if result is None else result.attempts
         attempts[sample] = (*attempts[sample], *more) if sample in attempts else more
-    lines = _read_lines(folder, name, {sample: sample for sample in responses}, shared)
+    ids = {sample: sample for sample in responses}
+    read = (shared.score(one, ids) for one in score_records(folder, name, unfinished=True))
+    lines = {line.id: line for line in read}
     sign = 1.0 if metric is None or metric.higher_is_better else -1.0
     best = None if metric is None else metric.hi if metric.higher_is_better else metric.lo
     values = [sign * line.value for line in lines.values()]
@@ -104,31 +90,13 @@ def read_asked(folder: Path, name: str, metric: Metric | None) -> list[AskedSamp
     ]
 
 
-def _leave_out(response: Response, shared: _Shared) -> None:
+def _leave_out(response: Response, shared: SharedValues) -> None:
     """Take the ids of an answer and its requests out of memory: no rule reads them."""
     force_setattr(response, "answer_id", None)
     for name in ("text", "finish_reason", "stop_reason"):
         force_setattr(response, name, shared.text(getattr(response, name)))
     for attempt in response.attempts:
         force_setattr(attempt, "request_id", "")
-
-
-def _read_lines(
-    folder: Path, name: str, ids: dict[str, str], shared: _Shared
-) -> dict[str, ScoreRecord]:
-    """Return the scores by sample; those of `ids` share them."""
-    lines, nothing = dict[str, ScoreRecord](), dict[str, float]()
-    constants = {0.0: 0.0, 1.0: 1.0}
-    for line in score_records(folder, name, unfinished=True):
-        sample = ids.get(line.id, line.id)
-        force_setattr(line, "id", sample)
-        force_setattr(line, "value", constants.get(line.value, line.value))
-        for field in ("answer", "target"):
-            force_setattr(line, field, shared.text(getattr(line, field)))
-        if not line.parts:
-            force_setattr(line, "parts", nothing)
-        lines[sample] = line
-    return lines
 
 
 def _order(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:

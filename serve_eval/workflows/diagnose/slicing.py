@@ -115,15 +115,19 @@ def _find_paired(
         return
     asked, worst, draws = scores.asked, scores.worst, _count_draws(share / tasks)
     slices = candidates.list_prompt_slices(learn(run, task, asked, data, other))
-    table = tabulate([one.inside for one in slices], len(asked))
     before, after = scores.rows()
     named = find_paired_slice(
-        before, after, table, level=PROMPT_LEVEL * share / tasks, worst=worst, draws=draws
+        before,
+        after,
+        tabulate((one.inside for one in slices), len(asked)),
+        level=PROMPT_LEVEL * share / tasks,
+        worst=worst,
+        draws=draws,
     )
     one = None if named is None else slices[named.place]
     if named is None and other is not None and len(before) == len(after) == 1:
         pairs = candidates.list_answer_slices(asked, _order_as(asked, other))
-        tables = [tabulate([pair[side].inside for pair in pairs], len(asked)) for side in (1, 0)]
+        tables = [tabulate((pair[side].inside for pair in pairs), len(asked)) for side in (1, 0)]
         level = ANSWER_LEVEL * share / tasks
         named = find_answer_slice(
             before, after, (tables[0], tables[1]), level=level, worst=worst, draws=draws
@@ -148,7 +152,7 @@ def _find_alone(
     slices = [one for one in slices if one.kind in kinds]
     named = find_unpaired_slice(
         [one.lost for one in asked],
-        tabulate([one.inside for one in slices], len(asked)),
+        tabulate((one.inside for one in slices), len(asked)),
         _stratify(known),
         level=PROMPT_LEVEL * task.share,
         draws=_count_draws(task.share),
