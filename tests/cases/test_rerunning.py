@@ -112,6 +112,20 @@ def test_a_finished_run_asks_nothing_again(tmp_path: Path, endpoint: Counting) -
     assert (_records(out), _archived(out)) == (15, 15)
 
 
+def test_another_version_of_the_server_is_asked_everything_again_on_wish(
+    tmp_path: Path, endpoint: Counting
+) -> None:
+    cases, out = Cases(tmp_path / "cases.yaml", 5), tmp_path / "out"
+    _run(cases, endpoint, out)
+    endpoint.taken()
+    endpoint.version = "2.0"
+    _run(cases, endpoint, out, "changed")
+    assert not endpoint.taken()
+    _run(cases, endpoint, out, "version")
+    assert endpoint.taken() == cases.prompts()
+    assert (_records(out), _archived(out)) == (15, 15)
+
+
 def test_a_changed_question_is_asked_anew_and_its_old_answers_are_archived_and_never_counted(
     tmp_path: Path, endpoint: Counting
 ) -> None:

@@ -25,8 +25,8 @@ class Doubling:
     and to). With `behind_next` it comes before the answer to the next request. `unasked` is sent
     instead of the copy. `ids`: fresh, constant, none, or request (an echo of ours). A connection
     ends after `most` requests, `announced` or not; an answer takes `slow_s`. Without `models` that
-    route is missing. Prompts in `refused` first get a 429. A connection that is idle for
-    `goodbye_s` gets a 408.
+    route is missing, and the first `without` requests for it get a 404. Prompts in `refused` first
+    get a 429. A connection that is idle for `goodbye_s` gets a 408.
     """
 
     every: int = 1
@@ -39,6 +39,7 @@ class Doubling:
     announced: bool = True
     slow_s: float = 0.0
     models: bool = True
+    without: int = 0
     refused: tuple[str, ...] = ()
     goodbye_s: float = 0.0
 
@@ -131,7 +132,7 @@ class DoublingServer:
             self.checks += 1
             return (
                 _http(json.dumps(MODELS).encode(), last)
-                if self._how.models
+                if self._how.models and self.checks > self._how.without
                 else _http(b"{}", last, "404 Not Found")
             )
         prompt = asked["prompt"]

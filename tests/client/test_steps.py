@@ -289,6 +289,9 @@ def _request(number: int) -> Request:
     [
         (Doubling(every=10**9), {1: 3}, 0),
         (Doubling(every=10**9, models=False), {1: 3}, 0),
+        (Doubling(every=10**9, without=1), {}, 0),
+        (Doubling(every=10**9, without=2), {}, 0),
+        (Doubling(every=10**9, without=3), {1: 3}, 0),
         (Doubling(every=10**9, ids="request"), {1: 3}, 0),
         (Doubling(every=2, behind_next=True), {}, 1),
         (Doubling(every=3, unasked=UNASKED, delay_s=(0.001, 0.002)), {}, 1),
@@ -304,6 +307,9 @@ def _request(number: int) -> Request:
     ids=[
         "sound",
         "no models",
+        "models after an error",
+        "models after two errors",
+        "models after all tries",
         "names requests",
         "behind",
         "unasked",

@@ -186,6 +186,27 @@ def test_missing_answers_are_worst_for_passing_and_best_for_failing() -> None:
     assert decided <= acceptance_region(runs, 0.05)[1]
 
 
+@pytest.mark.parametrize(
+    ("test", "before"),
+    [
+        (EarlyClassic.mean_only(100, 0.5), None),
+        (EarlyClassic.for_pairs(100, 0.1), array("d", [0.5] * 100)),
+    ],
+)
+def test_each_missing_answer_makes_both_bets_of_a_run_poorer(
+    test: EarlyClassic, before: array[float] | None
+) -> None:
+    prefix, accumulator = _prefix(100, test, before=before)
+    for number, i in enumerate(prefix.order[:8]):
+        had = test.log_wealth_pass, test.log_wealth_fail
+        accumulator.add(i, _answer(0.5) if number < 4 else LOST)
+        prefix.look()
+        if number >= 4:
+            assert test.log_wealth_pass < had[0]
+            assert test.log_wealth_fail < had[1]
+    assert (test.looked_at, test.missing) == (8, 4)
+
+
 def test_an_endpoint_that_turns_worse_is_not_passed_on_what_came_before() -> None:
     """From sample 120 of 198 on the endpoint loses three answers of ten.
 

@@ -152,6 +152,20 @@ def test_a_loaded_server_that_answers_late_is_not_hung() -> None:
     assert [line.split(":")[0] for line in told][:1] == [f"no data for {LONG_S:g} s"]
 
 
+def test_a_server_that_answers_anything_does_not_hang_whatever_becomes_of_the_probe() -> None:
+    asked = asyncio.Event()
+
+    def forget_probes(request: HttpRequest) -> Reply:
+        if is_short(request):
+            asked.set()
+            return HANG
+        return when(asked, AT_ONCE)
+
+    results, told = run(forget_probes, stall_s=SHORT_S)
+    assert attempts(results) == [1] * 4
+    assert [line.split(":")[0] for line in told] == [f"no data for {SHORT_S:g} s"]
+
+
 def test_comments_that_keep_streams_open_do_not_hide_that_a_server_hangs() -> None:
     with pytest.raises(EndpointError, match="server_0 hangs: no data for"):
         run(ping, stall_s=SHORT_S, stream=True)

@@ -75,3 +75,20 @@ def test_withdrawals_cost_an_early_stop_what_was_withdrawn(
 
 def test_without_an_early_stop_they_are_asked_at_the_end(tmp_path: Path) -> None:
     assert _requests(tmp_path, 500, 500, {15: [3, 4]}, early=False) == 502
+
+
+@pytest.mark.parametrize(
+    ("enough", "early", "missing"),
+    [(4, True, []), (5, True, [4, 6, 7]), (4, False, [4, 6, 7])],
+)
+def test_a_lane_that_is_decided_without_a_withdrawn_answer_asks_nothing_more(
+    tmp_path: Path, enough: int, early: bool, missing: list[int]
+) -> None:
+    accumulator = ScoreAccumulator(_task(), _samples(8))
+    stopping = _Prefix(accumulator, enough) if early else None
+    with Journal(tmp_path / "journal") as journal:
+        lane = Lane("a", accumulator, journal, range(8), stopping)
+        for i in range(6):
+            accumulator.add(i, RIGHT)
+        lane.forget({"s4": RIGHT})
+        assert list(lane.list_missing()) == missing

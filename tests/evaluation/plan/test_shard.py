@@ -39,6 +39,16 @@ def test_shards_are_a_partition_by_id_in_parts_of_equal_size(
     assert by_id == [{ids[place] for place in part} for part in parts]
 
 
+def test_a_shard_of_many_samples_does_not_depend_on_their_order() -> None:
+    """Equal hashes would leave it to the order of the data."""
+    ids = [f"test-{i}" for i in range(20_000)]
+    first, last = (
+        {order[place] for place in list_places(_samples(order), Shard(1, 3))}
+        for order in (ids, ids[::-1])
+    )
+    assert first == last
+
+
 def test_a_shard_is_not_a_stretch_of_the_data() -> None:
     places = list_places(_samples([f"test-{i}" for i in range(1000)]), Shard(1, 4))
     quarters = [

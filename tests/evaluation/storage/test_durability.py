@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import JournalError, RunFolderError
+from serve_eval.evaluation.storage.file_names import PROOFS_FILE
 from serve_eval.evaluation.storage.journal import NO_ROOM_HINT, Journal, Record
 from serve_eval.evaluation.storage.private_files import write_private
+from serve_eval.evaluation.storage.records.reply_proofs import ConnectionStep, Proofs
 from serve_eval.schema import Response
 from serve_eval.workflows.watch import record as canary
 
@@ -79,6 +81,19 @@ def test_a_round_is_forced_to_the_disk_whole(disk: Disk, tmp_path: Path) -> None
         canary.append(tmp_path, seen)
     whole = (tmp_path / canary.ROUNDS_FILE).read_bytes()
     assert [content for _, content in disk.forced] == [whole[: len(whole) // 2], whole]
+
+
+def test_a_connection_out_of_step_is_forced_to_the_disk_when_it_is_found(
+    disk: Disk, tmp_path: Path
+) -> None:
+    """A crash that lost it would let answers to other requests stand. A lost proof costs a request."""
+    file = tmp_path / PROOFS_FILE
+    proofs = Proofs(file)
+    proofs.note(ConnectionStep("s", 1, turns=8))
+    assert disk.forced == []
+    proofs.note(ConnectionStep("s", 2, out="an unasked answer"))
+    assert disk.forced == [(PROOFS_FILE, file.read_bytes())]
+    assert Proofs(file).out == 1
 
 
 def test_a_journal_is_forced_to_the_disk_when_there_is_something_new(

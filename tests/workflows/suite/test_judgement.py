@@ -176,6 +176,26 @@ def test_a_drop_that_only_many_tests_prove_fails_no_suite() -> None:
     assert (clear.rows[0].outcome, clear.exit_code, clear.verdict) == (FAIL, 1, "FAIL")
 
 
+@pytest.mark.parametrize(
+    ("p", "others", "outcome", "proven"),
+    [
+        (0.0249, 1, FAIL, "drop"),
+        (0.0251, 1, INCONCLUSIVE, ""),
+        (0.0049, 9, FAIL, "drop"),
+        (0.0051, 9, INCONCLUSIVE, ""),
+    ],
+)
+def test_the_limit_of_a_corrected_p_is_alpha(
+    p: float, others: int, outcome: VerdictOutcome, proven: str
+) -> None:
+    many = [_ended(f"r{i}", _gate("mmlu", 0.9, True)) for i in range(others)]
+    row = _judge([_ended("odd", _gate("mmlu", p, False)), *many]).rows[0]
+    assert (row.outcome, row.proven) == (outcome, proven)
+    # Rules outside of the gates are not corrected, but a drop is named by all tests together.
+    alone = _judge([_ended("odd", _gate("mmlu", p, False, "noninferiority")), *many]).rows[0]
+    assert (alone.outcome, alone.proven) == (FAIL, proven)
+
+
 def test_a_small_drop_that_only_many_tests_prove_is_a_plain_pass() -> None:
     many = [_ended(f"r{i}", _gate("mmlu", 0.5, True)) for i in range(9)]
     row = _judge([_ended("odd", _gate("mmlu", 0.02, True)), *many]).rows[0]

@@ -185,6 +185,18 @@ def test_rounds_without_any_answer_are_no_rounds_of_the_bets() -> None:
     assert [alarm.kind for alarm in _play(state, lambda i: None, 5)] == [DOWN]
 
 
+@pytest.mark.parametrize(("further", "kinds"), [(-0.1, []), (0.15, [ACCURACY])])
+def test_a_fall_by_more_than_the_tolerance_is_an_alarm_and_one_within_it_is_not(
+    further: float, kinds: list[str]
+) -> None:
+    """`further`: how far the answers fall below what is tolerated."""
+    rules = replace(RULES, tolerance=0.2)
+    state = _learnt(lambda i: 1.0, rules)
+    assert state.accuracy is not None
+    value = state.accuracy.floor - rules.tolerance - further
+    assert [alarm.kind for alarm in _play(state, lambda i: value, 100, rules=rules)] == kinds
+
+
 def test_some_failures_are_allowed() -> None:
     state = _learnt(_half_right)
     failing = iter(range(10**6))
