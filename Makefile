@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants clean
+.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants mutants-named clean
 
 demo: $(VENV)/.demo
 	$(BIN)/serve-eval demo
@@ -166,10 +166,15 @@ task-pages: $(VENV)/.dev
 	@$(BIN)/python -m tests.tasks.task_pages
 
 # 500 small changes of the core, each of which the tests must notice, in about an hour on two cores. An interrupted run
-# resumes. ARGS="--package journal" takes one package; ARGS=--survivors shows what survived an earlier run.
+# resumes. ARGS="--package storage" takes one package; ARGS=--survivors shows what survived an earlier run.
 mutants:
 	@$(MAKE) --no-print-directory VENV=.venv-mutants .venv-mutants/.mutants
 	@.venv-mutants/bin/python -m tests.mutants $(ARGS)
+
+# The changes of tests/mutants/named.toml, each of which fast tests must notice, in some minutes. ARGS=early takes those
+# with this word in their names.
+mutants-named: $(VENV)/.dev
+	@$(BIN)/python -m tests.mutants.named $(ARGS)
 
 $(VENV)/.mutants: $(VENV)/.dev tests/mutants/requirements.txt
 	@echo '*' > $(VENV)/.gitignore

@@ -277,6 +277,30 @@ def test_a_path_and_headers_arrive_as_they_were_meant() -> None:
     assert headers["accept-encoding"] == "identity"
 
 
+@pytest.mark.parametrize("name", ["Host", "host", "HOST", None])
+def test_a_request_has_one_host_and_it_is_the_given_one(name: str | None) -> None:
+    """Servers refuse a request with two (RFC 9112, 3.2)."""
+    heads: list[bytes] = []
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    async def main() -> str:
+        async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
+            place = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            headers = {} if name is None else {name: "other.example"}
+            endpoint = Endpoint(base_url=f"http://{place}/v1")
+            async with Client(endpoint, Limits(max_attempts=1), headers=headers) as client:
+                await client.send(REQUEST)
+        return place
+
+    place = asyncio.run(main())
+    lines = heads[0].decode().split("\r\n")
+    hosts = [line.partition(": ")[2] for line in lines if line.lower().startswith("host:")]
+    assert hosts == [place if name is None else "other.example"]
+
+
 def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "outputs" / "mutants"
 MOST = 25
 """Number of 500 mutants that may survive."""
-NONE_OF = ("stats", "verdicts", "journal")
+NONE_OF = ("stats", "verdicts", "storage", "trust")
 """Packages of which no mutant may survive."""
 BOUND_S = 45.0
 """Limit in seconds for the earlier durations of a mutant's tests together; the quickest are taken.

@@ -37,14 +37,32 @@ CONCERNING = {
         "tests/evaluation/engine/test_reply_proofs.py",
         "tests/client/test_traffic.py",
     ),
-    "journal": (
+    "storage": (
         "tests/client/test_steps.py",
         "tests/evaluation/storage/test_journal.py",
         "tests/evaluation/storage/test_durability.py",
         "tests/evaluation/engine/test_reply_proofs.py",
         "tests/evaluation/engine/test_runner.py",
         "tests/evaluation/storage/records/test_executions.py",
+        "tests/evaluation/storage/records/test_reply_proofs.py",
     ),
+    "trust": (
+        "tests/evaluation/test_trust.py",
+        "tests/evaluation/test_reach.py",
+        "tests/evaluation/storage/test_ownership.py",
+        "tests/cli/test_trust.py",
+    ),
+    "early stop": ("tests/evaluation/test_early_stop.py", "tests/verdicts/test_early_paired.py"),
+    "step proofs": (
+        "tests/client/test_step_ledger.py",
+        "tests/client/test_http1_connection.py",
+        "tests/client/test_steps.py",
+        "tests/client/test_step_ends.py",
+        "tests/client/test_connections.py",
+        "tests/evaluation/engine/test_runner.py",
+    ),
+    "suite": ("tests/workflows/suite", "tests/cli/test_suite.py"),
+    "watch": ("tests/workflows/watch", "tests/stats/test_calibrate_watch.py"),
     "verdicts": (
         "tests/verdicts",
         "tests/workflows/suite/test_judgement.py",

@@ -17,17 +17,39 @@ from typing import Any
 
 PACKAGES = {
     "stats": ("serve_eval/stats/*.py",),
-    "verdicts": ("serve_eval/verdicts/rules/*.py",),
-    "journal": ("serve_eval/evaluation/storage/journal.py",),
+    "verdicts": (
+        "serve_eval/verdicts/rules/*.py",
+        "serve_eval/verdicts/two_rules.py",
+        "serve_eval/verdicts/validity.py",
+    ),
+    "storage": (
+        "serve_eval/evaluation/storage/journal.py",
+        "serve_eval/evaluation/storage/records/reply_proofs.py",
+    ),
+    "trust": ("serve_eval/evaluation/trust.py", "serve_eval/evaluation/storage/ownership.py"),
     "reference": ("serve_eval/verdicts/reference*.py", "serve_eval/verdicts/references/*.py"),
     "launchers/_process": ("launchers/_process/server_process.py",),
     "runner": tuple(
         f"serve_eval/evaluation/engine/{name}.py"
         for name in ("lane", "load_session", "runner", "upkeep")
     ),
+    "early stop": ("serve_eval/evaluation/early_stop.py",),
+    "step proofs": (
+        "serve_eval/client/step_ledger.py",
+        "serve_eval/client/http1/steps.py",
+        "serve_eval/client/http1/connection.py",
+    ),
+    "suite": tuple(
+        f"serve_eval/workflows/suite/{name}.py"
+        for name in ("judgement", "match", "matrix", "layers", "proven", "server_groups")
+    ),
+    "watch": tuple(
+        f"serve_eval/workflows/watch/{name}.py"
+        for name in ("alarming", "bets", "budget", "judging", "numerics", "pool", "record")
+    ),
     "client": ("serve_eval/client/**/*.py",),
 }
-"""The core, by the names of the score."""
+"""The core, by the names of the score. A file belongs to the first one that matches it."""
 
 
 LEAST = 25
@@ -61,11 +83,16 @@ class Mutant:
 
 def mutants_of(root: Path, packages: Iterable[str]) -> list[Mutant]:
     """Return every mutant of the packages, in the order of the files."""
+    taken = {
+        file: package
+        for package in reversed(list(packages))
+        for pattern in PACKAGES[package]
+        for file in root.glob(pattern)
+    }
     return [
         mutant
         for package in packages
-        for pattern in PACKAGES[package]
-        for file in sorted(root.glob(pattern))
+        for file in sorted(file for file, of in taken.items() if of == package)
         for mutant in _in_file(
             package, file.relative_to(root).as_posix(), file.read_text(encoding="utf-8")
         )

@@ -21,4 +21,8 @@ def test_a_named_change_replaces_what_its_file_holds_once(one: Named) -> None:
     for test in one.tests:
         file, _, function = test.partition("::")
         assert (ROOT / file).exists(), test
-        assert f"def {function.split('[')[0]}(" in (ROOT / file).read_text("utf-8") if function else True
+        assert (
+            f"def {function.split('[')[0]}(" in (ROOT / file).read_text("utf-8")
+            if function
+            else True
+        )

@@ -57,7 +57,11 @@ def test_missing_answers_without_bounds_are_an_objection() -> None:
         ({"truncated": 11}, False, ("11 of 1000 answers were cut at max_tokens",)),
         ({"truncated": 1000}, True, ()),
         ({"outcomes": {Outcome.UNPARSED: 50}}, False, ()),
-        ({"outcomes": {Outcome.UNPARSED: 51}}, False, ("no result could be extracted from 51 of 1000 answers",)),
+        (
+            {"outcomes": {Outcome.UNPARSED: 51}},
+            False,
+            ("no result could be extracted from 51 of 1000 answers",),
+        ),
         ({"truncated": 11, "scored": 0, "failed": 1000}, False, ()),
     ],
 )
