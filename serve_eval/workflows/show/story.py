@@ -152,7 +152,8 @@ def show(
         brief=brief,
         rows=tuple(shown) if brief else (),
         samples=tuple(
-            msgspec.structs.replace(one, reference=before.get((one.task, one.id), ())) for one in samples
+            msgspec.structs.replace(one, reference=before.get((one.task, one.id), ()))
+            for one in samples
         ),
     )
 
