@@ -20,6 +20,7 @@ from serve_eval.report.page.content import (
 from serve_eval.workflows.smoke.smoke import Smoke, summary
 
 _STATES: Final[Mapping[CheckOutcome, State]] = {
+    CheckOutcome.ERROR: "fail",
     CheckOutcome.FAIL: "fail",
     CheckOutcome.KNOWN: "warn",
     CheckOutcome.UNSUPPORTED: "warn",
@@ -31,6 +32,7 @@ _STATES: Final[Mapping[CheckOutcome, State]] = {
 def make_smoke_page(done: Smoke, base_url: str) -> PageContent:
     """Return the page of a smoke test: failures first, each with the request that shows it."""
     failed = done.exit_code != 0
+    badge = "ERROR" if done.died else "FAIL" if failed else "PASS"
     ordered = sorted(done.rows, key=lambda row: list(_STATES).index(row.outcome))
     columns = ("check", "outcome", "finding", "time (s)")
     sections: list[Section] = [
@@ -48,10 +50,10 @@ def make_smoke_page(done: Smoke, base_url: str) -> PageContent:
     first, *rest = summary(done)
     return PageContent(
         kind="smoke",
-        title=f"smoke: {'FAIL' if failed else 'PASS'} {base_url}",
+        title=f"smoke: {badge} {base_url}",
         heading=base_url,
         state="fail" if failed else "pass",
-        badge="FAIL" if failed else "PASS",
+        badge=badge,
         headline=first,
         rows=[Fact(label="note", text=line, state="warn") for line in rest],
         sections=sections,

@@ -61,8 +61,9 @@ def cost(checks: Sequence[Check]) -> str:
 class Smoke:
     """A finished smoke test.
 
-    `stopped` says why checks were left out ("" if none was). `generated` counts the tokens that the
-    endpoint reports, without those of the requests that the package `openai` sends. `known` is set
+    `stopped` says why checks were left out ("" if none was), and `died` names the check during
+    which the server died ("" if it lives). `generated` counts the tokens that the endpoint reports,
+    without those of the requests that the package `openai` sends. `known` is set
     if a file of known failures was given.
     """
 
@@ -74,14 +75,19 @@ class Smoke:
     seconds: float
     deployment: Deployment | None = None
     known: KnownComparison | None = None
+    died: str = ""
 
     @property
     def counts(self) -> dict[CheckOutcome, int]:
-        """The number of rows of each outcome; KNOWN only if a file of known failures was given."""
+        """The number of rows of each outcome.
+
+        KNOWN stands there only if a file of known failures was given, ERROR if the server died.
+        """
+        shown = {CheckOutcome.KNOWN: self.known is not None, CheckOutcome.ERROR: bool(self.died)}
         return {
             outcome: sum(row.outcome is outcome for row in self.rows)
             for outcome in CheckOutcome
-            if outcome is not CheckOutcome.KNOWN or self.known is not None
+            if shown.get(outcome, True)
         }
 
 
@@ -107,7 +113,9 @@ async def smoke(
         session, checks, needed=needed, curl=curl, judge=judge, notify=notify
     )
     rows, here, stopped = checked.rows, identify(session), bool(checked.stopped)
-    if session.chat or session.text:
+    if checked.died:
+        code = INFRASTRUCTURE
+    elif session.chat or session.text:
         failed = any(row.outcome is CheckOutcome.FAIL for row in rows)
         code = FAIL if failed or stopped else PASS
     else:
@@ -122,6 +130,7 @@ async def smoke(
         rows=rows,
         exit_code=code,
         stopped=checked.stopped,
+        died=checked.died,
         requests=session.requests,
         generated=session.generated,
         seconds=time.monotonic() - began,
@@ -131,10 +140,12 @@ async def smoke(
 def summary(done: Smoke) -> Iterator[str]:
     """Yield the lines below the table."""
     said = ", ".join(f"{count} {outcome}" for outcome, count in done.counts.items())
+    if done.died:
+        yield f"ERROR: {done.stopped}"
     yield (
         f"{said}; {done.requests} requests, {done.generated} generated tokens, {done.seconds:.1f} s"
     )
-    if done.stopped:
+    if done.stopped and not done.died:
         yield f"stopped: {done.stopped}"
     if done.known is not None:
         yield from done.known.lines()
