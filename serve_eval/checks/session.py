@@ -47,7 +47,7 @@ class Known:
     as the server tokenizes it. `server` is the kind of server, if the owner of its models reveals
     it. `greedy_varies`: answers at temperature 0 differed. `sampled` holds answers of different
     seeds to one prompt. `media` holds the prompt tokens of the question alone by the check whose
-    medium was taken (0: not counted).
+    medium was taken (0: not counted). `rehearsal`: the stand-in answers.
     """
 
     listed: list[str] = field(default_factory=list)
@@ -67,6 +67,7 @@ class Known:
     prompt_ids: dict[bool, list[int]] = field(default_factory=dict)
     media: dict[str, int] = field(default_factory=dict)
     tokens_per_line: float | None = None
+    rehearsal: bool = False
 
 
 class CheckSession:

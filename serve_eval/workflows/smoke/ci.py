@@ -9,8 +9,16 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from serve_eval.checks.row import CheckOutcome, CheckRow
-from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
+from serve_eval.report.ci.ci_result import (
+    CiCase,
+    CiResult,
+    CiState,
+    CiSuite,
+    CiTable,
+    withhold_cases,
+)
 from serve_eval.report.one_line import OneLine
+from serve_eval.schema import REHEARSED
 from serve_eval.workflows.smoke.smoke import Smoke, summary
 
 _STATES = {
@@ -34,6 +42,8 @@ def describe_smoke(done: Smoke, base_url: str) -> CiResult:
     known = [row for row in done.rows if row.outcome is CheckOutcome.KNOWN]
     before = () if done.known is None else done.known.unsupported
     cases = [_describe_row(row, before) for row in done.rows if row not in known]
+    if done.rehearsal:
+        cases = withhold_cases(cases)
     if done.stopped and not done.died:
         cases.append(
             CiCase(group="smoke", name="stopped", state=CiState.ERROR, message=done.stopped)
@@ -47,8 +57,11 @@ def describe_smoke(done: Smoke, base_url: str) -> CiResult:
             CiSuite(name="serve-eval smoke: known to fail", cases=expected, host=base_url)
         )
     said = {None: "PASS", CiState.ERROR: "ERROR", CiState.FAILURE: "FAIL"}[outcome]
+    if done.rehearsal and outcome is not CiState.ERROR:
+        said = "INCONCLUSIVE"
     title = f"serve-eval smoke {base_url}"
     return CiResult(
+        notice=REHEARSED if done.rehearsal else "",
         title=title,
         outcome=said,
         line=OneLine(

@@ -12,7 +12,9 @@ from serve_eval.checks.run import choose_checks, run_checks
 from serve_eval.checks.session import CheckSession
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import nearest
+from serve_eval.schema import REHEARSED
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
+from serve_eval.verdicts.rehearsed import went_through
 from serve_eval.workflows.smoke.known import (
     Deployment,
     KnownComparison,
@@ -64,7 +66,8 @@ class Smoke:
     `stopped` says why checks were left out ("" if none was), and `died` names the check during
     which the server died ("" if it lives). `generated` counts the tokens that the endpoint reports,
     without those of the requests that the package `openai` sends. `known` is set
-    if a file of known failures was given.
+    if a file of known failures was given. `rehearsal`: the stand-in answered, and nothing was
+    judged.
     """
 
     rows: Sequence[CheckRow]
@@ -76,6 +79,7 @@ class Smoke:
     deployment: Deployment | None = None
     known: KnownComparison | None = None
     died: str = ""
+    rehearsal: bool = False
 
     @property
     def counts(self) -> dict[CheckOutcome, int]:
@@ -120,7 +124,9 @@ async def smoke(
         code = FAIL if failed or stopped else PASS
     else:
         code = INFRASTRUCTURE
+    rehearsal = session.known.rehearsal
     return Smoke(
+        rehearsal=rehearsal,
         deployment=here,
         known=(
             None
@@ -128,7 +134,7 @@ async def smoke(
             else compare_known(rows, known.checks, known.file, here, stopped=stopped)
         ),
         rows=rows,
-        exit_code=code,
+        exit_code=went_through(code) if rehearsal else code,
         stopped=checked.stopped,
         died=checked.died,
         requests=session.requests,
@@ -140,6 +146,8 @@ async def smoke(
 def summary(done: Smoke) -> Iterator[str]:
     """Yield the lines below the table."""
     said = ", ".join(f"{count} {outcome}" for outcome, count in done.counts.items())
+    if done.rehearsal:
+        yield REHEARSED
     if done.died:
         yield f"ERROR: {done.stopped}"
     yield (

@@ -104,7 +104,7 @@ class FolderResult:
     """The result of a comparison, a check or a suite.
 
     `subject` says what was judged, in words that are the same every night. `value` has the values
-    of both sides of a comparison ("" for other results).
+    of both sides of a comparison ("" for other results). `rehearsal`: the stand-in answered.
     """
 
     folder: Path
@@ -113,6 +113,7 @@ class FolderResult:
     began: datetime
     outcome: VerdictOutcome
     value: str = ""
+    rehearsal: bool = False
 
 
 def list_results(
@@ -131,8 +132,7 @@ def list_results(
         if name is not None:
             folders.clear()
             try:
-                if (found := _read(here, name)) is not None:
-                    yield found
+                yield _read(here, name)
             except RunFolderError as error:
                 notes.append(f"left out: {error}")
         elif len(here.relative_to(folder).parts) >= most_deep:
@@ -140,11 +140,8 @@ def list_results(
         folders.sort()
 
 
-def _read(folder: Path, name: str) -> FolderResult | None:
-    """Return a result, or None for a rehearsal.
-
-    Raises RunFolderError for a file that is damaged.
-    """
+def _read(folder: Path, name: str) -> FolderResult:
+    """Return a result. Raises RunFolderError for a file that is damaged."""
     file = folder / name
     try:
         stored = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
@@ -156,8 +153,6 @@ def _read(folder: Path, name: str) -> FolderResult | None:
         value = _show_values(stored)
     except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunFolderError(f"{file} cannot be read: {error}") from error
-    if stored.get("rehearsal"):
-        return None
     return FolderResult(
         folder=folder,
         command=_RESULTS[name],
@@ -165,6 +160,7 @@ def _read(folder: Path, name: str) -> FolderResult | None:
         began=began if began.tzinfo else began.replace(tzinfo=UTC),
         outcome=_OUTCOMES.get(code, VerdictOutcome.INCONCLUSIVE),
         value=value,
+        rehearsal=bool(stored.get("rehearsal")),
     )
 
 
