@@ -209,6 +209,7 @@ def _record(folder: Path | None, what: str, plan: Plan, ended: Held | LaunchErro
     url = None if isinstance(ended, LaunchError) or ended.endpoint is None else ended.endpoint
     found = {
         "name": Path(what).name,
+        "plan": what if _is_file(what) else "",
         "started_at": datetime.now(UTC).isoformat(),
         "base_url": "" if url is None else url.base_url,
         "exit_code": ended.exit_code if isinstance(ended, LaunchError) else 0,

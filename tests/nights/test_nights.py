@@ -145,6 +145,18 @@ def test_a_damaged_image_fails_and_says_where(images: Path) -> None:
 
 
 @pytest.mark.slow
+def test_without_a_floor_a_night_says_how_to_measure_one(images: Path) -> None:
+    asked = {name: value for name, value in ASKED.items() if name != "FLOOR"}
+    night = spend_night(images, "old.yaml", "damaged.yaml", **asked)
+    assert night.alerts["verify"].startswith("verify ended with 3: UNDECIDED ")
+    next_ = "next: serve-eval verify old.yaml --sibling SIBLING --register floor.json"
+    assert night.alerts["verify"].endswith(f"; {next_}")
+    words = next_.replace("SIBLING", "sound.yaml").split()[2:]
+    measured = serve_eval(images, *words)
+    assert re.search(r"noise \d\.\d+ nat, floor \d\.\d+ nat", measured.stdout), measured
+
+
+@pytest.mark.slow
 def test_an_image_that_dies_is_not_a_regression(images: Path) -> None:
     night = spend_night(images, "old.yaml", "dying.yaml", **ASKED)
     assert night.code == 4

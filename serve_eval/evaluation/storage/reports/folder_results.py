@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +38,7 @@ from serve_eval.evaluation.storage.file_names import (
     TOOLS_RESULT,
     VERIFICATION,
 )
+from serve_eval.evaluation.storage.reports.served import name_served, shorten_url
 from serve_eval.schema import VerdictOutcome
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
 
@@ -169,23 +169,15 @@ def _name_plans(folder: Path, stored: Mapping[str, Any]) -> str:
 
     `serve -o` recorded them in a folder next to that of the result, with their addresses.
     """
-    served = dict[str, str]()
-    for file in sorted(folder.parent.glob(f"*/{SERVED}")):
-        with suppress(OSError, msgspec.MsgspecError, LookupError):
-            told = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-            served[_shorten(str(told["base_url"]))] = str(told["name"])
+    served = name_served(folder)
     sides = [stored[side] for side in "ba" if side in stored] or list(stored.get("sides", ()))
     used = [str(one.get("base_url") or one.get("name", "")) for one in sides]
     if "sides" in stored:
         used = [*reversed(used), str(stored.get("reference", ""))]
     if not sides:
         used = [str(stored.get("base_url", ""))] if "rows" in stored else []
-    names = [served[place] for one in used if (place := _shorten(one)) in served]
+    names = [served[place] for one in used if (place := shorten_url(one)) in served]
     return " against ".join(dict.fromkeys(names))
-
-
-def _shorten(url: str) -> str:
-    return url.removeprefix("http://").rstrip("/").removesuffix("/v1")
 
 
 def _show_values(stored: Mapping[str, Any]) -> str:
