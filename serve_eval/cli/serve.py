@@ -121,6 +121,10 @@ def serve(
         shown = [*lines(*preview(plan, Path(LOGS))), "nothing was started"]
         emit(clean("".join(f"{line}\n" for line in shown)))
         return
+    if asked.rehearse:
+        from serve_eval.cli._rehearsed_gpus import check_rehearsed_gpus
+
+        check_rehearsed_gpus(plan, asked.output_dir)
     raise typer.Exit(_hold(plan, what, asked.output_dir, detach=asked.detach))
 
 

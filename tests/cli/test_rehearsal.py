@@ -160,6 +160,23 @@ def test_checks_of_rehearsed_servers_by_their_address_are_rehearsals(tmp_path: P
     assert "5 rehearsals not counted" in viewed.stderr, viewed.stderr
 
 
+def test_two_plans_of_one_night_have_gpus_of_their_own(tmp_path: Path) -> None:
+    night, program = tmp_path / "night", "/nowhere/bin/trtllm-serve"
+    old = write_plan(tmp_path, {"name": "trtllm", "gpus": [0, 1], "tp": 2}, "old.yaml")
+    new = write_plan(tmp_path, {"name": "trtllm", "gpus": [1], "command": program}, "new.yaml")
+    served = serve_eval("serve", old, "--rehearse", "--detach", "-o", night / "old")
+    assert served.returncode == 0, served.stderr
+    try:
+        again = serve_eval("serve", new, "--rehearse", "--detach", "-o", night / "new")
+        said = f"the servers in {night}/old, which are up, have the same GPUs: 1"
+        assert (again.returncode, said in again.stderr) == (2, True), again.stderr
+        apart = serve_eval("serve", new, "--rehearse", "--detach", "-o", tmp_path / "other/new")
+        assert apart.returncode == 0, apart.stderr
+        assert f"rehearsal: the program {program} does not exist here" in apart.stderr
+    finally:
+        assert serve_eval("serve", "--stop", "all").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("launcher", "code", "said"),
     [
