@@ -24,13 +24,14 @@ def check_rehearsed_gpus(plan: Plan, output_dir: Path | None) -> None:
         if shared := own & _list_gpus(other):
             numbers = ", ".join(map(str, sorted(shared)))
             raise PlanError(
-                f"launcher.gpus: the servers in {folder}, which are up, have the same GPUs: {numbers}",
+                f"launcher.gpus: the servers in {folder}, which are up, have the same GPUs:"
+                f" {numbers}",
                 hint="Give each of two plans that run together GPUs of its own.",
             )
 
 
 def _list_others(own: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Yield the folders of rehearsals next to this one that are up, and their launchers' options."""
+    """Yield the folders of rehearsals next to this one that are up, with their options."""
     from serve_eval import yaml_source
     from serve_eval.errors import PlanError
     from serve_eval.schema import REHEARSAL
