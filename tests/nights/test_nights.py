@@ -153,7 +153,7 @@ def test_without_a_floor_a_night_says_how_to_measure_one(images: Path) -> None:
     assert night.alerts["verify"].endswith(f"; {next_}")
     words = next_.replace("SIBLING", "sound.yaml").split()[2:]
     measured = serve_eval(images, *words)
-    assert re.search(r"noise \d\.\d+ nat, floor \d\.\d+ nat", measured.stdout), measured
+    assert re.search(r"noise +\d\.\d+ nat, floor \d\.\d+ nat", measured.stdout), measured
 
 
 @pytest.mark.slow
