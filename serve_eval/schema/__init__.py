@@ -84,7 +84,7 @@ from serve_eval.schema.plan import (
 )
 from serve_eval.schema.progress import Progress
 from serve_eval.schema.reference import Reference, ReferenceRuns
-from serve_eval.schema.rehearsal import REHEARSED, STAND_IN, is_rehearsal
+from serve_eval.schema.rehearsal import REHEARSED, STAND_IN, is_rehearsal, is_stand_in
 from serve_eval.schema.report import Report, TaskReport, WrongExample
 from serve_eval.schema.result import ScorerError, Stability, TaskResult
 from serve_eval.schema.sample import (
@@ -409,6 +409,7 @@ __all__ = [
     "find_lost",
     "is_mutable",
     "is_rehearsal",
+    "is_stand_in",
     "no_breakdown",
     "no_secondary",
 ]

@@ -19,6 +19,7 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.reports.report_file import find_report
+from serve_eval.evaluation.storage.reports.served import find_served_plans, shorten_url
 from serve_eval.evaluation.storage.server_logs import log_files
 from serve_eval.evaluation.storage.sessions import SessionRecord, read_sessions
 from serve_eval.evaluation.trust import adopt_code
@@ -156,6 +157,17 @@ class Evidence:
     @property
     def base_url(self) -> str:
         return self.last.endpoint.base_url
+
+    @property
+    def target(self) -> str:
+        """The endpoint in a command, quoted for a shell.
+
+        That is its address, or the plan of servers that `serve -o` started next to this run, since
+        they are stopped after a night and get another address when they start again.
+        """
+        folders = (self.folder.absolute().parent, self.folder)
+        found = [find_served_plans(one).get(shorten_url(self.base_url)) for one in folders]
+        return quote_word(next(filter(None, found), self.base_url))
 
     @property
     def last(self) -> SessionRecord:

@@ -213,7 +213,7 @@ def find_between(
     found += between.find_differences(pairs)
     found += slicing.compare_slices(a, b, (*of_b, *found))
     told = {one.task for one in (*of_b, *found)}
-    return (*found, *between.find_even_losses(pairs, told, (a.base_url, b.base_url)))
+    return (*found, *between.find_even_losses(pairs, told, (a.target, b.target)))
 
 
 def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
