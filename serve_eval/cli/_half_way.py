@@ -10,7 +10,7 @@ from serve_eval.schema import FailureKind, Progress
 class HalfWay:
     """Pass progress on, and call `act` once: when half of what is asked is done, or a task ends.
 
-    So nothing delays the first request, and no process waits for hours beside a long run.
+    So nothing delays the first request, and no process waits for hours during a long run.
     """
 
     def __init__(self, shown: Progress, act: Callable[[], object]) -> None:

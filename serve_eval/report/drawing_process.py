@@ -1,6 +1,6 @@
 """Start the process that draws pictures, also while a run still waits for answers.
 
-V8 takes a third of a second to load. A run has its process load it beside the last answers, and
+V8 takes a third of a second to load. A run has its process load it with the last answers, and
 hands over the pictures when the verdict is said. This module imports no picture: it is in use while
 requests are timed.
 """

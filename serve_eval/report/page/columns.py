@@ -45,7 +45,7 @@ class TextColumn:
         return len(self._places)
 
     def to_json(self, rows: int) -> dict[str, object] | None:
-        """Return the column with so many rows for a script, or None if no row has a text."""
+        """Return the column with `rows` rows for a script, or None if no row has a text."""
         if not self._places:
             return None
         codes = [NO_TEXT] * rows
