@@ -184,8 +184,8 @@ ENDS = {
 def _write_library(folder: Path, end: str, seen: Path, out: Path) -> str:
     """Write a library for pictures that keeps what it sees of the result, and ends its process.
 
-    It does so at the first picture of a page; a run may have it loaded, and draw an empty one, while
-    answers still come. Return the folder to import it from.
+    It does so at the first picture of a page; a run may load it and draw an empty one while answers
+    still come. Return the folder to import it from.
     """
     package = folder / "library"
     package.mkdir()
