@@ -43,7 +43,7 @@ def test_the_reference_is_registered_and_the_printed_command_uses_it(tmp_path: P
     seeds = {(tmp_path / f"out/run_{k}/order.json").read_text() for k in (1, 2)}
     assert len(seeds) == 2
     missing = serve_eval("rescore", "out")
-    assert "name out/run_1" in missing.stderr
+    assert "Name one of its runs: out/run_1" in missing.stderr
 
 
 def test_finished_runs_are_kept_and_an_unfinished_one_is_resumed(tmp_path: Path) -> None:

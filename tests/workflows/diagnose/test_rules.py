@@ -736,8 +736,8 @@ def test_the_runs_of_a_suite_are_diagnosed_each(tmp_path: Path) -> None:
         )
     diagnosis = diagnose(tmp_path / "suite")
     assert [(run.label, names(run)) for run in diagnosis.runs] == [
-        ("one", []),
         ("two", ["truncated"]),
+        ("one", []),
     ]
 
 
