@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -27,7 +26,7 @@ def copy_checkout(root: Path, copy: Path) -> Path:
     for name in list_files(root):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         if (root / name).is_symlink():
-            (copy / name).symlink_to(os.readlink(root / name))
+            (copy / name).symlink_to((root / name).readlink())
         else:
             shutil.copy2(root / name, copy / name)
     return copy
