@@ -6,6 +6,7 @@ The verdict is the one that the whole task would have given.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from array import array
 from dataclasses import replace
@@ -15,12 +16,14 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.early_stop import EarlyStopping
+from serve_eval.evaluation.early_stop import EarlyStopping, watch
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.schema import (
+    AccuracySpec,
     Dataset,
     EarlyStop,
     Failure,
@@ -30,6 +33,7 @@ from serve_eval.schema import (
     Metric,
     Outcome,
     Plan,
+    Reference,
     Report,
     Response,
     Sample,
@@ -205,6 +209,50 @@ def test_each_missing_answer_makes_both_bets_of_a_run_poorer(
             assert test.log_wealth_pass < had[0]
             assert test.log_wealth_fail < had[1]
     assert (test.looked_at, test.missing) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("higher", "value", "decision"),
+    [
+        (True, 0.5, Decision.PASS),
+        (True, 0.2, Decision.FAIL),
+        (False, 0.5, Decision.PASS),
+        (False, 0.8, Decision.FAIL),
+    ],
+)
+def test_the_value_of_a_reference_is_the_threshold_of_its_own_direction(
+    higher: bool, value: float, decision: Decision
+) -> None:
+    n, task = 2000, _task(ACCURACY)
+    samples = [Sample(id=str(i), prompt=f"p{i}", target="") for i in range(n)]
+    prepared = PreparedTask(
+        spec=Spec(name=task.name),
+        task=task,
+        dataset=Dataset(samples=samples, files=(), total=n),
+        fingerprint={},
+        hypothesis=Hypothesis(num_samples=n),
+        reference=Reference(
+            task=task.name, model="m", spec=AccuracySpec(), value=50.0, higher_is_better=higher
+        ),
+        why_no_reference=None,
+        protocol=None,
+        notes=(),
+    )
+    accumulator = ScoreAccumulator(task, samples)
+    prefix, note = watch(prepared, accumulator, Spec(name="classic"), eps=0.01, seed=3)
+    assert prefix is not None
+    assert note is None
+    for i in prefix.order:
+        accumulator.add(i, _answer(value))
+        if prefix.look():
+            break
+    told = prefix.result()
+    assert (prefix.decision, told.stopped, told.paired) == (decision, True, False)
+    assert (told.eps, told.order_seed, told.rule) == (0.01, 3, "classic")
+    assert told.log_wealth_answered is not None
+    assert told.log_wealth_answered >= math.log(100)
+    won, lost = told.log_wealth_pass, told.log_wealth_fail
+    assert (won or 0.0) != (lost or 0.0)
 
 
 def test_an_endpoint_that_turns_worse_is_not_passed_on_what_came_before() -> None:
