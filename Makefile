@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-part test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants mutants-named clean
+.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants mutants-named clean
 
 demo: $(VENV)/.demo
 	$(BIN)/serve-eval demo
@@ -46,12 +46,14 @@ test-sandbox: $(VENV)/.dev debian
 	@$(BIN)/python -m tests.sandbox.hostile
 	@[ "$$(id -u)" != 0 ] || sh tests/sandbox/as_ordinary_user.sh $(BIN)/python
 
-# One part of the slow tests, in at most five minutes. The number of commits picks the part; PART=3 runs that part.
-PART = auto
+# The slow tests that failed recently, those that the change can affect, and some of the others, for SLOW_S seconds on two
+# cores. Without SLOW_BASE=COMMIT, the change is the last commit, and then those of the day before it.
+SLOW_S = 900
 
-test-slow-part: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= timeout --signal INT --kill-after 20 300 \
-	  $(BIN)/python -m pytest -q -p tests.slow_parts --slow-part $(PART) -m $(SLOW)
+test-slow-chosen: $(VENV)/.dev
+	PYTHONDONTWRITEBYTECODE= timeout --signal INT --kill-after 20 $$(($(SLOW_S) + 180)) \
+	  $(BIN)/python -m pytest -q -p tests.slow_choice --slow-seconds-left $(SLOW_S) \
+	  $(if $(SLOW_BASE),--slow-base $(SLOW_BASE)) -n 2 --dist loadfile --no-loadscope-reorder -m $(SLOW)
 
 # As root on Debian or Ubuntu: install what SLURM lacks and run two nodes on this machine for the tests. Tests with real
 # MPI ranks are skipped until make test-mpi has installed MPI.
@@ -193,7 +195,7 @@ fuzz: $(VENV)/.dev
 # The peers are in a separate environment, so that all are measured on one Python. ARGS=--quick tries it out;
 # SAMPLES=100000 shortens the last part, a run of a million samples. If a row or a part ends in an error, the target fails
 # after the other parts have run.
-BENCH = startup.py tasks.py "client_table.py $(ARGS)" transports.py rate_limits.py alarm.py "million.py $(SAMPLES)"
+BENCH = startup.py tasks.py "client_table.py $(ARGS)" rate_limits.py alarm.py "million.py $(SAMPLES)" finished_runs.py
 
 bench:
 	@command -v wrk > /dev/null || { [ "$$(id -u)" = 0 ] && { apt-get update -qq && apt-get install -y -qq wrk; } > /dev/null 2>&1; } \
@@ -201,6 +203,15 @@ bench:
 	@$(MAKE) --no-print-directory VENV=.venv-bench .venv-bench/.peers
 	@failed=; for part in $(BENCH); do .venv-bench/bin/python bench/$$part || failed="$$failed $${part%% *}"; done; \
 		[ -z "$$failed" ] || { echo "make bench failed in:$$failed" >&2; exit 1; }
+
+# What a sample, a page, a start and a score cost, against bench/gate.yaml, in up to 90 s: docs/testing.md. UPDATE=1
+# REASON="why" writes the table; GATE_BASE=COMMIT also looks at what the changes since then touch.
+bench-gate: $(VENV)/.dev
+	@$(BIN)/python bench/gate.py $(if $(UPDATE),--update --reason '$(REASON)') $(if $(GATE_BASE),--base $(GATE_BASE))
+
+# The gate on copies of this tree with a costly change each: it must fail by the row that it names.
+bench-gate-check: $(VENV)/.dev
+	@$(BIN)/python bench/gate_check.py $(ARGS)
 
 # Time before the first evaluated request of launched servers, by step.
 bench-launch: $(VENV)/.dev
@@ -214,7 +225,7 @@ bench-embedded: $(VENV)/.runtime
 bench-scale: $(VENV)/.runtime
 	@$(BIN)/python bench/scale.py $(ARGS)
 
-$(VENV)/.peers: $(VENV)/.runtime bench/peers.txt
+$(VENV)/.peers: $(VENV)/.demo bench/peers.txt
 	@echo '*' > $(VENV)/.gitignore
 	@echo "installing what the benchmark compares with into $(VENV)"
 	@for peer in $$(grep -v '^#' bench/peers.txt); do $(PIP) $$peer || echo "$$peer: not installed"; done

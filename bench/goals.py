@@ -1,4 +1,9 @@
-"""Goals of the client, and whether this run reached them; each compares figures of one table."""
+"""Goals of the client, and whether this run reached them; each compares figures of one table.
+
+They are those of a run with all defaults, a key and the pictures of the page. The figures in ms and
+s were set on a faster machine, of which no yardstick is known: on another one, the ratios count.
+`in_loops` says what a time is in turns of the yardstick, so that machines can be compared.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ from rows import Measured, Row, slope_ms
 from serving import Mode
 from startup import median_seconds
 
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 HELP = {"serve-eval --help": ["-m", "serve_eval", "--help"]}
 
 
@@ -30,6 +36,12 @@ class Goal:
         if self.peer is None or self.value is None:
             return self.value
         return self.value / self.peer[1] if self.peer[1] else None
+
+    def in_loops(self, yardstick_s: float) -> str:
+        """Return a time as a multiple of the yardstick loop on this machine; empty for others."""
+        if self.value is None or self.peer is not None or self.unit not in _SECONDS:
+            return ""
+        return f" = {self.value * _SECONDS[self.unit] / yardstick_s:.3g} loops"
 
     def __str__(self) -> str:
         ratio = self.ratio
@@ -72,7 +84,7 @@ def goals(rows: Sequence[Row], rounds: int) -> Iterator[Goal]:
     yield Goal(
         what="CPU per chunk of a stream, 10 ms apart, 128 streams",
         value=streamed.us_per_chunk if streamed and _all_right(streamed.median()) else None,
-        limit=15,
+        limit=8,
         unit="us",
     )
     yield Goal(
@@ -86,12 +98,12 @@ def goals(rows: Sequence[Row], rounds: int) -> Iterator[Goal]:
 def _tool_goals(tool: list[Row], lm_eval: list[Row], script: list[Row]) -> Iterator[Goal]:
     slope, its_slope = slope_ms(*_sizes(tool)), slope_ms(*_sizes(lm_eval))
     what = "CPU per further sample, whole tool, 512 in flight"
-    yield Goal(what=what, value=slope, limit=0.08, unit="ms")
-    yield Goal(what=what, value=slope, limit=1 / 6, unit="ms", peer=("lm-eval", its_slope))
+    yield Goal(what=what, value=slope, limit=0.14, unit="ms")
+    yield Goal(what=what, value=slope, limit=1 / 8, unit="ms", peer=("lm-eval", its_slope))
     yield Goal(
         what=what,
         value=slope,
-        limit=1 / 5,
+        limit=1 / 5.8,
         unit="ms",
         peer=("AsyncOpenAI script", slope_ms(*_sizes(script))),
     )
@@ -99,13 +111,11 @@ def _tool_goals(tool: list[Row], lm_eval: list[Row], script: list[Row]) -> Itera
         m and m.cpu_s_at_first for m in (_median(_sizes(of)[0]) for of in (tool, lm_eval))
     )
     what = "CPU until the first request, smallest data set"
-    yield Goal(what=what, value=first, limit=0.8, unit="s")
+    yield Goal(what=what, value=first, limit=0.45, unit="s")
     yield Goal(what=what, value=first, limit=1 / 10, unit="s", peer=("lm-eval", its_first))
-    wall, its_wall = (
-        m and m.wall_s for m in (_median(_row(of, "", AFTER_200_MS, 128)) for of in (tool, lm_eval))
-    )
+    usual = _median(_row(tool, "", AFTER_200_MS, 128))
     what = "wall time of the whole run, 128 in flight"
-    yield Goal(what=what, value=wall, limit=1 / 4, unit="s", peer=("lm-eval", its_wall))
+    yield Goal(what=what, value=usual and usual.wall_s, limit=2.5, unit="s")
 
 
 def _lm_eval_goals(rows: Sequence[Row]) -> Iterator[Goal]:

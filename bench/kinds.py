@@ -15,9 +15,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
-from processes import run
+from processes import environment, run
 from serving import Mode, Server
-from tool_rows import environment
 
 _MAIN = "from serve_eval.cli import main; main()"
 LIMIT_S = 600.0

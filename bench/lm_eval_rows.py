@@ -15,13 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from client_rows import AFTER_200_MS, AT_ONCE
-from processes import command_of_run, run
+from processes import command_of_run, environment, run
 from rows import Measured, NotInstalled, NotMeasured, Row, Size
 from serving import Server
 from tool_rows import (
     USUAL,
     USUAL_IN_FLIGHT,
-    environment,
     measured_of,
     prepare,
     task_folder,

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from processes import Finished, run
+from processes import Finished, environment, run
 from serving import Server
-from tool_rows import environment
 
 IN_FLIGHT = 512
 LIMIT_S = 3600.0
@@ -20,12 +19,6 @@ _WITHOUT_ALARM = (
     "import serve_eval.evaluation.steps.ask_tasks as asking; asking.DegradationAlarm = lambda"
     " *given, **more: None; "
 )
-_OVER_AIOHTTP = (
-    "from serve_eval.client.client import Client; "
-    "from serve_eval.client.aiohttp_transport.transport import AiohttpTransport; "
-    "Client.__init__.__kwdefaults__['transport'] = AiohttpTransport; "
-)
-"""The command has no option for it."""
 
 
 class RunFailed(Exception):
@@ -39,16 +32,11 @@ def long_run(
     *,
     in_flight: int = IN_FLIGHT,
     alarm: bool = True,
-    aiohttp: bool = False,
     started: Callable[[int], None] = lambda pid: None,
 ) -> Finished:
-    """Ask `count` sums, with `aiohttp` over connections of aiohttp.
-
-    Raises RunFailed unless all of them were scored right.
-    """
+    """Ask `count` sums. Raises RunFailed unless all of them were scored right."""
     own = Path(__file__).parent
-    before = (_OVER_AIOHTTP if aiohttp else "") + ("" if alarm else _WITHOUT_ALARM)
-    command = ["-c", before + _MAIN]
+    command = ["-c", ("" if alarm else _WITHOUT_ALARM) + _MAIN]
     command += [
         "run",
         "--include-path",

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import sys
 from importlib import metadata
 from pathlib import Path
+
+from processes import run
 
 _SHOWN = ("aiohttp", "lm-eval", "msgspec", "openai", "httpx2", "uvloop")
 
@@ -29,6 +32,12 @@ def facts() -> list[str]:
 def load() -> str:
     """Return the load average of the last minute."""
     return f"{os.getloadavg()[0]:.2f}"
+
+
+def yardstick_s(rounds: int = 3) -> float:
+    """Return the CPU seconds of the yardstick loop in a process, the least of some rounds."""
+    command = [sys.executable, str(Path(__file__).with_name("yardstick.py")), "loop"]
+    return min(run(command, limit_s=60).cpu_s for _ in range(rounds))
 
 
 def _cpu() -> str:

@@ -29,7 +29,6 @@ ABSENT = "not installed: "
 """Precedes the name of a missing package."""
 NAMES = {
     "ours": ("ours", "opened"),
-    "ours_aiohttp": ("ours", "opened_aiohttp"),
     "aiohttp": ("bare_aiohttp", "opened"),
     "aiohttp_idiomatic": ("bare_aiohttp", "opened_idiomatic"),
     "openai_async": ("openai_sdk", "opened"),

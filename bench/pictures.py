@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from serve_eval.processes.limited import run_limited
+from serve_eval.report.drawing_process import MEMORY_BYTES
 from serve_eval.report.pictures import draw_boxes
-from serve_eval.report.pictures.drawing import MEMORY_BYTES, draw_all
+from serve_eval.report.pictures.drawing import draw_all
 
 TRIALS = 5
 

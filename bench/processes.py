@@ -15,6 +15,21 @@ from typing import IO
 
 from cores import CLIENT, pin
 
+KEY = "sk-" + "0123456789abcdef" * 2
+"""A key as users have one: what a run receives is searched for it."""
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """Return the caller's environment without variables that change the tools; data stays local."""
+    ours = ("SERVE_EVAL_", "OPENAI_", "HF_", "INTEGRATION_TEST", "TRTLLM_", "LLM_MODELS_ROOT")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {
+        **kept,
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(scratch / "huggingface"),
+        "OPENAI_API_KEY": KEY,
+    }
+
 
 def command_of_run(task: str) -> list[str]:
     """Return the beginning of `serve-eval run` for a task, with the tool of this environment."""
@@ -24,7 +39,10 @@ def command_of_run(task: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A process that has ended, with CPU time and peak memory of it and its children."""
+    """A process that has ended, with CPU time and peak memory of it and its children.
+
+    `sleeps` counts how often it gave its core away to wait, as for a lock, a socket or a time.
+    """
 
     code: int
     cpu_s: float
@@ -32,6 +50,7 @@ class Finished:
     peak_rss_mb: float
     out: str
     err: str
+    sleeps: int = 0
 
     @property
     def last_words(self) -> str:
@@ -81,6 +100,7 @@ def run(
             peak_rss_mb=usage.ru_maxrss / unit,
             out=_text(out),
             err=_text(err),
+            sleeps=usage.ru_nvcsw,
         )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from client_rows import AFTER_200_MS
-from processes import Finished, command_of_run, run
+from processes import Finished, command_of_run, environment, run
 from rows import Measured, NotInstalled, NotMeasured, Row, Size
 from serving import Server
 
@@ -100,18 +99,6 @@ def mean_prompt(scratch: Path) -> float:
         for line in file.open(encoding="utf-8")
     ]
     return sum(lengths) / len(lengths) if lengths else 0.0
-
-
-def environment(scratch: Path) -> dict[str, str]:
-    """Return the caller's environment without variables that change the tools; data stays local."""
-    ours = ("SERVE_EVAL_", "OPENAI_", "HF_", "INTEGRATION_TEST", "TRTLLM_", "LLM_MODELS_ROOT")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return {
-        **kept,
-        "HF_HUB_OFFLINE": "1",
-        "HF_HOME": str(scratch / "huggingface"),
-        "OPENAI_API_KEY": "none",
-    }
 
 
 @cache

@@ -7,6 +7,7 @@ the launcher; nothing is loaded, and the answers are made up.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from serve_eval.launchers._process.own_server import check_installed
 from serve_eval.launchers._standin.options import COMMANDS, Flavour
 from serve_eval.launchers._trtllm import promises
 from serve_eval.launchers._trtllm.command_line import Server
+from serve_eval.launchers._trtllm.command_line import words as split_command
 from serve_eval.launchers._trtllm.deployments import (
     Aggregated,
     Deployment,
@@ -154,6 +156,9 @@ def _remarks(name: str, deployment: Deployment) -> Iterator[str]:
     """Yield what this rehearsal leaves out."""
     if name in ("container", "slurm"):
         yield f"the servers run on this machine, without {name}: images and nodes are not tried"
+    program = split_command(deployment.command)[0]
+    if name not in ("container", "slurm") and shutil.which(program) is None:
+        yield f"the program {program} does not exist here, or is not on PATH: servers need it"
     if isinstance(deployment, Disaggregated) and isinstance(deployment.discovery, str):
         yield f"servers register with the orchestrator, not with {deployment.discovery}"
 

@@ -33,7 +33,7 @@ _ESCAPE = re.compile(
 _ENTITIES = {"quot": '"', "amp": "&", "lt": "<", "gt": ">", "apos": "'"}
 _PERCENT = re.compile("%[0-9a-f]{2}")
 _ENTITY = re.compile(r"&(?:#|quot;|amp;|lt;|gt;|apos;)")
-_HEX = re.compile(r"\\x[0-9a-f]{2}")
+_BACKSLASH = re.compile(r"\\(?:u00|x[0-9a-f]{2})")
 _PLAIN = re.compile(r"[A-Za-z0-9_.~-]*")
 _LOWER = {ord(upper): ord(upper) + 32 for upper in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 _Value = TypeVar("_Value")
@@ -60,7 +60,7 @@ class Masking:
         self._needles = tuple(
             dict.fromkeys(window for form in self._forms for _, window in form.windows)
         )
-        self._raw_needles = tuple(needle.encode() for needle in self._needles)
+        self._raw_needles = tuple(needle.encode().decode("latin-1") for needle in self._needles)
         self._escapable = any(not _PLAIN.fullmatch(secret) for secret in long)
 
     def __bool__(self) -> bool:
@@ -99,10 +99,8 @@ class Masking:
         Masks the texts of a JSON body, the JSON in the lines of an event stream, or else the raw
         text. A body without a secret stays the same, byte for byte.
         """
-        low = body.lower()
-        if not any(needle in low for needle in self._raw_needles) and not (
-            self._forms and self._may_hold_escaped(low.decode("latin-1"))
-        ):
+        # As a text: a search in bytes takes twice as long.
+        if not self._forms or not self._may_hold(body.lower().decode("latin-1"), self._raw_needles):
             return body
         content = self._json(body)
         if content is None:
@@ -118,6 +116,8 @@ class Masking:
         over them is found.
         """
         masked: Any = value
+        if value is None:
+            return value
         if isinstance(value, str):
             masked = self.text(value)
         elif isinstance(value, Mapping):
@@ -155,19 +155,21 @@ class Masking:
 
     def _may_hold_secret(self, text: str) -> bool:
         """Return whether a text may hold a secret: a fast check for the texts that do not."""
-        low = _lower(text)
-        return any(needle in low for needle in self._needles) or (
-            bool(self._forms) and self._may_hold_escaped(low)
-        )
+        return bool(self._forms) and self._may_hold(_lower(text), self._needles)
+
+    def _may_hold(self, low: str, needles: Iterable[str]) -> bool:
+        """Return whether a text in lower case has one of the needles or an escape."""
+        for needle in needles:  # any() takes twice as long
+            if needle in low:
+                return True
+        return self._may_hold_escaped(low)
 
     def _may_hold_escaped(self, low: str) -> bool:
         """Return whether a text in lower case may hold a secret with escaped characters."""
         return (
-            "\\u00" in low
-            or ("%" in low and _PERCENT.search(low) is not None)
-            or ("\\x" in low and _HEX.search(low) is not None)
+            ("%" in low and _PERCENT.search(low) is not None)
             or ("&" in low and _ENTITY.search(low) is not None)
-            or (self._escapable and "\\" in low)
+            or ("\\" in low and (self._escapable or _BACKSLASH.search(low) is not None))
         )
 
     def _json(self, body: bytes) -> bytes | None:

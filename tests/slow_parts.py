@@ -1,11 +1,11 @@
-"""Split the slow tests into parts of less than five minutes: `make test-slow-part`.
+"""Split the slow tests into parts of about a minute, and measure their seconds.
 
-CI runs one part per commit.
+Neighbours share a part, since they share the fixtures of their module. slow_choice.py begins what
+the change does not affect with the part that the number of commits selects, so that as many commits
+as there are parts run all.
 
-This is a pytest plugin. Neighbours share a part, since they share the fixtures of their module.
-`--slow-part N` runs part N, and `--slow-part auto` the one that the number of commits selects, so
-that as many commits as there are parts run them all. slow_seconds.json has the duration of each
-test in seconds, measured under other load; `--slow-seconds FILE` writes them.
+This is a pytest plugin. slow_seconds.json has the duration of each test in seconds, measured under
+other load; `--slow-seconds FILE` writes them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = Path(__file__).with_name("slow_seconds.json")
 BUDGET_S = 60.0
-"""Limit of a part in seconds, by the table.
-
-The hard limit is 300 s. The rest is for starting, for another test next to it, and for a machine
-that is half as fast: parts of 120 s and 72 s took 176 s and 172 s.
-"""
+"""Limit of a part in seconds, by the table."""
 LONGEST_S = 105.0
 """Limit of a test that has a part of its own, in seconds by the table."""
 UNKNOWN_S = 20.0
@@ -73,27 +69,7 @@ def commits() -> int:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("slow tests")
-    group.addoption(
-        "--slow-part", help="run one part of the chosen tests: its number from 0, or auto"
-    )
     group.addoption("--slow-seconds", help="write the seconds of each test to this file")
-
-
-@pytest.hookimpl(trylast=True)  # after -m
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if (wanted := config.getoption("--slow-part")) is None:
-        return
-    known = json.loads(SECONDS.read_text(encoding="utf-8"))
-    made = parts([item.nodeid for item in items], known)
-    number = (commits() if wanted == "auto" else int(wanted)) % len(made)
-    chosen = set(made[number])
-    takes = sum(known.get(one, UNKNOWN_S) for one in chosen)
-    print(
-        f"\nslow tests, part {number} of {len(made)} (make test-slow-part PART={number}): "
-        f"{len(chosen)} tests, {takes:.0f} s by tests/slow_seconds.json"
-    )
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
-    items[:] = [item for item in items if item.nodeid in chosen]
 
 
 @pytest.hookimpl(wrapper=True)

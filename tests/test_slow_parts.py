@@ -6,14 +6,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.slow_parts import BUDGET_S, EXCLUDED, LONGEST_S, ROOT, SECONDS, UNKNOWN_S, commits, parts
+from tests.slow_parts import BUDGET_S, EXCLUDED, LONGEST_S, ROOT, SECONDS, UNKNOWN_S, parts
 
 KNOWN: dict[str, float] = json.loads(SECONDS.read_text(encoding="utf-8"))
 NAMES = st.text("abc", min_size=1, max_size=3)
@@ -50,68 +49,9 @@ def test_known_tests_are_there_and_fit_into_a_part_or_are_excluded() -> None:
     assert all(reason for reason in EXCLUDED.values())
 
 
-MODULE = """
-import pytest
-@pytest.mark.slow
-@pytest.mark.parametrize("n", range(15))
-def test_slow(n): pass
-def test_fast(): pass
-"""
-
-
-def ran(folder: Path, part: str) -> set[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "tests.slow_parts",
-        "-p",
-        "no:kmock",  # the configuration of this repository does the same
-        "-m",
-        "slow",
-    ]
-    command += [
-        "--slow-part",
-        part,
-        "--collect-only",
-        "-c",
-        str(folder / "pytest.ini"),
-        str(folder / "test_made.py"),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"part \d of 5 ", done.stdout), done.stdout
-    return set(re.findall(r"::(test_\S+)", done.stdout))
-
-
-def test_the_parts_of_a_module_are_its_slow_tests(tmp_path: Path) -> None:
-    (tmp_path / "test_made.py").write_text(MODULE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
-    by_part = [ran(tmp_path, str(number)) for number in range(5)]
-    assert BUDGET_S / UNKNOWN_S == 3
-    assert [len(part) for part in by_part] == [3, 3, 3, 3, 3]
-    assert set.union(*by_part) == {f"test_slow[{n}]" for n in range(15)}
-    assert ran(tmp_path, "auto") == by_part[commits() % 5]
-
-
-def test_the_command_of_ci_is_that_of_the_makefile() -> None:
-    assert "    make test-slow-part\n" in (ROOT / ".ci/run").read_text(encoding="utf-8")
-    rule = (
-        (ROOT / "Makefile")
-        .read_text(encoding="utf-8")
-        .partition("\ntest-slow-part:")[2]
-        .partition("\n\n")[0]
-    )
-    assert "timeout" in rule
-    assert "--slow-part" in rule
-
-
 STEPS = [
     ".venv/.dev",
+    "bench-gate",
     "debian",
     "docs",
     "lint",
@@ -119,7 +59,7 @@ STEPS = [
     "test-page",
     "test-peer",
     "test-sandbox",
-    "test-slow-part",
+    "test-slow-chosen",
     "test-wheel",
 ]
 

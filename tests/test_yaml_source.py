@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval import yaml_source
+from serve_eval import yaml_parsing, yaml_source
 from serve_eval.errors import PlanError, ReferenceFileError
 
 TEXT = """\
@@ -235,13 +235,13 @@ def test_libyaml_and_python_read_alike(text: str) -> None:
     """
 
     def read(loader: object) -> object:
-        before, yaml_source._FAST = yaml_source._FAST, loader
+        before, yaml_parsing._FAST = yaml_parsing._FAST, loader
         try:
             document = _parse(text)
         except ReferenceFileError:
             return None
         finally:
-            yaml_source._FAST = before
+            yaml_parsing._FAST = before
         lines = {path: line for path, line in document.lines.items() if path}
         return repr(document.value), lines, document.written
 

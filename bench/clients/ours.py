@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from workload import EXTRA, MAX_TOKENS, MODEL, STOP, is_answer_to, is_stream_to, prompt
 
 from serve_eval.client.client import Client
-from serve_eval.client.http1.transport import Http1Transport
-from serve_eval.client.transport import TransportFactory
 from serve_eval.schema import Endpoint, Limits, Request, Response, SamplingParams
 
 
@@ -34,28 +32,13 @@ class Asker:
         return self._is_right(i, result.text)
 
 
-def opened(base_url: str, concurrency: int, stream: bool) -> AbstractAsyncContextManager[Asker]:
-    """Open a Client with the limits of a run."""
-    return _opened(base_url, concurrency, stream, Http1Transport)
-
-
-def opened_aiohttp(
-    base_url: str, concurrency: int, stream: bool
-) -> AbstractAsyncContextManager[Asker]:
-    """Open the same Client over connections of aiohttp."""
-    from serve_eval.client.aiohttp_transport.transport import AiohttpTransport
-
-    return _opened(base_url, concurrency, stream, AiohttpTransport)
-
-
 @asynccontextmanager
-async def _opened(
-    base_url: str, concurrency: int, stream: bool, transport: TransportFactory
-) -> AsyncIterator[Asker]:
+async def opened(base_url: str, concurrency: int, stream: bool) -> AsyncIterator[Asker]:
+    """Open a Client with the limits of a run."""
     limits = Limits(concurrency=concurrency, **({"stream": True} if stream else {}))
     endpoint = Endpoint(base_url=base_url, model=MODEL)
     async with (
-        Client(endpoint, limits, transport=transport) as client,
+        Client(endpoint, limits) as client,
         client.keep_connections(_Unheard()),
     ):
         yield Asker(client, stream)

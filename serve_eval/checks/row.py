@@ -14,13 +14,14 @@ class CheckOutcome(StrEnum):
     PASS: the endpoint does what the request asks. UNSUPPORTED: it refuses the request, or ignores a
     feature that is optional. FAIL: it accepts the request and does something else, it returns an
     error, or it lacks what every endpoint must have. KNOWN: it fails as a file of known failures
-    says; no check returns this.
+    says. ERROR: the server died during the check. No check returns these two.
     """
 
     PASS = "PASS"
     FAIL = "FAIL"
     KNOWN = "KNOWN"
     UNSUPPORTED = "UNSUPPORTED"
+    ERROR = "ERROR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from serve_eval.checks.answer import NotAnswered
@@ -76,11 +76,13 @@ def choose_checks(
 class CheckedRows:
     """The rows of the checks.
 
-    `stopped` says why the remaining checks did not run ("" if all ran).
+    `stopped` says why the remaining checks did not run ("" if all ran), and `died` names the check
+    during which the server died ("" if it lives).
     """
 
     rows: Sequence[CheckRow]
     stopped: str
+    died: str = ""
 
 
 async def run_checks(
@@ -97,9 +99,10 @@ async def run_checks(
     UNSUPPORTED counts as FAIL for the checks in `needed`. `judge` returns the row that is kept.
 
     Stops when nothing is left to check: the endpoint is starting, cannot be reached, answers
-    neither chat nor completions, or does not answer a short request after a failed check.
+    neither chat nor completions, or does not answer a short request after a failed check. If
+    nothing listens there any more, the server died, and the outcome of the last row is ERROR.
     """
-    rows, stopped = list[CheckRow](), ""
+    rows, stopped, died = list[CheckRow](), "", ""
     for check in checks:
         start = time.monotonic()
         session.allow(check.requests, check.tokens)
@@ -117,13 +120,30 @@ async def run_checks(
             )
             stopped = "the endpoint cannot be checked"
         row = _row(check, found, time.monotonic() - start, session, needed, curl)
-        rows.append(judge(row))
+        if not stopped and await _is_dead(row, session):
+            died = check.name
+        rows.append(_mark_dead(row) if died else judge(row))
         notify(rows[-1])
-        if not stopped:
+        if not (stopped or died):
             stopped = await _stops(check, row, session)
-        if stopped:
+            if stopped and await _is_dead(row, session):
+                rows[-1], died = _mark_dead(row), check.name
+        if stopped or died:
             break
-    return CheckedRows(rows=rows, stopped=stopped)
+    if died:
+        stopped = f"the server died during {died}"
+    return CheckedRows(rows=rows, stopped=stopped, died=died)
+
+
+async def _is_dead(row: CheckRow, session: CheckSession) -> bool:
+    """Return True if a check failed and nothing listens at the endpoint any more."""
+    return row.outcome is CheckOutcome.FAIL and not await session.listens()
+
+
+def _mark_dead(row: CheckRow) -> CheckRow:
+    return replace(
+        row, outcome=CheckOutcome.ERROR, told=f"the server died during this check: {row.told}"
+    )
 
 
 def _row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import msgspec
 
 from serve_eval.checks.answer import Answer, AnswerChoice, NotAnswered, Stream, count, read_stream
 from serve_eval.checks.row import SentRequest
+from serve_eval.client.attempts.liveness import SETTLE_S, listens
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import key_advice
 from serve_eval.client.wire_format.reply import TooLarge
@@ -45,7 +47,7 @@ class Known:
     as the server tokenizes it. `server` is the kind of server, if the owner of its models reveals
     it. `greedy_varies`: answers at temperature 0 differed. `sampled` holds answers of different
     seeds to one prompt. `media` holds the prompt tokens of the question alone by the check whose
-    medium was taken (0: not counted).
+    medium was taken (0: not counted). `rehearsal`: the stand-in answers.
     """
 
     listed: list[str] = field(default_factory=list)
@@ -65,6 +67,7 @@ class Known:
     prompt_ids: dict[bool, list[int]] = field(default_factory=dict)
     media: dict[str, int] = field(default_factory=dict)
     tokens_per_line: float | None = None
+    rehearsal: bool = False
 
 
 class CheckSession:
@@ -169,6 +172,17 @@ class CheckSession:
         """Return whether a short request is answered now. It counts towards no check's limits."""
         self.allow(1, ALIVE_TOKENS)
         return (await self.post(self.body("Hello", max_tokens=ALIVE_TOKENS))).answered
+
+    async def listens(self) -> bool:
+        """Return False if the endpoint refuses every connection, as after the end of its server.
+
+        Behind a proxy this is not known, and True.
+        """
+        transport = self.client.transport
+        if transport.proxy is not None:
+            return True
+        await asyncio.sleep(SETTLE_S)
+        return await listens(transport.address.host, transport.address.port)
 
     def sdk(self, body: Mapping[str, Any]) -> AsyncOpenAI:
         """Return the client of the official package, to send this body once."""

@@ -69,7 +69,6 @@ def tell_ending(command: str, asked: Mapping[str, Any]) -> Iterator[None]:
     import typer
 
     from serve_eval.errors import RunFolderError, ServeEvalError
-    from serve_eval.report.ci.of_ending import describe_ending
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED, UNDECIDED
 
     junit, notify_text = asked.get("junit"), asked.get("notify_text")
@@ -77,6 +76,8 @@ def tell_ending(command: str, asked: Mapping[str, Any]) -> Iterator[None]:
     folder = None if given is None else Path(given)
 
     def save(kind: str, message: str, hint: str, exit_code: int, *, refused: bool = False) -> None:
+        from serve_eval.report.ci.of_ending import describe_ending
+
         save_ci_files(
             lambda: describe_ending(command, kind, message, hint),
             exit_code,

@@ -160,7 +160,7 @@ def _name_rules(plan: Plan, prepared: PreparedTask) -> dict[str, str]:
     found, rule = prepared.reference, plan.verdict.name
     if found is None:
         return {}
-    why = "the default" if rule == "classic" else "as chosen"
+    why = "the default" if rule == "classic" and not plan.rule_named else "as chosen"
     other = ""
     if rule == "classic" and found.runs is not None:
         other = "; the report also has what paired says of the reference's scores per sample"

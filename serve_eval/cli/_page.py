@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from serve_eval.evaluation.plan.prepared_task import PreparedTask
     from serve_eval.report.page.content import PageContent
     from serve_eval.report.plots import Panel
     from serve_eval.schema import Comparison, Report
 
 
-def save_run_page(report: Report, out_dir: Path, slices: Sequence[str]) -> None:
+def save_run_page(
+    report: Report, out_dir: Path, slices: Sequence[str], prepared: Sequence[PreparedTask] = ()
+) -> None:
     """Write the page of a run, and tell where it is.
 
-    `slices` are sentences about where a red run lost its score.
+    `slices` are sentences about where a red run lost its score. Tasks that are not `prepared` are
+    prepared again.
     """
     from serve_eval.cli._streams import say
 
@@ -28,18 +32,30 @@ def save_run_page(report: Report, out_dir: Path, slices: Sequence[str]) -> None:
         from serve_eval.evaluation.storage.file_names import PAGE_FILE
         from serve_eval.report.page.run_page import write_page
 
-        write_page(report, out_dir, slices, include_path=report.plan.include_path, notify=say)
+        write_page(
+            report,
+            out_dir,
+            slices,
+            include_path=report.plan.include_path,
+            prepared=prepared,
+            notify=say,
+        )
         say(f"page: {out_dir / PAGE_FILE}")
 
     save(write)
 
 
 def save_comparison_page(
-    comparison: Comparison, out_dir: Path, slices: Sequence[str], include_path: Sequence[str]
+    comparison: Comparison,
+    out_dir: Path,
+    slices: Sequence[str],
+    include_path: Sequence[str],
+    *,
+    most: int | None = None,
 ) -> None:
     """Write the page of a comparison, and tell where it is.
 
-    `slices` are sentences about where B lost its score.
+    `slices` are sentences about where B lost its score; `most` is the number of answers of a side.
     """
     from serve_eval.cli._streams import say
 
@@ -47,7 +63,9 @@ def save_comparison_page(
         from serve_eval.evaluation.storage.file_names import PAGE_FILE
         from serve_eval.workflows.compare.page import write_comparison_page
 
-        write_comparison_page(comparison, out_dir, slices, include_path=include_path, notify=say)
+        write_comparison_page(
+            comparison, out_dir, slices, include_path=include_path, most=most, notify=say
+        )
         say(f"page: {out_dir / PAGE_FILE}")
 
     save(write)
@@ -83,9 +101,11 @@ def save(write: Callable[[], object], what: str = "the page") -> None:
     """Write a page or a picture; if that fails, warn and go on, since the result is known."""
     from serve_eval.cli._streams import say
     from serve_eval.errors import ServeEvalError
+    from serve_eval.evaluation.engine.upkeep import rare_collections
 
     try:
-        write()
+        with rare_collections():
+            write()
     except KeyboardInterrupt:
         say(f"warning: {what} was not written: interrupted")
     except ServeEvalError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from serve_eval.schema import Comparison, Report
+    from serve_eval.workflows.diagnose.read_folder import ReadFolder
 
 
 def draw_report(
@@ -36,23 +38,46 @@ def draw_comparison(comparison: Comparison, out_dir: Path, slices: Sequence[str]
     draw(lambda console: render(comparison, out_dir, console, slices))
 
 
-def find_causes(out_dir: Path, exit_code: int, include_path: Sequence[str] = ()) -> dict[str, str]:
-    """Return the likeliest cause of a red result, by task."""
-    from serve_eval.verdicts.exit_code import FAIL
+class RedResult:
+    """Explains a result if it is red. The answers in its folder are read once, if at all."""
 
-    if exit_code != FAIL:
-        return {}
-    from serve_eval.workflows.diagnose import causes
+    def __init__(self, out_dir: Path, exit_code: int, include_path: Sequence[str] = ()) -> None:
+        from serve_eval.verdicts.exit_code import FAIL
 
-    return causes.find_causes(out_dir, include_path=include_path)
+        self._folder, self._include_path = out_dir, include_path
+        self._red = exit_code == FAIL
 
+    @cached_property
+    def _answers(self) -> ReadFolder:
+        from serve_eval.workflows.diagnose.read_folder import read_folder
 
-def find_slices(out_dir: Path, exit_code: int, include_path: Sequence[str] = ()) -> list[str]:
-    """Return sentences about where a red result lost its score."""
-    from serve_eval.verdicts.exit_code import FAIL
+        return read_folder(self._folder, self._include_path)
 
-    if exit_code != FAIL:
-        return []
-    from serve_eval.workflows.diagnose.story import name_slices
+    def find_causes(self) -> dict[str, str]:
+        """Return the likeliest cause by task; nothing if it is not red or cannot be read.
 
-    return list(name_slices(out_dir, include_path=include_path))
+        The answers are then let go, since a page may come next.
+        """
+        if not self._red:
+            return {}
+        from serve_eval.errors import RunFolderError
+        from serve_eval.workflows.diagnose.causes import find_causes
+
+        try:
+            return find_causes(self._answers)
+        except RunFolderError:
+            return {}
+        finally:
+            vars(self).pop("_answers", None)
+
+    def find_slices(self) -> list[str]:
+        """Return sentences about where it lost its score; nothing as for `find_causes`."""
+        if not self._red:
+            return []
+        from serve_eval.errors import RunFolderError
+        from serve_eval.workflows.diagnose.story import name_slices
+
+        try:
+            return list(name_slices(self._answers))
+        except RunFolderError:
+            return []

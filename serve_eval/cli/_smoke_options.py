@@ -77,7 +77,10 @@ class SmokeResultOptions:
     page: Annotated[Path | None, Setting("Write the table as a page.", metavar="FILE")] = None
     write_known: Annotated[
         Path | None,
-        Setting("Write what fails now as a file for --known.", metavar="FILE"),
+        Setting(
+            "Write what fails now as a file for --known. The exit code stays: 1 if a check fails.",
+            metavar="FILE",
+        ),
     ] = None
     verbose: Annotated[
         bool,

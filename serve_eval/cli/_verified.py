@@ -32,14 +32,21 @@ def show_verified(
         VERIFICATION_REFERENCE,
     )
     from serve_eval.evaluation.storage.private_files import read_written_text
+    from serve_eval.evaluation.storage.reports.served import find_served_plans, shorten_url
     from serve_eval.evaluation.storage.reports.verification_files import (
         write_reference,
         write_verification,
     )
     from serve_eval.workflows.verify.ci import describe_verification
     from serve_eval.workflows.verify.page import make_verify_page
-    from serve_eval.workflows.verify.text import render
+    from serve_eval.workflows.verify.text import lacks_floor, render
 
+    plans = find_served_plans(out_dir)
+    addresses = {
+        # Of servers that a night stops, the plan is what starts them again.
+        name: plans.get(shorten_url(place), place) if lacks_floor(found) else place
+        for name, place in addresses.items()
+    }
     files = [out_dir / VERIFICATION]
     write_verification(files[0], found)
     if used is not None:
@@ -50,7 +57,7 @@ def show_verified(
     else:
         draw(lambda console: render(found, files, addresses, console))
     code = save_ci_files(
-        lambda: describe_verification(found),
+        lambda: describe_verification(found, addresses),
         found.exit_code,
         folder=out_dir,
         notify_text=notify_text,

@@ -156,6 +156,13 @@ class CompareResultOptions:
     ] = None
     strict: Strict = False
     notify_text: NotifyText = None
+    page_samples: Annotated[
+        int | None,
+        Setting(
+            "Answers that the page shows of each side (default 5000); show prints every one.",
+            metavar="N",
+        ),
+    ] = None
     quiet: Quiet = False
     as_json: Annotated[bool, Setting("Print comparison.json.", flags=("--json",))] = False
 
@@ -305,7 +312,7 @@ def _execute(
     from serve_eval.cli._kept import end_early
     from serve_eval.cli._page import save_comparison_page
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import draw_comparison, find_causes, find_slices
+    from serve_eval.cli._red_results import RedResult, draw_comparison
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
@@ -331,17 +338,20 @@ def _execute(
         )
     except (Interrupted, ServeEvalError) as ending:
         return end_early(ending, out_dir, COMPARISON_PLAN)
-    slices = find_slices(out_dir, comparison.exit_code)
+    red = RedResult(out_dir, comparison.exit_code)
+    slices = red.find_slices()
     if result.as_json:
         emit(read_written_text(out_dir / COMPARISON))
     else:
         draw_comparison(comparison, out_dir, slices)
-    causes = find_causes(out_dir, comparison.exit_code)
+    causes = red.find_causes()
     code = save_ci_files(
         lambda: describe_comparison(comparison, out_dir, causes),
         comparison.exit_code,
         folder=out_dir,
         notify_text=result.notify_text,
     )
-    save_comparison_page(comparison, out_dir, slices, sides[1].plan.include_path)
+    save_comparison_page(
+        comparison, out_dir, slices, sides[1].plan.include_path, most=result.page_samples
+    )
     return code

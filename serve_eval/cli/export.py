@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from serve_eval.cli._include import IncludePath, folders_of
+from serve_eval.cli._options import command
 from serve_eval.cli._run_folder import LATEST, name_runs
+from serve_eval.cli.verdict import JudgedAgainOptions
+
+if TYPE_CHECKING:
+    from serve_eval.report.results_table import ResultsTable
 
 FILES, TABLES = ("lm-eval", "biochatter"), ("table", "csv", "markdown", "latex", "svg")
 
 
+@command()
 def export(
+    judged: JudgedAgainOptions,
     runs: Annotated[
         list[Path],
         name_runs("Run folders (default latest); for tables and biochatter also folders of runs."),
@@ -69,7 +76,10 @@ def export(
     ] = None,
     include_path: IncludePath = None,
 ) -> None:
-    """Write runs in the file format of another tool, or as one table of models by tasks."""
+    """Write runs in the file format of another tool, or as one table of models by tasks.
+
+    With --verdict, a table has the verdicts of that rule, as `serve-eval verdict` gives them.
+    """
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
     from serve_eval.plugins.registry import nearest
@@ -81,15 +91,19 @@ def export(
         )
     if add and to_format != "biochatter":
         raise PlanError("--add is for --format biochatter")
-    if each and to_format not in TABLES:
-        raise PlanError(f"--all is for the formats {', '.join(TABLES)}")
     if baseline is not None and not differences:
         raise PlanError("--baseline is for --differences", hint="Add --differences.")
-    if differences and to_format not in TABLES:
-        raise PlanError(f"--differences is for the formats {', '.join(TABLES)}")
+    for_tables = {
+        "--all is": each,
+        "--differences is": differences,
+        "options of verdicts are": judged != JudgedAgainOptions(),
+    }
+    for said in (name for name, given in for_tables.items() if given and to_format not in TABLES):
+        raise PlanError(f"{said} for the formats {', '.join(TABLES)}")
     if to_format in TABLES:
+        table = _make_table(runs, judged, include_path, each=each)
         shown = (baseline or "") if differences else None
-        _write_table(runs, to_format, output, each=each, baseline=shown)
+        _write_table(table, to_format, output, baseline=shown)
         return
     if to_format == "biochatter":
         from serve_eval.workflows.biochatter.export import export_biochatter
@@ -98,7 +112,7 @@ def export(
         tables = export_biochatter(runs, to, more=add or (), include_path=folders_of(include_path))
         files, notes = tables.files, tables.notes
     else:
-        from serve_eval.workflows.export import export as written
+        from serve_eval.workflows.export.export import export as written
 
         if len(runs) > 1:
             raise PlanError(
@@ -112,10 +126,31 @@ def export(
         say(f"warning: {clean(note)}")
 
 
-def _write_table(
-    folders: Sequence[Path], name: str, to: Path | None, *, each: bool, baseline: str | None
-) -> None:
-    """Print the table of some folders, or write it to a file.
+def _make_table(
+    folders: Sequence[Path],
+    judged: JudgedAgainOptions,
+    include_path: Sequence[str] | None,
+    *,
+    each: bool,
+) -> ResultsTable:
+    """Return the table of some folders, with the verdicts of the rule that was asked for."""
+    from dataclasses import replace
+
+    from serve_eval.cli.verdict import choose_plan
+    from serve_eval.series.measured_runs import read_measured
+    from serve_eval.series.result_table import tabulate
+    from serve_eval.workflows.suite.judged_again import describe_rules, judge_measured
+
+    runs, notes = read_measured(folders, each=each)
+    if judged == JudgedAgainOptions():
+        return tabulate(runs, notes)
+    runs, left_out = judge_measured(runs, lambda run: choose_plan(judged, include_path, run))
+    table = tabulate(runs, (*notes, *left_out))
+    return replace(table, notes=(describe_rules(runs), *table.notes))
+
+
+def _write_table(table: ResultsTable, name: str, to: Path | None, *, baseline: str | None) -> None:
+    """Print a table, or write it to a file.
 
     With a `baseline` it has differences; "" stands for the reference.
     """
@@ -123,10 +158,8 @@ def _write_table(
     from serve_eval.errors import PlanError
     from serve_eval.report.results_table import show_differences, write_table, write_text
     from serve_eval.series.differences import compare_rows
-    from serve_eval.series.result_table import read_results
     from serve_eval.whole_file import write_named_file
 
-    table = read_results(folders, each=each)
     if baseline is not None:
         table = compare_rows(table, baseline)
     if to is None and name == "table":

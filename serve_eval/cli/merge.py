@@ -82,7 +82,7 @@ def merge(
     """
     from serve_eval.cli._ci_files import check_asked, save_ci_files
     from serve_eval.cli._page import save_run_page
-    from serve_eval.cli._red_results import draw_report, find_causes, find_slices
+    from serve_eval.cli._red_results import RedResult, draw_report
     from serve_eval.cli._run_plan import new_folder
     from serve_eval.cli._streams import emit, say
     from serve_eval.evaluation.plan.resolve import resolve
@@ -103,12 +103,13 @@ def merge(
     out_dir = output.output_dir or new_folder(plan)
     say(f"serve-eval: {len(found)} shards, run folder {out_dir}")
     report = merged(found, plan, out_dir, strict=output.strict)
-    slices = find_slices(out_dir, report.exit_code, report.plan.include_path)
+    red = RedResult(out_dir, report.exit_code, report.plan.include_path)
+    slices = red.find_slices()
     if output.as_json:
         emit(report_text(out_dir))
     else:
         draw_report(report, out_dir, slices, verbose=output.verbose)
-    causes = find_causes(out_dir, report.exit_code, report.plan.include_path)
+    causes = red.find_causes()
     code = save_ci_files(
         lambda: describe_report(report, out_dir, causes),
         report.exit_code,

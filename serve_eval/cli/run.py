@@ -48,10 +48,13 @@ from serve_eval.plugins.setting import Setting
 from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from serve_eval.evaluation.endpoint.launch import Launching
+    from serve_eval.evaluation.plan.prepared_task import PreparedTask
     from serve_eval.evaluation.plan.resolve import Resolved
     from serve_eval.evaluation.rerun import Rerun
-    from serve_eval.schema import Plan
+    from serve_eval.schema import Plan, Report
 
 USUAL = (
     "base_url",
@@ -278,17 +281,15 @@ def execute(
     """Run a plan, with progress on stderr and verdicts on stdout. Return the exit code."""
 
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._ci_files import check_asked, save_ci_files
+    from serve_eval.cli._ci_files import check_asked
+    from serve_eval.cli._half_way import HalfWay
     from serve_eval.cli._kept import explain_kept
-    from serve_eval.cli._page import save_run_page
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import draw_report, find_causes, find_slices
-    from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._streams import say
     from serve_eval.errors import ServeEvalError
-    from serve_eval.evaluation.storage.reports.report_file import report_text
     from serve_eval.evaluation.storage.run_folder import holds_run, plan_and_owner
     from serve_eval.evaluation.trust import flag_of
-    from serve_eval.report.ci import describe_report
+    from serve_eval.report.drawing_process import drawing_ahead
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
 
     check_asked(junit, notify_text, as_json=as_json or json_events)
@@ -303,36 +304,75 @@ def execute(
         f"serve-eval: {where}, tasks {', '.join(task.name for task in plan.tasks)}, run folder"
         f" {out_dir}"
     )
-    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
-    try:
-        report = run_async(
-            choose_evaluate(json_events)(
-                plan,
-                out_dir,
-                progress=shown,
-                strict=strict,
-                moved=moved,
-                launching=launching,
-                notify=say,
-                rerun=rerun,
+    console = PatientConsole(stderr=True, highlight=False, emoji=False)
+    prepared: list[PreparedTask] = []
+    with drawing_ahead() as ahead:
+        try:
+            report = run_async(
+                choose_evaluate(json_events)(
+                    plan,
+                    out_dir,
+                    progress=HalfWay(progress(console), ahead.start),
+                    strict=strict,
+                    moved=moved,
+                    launching=launching,
+                    notify=say,
+                    rerun=rerun,
+                    hand_on=prepared.extend,
+                )
             )
+        except (Interrupted, ServeEvalError) as ending:
+            stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
+            if stopped and holds_run(out_dir):
+                again = f"serve-eval run --resume {quote_path(out_dir)}{permissions([plan])}"
+                say(
+                    explain_kept(
+                        out_dir, f"{again}{flag_of([plan], own=plan_and_owner(out_dir)[1])}"
+                    )
+                )
+            elif isinstance(ending, Interrupted):
+                say("Interrupted; nothing was saved")
+            if isinstance(ending, ServeEvalError):
+                raise
+            return INTERRUPTED
+        return _tell(
+            report,
+            out_dir,
+            prepared,
+            as_json=as_json,
+            json_events=json_events,
+            verbose=verbose,
+            junit=junit,
+            notify_text=notify_text,
         )
-    except (Interrupted, ServeEvalError) as ending:
-        stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
-        if stopped and holds_run(out_dir):
-            again = f"serve-eval run --resume {quote_path(out_dir)}{permissions([plan])}"
-            say(explain_kept(out_dir, f"{again}{flag_of([plan], own=plan_and_owner(out_dir)[1])}"))
-        elif isinstance(ending, Interrupted):
-            say("Interrupted; nothing was saved")
-        if isinstance(ending, ServeEvalError):
-            raise
-        return INTERRUPTED
-    slices = find_slices(out_dir, report.exit_code, report.plan.include_path)
+
+
+def _tell(
+    report: Report,
+    out_dir: Path,
+    prepared: Sequence[PreparedTask],
+    *,
+    as_json: bool,
+    json_events: bool,
+    verbose: bool,
+    junit: Path | None,
+    notify_text: Path | None,
+) -> int:
+    """Print the result and write the files that show it, the page last. Return the exit code."""
+    from serve_eval.cli._ci_files import save_ci_files
+    from serve_eval.cli._page import save_run_page
+    from serve_eval.cli._red_results import RedResult, draw_report
+    from serve_eval.cli._streams import emit
+    from serve_eval.evaluation.storage.reports.report_file import report_text
+    from serve_eval.report.ci import describe_report
+
+    red = RedResult(out_dir, report.exit_code, report.plan.include_path)
+    slices = red.find_slices()
     if as_json:
         emit(report_text(out_dir))
     elif not json_events:
         draw_report(report, out_dir, slices, verbose=verbose)
-    causes = find_causes(out_dir, report.exit_code, report.plan.include_path)
+    causes = red.find_causes()
     code = save_ci_files(
         lambda: describe_report(report, out_dir, causes),
         report.exit_code,
@@ -340,5 +380,5 @@ def execute(
         junit=junit,
         notify_text=notify_text,
     )
-    save_run_page(report, out_dir, slices)
+    save_run_page(report, out_dir, slices, prepared)
     return code

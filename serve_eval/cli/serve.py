@@ -121,6 +121,10 @@ def serve(
         shown = [*lines(*preview(plan, Path(LOGS))), "nothing was started"]
         emit(clean("".join(f"{line}\n" for line in shown)))
         return
+    if asked.rehearse:
+        from serve_eval.cli._rehearsed_gpus import check_rehearsed_gpus
+
+        check_rehearsed_gpus(plan, asked.output_dir)
     raise typer.Exit(_hold(plan, what, asked.output_dir, detach=asked.detach))
 
 
@@ -209,6 +213,7 @@ def _record(folder: Path | None, what: str, plan: Plan, ended: Held | LaunchErro
     url = None if isinstance(ended, LaunchError) or ended.endpoint is None else ended.endpoint
     found = {
         "name": Path(what).name,
+        "plan": what if _is_file(what) else "",
         "started_at": datetime.now(UTC).isoformat(),
         "base_url": "" if url is None else url.base_url,
         "exit_code": ended.exit_code if isinstance(ended, LaunchError) else 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from serve_eval.checks.row import CheckRow
     from serve_eval.schema import Plan
     from serve_eval.workflows.smoke.known import KnownFailures
-    from serve_eval.workflows.smoke.smoke import Smoke
 
 EXAMPLES = (
     ("Check a new deployment:", "serve-eval smoke host:8000"),
@@ -67,8 +66,8 @@ def smoke(
 
     No data set is needed.
 
-    Exit codes: 0 nothing failed, 1 a check failed, 2 usage, 4 the endpoint cannot be reached or
-    refuses requests, 130 interrupted.
+    Exit codes: 0 nothing failed, 1 a check failed, 2 usage, 4 the endpoint cannot be reached,
+    refuses requests or died, 130 interrupted.
     """
     from contextlib import ExitStack
 
@@ -179,6 +178,7 @@ def _run(
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._page import save_story_page
+    from serve_eval.cli._smoke_result import emit_end, explain_death, save_known, save_result
     from serve_eval.cli._smoke_rows import write_row
     from serve_eval.cli._streams import emit, is_quiet, say
     from serve_eval.cli._wrapping import find_width
@@ -217,16 +217,17 @@ def _run(
     except Interrupted:
         say("Interrupted; nothing was saved")
         return INTERRUPTED
+    done = explain_death(done, base_url)
     if done.known is not None and done.known.other and not silent:  # The file does not count.
         emit("".join(write_row(row, verbose=verbose, width=width) for row in folded))
-    _emit_end(done, base_url, result)
+    emit_end(done, base_url, result)
     folder = result.output_dir
     if folder is not None:
-        _save_result(done, base_url, folder)
+        save_result(done, base_url, folder)
     places = [result.page, None if folder is None else folder / PAGE_FILE]
     code = save_ci_files(
         lambda: describe_smoke(done, base_url),
-        _save_known(done, result.write_known),
+        save_known(done, result.write_known),
         folder=folder,
         junit=result.junit,
         notify_text=result.notify_text,
@@ -234,63 +235,3 @@ def _run(
     for page in filter(None, places):
         save_story_page(lambda: make_smoke_page(done, base_url), page)
     return code
-
-
-def _save_result(done: Smoke, base_url: str, folder: Path) -> None:
-    """Write what was found into the folder, where `serve-eval view` reads it."""
-    from datetime import UTC, datetime, timedelta
-
-    from serve_eval.evaluation.storage.file_names import SMOKE_RESULT
-    from serve_eval.evaluation.storage.private_files import pretty_json, write_private
-
-    found = {
-        "started_at": (datetime.now(UTC) - timedelta(seconds=done.seconds)).isoformat(),
-        "base_url": base_url,
-        "model": "" if done.deployment is None else done.deployment.model,
-        **_as_json(done),
-    }
-    write_private(folder / SMOKE_RESULT, pretty_json(found))
-
-
-def _emit_end(done: Smoke, base_url: str, result: SmokeResultOptions) -> None:
-    """Write what stands below the rows, or the JSON object in place of all of them."""
-    from serve_eval.cli._smoke_rows import write_end
-    from serve_eval.cli._streams import emit, is_quiet
-    from serve_eval.cli._wrapping import find_width
-    from serve_eval.report.text import clean
-    from serve_eval.workflows.smoke.smoke import summary
-
-    if result.as_json:
-        import msgspec
-
-        emit(msgspec.json.encode({"base_url": base_url, **_as_json(done)}).decode() + "\n")
-    elif is_quiet():
-        emit(clean(f"{next(summary(done))}\n"))
-    else:
-        lines = write_end(done, verbose=result.verbose, width=find_width())
-        emit("".join(f"{line}\n" for line in lines))
-
-
-def _save_known(done: Smoke, file: Path | None) -> int:
-    """Write the file of known failures, if one is wanted. Return the exit code."""
-    from serve_eval.cli._streams import path_of, say
-    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, worst
-    from serve_eval.workflows.smoke.known_file import write_known
-
-    if file is None:
-        return done.exit_code
-    if done.stopped or done.deployment is None:
-        say(f"error: --write-known: {file} was not written, because not all checks ran")
-        return worst([done.exit_code, INFRASTRUCTURE])
-    try:
-        here = done.deployment
-        write_known(path_of(file), list(done.rows), model=here.model, server=here.server)
-    except OSError as error:
-        say(f"error: --write-known: {file} cannot be written: {error.strerror}")
-        return worst([done.exit_code, INFRASTRUCTURE])
-    say(f"known failures: {file}; next time: --known {file}")
-    return done.exit_code
-
-
-def _as_json(done: Smoke) -> dict[str, Any]:
-    return {name: getattr(done, name) for name in (*done.__slots__, "counts")}

@@ -223,7 +223,7 @@ def execute(
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._page import save_story_page
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import find_causes
+    from serve_eval.cli._red_results import RedResult
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.evaluation.storage.file_names import PAGE_FILE, SUITE_REPORT_FILE, SUITE_RUNS
     from serve_eval.evaluation.storage.private_files import read_written_text
@@ -272,7 +272,7 @@ def execute(
         draw(lambda console: render(report, out_dir, console))
     causes = {}
     if (worst := find_worst_fail(report)) is not None:
-        found = find_causes(out_dir / SUITE_RUNS / worst.run, FAIL)
+        found = RedResult(out_dir / SUITE_RUNS / worst.run, FAIL).find_causes()
         causes = {f"{worst.run}/{task}": cause for task, cause in found.items()}
     code = save_ci_files(
         lambda: describe_suite(report, out_dir, causes),

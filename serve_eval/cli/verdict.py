@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -74,7 +75,7 @@ def verdict(
     """
 
     from serve_eval.cli._ci_files import check_asked, save_ci_files
-    from serve_eval.cli._red_results import draw_report, find_causes, find_slices
+    from serve_eval.cli._red_results import RedResult, draw_report
     from serve_eval.cli._streams import emit
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.evaluation.storage.private_files import pretty_json
@@ -84,13 +85,14 @@ def verdict(
     check_asked(output.junit, output.notify_text, as_json=output.as_json)
     if holds_suite(run):
         raise typer.Exit(_judge_suite(judged, output, run))
-    report = judge_again(_choose_plan(judged, output, run), run, strict=output.strict)
+    report = judge_again(choose_plan(judged, output.include_path, run), run, strict=output.strict)
+    red = RedResult(run, report.exit_code, report.plan.include_path)
     if output.as_json:
         emit(pretty_json(report).decode())
     else:
-        slices = find_slices(run, report.exit_code, report.plan.include_path)
+        slices = red.find_slices()
         draw_report(report, run, slices, verbose=output.verbose)
-    causes = find_causes(run, report.exit_code, report.plan.include_path)
+    causes = red.find_causes()
     code = save_ci_files(
         lambda: describe_report(report, run, causes),
         report.exit_code,
@@ -101,13 +103,13 @@ def verdict(
     raise typer.Exit(code)
 
 
-def _choose_plan(judged: JudgedAgainOptions, output: VerdictOutputOptions, run: Path) -> Plan:
+def choose_plan(judged: JudgedAgainOptions, include_path: Sequence[str] | None, run: Path) -> Plan:
     """Return the plan of a run folder with the options by which it is judged now."""
     from serve_eval.evaluation.plan.resolve import resolve
     from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.trust import to_read
 
-    plan = to_read(run, folders_of(output.include_path))
+    plan = to_read(run, folders_of(include_path))
     saved, was = to_file(plan), plan.verdict.name
     if judged.verdict not in (None, was):
         saved.pop("early_stop", None)  # it belongs to the other rule
@@ -128,7 +130,7 @@ def _judge_suite(judged: JudgedAgainOptions, output: VerdictOutputOptions, folde
     from serve_eval.workflows.suite.table import render
 
     report = judge_suite_again(
-        folder, lambda run: _choose_plan(judged, output, run), strict=output.strict
+        folder, lambda run: choose_plan(judged, output.include_path, run), strict=output.strict
     )
     if output.as_json:
         emit(pretty_json(report).decode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -261,7 +260,7 @@ async def _verify(
         write_verification_plan(asked.out_dir, [one.name for one in named])
         if asked.reference.fleet:
             found, used = await verify_fleet(named, asked.rules, asked.out_dir, notify=say)
-            return _mark(found, named), used, addresses
+            return found, used, addresses
         found, used = await verify(
             named[0] if known is None else known,
             named[1:] if known is None else named,
@@ -273,24 +272,7 @@ async def _verify(
             tokenizer=asked.tokenizer,
             notify=say,
         )
-        return _mark(found, named), used, addresses
-
-
-def _mark(found: Verification, named: Sequence[NamedPlan]) -> Verification:
-    """Return the result, marked as a rehearsal if the stand-in was among the servers."""
-    import msgspec
-
-    from serve_eval.schema import VerificationOutcome, is_rehearsal
-    from serve_eval.verdicts.rehearsed import WITHHELD, went_through
-
-    if not any(is_rehearsal(one.plan) for one in named):
-        return found
-    sides = tuple(
-        msgspec.structs.replace(side, outcome=VerificationOutcome.UNDECIDED, why=WITHHELD)
-        for side in found.sides
-    )
-    code = went_through(found.exit_code)
-    return msgspec.structs.replace(found, rehearsal=True, sides=sides, named=(), exit_code=code)
+        return found, used, addresses
 
 
 def _plan_sibling(asked: _Asked) -> NamedPlan | None:

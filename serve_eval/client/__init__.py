@@ -1,7 +1,6 @@
 """Send requests to one endpoint and account for each of them."""
 
 __all__ = [
-    "aiohttp_transport",
     "attempts",
     "channel",
     "client",

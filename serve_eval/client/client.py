@@ -29,7 +29,7 @@ from serve_eval.client.request_headers import holds_key, request_headers
 from serve_eval.client.request_ids import RequestIds
 from serve_eval.client.step_ledger import StepListener
 from serve_eval.client.tls import Certificates, advise_unanswered
-from serve_eval.client.transport import RequestHead, TransportFactory, TransportSettings
+from serve_eval.client.transport import RequestHead, TransportSettings
 from serve_eval.client.wire_format import logprobs, server_timing, wire
 from serve_eval.errors import EndpointError
 from serve_eval.masking import Masking
@@ -63,8 +63,7 @@ class Client(EndpointReports):
 
     `api_key`, `headers` and `proxy` (already expanded) are kept in memory only; a header
     Authorization replaces the key. `masking` removes the key, the proxy's password and the `masked`
-    strings from everything received, before it is cut, kept or shown. `transport` makes the
-    connections.
+    strings from everything received, before it is cut, kept or shown.
 
     All samples together may spend `retry_budget` retries; `retries` counts those spent. `liveness`,
     if it is being watched, makes requests wait while no server listens. `patience` exists while the
@@ -85,7 +84,6 @@ class Client(EndpointReports):
         masked: Sequence[str] = (),
         max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
         send_media: SendMedia = "inline",
-        transport: TransportFactory = Http1Transport,
     ) -> None:
         self.endpoint, self.limits, self.max_tokens_field = endpoint, limits, max_tokens_field
         self.encoder = RequestEncoder(endpoint.model or "", max_tokens_field, send_media)
@@ -98,7 +96,7 @@ class Client(EndpointReports):
             urlsplit(endpoint.base_url).path,
         )
         self._ids, self._rng = RequestIds(), random.Random()
-        self.transport = transport(
+        self.transport = Http1Transport(
             TransportSettings(
                 base_url=endpoint.base_url,
                 models_path=self._path + "/models",

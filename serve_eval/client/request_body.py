@@ -28,11 +28,13 @@ class RequestEncoder:
         """
         if not has_files(request.prompt):
             return self._encode(request, stream, over)
-        return await asyncio.to_thread(self._encode, request, stream, over)
+        return await asyncio.to_thread(
+            lambda: self._encode(put_media(request, self._send_media), stream, over)
+        )
 
     def _encode(self, request: Request, stream: bool, over: Mapping[str, object] | None) -> bytes:
         return wire.encode(
-            put_media(request, self._send_media),
+            request,
             self._model,
             stream=stream,
             max_tokens_field=self._max_tokens_field,

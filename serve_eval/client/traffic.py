@@ -22,15 +22,16 @@ class Times:
     """A histogram of seconds whose classes are 1 % wide at any scale."""
 
     def __init__(self) -> None:
-        self._classes: Counter[int] = Counter()
+        self._classes: dict[int, int] = {}
         self._count, self._max = 0, 0.0
 
     def add(self, seconds: float, times: int = 1) -> None:
         """Count a time; -1 removes it. A maximum that was removed is replaced to within 1 %."""
         number = math.floor(math.log(seconds) / _STEP) if seconds > 1e-6 else -1400
-        self._classes[number] += times
+        count = self._classes.get(number, 0) + times
+        self._classes[number] = count
         self._count += times
-        if not self._classes[number]:
+        if not count:
             del self._classes[number]
             highest = max(self._classes, default=None)
             if highest is None or highest < number:

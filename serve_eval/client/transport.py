@@ -1,14 +1,13 @@
 """Define the interface of transports, which carry requests to the endpoint.
 
-A transport receives a head, an id and a body, and fills a `Reply` as the answer arrives. `http1` is
-the default; `aiohttp_transport` is the alternative. docs/requests.md lists what the second cannot
-do.
+A transport receives a head, an id and a body, and fills a `Reply` as the answer arrives. `http1`
+does so; the rest of the client needs no more of it than this interface.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from serve_eval.client.channel import Channel
@@ -153,6 +152,3 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """End all connections and make no new one. Requests that wait for a connection fail."""
-
-
-TransportFactory = Callable[[TransportSettings], Transport]

@@ -21,7 +21,6 @@ from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.storage import run_folder, sessions
 from serve_eval.evaluation.storage.records.traces import read_traces
 from serve_eval.evaluation.storage.reports.report_file import REPORT_SCHEMA
-from serve_eval.evaluation.task_report import RunFacts, report_task
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.plugins.extensions import KINDS, list_loaded
 from serve_eval.plugins.values import LAUNCHERS, VERDICTS, load_verdict_rule
@@ -45,6 +44,8 @@ def report_on(
 
     `unproven` answers count although nothing proves that they belong to their samples.
     """
+    from serve_eval.evaluation.task_report import RunFacts, report_task
+
     wall_s = session.stopwatch.wall_s
     plan, folder, work, endpoint = session.plan, session.folder, session.tasks, session.endpoint
     more = (

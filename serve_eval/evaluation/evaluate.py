@@ -18,6 +18,7 @@ from serve_eval.evaluation.endpoint.launch import (
 )
 from serve_eval.evaluation.engine.concurrency import MOST
 from serve_eval.evaluation.engine.lockstep import Participant
+from serve_eval.evaluation.engine.upkeep import rare_collections
 from serve_eval.evaluation.plan.expect import check_expected
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
@@ -63,6 +64,7 @@ async def evaluate(
     seed: int | None = None,
     companions: Companions | None = None,
     part_of: str = "",
+    hand_on: Callable[[Sequence[PreparedTask]], object] = lambda prepared: None,
 ) -> Report:
     """Run a plan in a run folder, or resume the run there, and return the report.
 
@@ -81,13 +83,16 @@ async def evaluate(
       else drawn).
     * `companions`: the runs that the caller has at the same time, whose requests servers count too.
     * `part_of`: the command whose comparison or check asks this run ("": it stands for itself).
+    * `hand_on`: receives the prepared tasks before the first request.
 
     The report is also in report.json. Raises ServeEvalError for anything that stops the run;
     answers so far stay in the folder.
     """
     clock = Stopwatch()
     plan, prepared = await _prepare(plan, prepared, out_dir, launching, environ, notify)
+    hand_on(prepared)
     with (
+        rare_collections(),
         open_session(
             plan,
             prepared,
@@ -167,9 +172,9 @@ async def _prepare(
     plan = await with_model(plan, environ, notify=notify)
     if prepared is None:
         plan = await first_token.settle_prefixes(plan, out_dir, environ)
-        prepared = await asyncio.to_thread(
-            prepare, plan
-        )  # In a thread: it reads files, and a signal must get through meanwhile.
+        with rare_collections():
+            # In a thread: it reads files, and a signal must get through meanwhile.
+            prepared = await asyncio.to_thread(prepare, plan)
     check_pairs(plan, prepared)
     verdict_rule(plan.verdict)
     if launching is None and not run_folder.holds_run(out_dir):

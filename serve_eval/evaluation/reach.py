@@ -169,6 +169,7 @@ HARMLESS_FIELDS = (
     *(
         "model",
         "verdict",
+        "rule_named",
         "reference_model",
         "accuracy_spec",
         "dataset_roots",

@@ -28,7 +28,8 @@ from serve_eval.evaluation.storage.journal import read
 from serve_eval.evaluation.storage.records.executions import Executions, permit
 from serve_eval.evaluation.storage.records.judgements import Judgements
 from serve_eval.evaluation.storage.records.reply_proofs import keep_standing, run_proofs
-from serve_eval.evaluation.storage.records.scores import ScoreRecord, as_on_file, read_scores
+from serve_eval.evaluation.storage.records.scores import ScoreRecord, as_on_file, score_records
+from serve_eval.evaluation.storage.records.shared_values import SharedValues
 from serve_eval.evaluation.storage.reports.report_file import find_report
 from serve_eval.evaluation.task_run import recipe_of
 from serve_eval.evaluation.trust import to_read
@@ -162,13 +163,14 @@ def rescore(
 class _Comparison:
     """Receives new scores in place of a file, and keeps those that differ from the ones on file."""
 
-    def __init__(self, before: Mapping[str, RescoreSummary]) -> None:
+    def __init__(self, before: Mapping[str, ScoreRecord]) -> None:
         self.before = before
         self.moves: Counter[tuple[str, str]] = Counter()
         self.changed: list[Changed] = []
 
     def write(self, new: ScoreRecord) -> None:
-        before = self.before.get(new.id)
+        had = self.before.get(new.id)
+        before = None if had is None else RescoreSummary.of(had)
         if before == RescoreSummary.of(new) or before == (
             after := RescoreSummary.of(new := as_on_file(new))
         ):
@@ -183,9 +185,10 @@ def _rescore(
     run: Path, work: TaskToRescore, reported: float | None, plan: Plan, scoring: ScoringProcesses
 ) -> Rescored:
     name = work.task.name
-    lines = read_scores(run, name, unfinished=True)
-    before = {sample: RescoreSummary.of(line) for sample, line in lines.items()}
-    comparison = _Comparison(before)
+    shared = SharedValues()
+    read_lines = (shared.score(one) for one in score_records(run, name, unfinished=True))
+    lines = {line.id: line for line in read_lines}
+    comparison = _Comparison(lines)
     samples, journal = work.prepared.dataset.samples, samples_file(run, name)
     executions = Executions(executions_file(run, name), keep=False)
     judgements = Judgements(judgements_file(run, name))
@@ -224,9 +227,9 @@ def _rescore(
         and not math.isclose(reported, on_file, abs_tol=1e-9)
     ):
         notes.append(f"the stored scores are newer than the report, whose value is {reported:.3f}")
-    if len(before) < result.scored:
+    if len(lines) < result.scored:
         notes.append(
-            f"{result.scored - len(before)} answers have no score on file: the run was killed"
+            f"{result.scored - len(lines)} answers have no score on file: the run was killed"
         )
     return Rescored(
         task=name,

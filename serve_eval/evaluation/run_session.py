@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from serve_eval.client.connection import hide_in_errors
 from serve_eval.client.secret_mask import SecretMask
@@ -22,8 +23,10 @@ from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
 from serve_eval.evaluation.storage.run_log import RunLog
 from serve_eval.evaluation.task_run import TaskRun, open_scoring
-from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Endpoint, Isolation, Plan, Progress
+
+if TYPE_CHECKING:
+    from serve_eval.sandbox.sandbox import Sandbox
 
 
 @dataclass(slots=True, kw_only=True)

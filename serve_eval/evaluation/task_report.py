@@ -104,7 +104,12 @@ def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
         result=result,
         traffic=traffic,
         reference=p.reference,
-        verdict=replace(verdict, protocol=p.protocol, warnings=(*verdict.warnings, *extra)),
+        verdict=replace(
+            verdict,
+            protocol=p.protocol,
+            rule_named=run.plan.rule_named,
+            warnings=(*verdict.warnings, *extra),
+        ),
         isolations=() if task_run.executions is None else tuple(task_run.executions.isolations),
         degradations=worse,
         judges=judges,
@@ -201,8 +206,14 @@ def _judge(
     verdict = two_rules.warn(verdict)
     if note is None:
         return verdict
+    why = pairing.explain_unpaired(p.task, reference)
     cause = tuple(f"no_pairs: {note}" if one == NO_PAIRS else one for one in verdict.reasons)
-    return replace(verdict, reasons=cause, warnings=(*verdict.warnings, note))
+    told: tuple[str, ...] = (note,)
+    if why is not None and cause != verdict.reasons:
+        cause = (*cause, why)
+    elif why is not None:
+        told = (why, note)
+    return replace(verdict, reasons=cause, warnings=(*verdict.warnings, *told))
 
 
 def _build_unjudged(

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -27,8 +27,8 @@ class Logged:
     """One task.
 
     `values` and `stderrs` are by (metric, filter), on the scale of one document; None means an
-    unknown spread. `planned` counts the documents. `rows` has the answered ones, once for each
-    filter.
+    unknown spread. `planned` counts the documents, `rows_hash` is that of the rows of the answered
+    ones.
     """
 
     task: str
@@ -40,7 +40,12 @@ class Logged:
     higher_is_better: Mapping[str, bool]
     planned: int
     answered: int
-    rows: Sequence[Row] = field(repr=False)
+    rows_hash: str
+
+
+def write_json(value: Any, **how: Any) -> str:
+    """Return JSON as lm-eval writes it."""
+    return json.dumps(value, default=str, ensure_ascii=False, **how)
 
 
 def sanitize(model: str) -> str:
@@ -104,6 +109,21 @@ def row(
     }
 
 
+class RowsHash:
+    """The hash of all rows of a task, in the order of the file."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, line: Row) -> None:
+        """Take the next row."""
+        for part in ("doc_hash", "prompt_hash", "target_hash"):
+            self._hash.update(line[part].encode())
+
+    def __str__(self) -> str:
+        return self._hash.hexdigest()
+
+
 def results(
     logged: Sequence[Logged],
     *,
@@ -135,12 +155,7 @@ def results(
         },
         "git_hash": None,
         "upper_git_hash": None,
-        "task_hashes": {
-            one.task: _hash(
-                "".join(r["doc_hash"] + r["prompt_hash"] + r["target_hash"] for r in one.rows)
-            )
-            for one in logged
-        },
+        "task_hashes": {one.task: one.rows_hash for one in logged},
         "model_source": "serve-eval",
         "model_name": model,
         "model_name_sanitized": file_name(model),

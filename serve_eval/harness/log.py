@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,32 +29,16 @@ def build_log(
     judged: Mapping[str, Judged],
     *,
     planned: int,
+    write: Callable[[Iterable[Row]], str],
 ) -> Logged:
-    """Return the log of a task, for the documents in `judged`, by their number."""
+    """Return the log of a task, for the documents in `judged`, by their number.
+
+    `write` takes the rows and returns their hash.
+    """
     items: dict[Key, list[Any]] = {}
-    by_filter: dict[str, list[Row]] = {}
-    for doc, one in judged.items():
-        results, found, filtered = one.results, one.found, one.filtered
-        for key, item in found.items():
+    for one in judged.values():
+        for key, item in one.found.items():
             items.setdefault(key, []).append(item)
-        instances = here.instances[doc]
-        for used, left in filtered.items():
-            metrics = {
-                metric: _plain(item) for (metric, under), item in found.items() if under == used
-            }
-            with seeds.of_document(doc):
-                target = str(here.task.doc_to_target(instances[0].doc))
-            line = row(
-                int(doc),
-                dict(instances[0].doc),
-                target,
-                [list(instance.args) for instance in instances],
-                [[result] for result in results],
-                list(left),
-                used,
-                metrics,
-            )
-            by_filter.setdefault(used, []).append(line)
     values: dict[Key, float] = {}
     spreads: dict[Key, float | None] = {}
     for key, given in items.items():
@@ -78,7 +62,32 @@ def build_log(
         higher_is_better=better,
         planned=planned,
         answered=len(judged),
-        rows=[line for lines in by_filter.values() for line in lines],
+        rows_hash=write(_list_rows(here, judged)),
+    )
+
+
+def _list_rows(here: Documents, judged: Mapping[str, Judged]) -> Iterator[Row]:
+    """Yield the rows of all documents for each filter, one filter after the other."""
+    for used in dict.fromkeys(name for one in judged.values() for name in one.filtered):
+        for doc, one in judged.items():
+            if used in one.filtered:
+                yield _make_row(here, doc, one, used)
+
+
+def _make_row(here: Documents, doc: str, one: Judged, used: str) -> Row:
+    instances = here.instances[doc]
+    metrics = {metric: _plain(item) for (metric, under), item in one.found.items() if under == used}
+    with seeds.of_document(doc):
+        target = str(here.task.doc_to_target(instances[0].doc))
+    return row(
+        int(doc),
+        dict(instances[0].doc),
+        target,
+        [list(instance.args) for instance in instances],
+        [[result] for result in one.results],
+        list(one.filtered[used]),
+        used,
+        metrics,
     )
 
 

@@ -22,30 +22,60 @@ class LimitedEnd:
     why: str = ""
 
 
-def run_limited(script: Path, given: bytes, *, limit_s: float, memory_bytes: int) -> LimitedEnd:
-    """Run a script with `given` as its standard input until it ends, and never raise for its end.
+class LimitedProcess:
+    """A process that runs a script of ours; it may start before its standard input is known.
 
     It starts in the root folder with -P, so that no code comes from the current one, and without
     the variables of secrets. What it writes to standard error is dropped: V8 writes pages of it.
+    `arguments` are those of the script, `cpu_s` the seconds of processor time of its whole life.
+    Nothing is raised if it cannot start or ends early: `finish` returns the reason.
     """
-    command = [sys.executable, "-P", str(_START), str(memory_bytes), str(max(1, int(limit_s)))]
-    try:
-        ended = subprocess.run(  # noqa: S603  (our own interpreter and script)
-            [*command, str(script.resolve())],
-            input=given,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            env=inherit(os.environ),
-            timeout=limit_s,
-            start_new_session=True,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as late:
-        return LimitedEnd(late.stdout or b"", f"it took longer than {limit_s:g} s")
-    except (OSError, ValueError, MemoryError, RuntimeError) as error:
-        return LimitedEnd(b"", f"it could not be started: {type(error).__name__}: {error}")
-    return LimitedEnd(ended.stdout, _describe(ended.returncode))
+
+    def __init__(self, script: Path, *arguments: str, memory_bytes: int, cpu_s: float) -> None:
+        command = [sys.executable, "-P", str(_START), str(memory_bytes), str(max(1, int(cpu_s)))]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._why = ""
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  (our own interpreter and script)
+                [*command, str(script.resolve()), *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=inherit(os.environ),
+                start_new_session=True,
+            )
+        except (OSError, ValueError, MemoryError, RuntimeError) as error:
+            self._why = f"it could not be started: {type(error).__name__}: {error}"
+
+    def finish(self, given: bytes, *, limit_s: float) -> LimitedEnd:
+        """Write its standard input, wait for its end for at most `limit_s`, and end it then."""
+        if self._process is None:
+            return LimitedEnd(b"", self._why)
+        try:
+            written, _ = self._process.communicate(given, timeout=limit_s)
+        except subprocess.TimeoutExpired as late:
+            return LimitedEnd(late.stdout or b"", f"it took longer than {limit_s:g} s")
+        except (OSError, ValueError, MemoryError, RuntimeError) as error:
+            return LimitedEnd(b"", f"it could not be used: {type(error).__name__}: {error}")
+        finally:
+            self.end()
+        return LimitedEnd(written, _describe(self._process.returncode))
+
+    def end(self) -> None:
+        """End the process if it still runs; do nothing if it has ended."""
+        if self._process is not None:
+            with self._process as process:
+                process.kill()
+
+
+def run_limited(script: Path, given: bytes, *, limit_s: float, memory_bytes: int) -> LimitedEnd:
+    """Run a script with `given` as its standard input until it ends, and never raise for its end.
+
+    `limit_s` are seconds, and seconds of processor time.
+    """
+    process = LimitedProcess(script, memory_bytes=memory_bytes, cpu_s=limit_s)
+    return process.finish(given, limit_s=limit_s)
 
 
 def _describe(code: int) -> str:

@@ -127,9 +127,14 @@ def _find_causes(report: Report, folder: Path) -> Mapping[str, str]:
 
     if report.exit_code != FAIL:
         return {}
+    from serve_eval.errors import RunFolderError
     from serve_eval.workflows.diagnose.causes import find_causes
+    from serve_eval.workflows.diagnose.read_folder import read_folder
 
-    return find_causes(folder, include_path=report.plan.include_path)
+    try:
+        return find_causes(read_folder(folder, report.plan.include_path))
+    except RunFolderError:
+        return {}
 
 
 def _list_warnings(report: Report) -> Iterator[str]:
@@ -189,9 +194,14 @@ def _find_slices(report: Report, folder: Path) -> Sequence[str]:
 
     if report.exit_code != FAIL:
         return ()
+    from serve_eval.errors import RunFolderError
+    from serve_eval.workflows.diagnose.read_folder import read_folder
     from serve_eval.workflows.diagnose.story import name_slices
 
-    return list(name_slices(folder, include_path=report.plan.include_path))
+    try:
+        return list(name_slices(read_folder(folder, report.plan.include_path)))
+    except RunFolderError:
+        return ()
 
 
 def _list_properties(report: Report, folder: Path) -> Iterator[tuple[str, str]]:

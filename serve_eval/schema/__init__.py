@@ -3,36 +3,17 @@
 A Plan describes what to run. A launcher yields an Endpoint. A Task turns Samples into Requests, and
 the client turns Requests into Responses or Failures. Scorers give Scores. A verdict rule compares
 the TaskResult with a Reference and gives a Verdict. The Report holds all of it. Types of which
-every request makes instances are Structs: these cost a quarter of a dataclass.
+every request makes instances are Structs: these cost a quarter of a dataclass. Types of the stories
+that ask several runs are imported when the first of them is used: a run does without.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from serve_eval.schema.answering_servers import AnsweringServers
 from serve_eval.schema.attribution import Attribution, WorkerFigures, WorkerShare, WorkerTimes
-from serve_eval.schema.bisection import (
-    Bisection,
-    BisectionChange,
-    BisectionResult,
-    BisectionStep,
-    BisectionSuspect,
-)
-from serve_eval.schema.canaries import CanaryLeak, CanaryRecord, CanaryResult, CanarySuspicion
-from serve_eval.schema.comparison import (
-    Agreement,
-    ComparedSide,
-    ComparedTask,
-    Comparison,
-    Divergence,
-    DivergencePlaces,
-    FirstDifference,
-    FirstDivergences,
-    Flip,
-    Parting,
-    SelfFlips,
-    TextPlaces,
-    TokenEquality,
-)
 from serve_eval.schema.content import (
     AudioForm,
     AudioUrl,
@@ -58,6 +39,7 @@ from serve_eval.schema.event import (
     EndpointReady,
     Event,
     MessageSaid,
+    RunError,
     RunFinished,
     RunStarted,
     TaskFinished,
@@ -78,19 +60,8 @@ from serve_eval.schema.exchange import (
     find_lost,
 )
 from serve_eval.schema.execution import ExecutionResult, ExitReason, Isolation, Program
-from serve_eval.schema.invariants import CacheUse, Invariant, Invariants, PressureUse
 from serve_eval.schema.job_size import JobSize
 from serve_eval.schema.judge import Judge, Judgement, JudgeReport, Question
-from serve_eval.schema.load_comparison import LoadComparison, TaskAtLoad
-from serve_eval.schema.load_surface import (
-    LoadBracket,
-    LoadOutcome,
-    LoadPoint,
-    LoadStep,
-    LoadSurface,
-    LoadTask,
-    LoadTime,
-)
 from serve_eval.schema.path import (
     NOT_PROVEN,
     PathClaim,
@@ -113,7 +84,7 @@ from serve_eval.schema.plan import (
 )
 from serve_eval.schema.progress import Progress
 from serve_eval.schema.reference import Reference, ReferenceRuns
-from serve_eval.schema.rehearsal import REHEARSED, STAND_IN, is_rehearsal
+from serve_eval.schema.rehearsal import REHEARSED, STAND_IN, is_rehearsal, is_stand_in
 from serve_eval.schema.report import Report, TaskReport, WrongExample
 from serve_eval.schema.result import ScorerError, Stability, TaskResult
 from serve_eval.schema.sample import (
@@ -155,27 +126,7 @@ from serve_eval.schema.server_info import (
     ServedPod,
     ServerInfo,
 )
-from serve_eval.schema.suite import (
-    RunError,
-    Scalar,
-    Suite,
-    SuiteReport,
-    SuiteRow,
-    SuiteRun,
-    SuiteRunReport,
-    Waiver,
-    WaiverState,
-    WaiverUse,
-)
 from serve_eval.schema.task import Need, Scorer, Scoring, Task, file_stem, is_mutable
-from serve_eval.schema.tool_checks import (
-    ToolAgainst,
-    ToolCell,
-    ToolCheck,
-    ToolFinding,
-    ToolForm,
-    ToolProbe,
-)
 from serve_eval.schema.traffic import Acceptance, AnswerSpan, ConcurrencyStep, Load, Traffic
 from serve_eval.schema.verdict import (
     Ability,
@@ -188,19 +139,75 @@ from serve_eval.schema.verdict import (
     Verdict,
     VerdictOutcome,
 )
-from serve_eval.schema.verification import (
-    LostServer,
-    Probe,
-    ProbeDistance,
-    ProbeReading,
-    ProbeRoute,
-    RepeatedReading,
-    TokenReading,
-    Verification,
-    VerificationOutcome,
-    VerificationReference,
-    VerifiedSide,
-)
+
+if TYPE_CHECKING:
+    from serve_eval.schema.bisection import (
+        Bisection,
+        BisectionChange,
+        BisectionResult,
+        BisectionStep,
+        BisectionSuspect,
+    )
+    from serve_eval.schema.canaries import CanaryLeak, CanaryRecord, CanaryResult, CanarySuspicion
+    from serve_eval.schema.comparison import (
+        Agreement,
+        ComparedSide,
+        ComparedTask,
+        Comparison,
+        Divergence,
+        DivergencePlaces,
+        FirstDifference,
+        FirstDivergences,
+        Flip,
+        Parting,
+        SelfFlips,
+        TextPlaces,
+        TokenEquality,
+    )
+    from serve_eval.schema.invariants import CacheUse, Invariant, Invariants, PressureUse
+    from serve_eval.schema.load_comparison import LoadComparison, TaskAtLoad
+    from serve_eval.schema.load_surface import (
+        LoadBracket,
+        LoadOutcome,
+        LoadPoint,
+        LoadStep,
+        LoadSurface,
+        LoadTask,
+        LoadTime,
+    )
+    from serve_eval.schema.suite import (
+        Scalar,
+        Suite,
+        SuiteChanges,
+        SuiteReport,
+        SuiteRow,
+        SuiteRun,
+        SuiteRunReport,
+        Waiver,
+        WaiverState,
+        WaiverUse,
+    )
+    from serve_eval.schema.tool_checks import (
+        ToolAgainst,
+        ToolCell,
+        ToolCheck,
+        ToolFinding,
+        ToolForm,
+        ToolProbe,
+    )
+    from serve_eval.schema.verification import (
+        LostServer,
+        Probe,
+        ProbeDistance,
+        ProbeReading,
+        ProbeRoute,
+        RepeatedReading,
+        TokenReading,
+        Verification,
+        VerificationOutcome,
+        VerificationReference,
+        VerifiedSide,
+    )
 
 __all__ = [
     "HOLDOUT",
@@ -358,6 +365,7 @@ __all__ = [
     "Spec",
     "Stability",
     "Suite",
+    "SuiteChanges",
     "SuiteReport",
     "SuiteRow",
     "SuiteRun",
@@ -401,6 +409,35 @@ __all__ = [
     "find_lost",
     "is_mutable",
     "is_rehearsal",
+    "is_stand_in",
     "no_breakdown",
     "no_secondary",
 ]
+
+_LATER = (
+    "bisection",
+    "canaries",
+    "comparison",
+    "invariants",
+    "load_comparison",
+    "load_surface",
+    "suite",
+    "tool_checks",
+    "verification",
+)
+"""The modules of the other stories."""
+
+
+def __getattr__(name: str) -> object:
+    """Import the types of the other stories when the first of them is used."""
+    if name in __all__:
+        for later in _LATER:
+            found = vars(import_module(f"{__name__}.{later}"))
+            globals().update({one: found[one] for one in __all__ if one in found})
+    if name not in globals():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import msgspec
 
 from serve_eval.schema.exchange import FailureKind
-from serve_eval.schema.suite import RunError
 from serve_eval.schema.verdict import VerdictOutcome
 
 EVENTS_VERSION = 1
@@ -75,6 +75,19 @@ class TaskFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="event",
     planned: int
     failed: int
     reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunError:
+    """The error that ended a run without a report.
+
+    It has the error's name, message and hint, and the exit code that the run would have had alone.
+    """
+
+    kind: str
+    message: str
+    hint: str
+    exit_code: int
 
 
 class RunFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="finished"):

@@ -37,6 +37,8 @@ _NEEDS: Mapping[MediaKind, Need] = {
     "sound": Need.AUDIO,
     "video": Need.VIDEO,
 }
+MEDIA_NEEDS = frozenset(_NEEDS.values())
+"""What endpoints need for prompts with media, any of which has one of these."""
 _BY_URL: Mapping[MediaForm, Callable[[str], SentPart]] = {
     "image_url": lambda url: ImagePart(image_url=ImageUrl(url=url)),
     "audio_url": lambda url: AudioUrlPart(audio_url=AudioUrl(url=url)),

@@ -93,6 +93,7 @@ class Limits:
     which requests wait while no server listens, or while it starts (0: the run ends immediately).
     `scorer_timeout_s` bounds the scoring of one answer if it runs in a separate process.
     `known_finish_reasons` are finish reasons of no known server that end a whole answer.
+    `page_samples` is the number of answers that a page shows.
     """
 
     concurrency: int | Literal["auto"] = 64
@@ -111,6 +112,7 @@ class Limits:
     max_request_bytes: int = 128 * 1024 * 1024
     scorer_timeout_s: float = 10.0
     known_finish_reasons: tuple[str, ...] = ()
+    page_samples: int = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +145,14 @@ class Plan:
     `expect` says by the names of PathClaim which parts of the path must be proven; False takes back
     what the launcher expects. `no_prompts`: the run folder keeps no prompts; `no_media`: it keeps
     their texts only.
+    `rule_named`: the user named the verdict rule or its options, also if it is the default.
     """
 
     model: str | None
     launcher: Spec
     tasks: tuple[Spec, ...]
     verdict: Spec = Spec(name="classic")
+    rule_named: bool = False
     reference_model: str | None = None
     accuracy_spec: AccuracySpec = AccuracySpec()
     dataset_roots: tuple[str, ...] = ()

@@ -16,5 +16,10 @@ STAND_IN = "+stand-in"
 def is_rehearsal(plan: Plan, endpoints: Iterable[Endpoint] = ()) -> bool:
     """Return True if the plan is a rehearsal's, or one of the endpoints was the stand-in."""
     return plan.launcher.name == REHEARSAL or any(
-        (one.info.version or "").endswith(STAND_IN) for one in endpoints
+        is_stand_in(one.info.version) for one in endpoints
     )
+
+
+def is_stand_in(version: object) -> bool:
+    """Return True if the version that a server reports is that of the stand-in in a rehearsal."""
+    return isinstance(version, str) and version.endswith(STAND_IN)

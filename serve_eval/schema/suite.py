@@ -8,6 +8,7 @@ from datetime import date
 from enum import StrEnum
 from typing import Literal
 
+from serve_eval.schema.event import RunError
 from serve_eval.schema.plan import Plan
 from serve_eval.schema.verdict import OtherRule, VerdictOutcome
 
@@ -48,19 +49,6 @@ class Suite:
     name: str
     runs: tuple[SuiteRun, ...]
     waivers: tuple[Waiver, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunError:
-    """The error that ended a run of a suite without a report.
-
-    It has the error's name, message and hint, and the exit code that the run would have had alone.
-    """
-
-    kind: str
-    message: str
-    hint: str
-    exit_code: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,11 +142,25 @@ class SuiteRunReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteChanges:
+    """The rows, as `run/task`, that are not as in an earlier report of the suite.
+
+    `report_of` is when that one began. `changed` has what is different, such as "PASS to FAIL".
+    """
+
+    report_of: str
+    new: tuple[str, ...] = ()
+    changed: Mapping[str, str] = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteReport:
     """The report of a suite, as stored in suite_report.json.
 
     `alpha` is the chance of any false alarm among the paired gates together; `verdict` is the exit
-    code as a word. `rehearsal`: the stand-in answered in a run.
+    code as a word. `rehearsal`: the stand-in answered in a run. `changes` are those since the last
+    report of the folder (None: there is none, or nothing changed).
     """
 
     schema_version: int
@@ -172,3 +174,4 @@ class SuiteReport:
     waivers: tuple[WaiverUse, ...]
     started_at: str
     wall_s: float
+    changes: SuiteChanges | None = None

@@ -82,7 +82,8 @@ class ToolCheck:
     """Tool calls and guided decoding of an endpoint, as stored in tools.json.
 
     `fingerprint` is that of the requests, `parameters` the checks of single fields, and
-    `unsupported` the kinds of requests that were not asked.
+    `unsupported` the kinds of requests that were not asked. `rehearsal`: the stand-in answered, and
+    nothing was judged.
     """
 
     schema_version: int
@@ -100,3 +101,4 @@ class ToolCheck:
     exit_code: int
     started_at: str
     wall_s: float
+    rehearsal: bool = False

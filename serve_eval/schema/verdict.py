@@ -192,6 +192,7 @@ class Verdict:
     outcome is that of both, and if the acceptance length fails, `rule` names it. `other` is what
     the rule that did not judge says (None: it could not be applied). `reference_interval` is that
     of the reference's own value with 95 % confidence (None: its number of samples is not known).
+    `rule_named`: the user named the rule.
     """
 
     task: str
@@ -212,5 +213,6 @@ class Verdict:
     early: EarlyStop | None = None
     acceptance: AcceptanceCheck | None = None
     other: OtherRule | None = None
+    rule_named: bool = False
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

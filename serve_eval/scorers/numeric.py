@@ -24,8 +24,8 @@ _STRICT = re.compile(r"#### (\-?[0-9\.\,]+)")
 _FLEXIBLE = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
 _RUN = re.compile(r"[-$0-9.,]+")
 """Every match of _FLEXIBLE is within such a run, so only the last runs need to be searched."""
-_TAIL = 200
-"""Number of characters at the end of a text that nearly always contain its last number."""
+_TAILS = 32, 200
+"""Numbers of characters at the end of a text that mostly and nearly always have its last number."""
 
 
 def scorer(
@@ -94,7 +94,8 @@ def extract_last_strict(text: str) -> str | None:
 
 def extract_flexible(text: str) -> str | None:
     """Return the last number of the text, in any form; None if there is none."""
-    for start in (max(0, len(text) - _TAIL), 0):
+    for tail in (*_TAILS, len(text)):
+        start = max(0, len(text) - tail)
         for run in reversed(list(_RUN.finditer(text, start))):
             if start and run.start() == start:
                 break  # the run may have begun before

@@ -28,9 +28,10 @@ class PrefixHead:
 
     def count_shared(self, text: str) -> int:
         """Return how many characters of a text are left out, because the head has them."""
-        shared = common_prefix(self._head, text)
-        if shared < self._least:
+        least = self._least
+        if len(text) < least or self._head[:least] != text[:least]:
             return 0
+        shared = common_prefix(self._head, text)
         # A text that begins much more like the last one is the better head for those after it.
         closer = 2 * shared < len(text) and common_prefix(self._last, text) > 2 * shared
         return 0 if closer else shared

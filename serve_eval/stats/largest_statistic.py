@@ -1,13 +1,15 @@
 """Choose among many slices of the samples by the largest of their standardised statistics.
 
-Columns of `members` are slices, the simplest first; rows are prompts. All slices are tested
+Columns of `members` are slices, the simplest first; rows are prompts. Inside, a table of slices is
+a sparse array with a row per slice, since a prompt is in few of them: a dense one of 50,000 prompts
+and 1,000 slices takes 200 MB. All slices are tested
 together: the distribution of the largest statistic corrects for the choice (Westfall and Young
 1993, "Resampling-Based Multiple Testing", chapter 2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray
 
     BoolArray = NDArray[numpy.bool_]
-    SingleArray = NDArray[numpy.float32]
 
 DRAWS, FIRST_DRAWS = 2999, 199
 """Numbers of exchanges or permutations: of all, and of those that show whether any is promising."""
@@ -32,8 +33,8 @@ LEAST_LOST = 5.0
 """Smallest net loss, or number of losses beyond the expected one, in a slice that is named."""
 AS_GOOD = 0.95
 """Part of the largest statistic from which a simpler slice explains as much."""
-CELLS = 8_000_000
-"""Numbers held in memory at once."""
+CELLS, BLOCK = 8_000_000, 1_000_000
+"""Numbers of draws, of a byte each, and of single-precision losses held in memory at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,44 +64,67 @@ def choose(strength: FloatArray, passing: BoolArray) -> int | None:
     return int(numpy.flatnonzero(passing & (strength >= AS_GOOD * best))[0])
 
 
-def as_members(members: ArrayLike, prompts: int) -> SingleArray:
-    """Return the slices as numbers. Raises ServeEvalError unless there is a row per prompt."""
+def tabulate(slices: Iterable[BoolArray], prompts: int) -> Any:
+    """Return the table of slices, each given as True for the prompts inside it."""
     import numpy
+    from scipy.sparse import csr_array
 
-    inside = numpy.asarray(members, dtype=numpy.float32)
-    if inside.ndim != 2 or len(inside) != prompts:
+    inside = [numpy.flatnonzero(one).astype(numpy.int32) for one in slices]
+    starts = numpy.cumsum([0, *map(len, inside)])
+    places = numpy.concatenate(inside) if inside else numpy.empty(0, dtype=numpy.int32)
+    ones = numpy.ones(len(places), dtype=numpy.float32)
+    return csr_array((ones, places, starts), shape=(len(inside), prompts))
+
+
+def as_table(members: Any, prompts: int) -> Any:
+    """Return the table of slices that are given as one, or as an array with a column per slice.
+
+    Raises ServeEvalError unless there is a value per prompt.
+    """
+    import numpy
+    from scipy.sparse import csr_array, issparse
+
+    if not issparse(members):
+        dense = numpy.asarray(members, dtype=numpy.float32)
+        members = csr_array(dense.T) if dense.ndim == 2 else csr_array((0, len(dense)))
+    if members.shape[1] != prompts:
         raise ServeEvalError(
-            f"slices of {len(inside)} prompts do not fit {prompts} prompts with scores",
+            f"slices of {members.shape[1]} prompts do not fit {prompts} prompts with scores",
             hint="give one row per prompt and one column per slice",
         )
-    return inside
+    return members
 
 
-def is_large_enough(inside: SingleArray) -> BoolArray:
-    """Return which slices have enough prompts inside and outside."""
+def is_large_enough(inside: Any) -> BoolArray:
+    """Return which slices of a table have enough prompts inside and outside."""
     import numpy
 
-    n, size = len(inside), inside.sum(axis=0)
+    n, size = inside.shape[1], inside.sum(axis=1)
     enough = (size >= LEAST_INSIDE) & (n - size >= LEAST_INSIDE) & (n >= LEAST_PROMPTS)
     return numpy.asarray(enough)
 
 
-def sum_inside(losses: ArrayLike, inside: Any) -> FloatArray:
-    """Return the sums of losses inside each slice, for each row of losses.
+def list_inside(inside: Any, place: int) -> BoolArray:
+    """Return True for the prompts inside one slice of a table."""
+    import numpy
 
-    `inside` is the transposed table of slices as a sparse array: a prompt is in few of the slices.
-    """
+    found = numpy.zeros(inside.shape[1], dtype=bool)
+    found[inside.indices[inside.indptr[place] : inside.indptr[place + 1]]] = True
+    return found
+
+
+def sum_inside(losses: ArrayLike, inside: Any) -> FloatArray:
+    """Return the sums of losses inside each slice of a table, for each row of losses."""
     import numpy
 
     sums: FloatArray = (inside @ numpy.asarray(losses, dtype=numpy.float32).T).T
     return sums
 
 
-def transpose(inside: SingleArray) -> Any:
-    """Return the table of slices for `sum_inside`."""
-    from scipy.sparse import csr_array
-
-    return csr_array(inside.T)
+def split_rows(rows: int, prompts: int) -> Iterator[slice]:
+    """Yield the parts of `rows` rows of draws of which the losses are in memory at once."""
+    size = max(1, BLOCK // prompts)
+    return (slice(start, start + size) for start in range(0, rows, size))
 
 
 def compute_p(

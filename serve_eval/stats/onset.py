@@ -19,16 +19,20 @@ if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
+    _Counts = NDArray[numpy.int64] | NDArray[numpy.float64]
+
 SHORTEST, GROWTH = 8, 1.3
 """The shortest window, and the factor from one window to the next."""
 LEAST = 20
 """Least number of requests for a comparison."""
 FIRST = 50
 """Number of first requests that define the usual score and length, for more than two values."""
-SHORTEST_BLOCK, LONGEST_BLOCK, BLOCK_SHARE = 256, 16_384, 64
+SHORTEST_BLOCK, LONGEST_BLOCK, BLOCK_SHARE = 256, 16_384, 4
 """The chart is searched in blocks of one BLOCK_SHARE-th of the requests before them. Within a block
-the share of bad answers before a window hardly changes, so that one bound holds for all of it, and
+the share of bad answers before a window changes little, so that one bound holds for all of it, and
 no step blocks the interpreter for long."""
+_TINY = 1e-300
+"""In place of 0, which has no logarithm: 0 ln 0 is 0."""
 ROUNDING = 1e-6
 """Upper limit of the rounding error of a ratio of ten million requests."""
 
@@ -85,38 +89,48 @@ def passes(bad: NDArray[numpy.bool_], over: float, since: int = 0) -> int | None
     """Return the first request, counted from 1, after which `chart` is above `over`, or None.
 
     The first `since` requests are known not to be it. No chart is drawn: the ratio of two shares
-    rises with the bad answers in the window and with the good ones before it, and falls with the
-    bad ones before it. The most of the former and the fewest of the latter bound all ratios of a
-    window in a block of ends. The ratios are computed only if that bound is above `over`.
+    rises with the bad answers in the window and with the number of requests before it, and falls
+    with the share of bad ones among these. The most of the former and the least of the latter bound
+    all ratios of a window in a block of ends. The ratios are computed only if that bound is above
+    `over`.
     """
     import numpy
 
     counts = numpy.concatenate([[0], numpy.cumsum(bad)])
     start, n = since + 1, len(bad)
+    if not counts[n]:
+        return None
+    shares = counts / numpy.maximum(numpy.arange(n + 1), 1)
     while start <= n:
         end = min(n, start + min(max(start // BLOCK_SHARE, SHORTEST_BLOCK), LONGEST_BLOCK) - 1)
-        if (found := _passes_within(counts, start, end, over)) is not None:
+        if (found := _passes_within(counts, shares, start, end, over)) is not None:
             return found
         start = end + 1
     return None
 
 
-def _passes_within(counts: NDArray[numpy.int64], start: int, end: int, over: float) -> int | None:
+def _passes_within(
+    counts: NDArray[numpy.int64],
+    shares: NDArray[numpy.float64],
+    start: int,
+    end: int,
+    over: float,
+) -> int | None:
     """Return the first number of requests at which the ratio of any window exceeds `over`.
 
-    Only the numbers from `start` to `end` are searched; None if there is none.
+    Only the numbers from `start` to `end` are searched; None if there is none. `shares` are those
+    of the bad answers, of which there are `counts`, by the number of requests.
     """
     import numpy
 
     windows = numpy.array(_windows(end), dtype=numpy.int64)
     firsts = numpy.maximum(windows + 1, start)  # a window has a request before it
-    pairs = zip(windows.tolist(), firsts.tolist(), strict=True)
-    most = [
-        int((counts[first : end + 1] - counts[first - w : end + 1 - w]).max()) for w, first in pairs
-    ]
-    bounds = _gain(
-        counts[firsts - windows], end - windows, numpy.array(most, dtype=numpy.int64), windows
-    )
+    most, least = [], []
+    for w, first in zip(windows.tolist(), firsts.tolist(), strict=True):
+        most.append((counts[first : end + 1] - counts[first - w : end + 1 - w]).max())
+        least.append(shares[first - w : end + 1 - w].min())
+    before = end - windows
+    bounds = _gain(numpy.array(least) * before, before, numpy.array(most), windows)
     found = end + 1
     for i in numpy.flatnonzero(bounds > over - ROUNDING).tolist():
         ends = numpy.arange(firsts[i], min(end + 1, found))
@@ -219,13 +233,11 @@ def _ratio(
     return _gain(before, splits, counts[ends] - before, ends - splits)
 
 
-def _gain(
-    before: NDArray[numpy.int64],
-    of: NDArray[numpy.int64],
-    later: NDArray[numpy.int64],
-    width: NDArray[numpy.int64],
-) -> NDArray[numpy.float64]:
-    """Return the same by counts: bad answers `before` and `later`, among `of` and `width`."""
+def _gain(before: _Counts, of: _Counts, later: _Counts, width: _Counts) -> NDArray[numpy.float64]:
+    """Return the same by counts: bad answers `before` and `later`, among `of` and `width`.
+
+    A count may be a fraction: the number that a share stands for.
+    """
     gain = (
         _likelihood(before, of)
         + _likelihood(later, width)
@@ -235,13 +247,13 @@ def _gain(
     return gain
 
 
-def _likelihood(hits: NDArray[numpy.int64], of: NDArray[numpy.int64]) -> NDArray[numpy.float64]:
+def _likelihood(hits: _Counts, of: _Counts) -> NDArray[numpy.float64]:
     """Return ln of the largest likelihood of `hits` among `of`."""
     return _x_ln_x(hits) + _x_ln_x(of - hits) - _x_ln_x(of)
 
 
-def _x_ln_x(counts: NDArray[numpy.int64]) -> NDArray[numpy.float64]:
+def _x_ln_x(counts: _Counts) -> NDArray[numpy.float64]:
     import numpy
 
-    logarithms: NDArray[numpy.float64] = numpy.log(numpy.maximum(counts, 1))
+    logarithms: NDArray[numpy.float64] = numpy.log(numpy.maximum(counts, _TINY))
     return counts * logarithms

@@ -15,18 +15,19 @@ wrong answers of the reference and with its answers to the same prompts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from serve_eval.stats.largest_statistic import (
     DRAWS,
     LEAST_LOST,
     FoundSlice,
-    as_members,
+    as_table,
     choose,
     compute_p,
     is_large_enough,
+    list_inside,
+    split_rows,
     sum_inside,
-    transpose,
 )
 from serve_eval.stats.uniform_loss import reject_uniform_loss
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from serve_eval.stats.inputs import FloatArray, IntArray
-    from serve_eval.stats.largest_statistic import BoolArray, SingleArray
+    from serve_eval.stats.largest_statistic import BoolArray
 
 LEAST_CHANGED = 6
 """Smallest number of prompts with changed scores in a slice.
@@ -54,7 +55,7 @@ CONCENTRATED = 0.01
 def find_paired_slice(
     reference: ArrayLike,
     candidate: ArrayLike,
-    members: ArrayLike,
+    members: Any,
     *,
     level: float,
     worst: float = 0.0,
@@ -65,30 +66,31 @@ def find_paired_slice(
 
     `reference` and `candidate` have a row per run and a column per prompt; higher is better, and
     `worst` is the score of a spoiled answer. Unequal numbers of runs use the first run of the
-    candidate. `members` has 1 for prompts inside a slice, else 0.
+    candidate. `members` is a table of slices, or has a column per slice with 1 for prompts
+    inside it, else 0.
     """
     import numpy
 
     values = _exchangeable(reference, candidate)
-    inside, change = as_members(members, len(values)), _losses(values, 0)
-    kept = _usable(inside, change)
+    members, change = as_table(members, len(values)), _losses(values, 0)
+    kept = _usable(members, change)
     if not len(kept):
         return None
-    inside = inside[:, kept]
+    members = inside = members[kept]
     random = numpy.random.default_rng(seed)
     p = _exchange_p(values, inside, draws, random)
-    net = change @ inside
-    beyond_noise = change.sum() - net - NOISE * numpy.sqrt((change**2).sum() - change**2 @ inside)
+    net = inside @ change
+    beyond_noise = change.sum() - net - NOISE * numpy.sqrt((change**2).sum() - inside @ change**2)
     passing = (p <= level) & (net >= numpy.maximum(LEAST_LOST, beyond_noise))
     if not passing.any():
         return None
     passing &= reject_uniform_loss(values, change, inside, worst, random) <= CONCENTRATED
-    size = inside.sum(axis=0)
+    size = inside.sum(axis=1)
     strength = (net - change.mean() * size) / numpy.sqrt(size * (change**2).mean())
     chosen = choose(strength, passing)
     if chosen is None:
         return None
-    lost, gained, within = change > 0.0, change < 0.0, inside[:, chosen] > 0.0
+    lost, gained, within = change > 0.0, change < 0.0, list_inside(inside, chosen)
     return FoundSlice(
         place=int(kept[chosen]),
         p=float(p[chosen]),
@@ -103,7 +105,7 @@ def find_paired_slice(
 def find_answer_slice(
     reference: ArrayLike,
     candidate: ArrayLike,
-    members: tuple[ArrayLike, ArrayLike],
+    members: tuple[Any, Any],
     *,
     level: float,
     worst: float = 0.0,
@@ -117,32 +119,33 @@ def find_answer_slice(
     import numpy
 
     values = _exchangeable(reference, candidate)
-    before, after = (as_members(side, len(values)) for side in members)
+    before, after = (as_table(side, len(values)) for side in members)
     change = _losses(values, 0)
     # An exchange of the answers moves each statistic by the mean of both sides' membership.
     both = (before + after) / 2.0
     kept = _usable(both, change)
     if not len(kept):
         return None
-    before, after, both = before[:, kept], after[:, kept], both[:, kept]
+    before, after, both = before[kept], after[kept], both[kept]
     p = _exchange_p(values, both, draws, numpy.random.default_rng(seed))
     lost, wrong = change > 0.0, values[:, 1] <= worst
-    net = lost.astype(numpy.float32) @ after - (change < 0.0).astype(numpy.float32) @ before
+    net = sum_inside(lost, after) - sum_inside(change < 0.0, before)
     passing = (p <= level) & (net >= max(LEAST_LOST, LEAST_SHARE * lost.sum()))
     unlike = numpy.ones(len(kept))
-    for place in numpy.flatnonzero(passing):
-        sides = before[:, place] > 0.0, after[:, place] > 0.0
+    for place in numpy.flatnonzero(passing).tolist():
+        sides = list_inside(before, place), list_inside(after, place)
         unlike[place] = min(1.0, len(kept) * _compare_answers(lost, wrong, *sides))
     chosen = choose(-numpy.log(unlike), passing & (unlike <= CONCENTRATED))
     if chosen is None:
         return None
+    within = list_inside(after, chosen)
     return FoundSlice(
         place=int(kept[chosen]),
         p=float(p[chosen]),
         statistic=float(-numpy.log(unlike[chosen])),
-        lost=int((lost & (after[:, chosen] > 0.0)).sum()),
+        lost=int((lost & within).sum()),
         all_lost=int(lost.sum()),
-        gained=int(((change < 0.0) & (after[:, chosen] > 0.0)).sum()),
+        gained=int(((change < 0.0) & within).sum()),
         all_gained=int((change < 0.0).sum()),
     )
 
@@ -193,34 +196,34 @@ def _losses(values: FloatArray, column: int) -> FloatArray:
     return numpy.where(numpy.abs(loss) < 1e-12, 0.0, loss)
 
 
-def _usable(inside: SingleArray, change: FloatArray) -> IntArray:
+def _usable(inside: Any, change: FloatArray) -> IntArray:
     """Return the columns of slices that are large enough."""
     import numpy
 
-    changed = (change != 0.0).astype(numpy.float32) @ numpy.ceil(inside)
+    changed = sum_inside(change != 0.0, inside.ceil())
     return numpy.flatnonzero(is_large_enough(inside) & (changed >= LEAST_CHANGED))
 
 
 def _exchange_p(
-    values: FloatArray, inside: SingleArray, draws: int, random: numpy.random.Generator
+    values: FloatArray, inside: Any, draws: int, random: numpy.random.Generator
 ) -> FloatArray:
     """Return the adjusted p of a net loss inside each slice, by exchanges of the scores."""
     import numpy
 
     # Each prompt counts alike, whether or not its scores differ: losses close together stand out.
-    spread = numpy.sqrt((inside**2).sum(axis=0))
+    spread = numpy.sqrt(inside.power(2).sum(axis=1))
     moved = values.min(axis=1) < values.max(axis=1)
-    values, inside = values[moved], inside[moved]
+    values, inside = values[moved], inside[:, numpy.flatnonzero(moved)]
     n, columns = values.shape
     losses = numpy.stack([_losses(values, column) for column in range(columns)]).astype(
         numpy.float32
     )
-    columns_first = transpose(inside)
     places = numpy.arange(n)
 
     def exchange(size: int) -> FloatArray:
         """Return the statistics of `size` exchanges."""
         picked = random.integers(0, columns, (size, n), dtype=numpy.int8)
-        return numpy.asarray(sum_inside(losses[picked, places], columns_first) / spread)
+        parts = [sum_inside(losses[picked[some], places], inside) for some in split_rows(size, n)]
+        return numpy.asarray(numpy.concatenate(parts) / spread)
 
-    return compute_p(sum_inside(losses[0], columns_first) / spread, exchange, draws, n)
+    return compute_p(sum_inside(losses[0], inside) / spread, exchange, draws, n)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from serve_eval.stats.largest_statistic import CELLS, adjust, sum_inside, transpose
+from serve_eval.stats.largest_statistic import BLOCK, adjust, sum_inside
 
 if TYPE_CHECKING:
     import numpy
 
     from serve_eval.stats.inputs import FloatArray
-    from serve_eval.stats.largest_statistic import SingleArray
 
 DRAWS = 499
 LEAST_SPREAD = 0.05
@@ -40,7 +39,7 @@ class UniformLoss(NamedTuple):
 def reject_uniform_loss(
     values: FloatArray,
     change: FloatArray,
-    inside: SingleArray,
+    inside: Any,
     worst: float,
     random: numpy.random.Generator,
 ) -> FloatArray:
@@ -57,15 +56,14 @@ def reject_uniform_loss(
     spoilable = values.mean(axis=1) + undone * numpy.maximum(change, 0.0) / columns - worst
     total = max(float(spoilable.sum()), 1e-12)
     damage = UniformLoss(undone, min(1.0, net / total), worst)
-    columns_first = transpose(inside)
-    expected = sum_inside(spoilable / total, columns_first)
-    rows = max(1, CELLS // values.size)
+    expected = sum_inside(spoilable / total, inside)
+    rows = max(1, BLOCK // values.size)
     sizes = [min(rows, DRAWS - start) for start in range(0, DRAWS, rows)]
     blocks = (_draw(values, change, damage, size, random) for size in sizes)
-    drawn = numpy.concatenate([_beyond(one, columns_first, expected) for one in blocks])
+    drawn = numpy.concatenate([_beyond(one, inside, expected) for one in blocks])
     least = max(LEAST_SPREAD * float(numpy.abs(change).max()), 1e-12)
     centre, spread = drawn.mean(axis=0), numpy.maximum(drawn.std(axis=0), least)
-    strength = (_beyond(change, columns_first, expected) - centre) / spread
+    strength = (_beyond(change, inside, expected) - centre) / spread
     return adjust(strength, ((drawn - centre) / spread).max(axis=1))
 
 

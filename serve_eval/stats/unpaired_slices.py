@@ -8,26 +8,26 @@ difficulty and must not be tested so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from serve_eval.stats.largest_statistic import (
     DRAWS,
     LEAST_LOST,
     FoundSlice,
-    as_members,
+    as_table,
     choose,
     compute_p,
     is_large_enough,
+    split_rows,
     sum_inside,
-    transpose,
 )
 
 if TYPE_CHECKING:
     import numpy
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from serve_eval.stats.inputs import FloatArray, IntArray
-    from serve_eval.stats.largest_statistic import BoolArray, SingleArray
+    from serve_eval.stats.largest_statistic import BoolArray
 
 LEAST_GAP = 0.1
 """Smallest difference of the shares of lost samples inside and outside a slice that is named."""
@@ -35,7 +35,7 @@ LEAST_GAP = 0.1
 
 def find_unpaired_slice(
     lost: ArrayLike,
-    members: ArrayLike,
+    members: Any,
     strata: ArrayLike,
     *,
     level: float,
@@ -45,28 +45,30 @@ def find_unpaired_slice(
     """Return the slice in which more samples are lost than in the same strata outside, or None.
 
     `lost` is True for lost samples, `strata` has a number for each sample.
+    `members` is as in `find_paired_slice`.
     """
     import numpy
 
     bad = numpy.asarray(lost, dtype=bool)
-    inside = as_members(members, len(bad))
+    inside = as_table(members, len(bad))
     codes = numpy.unique(numpy.asarray(strata), return_inverse=True)[1]
     kept = numpy.flatnonzero(is_large_enough(inside))
     if not len(kept) or not bad.any():
         return None
-    inside = inside[:, kept]
+    inside = inside[kept]
     expected, spread = _moments(bad, inside, codes)
     random = numpy.random.default_rng(seed)
-    columns_first = transpose(inside)
 
     def permute(size: int) -> FloatArray:
         """Return the statistics of `size` permutations."""
-        return (sum_inside(_permute(bad, codes, size, random), columns_first) - expected) / spread
+        drawn = _permute(bad, codes, size, random)
+        parts = [sum_inside(drawn[some], inside) for some in split_rows(size, len(bad))]
+        return (numpy.concatenate(parts) - expected) / spread
 
-    within = sum_inside(bad, columns_first)
+    within = sum_inside(bad, inside)
     strength = (within - expected) / spread
     p = compute_p(strength, permute, draws, len(bad))
-    excess, size = within - expected, inside.sum(axis=0)
+    excess, size = within - expected, inside.sum(axis=1)
     gap = within / size - (bad.sum() - within) / (len(bad) - size)
     chosen = choose(strength, (p <= level) & (excess >= LEAST_LOST) & (gap >= LEAST_GAP))
     if chosen is None:
@@ -80,17 +82,17 @@ def find_unpaired_slice(
     )
 
 
-def _moments(bad: BoolArray, inside: SingleArray, codes: IntArray) -> tuple[FloatArray, FloatArray]:
+def _moments(bad: BoolArray, inside: Any, codes: IntArray) -> tuple[FloatArray, FloatArray]:
     """Return mean and standard deviation of the lost samples inside each slice, by permutation.
 
     In each stratum the number is hypergeometric.
     """
     import numpy
 
-    centre, variance = numpy.zeros(inside.shape[1]), numpy.zeros(inside.shape[1])
+    centre, variance = numpy.zeros(inside.shape[0]), numpy.zeros(inside.shape[0])
     for code in range(int(codes.max()) + 1):
         here = codes == code
-        n, lost, size = int(here.sum()), int(bad[here].sum()), inside[here].sum(axis=0)
+        n, lost, size = int(here.sum()), int(bad[here].sum()), sum_inside(here, inside)
         centre += size * lost / n
         if n > 1:
             variance += lost * (n - lost) * size * (n - size) / (n * n * (n - 1))
@@ -99,13 +101,13 @@ def _moments(bad: BoolArray, inside: SingleArray, codes: IntArray) -> tuple[Floa
 
 def _permute(
     bad: BoolArray, codes: IntArray, size: int, random: numpy.random.Generator
-) -> SingleArray:
+) -> NDArray[numpy.int8]:
     """Return `size` rows of lost samples, permuted within strata."""
     import numpy
 
-    drawn = numpy.empty((size, len(bad)), dtype=numpy.float32)
+    drawn = numpy.empty((size, len(bad)), dtype=numpy.int8)
     for code in range(int(codes.max()) + 1):
         places = numpy.flatnonzero(codes == code)
-        rows = numpy.broadcast_to(bad[places].astype(numpy.float32), (size, len(places)))
+        rows = numpy.broadcast_to(bad[places].astype(numpy.int8), (size, len(places)))
         drawn[:, places] = random.permuted(rows, axis=1)
     return drawn

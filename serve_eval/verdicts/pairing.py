@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval.errors import ReferenceFileError, ServeEvalError
-from serve_eval.protocol.fingerprint import sample_key
+from serve_eval.protocol.fingerprint import SCORER_OPTIONS, sample_key
 from serve_eval.schema import Dataset, Metric, Reference, Sums, Task
 from serve_eval.verdicts import reference_samples
 from serve_eval.verdicts.reference_answers import StoredAnswers
@@ -18,6 +18,10 @@ from serve_eval.verdicts.reference_samples import SampleScores
 
 if TYPE_CHECKING:
     from serve_eval.stats.pairs import Pairs
+
+
+UNPAIRED = "not paired with the reference"
+"""The words with which a note begins that says why there are no pairs."""
 
 
 def on_these_prompts(
@@ -107,8 +111,7 @@ def with_reference(
         return (
             None,
             (
-                f"not paired with the reference: the value is the {task.aggregation.name}, not the"
-                " mean of the scores"
+                f"{UNPAIRED}: the value is the {task.aggregation.name}, not the mean of the scores"
                 if known
                 else None
             ),
@@ -130,8 +133,24 @@ def with_reference(
     try:
         pairs = pair(before, now, lo=lo, hi=hi, higher_is_better=higher)
     except ServeEvalError as error:
-        return None, f"not paired with the reference: {error}"
+        return None, f"{UNPAIRED}: {error}"
     return replace(pairs, reference_effect=effect_of([list(run) for run in stored.runs])), None
+
+
+def explain_unpaired(task: Task, reference: Reference) -> str | None:
+    """Return why a reference of another scorer has no pairs, although its mismatch was allowed.
+
+    None if the options of the scorer are the same. They are a part of each sample.
+    """
+    here = task.protocol.get(SCORER_OPTIONS)
+    there = (reference.protocol or {}).get(SCORER_OPTIONS)
+    if reference.runs is None or reference.protocol is None or here == there:
+        return None
+    return (
+        f"{UNPAIRED}: scorer_options is {here!r} here and {there!r} with the reference, and a score"
+        " by other options is no pair; --allow-mismatch scorer_options allows only to compare the"
+        " values"
+    )
 
 
 def is_higher_better(metric: Metric, reference: Reference) -> bool:
@@ -153,7 +172,7 @@ def _pair_sums(
     from serve_eval.stats.sums import pair_sums
 
     if lacking := [part for part in sums.parts if part not in stored.parts]:
-        return None, f"not paired with the reference: it has no {', '.join(lacking)} per sample"
+        return None, f"{UNPAIRED}: it has no {', '.join(lacking)} per sample"
     before = [
         [[stored.parts[part][run][place] for place in places] for part in sums.parts]
         for run in range(len(stored.runs))
@@ -168,7 +187,7 @@ def _pair_sums(
             groups=[] if sums.group is None else [sums.group(one) for one in dataset.samples],
         )
     except ServeEvalError as error:
-        return None, f"not paired with the reference: {error}"
+        return None, f"{UNPAIRED}: {error}"
     return pairs, None
 
 
@@ -236,7 +255,7 @@ def _read_stored(
     try:
         stored = reference_samples.read(path, reference.runs.sha256)
     except ReferenceFileError as error:
-        return None, (), f"not paired with the reference: {error}"
+        return None, (), f"{UNPAIRED}: {error}"
     places = reference_samples.places(
         stored.keys, [sample_key(sample) for sample in dataset.samples]
     )
@@ -246,6 +265,6 @@ def _read_stored(
         return (
             None,
             (),
-            f"not paired with the reference: it lacks {unknown} of {len(places)} prompts",
+            f"{UNPAIRED}: it lacks {unknown} of {len(places)} prompts",
         )
     return stored, known, None

@@ -54,6 +54,12 @@ def warn(verdict: Verdict, figure: Callable[[float], str] = "{:.2f}".format) -> 
     return replace(verdict, warnings=(told, *verdict.warnings))
 
 
+def say_in_words(warning: str) -> str:
+    """Return a warning without the internal name of the one about two rules."""
+    told = warning.removeprefix(f"{DISAGREE}: ")
+    return warning if told == warning else f"the two rules disagree: {told}"
+
+
 def describe(
     verdict: Verdict, figure: Callable[[float], str] = "{:.2f}".format, *, brief: bool = False
 ) -> str:

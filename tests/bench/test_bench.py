@@ -13,16 +13,16 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = {
     "startup.py": ("1",),
     "tasks.py": ("--tiny",),
-    "transports.py": ("--rounds", "1", "--tiny"),
     "rate_limits.py": ("--tiny",),
     "alarm.py": ("60", "1", "4"),
     "million.py": ("60", "4"),
+    "finished_runs.py": ("60",),
     "launch.py": ("1",),
     "embedded.py": ("4", "1"),
     "scale.py": ("--quick",),
 }
 """Parts of all benchmarks of the Makefile except the table, with their smallest size."""
-SLOW = ("transports.py", "launch.py", "embedded.py")
+SLOW = ("finished_runs.py", "launch.py", "embedded.py")
 PEERS = (
     "wrk, client alone",
     "aiohttp, client alone",
@@ -69,7 +69,7 @@ def test_no_part_of_the_makefile_is_forgotten() -> None:
             r"\w+\.py", " ".join(re.findall(r"^BENCH = .*|bench/\w+\.py", makefile, re.MULTILINE))
         )
     )
-    assert named == {*TINY, "client_table.py"}
+    assert named == {*TINY, "client_table.py", "gate.py", "gate_check.py"}  # test_gate.py
 
 
 @pytest.fixture(scope="module")

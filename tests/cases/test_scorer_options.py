@@ -212,6 +212,19 @@ def test_a_rule_without_pairs_names_the_cause(tmp_path: Path, endpoint: Counting
     assert reason == "no_pairs: not paired with the reference: it lacks 6 of 6 prompts"
 
 
+@pytest.mark.parametrize("rule", ["classic", "paired"])
+def test_a_reference_of_another_scorer_says_why_it_has_no_pairs(
+    tmp_path: Path, endpoint: Counting, rule: str
+) -> None:
+    refs = _register(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path)
+    other = _write(tmp_path / "d.yaml", LENIENT)
+    allowed = {"verdict": rule, "allow_mismatch": ["scorer_options"]}
+    [task] = _run(other, endpoint, tmp_path / "out", refs, **allowed).tasks
+    told = [*task.verdict.reasons, *task.verdict.warnings]
+    [why] = [one for one in told if "scorer_options is {'numeric': {'absolute': 10}} here" in one]
+    assert why.startswith("not paired with the reference: ")
+
+
 def test_a_table_of_a_run_and_its_rescored_copy_names_the_scorer(
     tmp_path: Path, endpoint: Counting
 ) -> None:

@@ -149,7 +149,7 @@ def test_a_server_that_dies_is_an_error_with_its_cause(tmp_path: Path, command: 
     assert done.returncode == 4, done.stderr
     said = _read_everywhere(out, file, done.stderr)
     assert said.startswith(f"ERROR {command} ")
-    assert ": no result; the server ended with exit code 1; " in said
+    assert ": no result; the server ended with exit code 1: crashing after 20 requests" in said
     assert said.endswith(f"; {out}")
 
 

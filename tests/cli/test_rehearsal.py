@@ -126,6 +126,57 @@ def test_a_run_of_a_rehearsed_server_by_its_address_is_one_too(tmp_path: Path) -
     assert ended.stdout.splitlines()[0] == REHEARSED
 
 
+def test_checks_of_rehearsed_servers_by_their_address_are_rehearsals(tmp_path: Path) -> None:
+    night, told = tmp_path / "night", dict[str, dict[str, str]]()
+    for side, tp in (("old", 1), ("new", 2)):
+        plan = write_plan(tmp_path, {"name": "trtllm", "tp": tp}, f"{side}.yaml")
+        served = serve_eval("serve", plan, "--rehearse", "--detach", "-o", night / side)
+        assert served.returncode == 0, served.stderr
+        lines = [line.split(":", 1) for line in served.stdout.splitlines()]
+        told[side] = {name: text.strip() for name, text in lines}
+    old, url = (told[side]["base URL"] for side in ("old", "new"))
+    try:
+        for name, words in {
+            "smoke": ("smoke", url),
+            "verify": ("verify", old, url, "--floor", "0.1"),
+            "tools": ("tools", url, "--model", "org/model", "--limit", "4"),
+        }.items():
+            line = tmp_path / f"{name}.line"
+            ended = serve_eval(*words, "-o", night / name, "--notify-text", line)
+            assert ended.returncode == 0, ended.stderr
+            assert REHEARSED in ended.stdout, ended.stdout
+            assert line.read_text().startswith(f"{REHEARSED}: "), line.read_text()
+            for word in ("PASS", "FAIL", "IDENTICAL"):
+                assert not line.read_text().startswith(f"{REHEARSED}: {word}")
+            page = (night / name / "report.html").read_text()
+            assert '<strong class="badge">REHEARSAL</strong>' in page
+            assert f'<testsuites name="{REHEARSED}' in (night / name / "junit.xml").read_text()
+        register = serve_eval("verify", url, "--register", tmp_path / "reference.json")
+        assert "the stand-in of a rehearsal is no reference" in register.stderr
+    finally:
+        assert serve_eval("serve", "--stop", "all").returncode == 0
+    viewed = serve_eval("view", night, "--write", tmp_path / "all.html")
+    assert "passed" not in viewed.stderr, viewed.stderr
+    assert "5 rehearsals not counted" in viewed.stderr, viewed.stderr
+
+
+def test_two_plans_of_one_night_have_gpus_of_their_own(tmp_path: Path) -> None:
+    night, program = tmp_path / "night", "/nowhere/bin/trtllm-serve"
+    old = write_plan(tmp_path, {"name": "trtllm", "gpus": [0, 1], "tp": 2}, "old.yaml")
+    new = write_plan(tmp_path, {"name": "trtllm", "gpus": [1], "command": program}, "new.yaml")
+    served = serve_eval("serve", old, "--rehearse", "--detach", "-o", night / "old")
+    assert served.returncode == 0, served.stderr
+    try:
+        again = serve_eval("serve", new, "--rehearse", "--detach", "-o", night / "new")
+        said = f"the servers in {night}/old, which are up, have the same GPUs: 1"
+        assert (again.returncode, said in again.stderr) == (2, True), again.stderr
+        apart = serve_eval("serve", new, "--rehearse", "--detach", "-o", tmp_path / "other/new")
+        assert apart.returncode == 0, apart.stderr
+        assert f"rehearsal: the program {program} does not exist here" in apart.stderr
+    finally:
+        assert serve_eval("serve", "--stop", "all").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("launcher", "code", "said"),
     [

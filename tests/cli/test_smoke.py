@@ -18,6 +18,7 @@ from serve_eval.checks.row import SentRequest
 from serve_eval.masking import Masking
 from serve_eval.workflows.smoke import smoke
 from tests.cli.command import serve_eval
+from tests.standin.process import environment, free_port, running, wait_healthy
 from tests.workflows.smoke.server import Quirks, create
 
 ROW = re.compile(r"^(PASS|FAIL|UNSUPPORTED) +(\w+) +([\d.]+) s  (.+)$", re.MULTILINE)
@@ -218,8 +219,35 @@ def test_a_folder_gets_the_files_for_ci_and_the_page(tmp_path: Path) -> None:
     done = _smoke(_quirks(), "-o", tmp_path / "new/smoke", GITHUB_STEP_SUMMARY=str(summary))
     assert done.returncode == 0
     names = {file.name for file in (tmp_path / "new/smoke").iterdir()}
-    assert names == {"junit.xml", "summary.md", "report.html"}
+    assert names == {"junit.xml", "summary.md", "report.html", "smoke.json"}
     assert summary.read_text().strip() == (tmp_path / "new/smoke/summary.md").read_text().strip()
     (tmp_path / "file").write_text("")
     refused = _smoke(_quirks(), "-o", tmp_path / "file")
     assert (refused.returncode, "cannot be used" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("after", [1, 9])
+def test_a_server_that_dies_is_an_error_and_no_failure(after: int, tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "server.log"
+    command = ["serve", "M", "--port", str(port)]
+    with running(command, log, environment(faults={"crash_after": after})) as process:
+        url = wait_healthy(process, port, log)
+        done = serve_eval(
+            *("smoke", url, "-o", tmp_path / "night/smoke"),
+            *("--notify-text", tmp_path / "line.txt"),
+        )
+    assert done.returncode == 4, done.stdout
+    stored = json.loads((tmp_path / "night/smoke/smoke.json").read_text())
+    assert (stored["exit_code"], stored["rows"][-1]["outcome"]) == (4, "ERROR")
+    died = f"the server died during {stored['rows'][-1]['name']}"
+    assert stored["stopped"].startswith(f"{died}: no server listens at")
+    assert f"ERROR: {died}" in done.stdout
+    line = (tmp_path / "line.txt").read_text()
+    assert line.startswith(f"ERROR serve-eval smoke {url}/v1: {died}; "), line
+    cases = ElementTree.parse(tmp_path / "night/smoke/junit.xml").getroot()
+    assert (len(cases.findall(".//error")), len(cases.findall(".//failure"))) == (1, 0)
+    assert '<strong class="badge">ERROR</strong>' in (
+        (tmp_path / "night/smoke/report.html").read_text()
+    )
+    viewed = serve_eval("view", tmp_path / "night", "--write", tmp_path / "all.html")
+    assert "ERROR smoke" in viewed.stderr, viewed.stderr

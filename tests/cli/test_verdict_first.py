@@ -184,17 +184,21 @@ ENDS = {
 def _write_library(folder: Path, end: str, seen: Path, out: Path) -> str:
     """Write a library for pictures that keeps what it sees of the result, and ends its process.
 
-    Return the folder to import it from.
+    It does so at the first picture of a page; a run may load it and draw an empty one while answers
+    still come. Return the folder to import it from.
     """
     package = folder / "library"
     package.mkdir()
     lines = [
         "import json, os, pathlib, signal",
         f"out, here = pathlib.Path({str(out)!r}), pathlib.Path({str(folder / 'here')!r})",
-        "found = {p.name: p.read_text() for top in (out, here) for p in top.iterdir()"
+        "def vegalite_to_svg(spec, **more):",
+        "    if '\"config\"' not in spec: return '<svg></svg>'",
+        "    found = {p.name: p.read_text() for top in (out, here) for p in top.iterdir()"
         " if p.is_file()}",
-        f"pathlib.Path({str(seen)!r}).write_text(json.dumps(found))",
-        f"def vegalite_to_svg(*args, **more): {end}",
+        f"    seen = pathlib.Path({str(seen)!r})",
+        "    seen.exists() or seen.write_text(json.dumps(found))",
+        f"    {end}",
     ]
     (package / "vl_convert.py").write_text("\n".join(lines))
     return str(package)

@@ -113,7 +113,6 @@ def _sends(*lines: str, status: str = "200 OK", events: bool = False, behind: st
 CONTEXT_LINE, GENERATION_LINE = (f"{name}: {value}" for name, value in BOTH.items())
 
 
-@pytest.mark.usefixtures("transport")
 @pytest.mark.parametrize("events", [False, True])
 def test_answers_name_their_servers_and_the_next_answer_does_not_inherit_them(
     events: bool,
@@ -124,7 +123,6 @@ def test_answers_name_their_servers_and_the_next_answer_does_not_inherit_them(
     assert [one.failure for one in attempts] == [None, None]
 
 
-@pytest.mark.usefixtures("transport")
 @pytest.mark.parametrize(
     ("lines", "found"),
     [
@@ -147,7 +145,6 @@ def test_a_field_that_is_repeated_or_malformed_names_no_server(
     assert [one.failure for one in attempts] == [None, None]
 
 
-@pytest.mark.usefixtures("transport")
 @pytest.mark.parametrize("status", ["400 Bad Request", "500 Internal Server Error", "200 OK"])
 def test_failures_name_their_servers(status: str) -> None:
     attempts = _ask(act.replies(b"{}", status, **FIELDS), act.sound)
@@ -155,14 +152,12 @@ def test_failures_name_their_servers(status: str) -> None:
     assert [one.servers for one in attempts] == [NAMED, None]
 
 
-@pytest.mark.usefixtures("transport")
 def test_each_attempt_has_the_servers_of_its_own_reply() -> None:
     fails = act.refuses("503 Service Unavailable", "busy", **FIELDS, retry_after="0")
     attempts = _ask(fails, _sends("X-Generation-Server: g:2"), attempts=2)
     assert [one.servers for one in attempts[:2]] == [NAMED, AnsweringServers(generation="g:2")]
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_key_in_a_name_is_masked() -> None:
     attempts = _ask(_sends(f"X-Context-Server: {KEY}:1", GENERATION_LINE), api_key=KEY)
     assert attempts[0].servers == AnsweringServers(context="***:1", generation="g:1")

@@ -109,7 +109,6 @@ def _ask(
 @pytest.mark.parametrize(
     "prompt", ["What is 3 + 4?", (Message(role="user", content="What is 3 + 4?"),)]
 )
-@pytest.mark.usefixtures("transport")
 def test_text_and_messages_are_answered(answers: Path, prompt: Any) -> None:
     result, stats = _simulate(
         SimulatorConfig(answers=answers, record=True), lambda c: c.send(_request(prompt))
@@ -125,7 +124,6 @@ def test_text_and_messages_are_answered(answers: Path, prompt: Any) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.usefixtures("transport")
 def test_an_answer_keeps_what_the_server_calls_it(stream: bool) -> None:
     piece = {
         "id": "cmpl-of-the-server",
@@ -172,7 +170,6 @@ def test_an_answer_keeps_what_the_server_calls_it(stream: bool) -> None:
         ("stream_without_finish", FailureKind.INVALID_RESPONSE, 200, 4),
     ],
 )
-@pytest.mark.usefixtures("transport")
 def test_every_fault_has_its_kind_and_its_attempts(
     answers: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -192,7 +189,6 @@ def test_every_fault_has_its_kind_and_its_attempts(
     assert stats.requests.total() == attempts
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_fault_that_passes_is_survived_and_every_attempt_is_on_record(answers: Path) -> None:
     config = SimulatorConfig(
         answers=answers, failure_rate=1.0, failure_kind="429", failures_per_prompt=2
@@ -202,7 +198,6 @@ def test_a_fault_that_passes_is_survived_and_every_attempt_is_on_record(answers:
     assert [attempt.status for attempt in result.attempts] == [429, 429, 200]
 
 
-@pytest.mark.usefixtures("transport")
 def test_ids_of_requests_are_uuids_since_a_server_refuses_others(answers: Path) -> None:
     config = SimulatorConfig(
         answers=answers, failure_rate=1.0, failure_kind="429", failures_per_prompt=2
@@ -214,7 +209,6 @@ def test_ids_of_requests_are_uuids_since_a_server_refuses_others(answers: Path) 
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-@pytest.mark.usefixtures("transport")
 def test_a_refusal_is_never_repeated(status: int) -> None:
     asked = []
 
@@ -231,7 +225,6 @@ def test_a_refusal_is_never_repeated(status: int) -> None:
     )
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_context_overflow_is_a_failure_of_the_sample_with_the_servers_words(
     answers: Path,
 ) -> None:
@@ -243,7 +236,6 @@ def test_a_context_overflow_is_a_failure_of_the_sample_with_the_servers_words(
     assert "maximum context length" in result.message
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_redirect_is_not_followed_with_the_key() -> None:
     async def redirect(request: web.Request) -> web.Response:
         return web.Response(status=307, headers={"Location": "http://127.0.0.1:9/"})
@@ -253,7 +245,6 @@ def test_a_redirect_is_not_followed_with_the_key() -> None:
     assert (result.status, result.retryable) == (307, False)
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_port_where_nobody_listens_is_a_disconnect() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -270,7 +261,6 @@ def test_a_port_where_nobody_listens_is_a_disconnect() -> None:
     assert str(port) in result.message
 
 
-@pytest.mark.usefixtures("transport")
 def test_an_answer_that_never_ends_is_cut_off_at_the_limit() -> None:
     async def endless(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -285,7 +275,6 @@ def test_an_answer_that_never_ends_is_cut_off_at_the_limit() -> None:
     assert "larger than 1000000 bytes" in result.message
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_body_that_breaks_off_is_a_disconnect() -> None:
     async def half(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": "1000"})
@@ -300,7 +289,6 @@ def test_a_body_that_breaks_off_is_a_disconnect() -> None:
     assert result.kind is FailureKind.DISCONNECTED
 
 
-@pytest.mark.usefixtures("transport")
 def test_the_time_limit_of_a_sample_covers_its_attempts_and_pauses() -> None:
     async def busy(request: web.Request) -> web.Response:
         return web.Response(status=429, headers={"Retry-After": "60"})
@@ -311,7 +299,6 @@ def test_the_time_limit_of_a_sample_covers_its_attempts_and_pauses() -> None:
     assert "gave up after the sample's 1 s" in result.message
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_sample_that_is_never_answered_says_so_once() -> None:
     async def never(request: web.Request) -> web.Response:
         await asyncio.sleep(60)
@@ -326,7 +313,6 @@ def test_a_sample_that_is_never_answered_says_so_once() -> None:
     assert [attempt.failure for attempt in result.attempts] == [FailureKind.TIMEOUT]
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_key_that_a_server_echoes_is_masked_and_it_is_sent() -> None:
     async def echo(request: web.Request) -> web.Response:
         assert request.headers["Authorization"] == f"Bearer {KEY}"
@@ -339,7 +325,6 @@ def test_a_key_that_a_server_echoes_is_masked_and_it_is_sent() -> None:
     assert result.text == "Bearer *** ***"
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_key_that_a_stream_echoes_in_pieces_is_masked() -> None:
     async def echo(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -355,7 +340,6 @@ def test_a_key_that_a_stream_echoes_in_pieces_is_masked() -> None:
     assert (result.text, result.reasoning) == ("***", "***")
 
 
-@pytest.mark.usefixtures("transport")
 def test_every_text_of_a_stream_is_masked() -> None:
     """The secret comes in pieces of three characters, so no single piece contains it."""
     parts = {"content": KEY, "reasoning_content": KEY, "refusal": KEY}
@@ -387,7 +371,6 @@ def test_every_text_of_a_stream_is_masked() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.usefixtures("transport")
 def test_what_is_no_answer_is_told_without_a_key_wherever_it_is_cut(stream: bool) -> None:
     async def echo(request: web.Request) -> web.Response:
         body = f"{'=' * cut}{KEY}" if not stream else f"data: {'=' * cut}{KEY}\n\n"
@@ -400,7 +383,6 @@ def test_what_is_no_answer_is_told_without_a_key_wherever_it_is_cut(stream: bool
         assert KEY[:2] not in result.message.replace("stream", "")
 
 
-@pytest.mark.usefixtures("transport")
 def test_tokens_that_spell_a_key_are_masked() -> None:
     async def echo(request: web.Request) -> web.Response:
         tokens = ["a ", *(KEY[start : start + 3] for start in range(0, len(KEY), 3)), " b"]
@@ -418,7 +400,6 @@ def test_tokens_that_spell_a_key_are_masked() -> None:
     assert "".join(result.prompt_logprobs.tokens) == "a *** b"
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_short_key_is_masked_in_a_refusal_and_stays_a_word_of_an_answer() -> None:
     async def refuse(request: web.Request) -> web.Response:
         return web.json_response({"error": {"message": "no such key: EMPTY"}}, status=400)
@@ -433,7 +414,6 @@ def test_a_short_key_is_masked_in_a_refusal_and_stays_a_word_of_an_answer() -> N
     assert answered.text == "EMPTY"
 
 
-@pytest.mark.usefixtures("transport")
 def test_of_two_secrets_the_longer_is_masked_whole() -> None:
     async def echo(request: web.Request) -> web.Response:
         return web.json_response(
@@ -445,14 +425,12 @@ def test_of_two_secrets_the_longer_is_masked_whole() -> None:
     assert result.text == "*** ***"
 
 
-@pytest.mark.usefixtures("transport")
 def test_the_environment_gives_no_proxy(answers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     result, _ = _simulate(SimulatorConfig(answers=answers), lambda c: c.send(_request()))
     assert isinstance(result, Response)
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_configured_proxy_is_used() -> None:
     seen = []
 
@@ -471,7 +449,6 @@ def test_a_configured_proxy_is_used() -> None:
     assert seen == ["http://model.invalid/v1/completions"]
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_ca_bundle_that_cannot_be_read_is_a_plan_error(tmp_path: Path) -> None:
     (tmp_path / "bad.pem").write_text("not a certificate")
     for name in ("bad.pem", "missing.pem"):
@@ -483,7 +460,6 @@ def test_a_ca_bundle_that_cannot_be_read_is_a_plan_error(tmp_path: Path) -> None
             )
 
 
-@pytest.mark.usefixtures("transport")
 def test_as_many_requests_are_in_flight_as_are_sent(answers: Path) -> None:
     async def many(client: Client) -> list[Response | Failure]:
         return await asyncio.gather(*(client.send(_request()) for _ in range(200)))
@@ -493,7 +469,6 @@ def test_as_many_requests_are_in_flight_as_are_sent(answers: Path) -> None:
     assert stats.max_concurrent == 200
 
 
-@pytest.mark.usefixtures("transport")
 def test_the_most_requests_in_flight_at_once_are_counted(answers: Path) -> None:
     async def some(client: Client) -> list[int]:
         counted = []
@@ -505,7 +480,6 @@ def test_the_most_requests_in_flight_at_once_are_counted(answers: Path) -> None:
     assert _simulate(SimulatorConfig(answers=answers), some)[0] == [1, 3, 3, 5]
 
 
-@pytest.mark.usefixtures("transport")
 def test_the_one_model_is_discovered(answers: Path) -> None:
     assert (
         _simulate(SimulatorConfig(answers=answers, model="my/model"), discover_model)[0]
@@ -513,7 +487,6 @@ def test_the_one_model_is_discovered(answers: Path) -> None:
     )
 
 
-@pytest.mark.usefixtures("transport")
 def test_an_orchestrator_without_a_model_list_asks_for_the_name(answers: Path) -> None:
     with pytest.raises(EndpointError, match="does not list the models: HTTP 404") as caught:
         _simulate(SimulatorConfig(answers=answers, no_models=True), discover_model)
@@ -538,7 +511,6 @@ def _preflight(config: SimulatorConfig, model: str = "simulated", **client: Any)
     return caught.value
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_model_that_the_server_does_not_know_comes_with_the_nearest(answers: Path) -> None:
     error = _preflight(
         SimulatorConfig(answers=answers, model="meta-llama/Llama-3.1-8B"),
@@ -548,7 +520,6 @@ def test_a_model_that_the_server_does_not_know_comes_with_the_nearest(answers: P
     assert "Did you mean 'meta-llama/Llama-3.1-8B'?" in error.hint
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_missing_key_is_said(answers: Path) -> None:
     error = _preflight(SimulatorConfig(answers=answers, api_key=KEY))
     assert "HTTP 401" in str(error)
@@ -566,7 +537,6 @@ def test_a_missing_key_is_said(answers: Path) -> None:
         ("min_p", "remove the option that sends it (--extra-body, or extra_body in the plan)"),
     ],
 )
-@pytest.mark.usefixtures("transport")
 def test_a_server_that_refuses_a_field_comes_with_what_leaves_it_out(field: str, hint: str) -> None:
     async def refuse(request: web.Request) -> web.Response:
         return web.json_response(
@@ -585,7 +555,6 @@ def test_a_server_that_refuses_a_field_comes_with_what_leaves_it_out(field: str,
     assert hint in caught.value.hint
 
 
-@pytest.mark.usefixtures("transport")
 def test_what_an_endpoint_tells_of_itself_is_kept_without_the_key() -> None:
     async def tell(request: web.Request) -> web.Response:
         if request.path == "/version":

@@ -15,7 +15,6 @@ from typing import TypeVar
 
 import pytest
 
-from serve_eval.client.aiohttp_transport import transport as aiohttp
 from serve_eval.client.client import Client
 from serve_eval.client.http1 import transport as http1
 from serve_eval.client.http1.connection import Http1Connection
@@ -146,7 +145,6 @@ def _through(
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.usefixtures("transport")
 def test_an_https_endpoint_behind_a_proxy_is_asked_through_a_tunnel_that_is_kept(
     certificate: Path, loop: str
 ) -> None:
@@ -163,7 +161,6 @@ def test_an_https_endpoint_behind_a_proxy_is_asked_through_a_tunnel_that_is_kept
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.usefixtures("transport")
 def test_a_proxy_may_speak_tls_itself(certificate: Path, loop: str) -> None:
     results = _through(certificate, Proxy(), loop=loop, tls_proxy=True)
     assert [result.text if isinstance(result, Response) else result for result in results] == [
@@ -190,7 +187,6 @@ def test_a_proxy_may_speak_tls_itself(certificate: Path, loop: str) -> None:
         (b"", FailureKind.DISCONNECTED, "the proxy closed the connection"),
     ],
 )
-@pytest.mark.usefixtures("transport")
 def test_a_proxy_that_opens_no_tunnel_is_said(
     certificate: Path, answer: bytes, kind: FailureKind, said: str
 ) -> None:
@@ -234,12 +230,10 @@ def _run(
     return asyncio.run(main())
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_connection_is_used_again_until_it_has_rested_too_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http1, "KEEPALIVE_S", 0.1)
-    monkeypatch.setattr(aiohttp, "KEEPALIVE_S", 0.1)
 
     async def body(client: Client, server: FaultyServer) -> list[int]:
         for pause in (0.0, 0.0, 0.2):
@@ -256,8 +250,6 @@ def _connections(client: Client) -> set[Http1Connection]:
 
 
 def test_no_connection_outlives_its_client() -> None:
-    """Runs with our transport only: aiohttp hides its connections."""
-
     async def body(client: Client, server: FaultyServer) -> Client:
         await asyncio.gather(*(client.send(REQUEST) for _ in range(20)))
         assert len(_connections(client)) == 20
@@ -266,7 +258,6 @@ def test_no_connection_outlives_its_client() -> None:
     assert not _connections(_run(body))
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_path_and_headers_arrive_as_they_were_meant() -> None:
     given = {
         "user-agent": "mine",
@@ -310,7 +301,6 @@ def test_a_request_has_one_host_and_it_is_the_given_one(name: str | None) -> Non
     assert hosts == [place if name is None else "other.example"]
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -330,7 +320,6 @@ def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers(
         assert isinstance(_run(body), Response)
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_host_name_that_cannot_exist_is_not_tried_twice() -> None:
     async def main() -> Response | Failure:
         async with kept(
@@ -351,7 +340,6 @@ def test_a_host_name_that_cannot_exist_is_not_tried_twice() -> None:
     "headers",
     [{"X\r\nEvil: 1": "1"}, {"X Y": "1"}, {"X": "1\r\nEvil: 1"}, {"X-\u20ac": "1"}, {"": "1"}],
 )
-@pytest.mark.usefixtures("transport")
 def test_a_header_that_cannot_be_sent_is_refused_and_the_key_is_not_told(
     headers: dict[str, str],
 ) -> None:
@@ -361,13 +349,11 @@ def test_a_header_that_cannot_be_sent_is_refused_and_the_key_is_not_told(
 
 
 @pytest.mark.parametrize("url", ["http://\u00fc..x/v1", "ftp://h/v1", "http:///v1"])
-@pytest.mark.usefixtures("transport")
 def test_what_is_no_address_of_a_host_is_refused(url: str) -> None:
     with pytest.raises(PlanError, match="expected an http or https URL with a host"):
         Client(Endpoint(base_url=url), LIMITS)
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_proxy_that_echoes_the_request_tells_no_secret() -> None:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -392,7 +378,6 @@ def test_a_proxy_that_echoes_the_request_tells_no_secret() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.usefixtures("transport")
 def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(stream: bool) -> None:
     key = "sk-abc/def+0123456789"
     escaped = key.replace("/", "\\/").replace("+", "\\u002b")
@@ -424,7 +409,6 @@ def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(str
         assert "xxx" not in cut.message
 
 
-@pytest.mark.usefixtures("transport")
 def test_one_look_up_serves_all_who_wait_and_its_error_is_told_to_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -448,7 +432,6 @@ def test_one_look_up_serves_all_who_wait_and_its_error_is_told_to_all(
     assert (len(results), len(asked)) == (20, 1)
 
 
-@pytest.mark.usefixtures("transport")
 def test_connections_take_the_addresses_of_a_name_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> list[int]:
         async with FaultyServer([act.sound]) as one, FaultyServer([act.sound]) as other:
@@ -476,7 +459,6 @@ def test_connections_take_the_addresses_of_a_name_in_turn(monkeypatch: pytest.Mo
 def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(
     certificate: Path, kind: str, loop: str
 ) -> None:
-    """Runs with our transport only: aiohttp hides its connections."""
     said: list[str] = []
 
     async def main() -> None:
@@ -507,7 +489,6 @@ def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(
     assert said == []
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_handshake_that_stalls_ends_with_the_time_to_connect() -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -526,7 +507,6 @@ def test_a_handshake_that_stalls_ends_with_the_time_to_connect() -> None:
     assert (result.kind, result.message) == (FailureKind.TIMEOUT, "no connection within 0.3 s")
 
 
-@pytest.mark.usefixtures("transport")
 def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_it_had() -> None:
     async def body(client: Client, server: FaultyServer) -> list[tuple[int, int]]:
         both = await asyncio.gather(client.send(REQUEST), client.send(REQUEST))
@@ -539,15 +519,12 @@ def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_
     assert first == [(0, 0), (0, 0)]
     assert third[0] in (1, 2)
     assert third[1] == 2
-    # Our transport takes the connection that was used last; aiohttp may take the other.
-    ours = Client.__init__.__kwdefaults__["transport"] is Http1Transport
-    assert fourth == (third[0], 3) or (not ours and fourth == (3 - third[0], 2))
+    assert fourth == (third[0], 3)  # the connection that was used last
 
 
 def test_a_connection_that_is_idle_is_checked_before_its_server_may_close_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Runs with our transport only: connections of aiohttp cannot be checked."""
     monkeypatch.setattr(http1, "IDLE_S", 0.05)
 
     async def body(client: Client, server: FaultyServer) -> list[int]:

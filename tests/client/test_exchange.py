@@ -15,8 +15,6 @@ from serve_eval.client.wire_format.reply import Reply, TooLarge
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.schema import Endpoint, Failure, FailureKind, Limits
 
-pytestmark = pytest.mark.usefixtures("transport")
-
 
 def _exchange(
     handler: Any, method: str = "POST", body: bytes | None = b"{}", **more: Any

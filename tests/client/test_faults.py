@@ -217,7 +217,6 @@ def _patience(fault: Act, seconds: float) -> dict[str, float]:
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.usefixtures("transport")
 def test_a_fault_that_stays_has_its_kind_in_every_attempt(name: str, stream: bool) -> None:
     fault, kind, status = FAULTS[name]
     (result,), received = _send([fault], _limits(stream, max_attempts=2, **_patience(fault, 0.1)))
@@ -230,7 +229,6 @@ def test_a_fault_that_stays_has_its_kind_in_every_attempt(name: str, stream: boo
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.usefixtures("transport")
 def test_a_fault_that_passes_is_on_record_beside_the_answer(name: str, stream: bool) -> None:
     fault, kind, status = FAULTS[name]
     (result,), _ = _send(
@@ -243,7 +241,6 @@ def test_a_fault_that_passes_is_on_record_beside_the_answer(name: str, stream: b
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", REFUSALS)
-@pytest.mark.usefixtures("transport")
 def test_a_refusal_is_asked_once(name: str, stream: bool) -> None:
     refusal, status = REFUSALS[name]
     (result,), received = _send([refusal], _limits(stream))
@@ -255,7 +252,6 @@ def test_a_refusal_is_asked_once(name: str, stream: bool) -> None:
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("name", SOUND)
-@pytest.mark.usefixtures("transport")
 def test_a_sound_answer_is_read_in_whatever_it_comes(name: str, number: int, stream: bool) -> None:
     async def body(client: Client, server: FaultyServer) -> Response | Failure:
         return await client.send(_request(number))
@@ -277,7 +273,6 @@ ENDS = {
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", ENDS)
-@pytest.mark.usefixtures("transport")
 def test_a_stream_that_is_whole_counts_however_it_ends(name: str, stream: bool) -> None:
     limits = _limits(stream, stall_timeout_s=5.0, max_response_bytes=1_000_000)
     results, received = _send([ENDS[name], act.sound], limits, requests=2)
@@ -290,7 +285,6 @@ def test_a_stream_that_is_whole_counts_however_it_ends(name: str, stream: bool) 
 
 
 @pytest.mark.skipif(True not in STREAM, reason="the client does not ask for streams")
-@pytest.mark.usefixtures("transport")
 def test_an_answer_that_a_stream_lost_is_asked_for_without_one() -> None:
     (result,), received = _send([act.loses_the_stream], _limits(True))
     assert isinstance(result, Response)
@@ -300,7 +294,6 @@ def test_an_answer_that_a_stream_lost_is_asked_for_without_one() -> None:
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("text", [None, ""])
-@pytest.mark.usefixtures("transport")
 def test_a_null_content_with_a_finish_reason_is_an_empty_answer(
     text: str | None, stream: bool
 ) -> None:
@@ -309,7 +302,6 @@ def test_a_null_content_with_a_finish_reason_is_an_empty_answer(
     assert (result.text, result.finish_reason, _seen(result)) == ("", "length", [(None, 200)])
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_server_that_is_busy_for_a_while_is_asked_until_it_answers() -> None:
     script = act.fails_then(3, act.refuses("503 Service Unavailable", "not ready"), act.sound)
     (result,), received = _send(script, _limits(False, max_attempts=4))
@@ -318,7 +310,6 @@ def test_a_server_that_is_busy_for_a_while_is_asked_until_it_answers() -> None:
     assert len(received) == 4
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_switch_to_another_protocol_is_no_answer() -> None:
     (result,), received = _send(
         [act.switches_protocols], _limits(False, stall_timeout_s=0.2, max_attempts=2)
@@ -328,7 +319,6 @@ def test_a_switch_to_another_protocol_is_no_answer() -> None:
     assert {attempt.failure for attempt in result.attempts} <= {GONE, INVALID, TIMEOUT}
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> tuple[Response | Failure, FaultyServer]:
         server = FaultyServer([act.sound], listening=False)
@@ -356,7 +346,6 @@ def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "greeting", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"]
 )
-@pytest.mark.usefixtures("transport")
 def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(
     greeting: bytes, loop: str
 ) -> None:
@@ -373,7 +362,6 @@ def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(
     assert 1 <= server.connections <= len(result.attempts) == 3
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_server_that_refuses_connections_sees_nothing() -> None:
     async def main() -> tuple[Response | Failure, FaultyServer]:
         server = FaultyServer([act.sound], listening=False)
@@ -392,7 +380,6 @@ def test_a_server_that_refuses_connections_sees_nothing() -> None:
 # Time limits
 
 
-@pytest.mark.usefixtures("transport")
 def test_retry_after_is_kept_to_in_seconds_and_as_a_date() -> None:
     async def gap(headers: Callable[[], dict[str, str]]) -> float:
         def script(request: Received) -> Act:
@@ -428,7 +415,6 @@ def test_retry_after_is_kept_to_in_seconds_and_as_a_date() -> None:
     assert max(without, in_the_past) < 0.9
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_retry_after_beyond_the_time_of_a_sample_ends_it_with_what_was_told() -> None:
     busy = act.refuses("429 Busy", "busy", retry_after="100000")
     (result,), received = _send([busy], _limits(False, sample_timeout_s=0.3))
@@ -463,7 +449,6 @@ def test_a_retry_after_beyond_the_time_of_a_sample_ends_it_with_what_was_told() 
         (False, [b"HTTP/1.1 200 OK\r\n", b"X-Wait: yes\r\n"], None),
     ],
 )
-@pytest.mark.usefixtures("transport")
 def test_what_keeps_a_connection_open_and_is_no_data_is_silence(
     stream: bool, sent: list[bytes], status: int | None
 ) -> None:
@@ -475,7 +460,6 @@ def test_what_keeps_a_connection_open_and_is_no_data_is_silence(
 
 
 @pytest.mark.parametrize("stream", STREAM)
-@pytest.mark.usefixtures("transport")
 def test_a_trickle_of_bytes_ends_with_the_time_of_the_sample(stream: bool) -> None:
     (result,), received = _send(
         [act.trickles], _limits(stream, stall_timeout_s=0.2, sample_timeout_s=0.5)
@@ -496,7 +480,6 @@ def test_a_trickle_of_bytes_ends_with_the_time_of_the_sample(stream: bool) -> No
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", ["gzip bomb", "endless", "endless stream"])
-@pytest.mark.usefixtures("transport")
 def test_what_does_not_end_is_given_up_at_the_limit_and_not_held(name: str, stream: bool) -> None:
     fault = {
         "gzip bomb": act.gzip_bomb(64),
@@ -517,7 +500,6 @@ def test_what_does_not_end_is_given_up_at_the_limit_and_not_held(name: str, stre
     assert peak < 8_000_000
 
 
-@pytest.mark.usefixtures("transport")
 def test_what_a_failure_says_stays_short_whatever_was_sent() -> None:
     (result,), _ = _send([act.sends(b"y" * 300_000)], _limits(False, max_attempts=1))
     assert isinstance(result, Failure)
@@ -526,7 +508,6 @@ def test_what_a_failure_says_stays_short_whatever_was_sent() -> None:
 
 
 @pytest.mark.parametrize("stream", STREAM)
-@pytest.mark.usefixtures("transport")
 def test_an_answer_of_100_000_events_is_read_whole_and_soon(stream: bool) -> None:
     (result,), _ = _send([act.many_events], _limits(stream))
     assert isinstance(result, Response)
@@ -538,7 +519,6 @@ def test_an_answer_of_100_000_events_is_read_whole_and_soon(stream: bool) -> Non
 
 
 @pytest.mark.parametrize("fault", [act.hangs_up, act.resets])
-@pytest.mark.usefixtures("transport")
 def test_a_connection_that_closes_as_it_is_used_again_costs_one_attempt(fault: Act) -> None:
     (first, second), received = _send([act.sound, fault, act.sound], _limits(False), requests=2)
     assert isinstance(first, Response)
@@ -548,7 +528,6 @@ def test_a_connection_that_closes_as_it_is_used_again_costs_one_attempt(fault: A
     assert received[2].connection != received[1].connection
 
 
-@pytest.mark.usefixtures("transport")
 def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_up() -> None:
     """Three attempts are made on new connections; two fail with connections that were kept."""
     seen: list[int] = []
@@ -578,7 +557,6 @@ def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_u
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.usefixtures("transport")
 def test_a_server_that_closes_behind_every_answer_costs_no_retries_and_soon_no_attempts(
     stream: bool,
 ) -> None:
@@ -600,7 +578,6 @@ def test_a_server_that_closes_behind_every_answer_costs_no_retries_and_soon_no_a
     assert [len(result.attempts) for result in results] == [1, 2, 2, 2, *[1] * 8]
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_connection_that_was_closed_while_idle_loses_no_sample_and_hides_no_attempt() -> None:
     async def body(
         client: Client, server: FaultyServer
@@ -629,7 +606,6 @@ def test_a_connection_that_was_closed_while_idle_loses_no_sample_and_hides_no_at
     ],
     ids=["twice at once", "twice, the second late", "408 when idle", "the beginning of something"],
 )
-@pytest.mark.usefixtures("transport")
 def test_what_comes_on_an_idle_connection_is_nobodys_answer(extra: Act, stream: bool) -> None:
     async def body(client: Client, server: FaultyServer) -> list[Response | Failure]:
         results = []
@@ -650,7 +626,6 @@ def test_what_comes_on_an_idle_connection_is_nobodys_answer(extra: Act, stream: 
     assert [_seen(result) for result in results] == [[(None, 200)]] * 3
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_late_second_answer_is_nobodys_answer_where_no_connection_is_ever_idle() -> None:
     def script(request: Received) -> Act:
         return act.later(0.01, act.twice_after(0.005) if request.number % 10 == 0 else act.sound)
@@ -669,7 +644,6 @@ def test_a_late_second_answer_is_nobodys_answer_where_no_connection_is_ever_idle
 
 
 @pytest.mark.parametrize("in_flight", [1, 8])
-@pytest.mark.usefixtures("transport")
 def test_a_server_that_gives_every_answer_the_same_id_costs_one_question_at_most(
     in_flight: int,
 ) -> None:
@@ -683,7 +657,6 @@ def test_a_server_that_gives_every_answer_the_same_id_costs_one_question_at_most
     assert len(list(_attempts(results))) <= 41
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_stream_that_goes_on_after_its_end_is_not_listened_to_for_long() -> None:
     (result,), _ = _send([act.pings_after_done], _limits(True, sample_timeout_s=5.0))
     assert isinstance(result, Response)
@@ -691,7 +664,6 @@ def test_a_stream_that_goes_on_after_its_end_is_not_listened_to_for_long() -> No
     assert result.latency_s < 2.0
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_lost_stream_that_stays_open_is_asked_again_at_once() -> None:
     (result,), _ = _send(
         [act.loses_the_stream_and_stays], _limits(True, max_attempts=1, retry_budget=0)
@@ -705,7 +677,6 @@ def test_a_lost_stream_that_stays_open_is_asked_again_at_once() -> None:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.usefixtures("transport")
 def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str) -> None:
     async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         cast("asyncio.ReadTransport", writer.transport).pause_reading()
@@ -738,7 +709,6 @@ def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str)
     )
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_client_that_is_closed_leaves_nobody_waiting() -> None:
     async def main() -> list[Response | Failure]:
         async with FaultyServer([act.silent]) as server:
@@ -755,7 +725,6 @@ def test_a_client_that_is_closed_leaves_nobody_waiting() -> None:
     ] * 3
 
 
-@pytest.mark.usefixtures("transport")
 def test_an_answer_that_a_stream_lost_is_no_retry_and_is_asked_for_however_few_are_left() -> None:
     limits = _limits(True, max_attempts=1, retry_budget=0)
     (result,), _ = _send([act.loses_the_stream], limits)
@@ -766,7 +735,6 @@ def test_an_answer_that_a_stream_lost_is_no_retry_and_is_asked_for_however_few_a
     ]
 
 
-@pytest.mark.usefixtures("transport")
 def test_nothing_is_kept_of_connections_that_are_gone() -> None:
     async def body(client: Client, server: FaultyServer) -> int:
         for number in range(50):
@@ -778,7 +746,6 @@ def test_nothing_is_kept_of_connections_that_are_gone() -> None:
     assert _with([act.without_length], _limits(False), body) <= 2
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_proxy_that_refuses_a_tunnel_is_an_http_error_of_its_own() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -804,7 +771,6 @@ def test_a_proxy_that_refuses_a_tunnel_is_an_http_error_of_its_own() -> None:
     assert "from the proxy" in result.message
 
 
-@pytest.mark.usefixtures("transport")
 def test_waiting_for_the_rate_limit_is_not_the_samples_time() -> None:
     async def body(client: Client, server: FaultyServer) -> list[Response | Failure]:
         return await _all(client, samples=5, in_flight=5)
@@ -816,7 +782,6 @@ def test_waiting_for_the_rate_limit_is_not_the_samples_time() -> None:
 # Many requests at a time
 
 
-@pytest.mark.usefixtures("transport")
 def test_answers_in_reverse_order_go_to_their_own_questions() -> None:
     async def body(client: Client, server: FaultyServer) -> list[Response | Failure]:
         return await asyncio.gather(*(client.send(_request(number)) for number in range(1, 33)))
@@ -828,7 +793,6 @@ def test_answers_in_reverse_order_go_to_their_own_questions() -> None:
 
 
 @pytest.mark.parametrize(("seed", "stream"), list(enumerate(STREAM)))
-@pytest.mark.usefixtures("transport")
 def test_no_sample_is_lost_or_doubled_or_given_anothers_answer(seed: int, stream: bool) -> None:
     samples = 200
     told: dict[str, tuple[FailureKind | None, int | None]] = {}

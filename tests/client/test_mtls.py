@@ -58,7 +58,6 @@ def _ask(url: str, certificates: Certificates) -> Response | Failure:
     return asyncio.run(ask())
 
 
-@pytest.mark.usefixtures("transport")
 def test_the_certificate_of_a_trusted_authority_is_accepted(url: str, authority: Authority) -> None:
     cert, key = map(str, authority.sign("client"))
     assert isinstance(_ask(url, Certificates(str(authority.bundle), cert, key)), Response)
@@ -66,7 +65,6 @@ def test_the_certificate_of_a_trusted_authority_is_accepted(url: str, authority:
     assert isinstance(_ask(url, Certificates(str(authority.bundle), cert, key, PASSWORD)), Response)
 
 
-@pytest.mark.usefixtures("transport")
 @pytest.mark.parametrize("kind", ["none", "other", "expired"])
 def test_a_refusal_says_what_to_do_and_is_not_tried_again(
     url: str, authority: Authority, tmp_path: Path, kind: str

@@ -504,7 +504,6 @@ def test_a_client_scores_neither_errors_nor_lost_texts() -> None:
     assert answered.text == PARIS
 
 
-@pytest.mark.usefixtures("transport")
 @pytest.mark.parametrize(
     "coding", ["gzip", "gzip, chunked", "foo", "chunked, foo", "Chunked;q=1", "br"]
 )

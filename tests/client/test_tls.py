@@ -71,7 +71,6 @@ def _send(certificate: Path, ca_bundle: str | None, sends: Sends[T], host: str =
     return asyncio.run(main())
 
 
-@pytest.mark.usefixtures("transport")
 def test_an_unknown_certificate_is_refused_and_said(certificate: Path) -> None:
     result = _send(certificate, None, _by_client)
     assert isinstance(result, Failure)
@@ -80,14 +79,12 @@ def test_an_unknown_certificate_is_refused_and_said(certificate: Path) -> None:
     assert (result.retryable, len(result.attempts)) == (False, 1)
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_certificate_for_another_name_is_refused(certificate: Path) -> None:
     result = _send(certificate, str(certificate), _by_client, host="127.0.0.1")
     assert isinstance(result, Failure)
     assert "127.0.0.1" in result.message
 
 
-@pytest.mark.usefixtures("transport")
 def test_a_certificate_that_is_trusted_by_name_is_accepted(certificate: Path) -> None:
     result = _send(certificate, str(certificate), _by_client)
     assert isinstance(result, Response)

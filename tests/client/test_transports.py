@@ -1,26 +1,17 @@
-"""Test both transports under one client, and list what aiohttp cannot do.
-
-Events, times and failures must be equal.
-"""
+"""Test that no answer becomes that to another request, and the times of a stream."""
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import importlib
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from serve_eval.client.client import Client
-from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, Limits, Request, Response, SamplingParams
 from tests.attack.hostile import BREAKING, case_of, question, said
 from tests.client import faulty_server as act
-from tests.client.aiohttp_shortfalls import SHORTFALLS, table
 from tests.client.faulty_server import Act, FaultyServer, Turn
 from tests.client.kept import Heard, kept
 from tests.client.test_steps import ATTACKS, check, run
@@ -41,7 +32,6 @@ def _request(case: int) -> Request:
     )
 
 
-@pytest.mark.usefixtures("transport")
 @pytest.mark.parametrize("name", BEHIND_NEXT)
 def test_an_answer_too_many_before_the_next_one_swaps_nothing(name: str, tmp_path: Path) -> None:
     check(run(ATTACKS[name], tmp_path, count=60, in_flight=2))
@@ -71,7 +61,6 @@ AT_ONCE = [
 """Ways to break an answer whose result does not depend on when a copy arrives."""
 
 
-@pytest.mark.usefixtures("transport")
 def test_no_broken_answer_becomes_that_to_another_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(act, "echo", lambda request: said(case_of(request) or 0))
 
@@ -82,7 +71,6 @@ def test_no_broken_answer_becomes_that_to_another_request(monkeypatch: pytest.Mo
     assert asyncio.run(main()) == {}
 
 
-@pytest.mark.usefixtures("transport")
 def test_times_of_a_stream_are_those_of_its_tokens() -> None:
     async def timed(turn: Turn) -> None:
         await turn.write(act.STREAM_HEAD)
@@ -110,33 +98,3 @@ def test_times_of_a_stream_are_those_of_its_tokens() -> None:
     assert result.ttft_s is not None
     assert 0.19 < result.ttft_s < 0.39
     assert result.latency_s > 0.59
-
-
-def test_aiohttp_is_read_only_when_it_is_chosen() -> None:
-    told = (
-        "import sys, serve_eval.client.client as c; print('aiohttp' in sys.modules,"
-        " c.Http1Transport.__name__)"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", told], capture_output=True, text=True, check=True
-    )
-    assert finished.stdout.split() == ["False", "Http1Transport"]
-
-
-def test_without_aiohttp_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "aiohttp", None)
-    monkeypatch.delitem(sys.modules, "serve_eval.client.aiohttp_transport.transport")
-    with pytest.raises(PlanError, match="aiohttp") as caught:
-        importlib.import_module("serve_eval.client.aiohttp_transport.transport")
-    assert "[servers]" in caught.value.hint
-
-
-def test_the_list_of_what_aiohttp_fails_names_tests_and_stands_in_the_docs() -> None:
-    tests = {
-        node.name
-        for path in Path(__file__).parent.glob("test_*.py")
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.FunctionDef)
-    }
-    assert {name.partition("[")[0] for names in SHORTFALLS.values() for name in names} <= tests
-    assert table() in (Path(__file__).parents[2] / "docs/requests.md").read_text()

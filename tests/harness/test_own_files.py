@@ -23,7 +23,7 @@ from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import scope
 from serve_eval.schema import Plan, Spec, VerdictOutcome
 from serve_eval.tasks._lm_eval.documents import load_parts
-from serve_eval.workflows.export import export
+from serve_eval.workflows.export.export import export
 from serve_eval.workflows.references.register import register
 
 pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")

@@ -22,7 +22,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.plugins import extensions
 from serve_eval.schema import Limits, Need, Plan, Report, Spec, TaskReport, VerdictOutcome
-from serve_eval.workflows.export import export
+from serve_eval.workflows.export.export import export
 from tests.harness.made_tasks import write
 
 pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")

@@ -26,7 +26,7 @@ MOST_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A change: `new` in place of `old`, which `file` holds once; the `tests` notice it."""
+    """A change: `new` in place of `old`, which `file` holds once; `tests` notice it."""
 
     name: str
     file: str

@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import pytest
 import yaml
 
 from serve_eval.schema import Plan, Spec
-from tests.nights.night import serve_eval, spend_night, write_known
+from tests.nights.night import read_script, serve_eval, spend_night, variables, write_known
 from tests.standin.answers import write_answers
 
 STAND_IN = [sys.executable, "-P", "-m", "serve_eval.launchers._standin"]
@@ -42,11 +45,14 @@ def images(tmp_path: Path) -> Path:
         "damaged": {"corrupt_after": 0, "share": 0.4},
         "dying": {"crash_after": 300},
         "early": {"crash_after": 60},
+        "fragile": {"crash_after": 8},
+        "slow": None,
         "broken": {"crash_at_start": 1, "last_words": "RuntimeError: no kernel image"},
     }
     for number, (name, faults) in enumerate(images.items()):
         env = {"STANDIN_ANSWERS": str(answers), "STANDIN_SKILLS": "1"}
         env |= {"STANDIN_FAULTS": json.dumps(faults)} if faults else {}
+        env |= {"STANDIN_LOAD_S": "120"} if name == "slow" else {}
         launcher = {"name": "trtllm", "gpus": [number], "command": STAND_IN, "env": env}
         plan = {"model": "M", "tasks": [{task.name: dict(task.options)}], "launcher": launcher}
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(plan))
@@ -65,7 +71,11 @@ def test_an_image_that_does_not_start_is_an_alert(images: Path) -> None:
     night = spend_night(images, "old.yaml", "broken.yaml", **ASKED)
     assert night.code == 4
     assert list(night.alerts) == ["new"]
-    assert "new did not start: error: trtllm ended with exit code 1" in night.lines
+    assert re.fullmatch(
+        r"new did not start: error: trtllm ended with exit code 1 after \S+ s: RuntimeError: no"
+        rf" kernel image \({night.folder.name}/new\.log\)",
+        night.lines,
+    )
     viewed = serve_eval(images, "view", ".", "--write", "all.html")
     assert "ERROR serve: broken.yaml" in viewed.stderr, viewed.stderr
 
@@ -135,6 +145,18 @@ def test_a_damaged_image_fails_and_says_where(images: Path) -> None:
 
 
 @pytest.mark.slow
+def test_without_a_floor_a_night_says_how_to_measure_one(images: Path) -> None:
+    asked = {name: value for name, value in ASKED.items() if name != "FLOOR"}
+    night = spend_night(images, "old.yaml", "damaged.yaml", **asked)
+    assert night.alerts["verify"].startswith("verify ended with 3: UNDECIDED ")
+    next_ = "next: serve-eval verify old.yaml --sibling SIBLING --register floor.json"
+    assert night.alerts["verify"].endswith(f"; {next_}")
+    words = next_.replace("SIBLING", "sound.yaml").split()[2:]
+    measured = serve_eval(images, *words)
+    assert re.search(r"noise +\d\.\d+ nat, floor \d\.\d+ nat", measured.stdout), measured
+
+
+@pytest.mark.slow
 def test_an_image_that_dies_is_not_a_regression(images: Path) -> None:
     night = spend_night(images, "old.yaml", "dying.yaml", **ASKED)
     assert night.code == 4
@@ -144,6 +166,50 @@ def test_an_image_that_dies_is_not_a_regression(images: Path) -> None:
     assert re.search(
         rf"trtllm ended with exit code \d+ after \S+ s\. Its log is \S*{log.name}", night.sent
     )
+
+
+def test_a_server_that_dies_in_the_smoke_test_is_an_error(images: Path) -> None:
+    night = spend_night(images, "old.yaml", "fragile.yaml", **ASKED)
+    assert night.code == 4
+    assert night.alerts["smoke"].startswith(
+        "smoke: the servers of new have ended (night-fragile/new/logs): ERROR serve-eval smoke http"
+    )
+    said = r": the server died during \w+; .*; .* trtllm ended with exit code \d+ after"
+    assert re.search(said, night.alerts["smoke"]), night.alerts
+    assert night.sent.startswith("fragile.yaml against old.yaml: smoke: the servers of new have")
+    viewed = serve_eval(images, "view", ".", "--write", "all.html").stderr
+    assert re.search(r"^ERROR smoke: .*fragile\.yaml", viewed, re.MULTILINE), viewed
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("new", ["slow.yaml", "sound.yaml"])
+def test_a_night_that_is_interrupted_leaves_no_server(
+    number: signal.Signals, new: str, images: Path
+) -> None:
+    (images / "night.sh").write_text(read_script())
+    env = {**variables(images), "OLD": "old.yaml", "NEW": new, **ASKED}
+    with subprocess.Popen(
+        ["sh", "night.sh", "night"], cwd=images, env=env, stdout=subprocess.PIPE, text=True
+    ) as night:
+        awaited = {"slow.yaml": "new/logs/trtllm.log", "sound.yaml": "smoke.log"}[new]
+        deadline = time.monotonic() + 60
+        while not (images / "night" / awaited).exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        night.send_signal(number)
+        said, _ = night.communicate(timeout=30)  # Its start takes longer.
+    assert night.returncode == 130
+    during = {"slow.yaml": "the start of new", "sound.yaml": "smoke"}[new]
+    assert said == f"{new} against old.yaml: interrupted during {during} (night)\n"
+    assert serve_eval(images, "serve", "--list").stdout == "no servers are running\n"
+
+
+def test_a_night_has_a_limit_of_time(images: Path) -> None:
+    began = time.monotonic()
+    night = spend_night(images, "old.yaml", "slow.yaml", HOURS="0.004", **ASKED)
+    assert time.monotonic() - began < 60  # The start takes longer.
+    assert night.code == 4
+    assert night.lines == "new did not start within 0.004 hours (night-slow/new.log)"
 
 
 @pytest.mark.slow
@@ -162,7 +228,15 @@ def test_a_disaggregated_image_against_an_aggregated_one(images: Path, rehearse:
     night = spend_night(images, "old.yaml", "split.yaml", REHEARSE=rehearse, HEARTBEAT="1", **ASKED)
     assert {step: (night.folder / step).exists() for step in STEPS} == dict.fromkeys(STEPS, True)
     assert "--model" not in night.lines
-    if not rehearse:
+    if rehearse:
+        assert night.sent == (
+            "REHEARSAL, split.yaml against old.yaml: OK, every step passed (night-split)"
+        )
+        for step in ("smoke", "verify", "compare"):
+            assert (night.folder / f"{step}.line").read_text().startswith("REHEARSAL: ")
+        viewed = serve_eval(images, "view", ".", "--write", "all.html").stderr
+        assert "passed" not in viewed, viewed
+    else:
         assert (night.code, night.lines) == (0, "")
         assert night.sent == "split.yaml against old.yaml: OK, every step passed (night-split)"
 

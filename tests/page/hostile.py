@@ -98,7 +98,7 @@ def make_task(folder: Path, texts: list[str]) -> PageTask:
         name=name,
         arms={"": SampleSource(run=folder, task=name)},
         metric=Metric(),
-        known=KnownTask(fields=fields, body={"model": write[0], "max_tokens": 1}),
+        know=lambda _: KnownTask(fields=fields, body={"model": write[0], "max_tokens": 1}),
         url=f"http://host/{write[0]}",
         key="MY_KEY",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,11 @@ def read_data(file: Path) -> dict[str, Any]:
     found = re.search(r'id="samples-data">([^<]*)<', file.read_text())
     assert found is not None
     data: dict[str, Any] = msgspec.json.decode(gzip.decompress(base64.b64decode(found[1])))
-    rest = data["prompts"]["rest"] or {"values": [], "codes": [-1] * len(data["id"])}
-    data["prompts"]["rest"] = [None if c < 0 else rest["values"][c] for c in rest["codes"]]
+    parts, rows = data["prompts"]["parts"], data["prompts"]["rows"]
+    used = Counter(part for row in rows for part in set(row or ()))
+    data["prompts"]["own"] = [
+        "".join(parts[part] for part in row if used[part] == 1) if row else None for row in rows
+    ]
     return data
 
 

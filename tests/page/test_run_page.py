@@ -102,7 +102,7 @@ def test_the_search_reads_every_text(where: str, runs: MadeRuns, open_page: Open
     part = texts[0].splitlines()[0].upper()
     found = [row for row, text in zip(answers["row"], texts, strict=True) if part in text.upper()]
     needle, wanted = {
-        "prompt": (data["prompts"]["rest"][7][10:60].upper(), [7]),
+        "prompt": (data["prompts"]["own"][7][10:60].upper(), [7]),
         "answer": (part, found),
         "id": (data["id"][7], [7]),
     }[where]
@@ -142,7 +142,7 @@ def test_the_curl_line_asks_the_same_again_without_a_key(
     assert words[:3] == ["curl", "-sS", f"{_report(runs.run).endpoint.base_url}/completions"]
     assert "Authorization: Bearer $OPENAI_API_KEY" in words
     body = json.loads(words[words.index("-d") + 1])
-    prompts = data["prompts"]["rest"]
+    prompts = data["prompts"]["own"]
     assert body["model"] == "embedded"
     assert body["prompt"].endswith(prompts[3])
     assert (body["max_tokens"], body["temperature"]) == (128, 0.0)

@@ -75,7 +75,7 @@ def test_an_installed_package_that_clashes_is_named(
 def test_an_entry_point_to_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     points = (
         EntryPoint(name="gone", value="nowhere.at_all", group="serve_eval.tasks"),
-        EntryPoint(name="other", value="serve_eval.schema:Nothing", group="serve_eval.tasks"),
+        EntryPoint(name="other", value="serve_eval.errors:Nothing", group="serve_eval.tasks"),
         EntryPoint(name="plain", value="serve_eval.errors", group="serve_eval.tasks"),
     )
     monkeypatch.setattr(extensions, "_points", lambda folder: points if folder == TASKS else ())
@@ -87,8 +87,8 @@ def test_an_entry_point_to_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         (
             "other",
             (
-                "serve_eval.schema:Nothing of an unknown package: AttributeError: module"
-                " 'serve_eval.schema' has no"
+                "serve_eval.errors:Nothing of an unknown package: AttributeError: module"
+                " 'serve_eval.errors' has no"
             ),
         ),
         ("plain", "serve_eval.errors of an unknown package: has no function task"),

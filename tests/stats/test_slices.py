@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy
@@ -188,3 +189,18 @@ def test_where_every_right_answer_is_lost_no_slice_is_named(right: int) -> None:
         before[random.permutation(58)[:right]] = 1.0
         members = (random.random((58, 30)) < random.uniform(0.2, 0.8, 30)).astype(float)
         assert find_paired_slice(before, numpy.zeros(58), members, level=0.0015, seed=seed) is None
+
+
+def test_the_draws_of_many_prompts_are_held_in_parts() -> None:
+    n = 20_000
+    random = numpy.random.default_rng(1)
+    before, after = (random.random((2, n)) < 0.8).astype(float)
+    slices = random.random((n, 20)) < 0.1
+    tracemalloc.start()
+    try:
+        find_paired_slice(before, after, slices, level=0.0015)
+        find_unpaired_slice(after == 0.0, slices, numpy.zeros(n), level=0.0015)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 60e6, f"{peak / 1e6:.0f} MB"

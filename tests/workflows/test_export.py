@@ -16,7 +16,7 @@ from serve_eval.errors import DatasetError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.harness.layout import file_name, mean_stderr, sanitize, stamp
 from serve_eval.schema import Limits, Plan, Report, Spec
-from serve_eval.workflows.export import export
+from serve_eval.workflows.export.export import export
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

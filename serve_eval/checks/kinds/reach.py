@@ -10,6 +10,7 @@ from serve_eval.client.client import explain_unreachable
 from serve_eval.client.questions import self_description
 from serve_eval.errors import EndpointError
 from serve_eval.plugins.registry import nearest
+from serve_eval.schema import is_stand_in
 
 NOT_THERE = frozenset({404, 405})
 
@@ -105,6 +106,7 @@ async def version(session: CheckSession) -> CheckResult:
     front = ", a disaggregated orchestrator" if session.known.orchestrator else ""
     found = await session.get(f"{session.root}/version")
     told = self_description.version(found.content) if found.status == 200 else None
+    session.known.rehearsal = is_stand_in(told)
     if told is None and found.status >= 500:
         return fail_check(found.told, found.sent)
     if told is None:

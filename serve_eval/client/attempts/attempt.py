@@ -231,10 +231,12 @@ class AttemptSender:
         self._in_flight -= 1
         # An answer needs a proof if its connection was used before and it did not name its request.
         doubtful = channel is not None and this.failure is None and this.used and not this.named
-        servers = reply.servers
+        servers, timing = reply.servers, reply.timing
         if servers is not None:
             self.saw_servers = True
             servers = self._masking.value(servers) if self._masking else servers
+        if timing is not None and self._masking:
+            timing = self._masking.value(timing)
         attempts.append(
             Attempt(
                 start_s=microseconds(self._epoch + this.start),
@@ -245,7 +247,7 @@ class AttemptSender:
                 streamed=this.streamed,
                 connection=channel.number if doubtful and channel is not None else 0,
                 turn=channel.turns + 1 if doubtful and channel is not None else 0,
-                timing=self._masking.value(reply.timing) if self._masking else reply.timing,
+                timing=timing,
                 servers=servers,
                 lost=_judge_loss(this),
             )

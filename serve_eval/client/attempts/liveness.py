@@ -80,7 +80,7 @@ class LivenessGuard:
 
     async def _was_there_an_outage(self) -> bool:
         host, port = self._address
-        if await _listens(host, port):
+        if await listens(host, port):
             return False
         clock = asyncio.get_running_loop().time
         began, place, left_s = clock(), authority(host, port), self._timeout_s - self.spent_s
@@ -102,7 +102,7 @@ class LivenessGuard:
                     ),
                 )
             await asyncio.sleep(min(PROBE_S, max(0.0, began + left_s - clock())))
-            if await _listens(host, port):
+            if await listens(host, port):
                 break
         self.closed = False
         lasted_s = clock() - began
@@ -113,7 +113,7 @@ class LivenessGuard:
         return True
 
 
-async def _listens(host: str, port: int) -> bool:
+async def listens(host: str, port: int) -> bool:
     """Return True if any address of the host accepts connections, or if that stays unknown.
 
     It stays unknown if the addresses do not answer within PROBE_S.

@@ -65,6 +65,7 @@ class Patience:
 
     def __init__(self, *, sample_s: float, stall_s: float) -> None:
         self._sample_s, self._stall_s = sample_s, stall_s
+        self._loop = asyncio.get_running_loop()
         self.held = False
         self._expecting, self._began_at, self._heard_at = 0, 0.0, 0.0
         self._tick_s = min(MAX_TICK_S, max(MIN_TICK_S, min(sample_s, stall_s) / TICKS))
@@ -73,7 +74,7 @@ class Patience:
 
     def begin(self, now: float) -> Wait:
         """Return a wait of the current task that begins now (monotonic clock)."""
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         assert task is not None
         wait = Wait(task, now + self._sample_s)
         self._waits.add(wait)
@@ -112,7 +113,11 @@ class Patience:
 
     def _hear(self, reply: Reply, now: float) -> None:
         if reply.status:
-            self._heard_at = max(self._heard_at, min(reply.heard_at, now))
+            heard_at = reply.heard_at
+            if heard_at > now:
+                heard_at = now
+            if heard_at > self._heard_at:
+                self._heard_at = heard_at
 
     def end(self, wait: Wait) -> None:
         """Stop watching a wait: its task is no longer cancelled."""
@@ -125,7 +130,7 @@ class Patience:
             self._timer = None
 
     def _arm(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._look)
+        self._timer = self._loop.call_later(self._tick_s, self._look)
 
     def _look(self) -> None:
         self._timer, now = None, time.monotonic()

@@ -37,6 +37,8 @@ def stop_string(reason: object) -> str | None:
 
 def tokens_per_step(told: object) -> float | None:
     """Return the tokens per step of the engine, or None if the server does not report them."""
+    if not told:  # nearly always; the types below take longer
+        return None
     return float(told) if isinstance(told, int | float) and 0 < told < 2**53 else None
 
 

@@ -13,6 +13,7 @@ from serve_eval.evaluation.results.answer_hash import hash_answer
 from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, score_records
+from serve_eval.evaluation.storage.records.shared_values import SharedValues
 from serve_eval.schema import (
     Agreement,
     Failure,
@@ -87,11 +88,14 @@ def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
     doubted: tuple[set[str], ...] = tuple(set() for _ in range(repeats))
     known = {reason.strip().lower() for reason in report.plan.limits.known_finish_reasons}
     try:
+        shared = SharedValues()
         for line in score_records(folder, name):
             repeat, prompt = _place(line.id, repeats)
-            lines[repeat][prompt] = line
+            lines[repeat][prompt] = shared.score(line)
+        ids = {prompt: prompt for prompt in lines[0]}
         for record in journal.read(samples_file(folder, name)):
             repeat, prompt = _place(record.id, repeats)
+            prompt = ids.get(prompt, prompt)
             result = record.response or record.failure
             if result is not None and _is_doubted(result, known):
                 doubted[repeat].add(prompt)

@@ -22,7 +22,9 @@ def is_loop(text: str) -> bool:
     end = text.rstrip()
     for period in range(1, min(LONGEST, len(end) // TIMES) + 1):
         times = max(TIMES, -(-LEAST_CHARS // period))
-        if len(end) >= times * period and end.endswith(end[-period:] * times):
+        if len(end) < times * period or end[-1 - period] != end[-1]:
+            continue
+        if end.endswith(end[-period:] * times):
             return True
     return False
 
@@ -35,6 +37,8 @@ def _script(letter: str) -> str:
 
 def find_scripts(text: str) -> set[str]:
     """Return the scripts of which a text has LEAST_LETTERS letters or more."""
+    if text.isascii():
+        return set()
     counts: dict[str, int] = defaultdict(int)
     for letter in text:
         if not letter.isascii() and letter.isalpha():

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.storage.journal import Journal, Record
-from serve_eval.schema import Failure, Progress, Response
+from serve_eval.schema import Failure, Progress, Response, Sample
 
 
 class StoppingRule(Protocol):
@@ -80,12 +80,7 @@ class Lane:
         if progress is not None:
             accumulator = self.accumulator
             progress.begin(self.name, len(accumulator.samples), accumulator.scored)
-            progress.update(
-                self.name,
-                accumulator.scored,
-                accumulator.count_failed_kinds(),
-                accumulator.running_value,
-            )
+            self.show(progress)
         rest = iter(self.positions)
         while not self.decided:
             i = self._soon.popleft() if self._soon else next(rest, None)
@@ -93,13 +88,23 @@ class Lane:
                 return
             yield i
 
-    def keep(self, i: int, result: Response | Failure) -> None:
+    def show(self, progress: Progress) -> None:
+        """Show the results so far."""
+        came = self.accumulator
+        progress.update(self.name, came.scored, came.count_failed_kinds(), came.running_value)
+
+    def end_progress(self, progress: Progress | None) -> None:
+        """Show the last results, and that no more come."""
+        if progress is not None:
+            self.show(progress)
+            progress.end(self.name)
+
+    def keep(self, sample: Sample, result: Response | Failure) -> None:
         """Write a result to the journal. Raises JournalError if that fails."""
-        sample = self.accumulator.samples[i].id
         if isinstance(result, Response):
-            self.journal.append(Record(id=sample, response=result))
+            self.journal.append(Record(id=sample.id, response=result))
         else:
-            self.journal.append(Record(id=sample, failure=result))
+            self.journal.append(Record(id=sample.id, failure=result))
 
     def forget(self, responses: Mapping[str, Response]) -> None:
         """Remove these answers, which are given by sample id.

@@ -11,8 +11,10 @@ from serve_eval.evaluation.engine.circuit_breaker import CircuitBreaker
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.upkeep import rare_collections, upkeep
-from serve_eval.schema import Failure, Progress, Response
+from serve_eval.schema import Progress
 
+SHOWN_EVERY_S = 0.05
+"""Seconds between two updates of the progress."""
 ROUNDS = 2
 """Number of rounds with withdrawn answers after which each request has its own connection.
 Otherwise, connections that end without a proof would lose their answers in every round."""
@@ -87,7 +89,10 @@ class _Round:
                     self._start_workers()
                     company = [
                         self._group.create_task(one)
-                        for one in upkeep(self._session, self._busy, self._lanes)
+                        for one in (
+                            *upkeep(self._session, self._busy, self._lanes),
+                            self._show_progress(),
+                        )
                     ]
                     await self._idle.wait()
                     for task in company:
@@ -124,12 +129,19 @@ class _Round:
         lane.waiting -= 1
         accumulator, watch, number = lane.accumulator, self._watch, None
         session, pace = self._session, self._pace
+        sample = accumulator.samples[i]  # looked up once: some tasks make their samples
         lane.asking.add(me)
         try:
             if lane.meet is not None:
                 await lane.meet(i)
             number = None if watch is None else watch.start()
-            result = await self._send(lane, i, me)
+            session.starvation.begin(me)
+            try:
+                result = await send.send(
+                    self._client, accumulator.task, sample, alone=i in lane.alone
+                )
+            finally:
+                session.starvation.end(me)
         except asyncio.CancelledError:
             if not lane.decided or me.uncancel():
                 session.cut_off.append((lane, i))
@@ -142,8 +154,8 @@ class _Round:
             raise
         finally:
             lane.asking.discard(me)
-        lane.keep(i, result)
-        await accumulator.take_result(i, result)
+        lane.keep(sample, result)
+        await accumulator.take_result(i, result, sample)
         self._count(lane, me)
         if watch is not None and number is not None:
             watch.see(number, result)
@@ -151,20 +163,9 @@ class _Round:
         if session.workers < pace.limit:
             self._start_workers()
 
-    async def _send(self, lane: Lane, i: int, me: asyncio.Task[None]) -> Response | Failure:
-        """Send a sample while its waiting time is watched."""
-        accumulator, starvation = lane.accumulator, self._session.starvation
-        starvation.begin(me)
-        try:
-            return await send.send(
-                self._client, accumulator.task, accumulator.samples[i], alone=i in lane.alone
-            )
-        finally:
-            starvation.end(me)
-
     def _count(self, lane: Lane, me: asyncio.Task[None]) -> None:
-        """Count a result, show the progress, and end the lane if the result decides it."""
-        session, progress, accumulator = self._session, self._progress, lane.accumulator
+        """Count a result, and end the lane if the result decides it or is its last."""
+        session = self._session
         if not lane.decided:
             lane.left -= 1
         session.finished += 1
@@ -172,15 +173,8 @@ class _Round:
             session.at_first()
         if lane.decided:
             return
-        if progress is not None:
-            progress.update(
-                lane.name,
-                accumulator.scored,
-                accumulator.count_failed_kinds(),
-                accumulator.running_value,
-            )
-            if not lane.left:
-                progress.end(lane.name)
+        if not lane.left:
+            lane.end_progress(self._progress)
         if lane.early is not None and lane.early.look():
             self._end(lane, me)
 
@@ -190,12 +184,22 @@ class _Round:
         lane.waiting, lane.decided = 0, True
         for other in lane.asking - {me}:
             other.cancel()
-        if self._progress is not None and lane.left:
-            self._progress.end(lane.name)
+        if lane.left:
+            lane.end_progress(self._progress)
         lane.left = 0
+
+    async def _show_progress(self) -> None:
+        """Show the lanes in progress that have new results, until it is cancelled."""
+        shown: dict[Lane, int] = {}
+        while self._progress is not None:
+            await asyncio.sleep(SHOWN_EVERY_S)
+            for lane in self._busy:
+                if lane.begun and lane.left not in (0, shown.get(lane)):
+                    shown[lane] = lane.left
+                    lane.show(self._progress)
 
     def _end_progress(self) -> None:
         """End the progress of lanes that are unfinished."""
         for lane in self._busy:
-            if self._progress is not None and lane.begun and lane.left:
-                self._progress.end(lane.name)
+            if lane.begun and lane.left:
+                lane.end_progress(self._progress)

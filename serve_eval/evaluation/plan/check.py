@@ -123,7 +123,7 @@ def _check_limits(limits: Mapping[str, Any], problems: Problems) -> None:
             continue
         if isinstance(value, bool | str):
             continue
-        from_zero = name in ("retry_budget", "order_seed", "outage_timeout_s")
+        from_zero = name in ("retry_budget", "order_seed", "outage_timeout_s", "page_samples")
         if not (0 < value < float("inf") or (from_zero and value == 0)):
             least = "0 or more" if from_zero else "above 0"
             problems.add(("limits", name), f"must be {least} and finite")

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from serve_eval.evaluation.plan import flag_values
-from serve_eval.evaluation.plan.shared_options import Order, OrderSeed, RateLimit, Stream
+from serve_eval.evaluation.plan.shared_options import (
+    Order,
+    OrderSeed,
+    PageSamples,
+    RateLimit,
+    Stream,
+)
 from serve_eval.plugins.setting import Setting
 
 
@@ -112,3 +118,4 @@ class LimitsOptions:
             key="limits.known_finish_reasons",
         ),
     ] = None
+    page_samples: PageSamples = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from serve_eval.evaluation.plan.shard import ShardPart
 from serve_eval.schema import Dataset, Hypothesis, Need, Reference, Sample, Spec, Task
@@ -11,7 +12,7 @@ from serve_eval.verdicts.below_reference import Expected, of_reference
 from serve_eval.verdicts.references import AcceptanceLength
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PreparedTask:
     """A task with its data and the values that it will be compared with.
 
@@ -51,7 +52,7 @@ class PreparedTask:
     def chat(self) -> bool:
         return not isinstance(self.dataset.samples[0].prompt, str)
 
-    @property
+    @cached_property
     def needs(self) -> frozenset[Need]:
         """Abilities that the endpoint needs, from the task's declaration and from its samples."""
         task = self.task
@@ -60,10 +61,11 @@ class PreparedTask:
             needs.add(Need.PROMPT_LOGPROBS)
         if self.dataset.samples[0].choices:
             needs.add(Need.CONTINUATION_LOGPROBS)
-        if task.prompt_logprobs and any(lacks_context(sample) for sample in self.dataset.samples):
-            needs.add(Need.FIRST_TOKEN)
         for sample in self.dataset.samples:
-            needs |= list_media_needs(sample.prompt)
+            if not isinstance(sample.prompt, str):
+                needs |= list_media_needs(sample.prompt)
+            if task.prompt_logprobs and lacks_context(sample):
+                needs.add(Need.FIRST_TOKEN)
         return frozenset(needs)
 
 

@@ -18,8 +18,8 @@ _HINT = (
 def check_sizes(task: str, samples: Sequence[Sample], plan: Plan) -> None:
     """Raise PlanError for samples with media whose requests exceed `max_request_bytes`."""
     most, inline = plan.limits.max_request_bytes, plan.connection.send_media == "inline"
-    sizes = {sample.id: _count_bytes(sample, inline=inline) for sample in samples}
-    large = {name: size for name, size in sizes.items() if size > most}
+    sizes = ((sample.id, _count_bytes(sample, inline=inline)) for sample in samples)
+    large = {name: size for name, size in sizes if size > most}
     if large:
         name = max(large, key=large.__getitem__)
         others = f", and {len(large) - 1} more requests exceed it" if len(large) > 1 else ""

@@ -137,6 +137,7 @@ def resolve(
         launcher=launcher,
         tasks=tuple(tasks),
         verdict=verdict,
+        rule_named=bool(settings.get("verdict", file.get("verdict")) or verdict.options),
         reference_model=values.get("reference_model"),
         accuracy_spec=AccuracySpec(**sections["accuracy_spec"]),
         dataset_roots=_dataset_roots(values.get("dataset_root"), environ),

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from serve_eval.evaluation.plan.parse import SECTIONS
-from serve_eval.schema import Plan
+from serve_eval.schema import Plan, Spec
 
 NOT_SAVED = ("allow_code_execution", "base_url", "cases", "output_dir", "protocol")
 """Keys of a plan file that `to_file` leaves out. The launcher holds the address, and the tasks hold
@@ -24,12 +24,13 @@ def to_file(plan: Plan) -> dict[str, Any]:
         {spec.name: dict(spec.options)} if spec.options else spec.name
         for spec in (*plan.tasks, plan.verdict)
     ]
+    usual_rule = not plan.rule_named and plan.verdict == Spec(name="classic")
     content: dict[str, Any] = {
         "model": plan.model,
         "reference_model": plan.reference_model,
         "launcher": {"name": plan.launcher.name, **plan.launcher.options},
         "tasks": named[:-1],
-        "verdict": named[-1],
+        "verdict": None if usual_rule else named[-1],
         "dataset_root": list(plan.dataset_roots),
         "include_path": list(plan.include_path),
         "references_dir": plan.references_dir,

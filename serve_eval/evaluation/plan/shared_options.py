@@ -246,6 +246,14 @@ OrderSeed = Annotated[
         key="limits.order_seed",
     ),
 ]
+PageSamples = Annotated[
+    int | None,
+    Setting(
+        "Answers that a page shows of each run (default 5000); show prints every one.",
+        metavar="N",
+        key="limits.page_samples",
+    ),
+]
 Stream = Annotated[
     bool | None,
     Setting(

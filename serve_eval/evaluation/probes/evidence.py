@@ -21,6 +21,7 @@ differs from the reference's too, and nothing says by how much.
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass, field
 
 from serve_eval.schema import ProbeDistance, VerificationOutcome
@@ -34,6 +35,9 @@ FAR_NATS = 0.5
 """Distance, in nats, that no numerics explain. A fault of few requests shows in such hits."""
 MARGIN = 1.5
 """Factor from the largest distance of a few repetitions to the largest one of many."""
+FOUR_BIT_NATS = 0.1
+"""Median distance, in nats, above that of every healthy deployment that was measured (.027 at most,
+and .089 with eight-bit weights and activations), and below that of four-bit weights (.20)."""
 FLOORS = 3.0
 SHARE = 0.1
 MORE = 100
@@ -207,6 +211,13 @@ class ProbeEvidence:
     def _name_unanswered(self) -> str:
         return f", with {self.unanswered} unanswered," if self.unanswered else ""
 
+    def _warn_of_far(self) -> str:
+        """Return loud words if the distances are beyond those of healthy numerics, else none."""
+        median = statistics.median([one.nats for one in self.distances])
+        if not self.numbers or median <= FOUR_BIT_NATS:
+            return ""
+        return f"AS FAR APART AS FOUR-BIT WEIGHTS ARE ({median:.2g} nat in the median): "
+
     def explain(self) -> str:
         """Return the reason for the outcome in one sentence."""
         outcome, limits = self.conclude(), self.limits
@@ -240,8 +251,8 @@ class ProbeEvidence:
             )
         if limits.floor is None and self.beyond_noise:
             return (
-                f"{self.beyond_noise} of {self.asked} probes differ, by at most"
-                f" {self.largest:.3g} nat, and no floor says how much healthy servers differ"
+                f"{self._warn_of_far()}{self.beyond_noise} of {self.asked} probes differ, by at"
+                f" most {self.largest:.3g} nat, and no floor says how much healthy servers differ"
             )
         if not self.beyond_floor:
             return (

@@ -115,7 +115,9 @@ class ScoreAccumulator(SampleTable):
         self._sum = 0.0
         self.forgot = False
 
-    async def take_result(self, i: int, result: Response | Failure) -> None:
+    async def take_result(
+        self, i: int, result: Response | Failure, sample: Sample | None = None
+    ) -> None:
         """Add a result as `add` does. Wait for the score if it is computed in another process."""
         graded = None
         if self._apart is not None and (future := self.start_scoring(i, result)) is not None:
@@ -124,7 +126,7 @@ class ScoreAccumulator(SampleTable):
             graded = await asyncio.wrap_future(future)
             if self._being_scored.pop(i, None) is not result:
                 return  # the answer was withdrawn meanwhile
-        self.add(i, result, graded)
+        self.add(i, result, graded, sample)
 
     def start_scoring(
         self, i: int, result: Response | Failure
@@ -137,9 +139,13 @@ class ScoreAccumulator(SampleTable):
         return self._apart(sample, ready) if isinstance(ready, Response) else None
 
     def add(
-        self, i: int, result: Response | Failure, graded: Grade | Unfinished | None = None
+        self,
+        i: int,
+        result: Response | Failure,
+        graded: Grade | Unfinished | None = None,
+        sample: Sample | None = None,
     ) -> None:
-        """Add the result of sample `i`, with its grade if it is known.
+        """Add the result of sample `i`, with its grade and with the sample itself if it is known.
 
         A failure never replaces a response, and a newer response changes nothing.
         """
@@ -148,7 +154,8 @@ class ScoreAccumulator(SampleTable):
             return
         if isinstance(result, Failure) or len(result.attempts) > 1:
             self.flags[i] |= LOST[find_lost(result.attempts)]
-        sample = self.samples[i]
+        if sample is None:
+            sample = self.samples[i]
         if isinstance(result, Response) and not self._counts_only:
             result = self._look_up(sample, result)
         if isinstance(result, Failure):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from serve_eval.evaluation.results.sample_table import OUTCOME_CODES, SampleTable
-from serve_eval.evaluation.storage.records.scores import score_records
+from serve_eval.evaluation.storage.records.scores import find_score
 from serve_eval.schema import Dataset, Outcome, Reference, Task, WrongExample
 from serve_eval.verdicts.pairing import read_stored_runs
 
@@ -46,13 +46,10 @@ def pick_example(
     the reference's score of each prompt, or is empty.
     """
     sample = _pick(table, reference)
-    if sample is None:
+    found = None if sample is None else find_score(folder, table.task.name, sample)
+    if found is None:
         return None
-    found = None
-    for line in score_records(folder, table.task.name, unfinished=True):
-        if line.id == sample:  # a sample that was asked again has a later line
-            found = WrongExample(id=line.id, answer=line.answer, target=line.target)
-    return found
+    return WrongExample(id=found.id, answer=found.answer, target=found.target)
 
 
 def _pick(table: SampleTable, reference: Sequence[float]) -> str | None:

@@ -112,11 +112,13 @@ async def grade_answer(
 def _is_within(score: Score, metric: Metric) -> bool:
     """Return True if the value is in the metric's range and the parts are finite."""
     lo, hi, value = metric.lo, metric.hi, score.value
+    for part in score.parts.values():
+        if part - part != 0.0:
+            return False
     return (
         (lo is None or lo - SLACK <= value)
         and (hi is None or value <= hi + SLACK)
         and value - value == 0.0  # NaN and the infinities are outside every range
-        and all(part - part == 0.0 for part in score.parts.values())
     )
 
 

@@ -34,6 +34,7 @@ from serve_eval.evaluation.storage.records.reply_proofs import run_proofs
 from serve_eval.evaluation.storage.reports.report_file import drop_report
 from serve_eval.evaluation.task_run import TaskRun, random_order
 from serve_eval.schema import Limits, is_mutable
+from serve_eval.schema.media import MEDIA_NEEDS
 
 LEAST_RETRY_BUDGET = 100
 """Minimum number of retries of a run, even if it has few samples."""
@@ -74,7 +75,7 @@ def _keep_prompts(session: RunSession, able: Sequence[TaskRun]) -> None:
         if is_mutable(task) or not has_prompts(session.folder, task):
             samples, texts = w.prepared.dataset.samples, not session.plan.no_prompts
             write_prompts(session.folder, task, samples, mask, texts=texts)
-            if texts and not session.plan.no_media:
+            if texts and not session.plan.no_media and MEDIA_NEEDS & w.prepared.needs:
                 keep_media(session.folder, samples)
 
 
@@ -205,11 +206,12 @@ def _positions(session: RunSession, task_run: TaskRun) -> Sequence[int]:
 
 def _once_more(task_run: TaskRun) -> Lane:
     """Return the lane of the samples whose failure may have been temporary."""
-    again = (i for i in task_run.accumulator.worth_another_pass() if i not in task_run.standing)
+    worth = task_run.accumulator.worth_another_pass()
+    again = array("q", (i for i in worth if i not in task_run.standing))
     return Lane(
         f"{task_run.prepared.task.name}, the failed once more",
         task_run.accumulator,
         task_run.journal,
-        array("q", again),
-        alone=_withdrawn(task_run),
+        again,
+        alone=_withdrawn(task_run) if again else (),
     )

@@ -35,5 +35,5 @@ def note_cut_off(session: RunSession) -> Iterator[None]:
         with suppress(JournalError):  # report the end of the server instead
             for lane, i in session.cut_off:
                 if lane.accumulator.score(i) is None:
-                    lane.keep(i, failure)
+                    lane.keep(lane.accumulator.samples[i], failure)
         raise

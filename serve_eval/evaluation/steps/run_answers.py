@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.storage.records.executions import permit
-from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Isolation
+
+if TYPE_CHECKING:
+    from serve_eval.sandbox.sandbox import Sandbox
 
 
 async def find_sandbox(session: RunSession) -> tuple[Sandbox, Isolation] | None:

@@ -81,6 +81,8 @@ VERIFICATION, VERIFICATION_REFERENCE = "verification.json", "reference.json"
 
 SUITE_FILE, SUITE_REPORT_FILE, SUITE_RUNS = "suite.json", "suite_report.json", "runs"
 """The runs of a suite, its report, and the folder that holds its run folders."""
+EARLIER_SUITE_REPORT = "suite_report.earlier.json"
+"""The last report of a suite, until the runs that were added have one."""
 
 BISECTION_PLAN, BISECTION, BISECTION_RUNS = "bisect.json", "bisection.json", "runs"
 """The plan of a bisection, its state and result, and the folder that holds its run folders."""

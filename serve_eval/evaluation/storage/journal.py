@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -38,10 +38,52 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     withdrawn: str | None = None
 
 
+class ScannedUsage(msgspec.Struct, frozen=True, gc=False):
+    """The tokens of an answer."""
+
+    completion_tokens: int = 0
+
+
+class ScannedAttempt(msgspec.Struct, frozen=True, gc=False):
+    """The start of an attempt, in seconds since 1970."""
+
+    start_s: float = 0.0
+
+
+class ScannedResult(msgspec.Struct, frozen=True, gc=False):
+    """What `scan` reads of a response or of a failure, which has no text and no times."""
+
+    text: str = ""
+    reasoning: str | None = None
+    usage: ScannedUsage = ScannedUsage()
+    latency_s: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    attempts: tuple[ScannedAttempt, ...] = ()
+
+    @property
+    def started_s(self) -> float:
+        """The start of the first attempt in seconds since 1970; 0 if it is not known."""
+        return self.attempts[0].start_s if self.attempts else 0.0
+
+
+class ScannedRecord(msgspec.Struct, frozen=True, gc=False):
+    """A record without most of its parts."""
+
+    id: str
+    response: ScannedResult | None = None
+    failure: ScannedResult | None = None
+    withdrawn: str | None = None
+
+
 _WITHDRAWN = b'"withdrawn":'
 """Part of every withdrawal, and rarely of another record: quotes in a JSON string are escaped."""
+_BUFFER = 1 << 20
+"""Bytes of a file that are read together: by default a few lines are."""
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Record)
+_scanner = msgspec.json.Decoder(ScannedRecord)
+T = TypeVar("T")
 
 
 def read(path: Path, part: bytes = b"") -> Iterator[Record]:
@@ -50,15 +92,54 @@ def read(path: Path, part: bytes = b"") -> Iterator[Record]:
     Skips lines without `part` and does not decode them. The file is not changed. Skips an
     incomplete last line. Raises RunFolderError for a damaged line.
     """
-    gone = withdrawals(path)
+    return (record for record, _ in _read_placed(path, part))
+
+
+def _read_placed(path: Path, part: bytes = b"") -> Iterator[tuple[Record, int]]:
+    """Yield the records that count, each with the offset of its line in bytes."""
+    gone, offset = withdrawals(path), 0
     for number, line in _lines(path):
-        if part not in line:
-            continue
-        record = _decode(path, number, line)
-        if record.withdrawn is None and (
-            record.response is None or gone.get(record.id, 0) < number
-        ):
-            yield record
+        if part in line:
+            record = _decode(path, number, line, _decoder)
+            if record.withdrawn is None and (
+                record.response is None or gone.get(record.id, 0) < number
+            ):
+                yield record, offset
+        offset += len(line)
+
+
+class StoredResponses(Mapping[str, Response]):
+    """The first response to each sample that counts, read from the file when it is asked for.
+
+    Holds the ids and the places of their lines, about 200 bytes per sample. Raises OSError for a
+    file that cannot be read, and RunFolderError for a damaged line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._offsets: dict[str, int] = {}
+        for record, offset in _read_placed(path):
+            if record.response is not None:
+                self._offsets.setdefault(record.id, offset)
+        self._file = path.open("rb")
+
+    def __getitem__(self, sample: str) -> Response:
+        self._file.seek(self._offsets[sample])
+        response = _decoder.decode(self._file.readline()).response
+        assert response is not None
+        return response
+
+    def __contains__(self, sample: object) -> bool:
+        return sample in self._offsets
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._offsets)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 def index_lines(path: Path) -> Iterator[tuple[str, int, int]]:
@@ -69,29 +150,51 @@ def index_lines(path: Path) -> Iterator[tuple[str, int, int]]:
     """
     offset = 0
     for number, line in _lines(path):
-        yield _decode(path, number, line).id, offset, len(line)
+        yield _decode(path, number, line, _decoder).id, offset, len(line)
         offset += len(line)
+
+
+def scan(path: Path) -> Iterator[tuple[int, ScannedRecord]]:
+    """Yield the offset in bytes and the short form of each record, in the order of the file.
+
+    Includes withdrawals and what they take back. Skips an incomplete last line. Raises
+    RunFolderError for a damaged line.
+    """
+    offset = 0
+    for number, line in _lines(path):
+        yield offset, _decode(path, number, line, _scanner)
+        offset += len(line)
+
+
+def read_at(path: Path, offsets: Iterable[int]) -> Iterator[Record]:
+    """Yield the records at these offsets of a file. Raises RunFolderError for a damaged line."""
+    with path.open("rb") as file:
+        for offset in offsets:
+            file.seek(offset)
+            yield _decode(path, offset, file.readline(), _decoder)
 
 
 def withdrawals(path: Path) -> dict[str, int]:
     """Return the samples with withdrawn responses, and the line of the last withdrawal of each."""
     lines = (
-        (number, _decode(path, number, line)) for number, line in _lines(path) if _WITHDRAWN in line
+        (number, _decode(path, number, line, _scanner))
+        for number, line in _lines(path)
+        if _WITHDRAWN in line
     )
     return {record.id: number for number, record in lines if record.withdrawn is not None}
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb") as file:
+    with path.open("rb", buffering=_BUFFER) as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
             yield number, line
 
 
-def _decode(path: Path, number: int, line: bytes) -> Record:
+def _decode(path: Path, number: int, line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
-        return _decoder.decode(line)
+        return decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunFolderError(
             f"{path}:{number}: a damaged record: {error}",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
-from serve_eval.whole_file import write_whole
+from serve_eval.whole_file import replace_file
 
 
 def write_private(path: Path, data: bytes) -> None:
@@ -16,8 +19,16 @@ def write_private(path: Path, data: bytes) -> None:
 
     Raises JournalError for a full disk, else RunFolderError.
     """
+    with replace_private(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replace_private(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file that replaces `path` if the block succeeds. Raises as `write_private` does."""
     try:
-        write_whole(path, data)
+        with replace_file(path) as file:
+            yield file
     except OSError as error:
         if error.errno in FULL_DISK:
             raise JournalError(

@@ -35,6 +35,7 @@ from serve_eval.evaluation.storage.sessions import forget_sessions
 from serve_eval.schema import Plan
 
 FREE_FIELDS = (
+    "rule_named",
     "limits",
     "connection",
     "dataset_roots",

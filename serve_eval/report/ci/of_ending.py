@@ -9,7 +9,10 @@ from serve_eval.report.one_line import OneLine
 def describe_ending(command: str, outcome: str, message: str, hint: str) -> CiResult:
     """Return an error, or an interruption, as the result of a command."""
     first, _, rest = message.strip().partition("\n")
-    cause = "; ".join(filter(None, (first, " ".join(rest.split()))))
+    # Indented lines are the end of a log, of which the last one says why.
+    tail = [one.strip() for one in rest.splitlines() if one.startswith("  ")][-1:]
+    more = [one.strip() for one in rest.splitlines() if not one.startswith("  ")]
+    cause = ": ".join(filter(None, ("; ".join(filter(None, (first, *more))), *tail)))
     line = OneLine(outcome=outcome, about=command, figures="no result", cause=cause, sure=True)
     name = command.partition(" ")[0]
     case = CiCase(

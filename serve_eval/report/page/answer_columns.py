@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from serve_eval.report.page.columns import TextColumn, round_off
 from serve_eval.report.samples.details import describe_attempts, describe_failure
@@ -25,7 +25,7 @@ class AnswerColumns:
         self._cut: list[int] = []
         self._tokens: list[tuple[int, int, int | None] | None] = []
         self._texts = {name: TextColumn(most) for name in (*_TEXTS, "worker", "mode")}
-        self._numbers: dict[str, list[float | None]] = {name: [] for name in _NUMBERS}
+        self._numbers: dict[str, dict[int, float | None]] = {name: {} for name in _NUMBERS}
         self._parts: dict[int, dict[str, float]] = {}
         self._attempts: dict[int, list[str]] = {}
         self._choices: dict[int, list[list[object]]] = {}
@@ -42,8 +42,8 @@ class AnswerColumns:
         self._rows.append(row)
         self._arms.append(self._labels.index(label))
         self._cut.append(int(sample.cut_off))
-        self._add_texts(sample)
-        self._add_numbers(sample)
+        self._add_texts(place, sample)
+        self._add_numbers(place, sample)
         if sample.parts:
             self._parts[place] = dict(sample.parts)
         if len(sample.attempts) > 1 or sample.failure is not None:
@@ -51,45 +51,46 @@ class AnswerColumns:
         if (response := sample.response) is not None:
             self._add_logprobs(place, sample, response)
 
-    def _add_texts(self, sample: ShownSample) -> None:
-        response, servers = sample.response, sample.servers
-        names = () if servers is None else (servers.context, servers.generation)
-        told: dict[str, str | None] = {
-            "outcome": sample.outcome,
-            "extracted": sample.extracted,
-            "failure": None if sample.failure is None else describe_failure(sample.failure),
-            "worker": " → ".join(dict.fromkeys(name for name in names if name)) or None,
-            "mode": sample.mode,
-        }
+    def _add_texts(self, place: int, sample: ShownSample) -> None:
+        columns, response, servers = self._texts, sample.response, sample.servers
+        columns["outcome"].add(place, sample.outcome)
+        told = [("extracted", sample.extracted), ("mode", sample.mode)]
+        if sample.failure is not None:
+            told.append(("failure", describe_failure(sample.failure)))
+        if servers is not None:
+            names = dict.fromkeys((servers.context, servers.generation))
+            told.append(("worker", " → ".join(name for name in names if name) or None))
         if response is not None:
-            told |= {
-                "text": response.text,
-                "reasoning": response.reasoning or None,
-                "refusal": response.refusal or None,
-                "finish": response.finish_reason,
-                "calls": "\n".join(f"{c.name}({c.arguments})" for c in response.tool_calls) or None,
-            }
-        for name, column in self._texts.items():
-            column.add(told.get(name))
+            columns["text"].add(place, response.text)
+            told += (
+                ("reasoning", response.reasoning or None),
+                ("refusal", response.refusal or None),
+                ("finish", response.finish_reason),
+            )
+            if response.tool_calls:
+                calls = "\n".join(f"{one.name}({one.arguments})" for one in response.tool_calls)
+                told.append(("calls", calls or None))
+        for name, text in told:
+            if text is not None:
+                columns[name].add(place, text)
 
-    def _add_numbers(self, sample: ShownSample) -> None:
-        response, attempts = sample.response, sample.attempts
-        usage = None if response is None else response.usage
-        start = attempts[0].start_s if attempts else None
-        told = {
-            "start": round_off(start or None, 3),
-            "latency": None if response is None else round_off(response.latency_s or None, 4),
-            "ttft": None if response is None else round_off(response.ttft_s, 4),
-            "tpot": None if response is None else round_off(response.tpot_s, 5),
-            "value": round_off(sample.value, 6),
-        }
-        for name, column in self._numbers.items():
-            column.append(told[name])
-        self._tokens.append(
-            None
-            if usage is None
-            else (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
-        )
+    def _add_numbers(self, place: int, sample: ShownSample) -> None:
+        response, attempts, columns = sample.response, sample.attempts, self._numbers
+        if attempts and attempts[0].start_s:
+            columns["start"][place] = round_off(attempts[0].start_s, 3)
+        if sample.value is not None:
+            columns["value"][place] = round_off(sample.value, 6)
+        if response is None:
+            self._tokens.append(None)
+            return
+        usage = response.usage
+        self._tokens.append((usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens))
+        if response.latency_s:
+            columns["latency"][place] = round_off(response.latency_s, 4)
+        if response.ttft_s is not None:
+            columns["ttft"][place] = round_off(response.ttft_s, 4)
+        if response.tpot_s is not None:
+            columns["tpot"][place] = round_off(response.tpot_s, 5)
 
     def _add_logprobs(self, place: int, sample: ShownSample, response: Response) -> None:
         if response.choice_logprobs is not None:
@@ -109,8 +110,8 @@ class AnswerColumns:
             "arm": self._arms,
             "cut": self._cut,
             "tokens": self._tokens,
-            **{name: column.to_json() for name, column in self._texts.items()},
-            **{name: _skip_empty(column) for name, column in self._numbers.items()},
+            **{name: column.to_json(len(self._rows)) for name, column in self._texts.items()},
+            **{name: self._fill(column) for name, column in self._numbers.items()},
             "parts": self._parts,
             "attempts": self._attempts,
             "choices": self._choices,
@@ -118,9 +119,11 @@ class AnswerColumns:
             "words": [RIGHT, *(word for word in WORDS.values() if word != RIGHT)],
         }
 
-
-def _skip_empty(column: Sequence[float | None]) -> Sequence[float | None] | None:
-    return None if all(one is None for one in column) else column
+    def _fill(self, column: Mapping[int, float | None]) -> Sequence[float | None] | None:
+        """Return a number or None for each answer; None if no answer has a number."""
+        if all(one is None for one in column.values()):
+            return None
+        return [column.get(place) for place in range(len(self._rows))]
 
 
 def _list_unlikely(told: PromptLogprobs, prompt: str) -> Iterator[list[object]]:

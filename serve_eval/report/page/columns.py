@@ -1,4 +1,4 @@
-"""Columns of a page's data: each text once, beginnings that prompts share once, lengths as in JS.
+"""Columns of a page's data: each text and each paragraph of a prompt once, lengths as in JS.
 
 A script counts a text in UTF-16 units, so that every place and length is counted that way here.
 """
@@ -14,6 +14,7 @@ from serve_eval.stats.common_prefix import PrefixHead
 
 LEAST_SHARED = 64
 """Characters that two prompts must share before the second one leaves them out."""
+PARAGRAPH = "\n\n"
 NO_TEXT = -1
 """Code of a missing text."""
 
@@ -21,36 +22,42 @@ NO_TEXT = -1
 class TextColumn:
     """A column of texts: each different text once, and a code per row.
 
-    Texts longer than `most` characters lose their middle; `shortened` counts them.
+    Rows are numbered from 0; those between two that were added have no text. Texts longer than
+    `most` characters lose their middle; `shortened` counts them.
     """
 
     def __init__(self, most: int | None = None) -> None:
         self._most, self.shortened = most, 0
         self._places: dict[str, int] = {}
-        self._codes: list[int] = []
+        self._codes: dict[int, int] = {}
 
-    def add(self, text: str | None) -> None:
-        """Add the text of the next row."""
-        if text is None:
-            self._codes.append(NO_TEXT)
-            return
-        kept = shorten(text, self._most)
-        self.shortened += kept is not text
-        self._codes.append(self._places.setdefault(kept, len(self._places)))
+    def add(self, row: int, text: str) -> None:
+        """Add the text of a row."""
+        if self._most is not None and len(text) > self._most:
+            text = shorten(text, self._most)
+            self.shortened += 1
+        places = self._places
+        self._codes[row] = places.setdefault(text, len(places))
 
     @property
     def different(self) -> int:
         """Number of different texts."""
         return len(self._places)
 
-    def to_json(self) -> dict[str, object] | None:
-        """Return the column for a script, or None if no row has a text."""
-        return {"values": list(self._places), "codes": self._codes} if self._places else None
+    def to_json(self, rows: int) -> dict[str, object] | None:
+        """Return the column with `rows` rows for a script, or None if no row has a text."""
+        if not self._places:
+            return None
+        codes = [NO_TEXT] * rows
+        for row, code in self._codes.items():
+            codes[row] = code
+        return {"values": list(self._places), "codes": codes}
 
 
 class PromptColumn:
-    """The prompts of the rows, each without the beginning that an earlier one has.
+    """The prompts of the rows as paragraphs, each different paragraph once.
 
+    A beginning that a prompt shares with an earlier one is cut off, too, within a paragraph.
     `turns` has the role and the length of each turn of a chat; a prompt that is a text has none.
     `cut` are the rows whose prompts lost their middle.
     """
@@ -59,34 +66,45 @@ class PromptColumn:
         self._most = most
         self.cut: list[int] = []
         self._head = PrefixHead(LEAST_SHARED)
-        self._shared: list[int] = []
-        self._rest = TextColumn()
-        self._rows = 0
+        self._places: dict[str, int] = {}
+        self._rows: list[list[int] | None] = []
         self._turns: list[list[list[object]] | None] = []
 
     def add(self, prompt: Prompt | None) -> None:
         """Add the prompt of the next row; None if it is not known."""
-        roles = [] if isinstance(prompt, str) or prompt is None else [one.role for one in prompt]
-        texts = [] if prompt is None else [prompt] if isinstance(prompt, str) else _say(prompt)
+        if prompt is None:
+            self._rows.append(None)
+            self._turns.append(None)
+            return
+        texts = [prompt] if isinstance(prompt, str) else _say(prompt)
         kept = [shorten(text, self._most) for text in texts]
         if any(a is not b for a, b in zip(kept, texts, strict=True)):
-            self.cut.append(self._rows)
-        whole = "".join(kept)
-        shared = 0 if prompt is None else self._head.count_shared(whole)
-        if prompt is not None:
-            self._head.take(whole, shared)
-        self._shared.append(count_units(whole[:shared]))
-        self._rest.add(None if prompt is None else whole[shared:])
-        self._rows += 1
+            self.cut.append(len(self._rows))
+        places = self._places
+        self._rows.append([places.setdefault(p, len(places)) for p in self._split("".join(kept))])
         self._turns.append(
-            [[role, count_units(text)] for role, text in zip(roles, kept, strict=True)]
-            if roles
-            else None
+            None
+            if isinstance(prompt, str)
+            else [[o.role, count_units(t)] for o, t in zip(prompt, kept, strict=True)]
         )
+
+    def _split(self, whole: str) -> list[str]:
+        """Return the paragraphs of a prompt, each with its end."""
+        shared = self._head.count_shared(whole)
+        self._head.take(whole, shared)
+        if shared - max(0, whole.rfind(PARAGRAPH, 0, shared)) < LEAST_SHARED:
+            shared = 0  # a paragraph ends there, or close to there
+        return [one for part in (whole[:shared], whole[shared:]) for one in _cut(part) if one]
 
     def to_json(self) -> dict[str, object]:
         """Return the column for a script."""
-        return {"shared": self._shared, "rest": self._rest.to_json(), "turns": self._turns}
+        return {"parts": list(self._places), "rows": self._rows, "turns": self._turns}
+
+
+def _cut(text: str) -> list[str]:
+    """Return the paragraphs of a text, each with its end."""
+    *before, last = text.split(PARAGRAPH)
+    return [*(one + PARAGRAPH for one in before), last]
 
 
 def _say(prompt: Sequence[Message]) -> list[str]:

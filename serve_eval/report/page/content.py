@@ -100,6 +100,7 @@ class ScriptData:
 
     `value` becomes JSON, unless it was packed already. `scripts` are the files in scripts/ that
     show it, in their order; `note` stands there for readers and as long as the script has not run.
+    `caption` stands below the title.
     """
 
     title: str
@@ -107,6 +108,7 @@ class ScriptData:
     value: Mapping[str, object] | str
     scripts: Sequence[str]
     note: str = ""
+    caption: str = ""
 
 
 Section = Facts | DataTable | PictureSection | TextLines | ScriptData

@@ -8,7 +8,7 @@ import json
 
 import msgspec
 
-LEVEL = 6
+LEVEL = 4
 
 
 def pack(value: object) -> str:

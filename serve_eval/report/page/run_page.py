@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from serve_eval import __version__
 from serve_eval.evaluation.endpoint.deployment import describe
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.degradation import what
 from serve_eval.evaluation.storage.file_names import PAGE_FILE
 from serve_eval.plugins.scope import with_scope
@@ -36,8 +37,8 @@ from serve_eval.report.page.verdict import (
 )
 from serve_eval.report.page.writer import save_page
 from serve_eval.report.pictures.picture import Picture
-from serve_eval.report.pictures.run_pictures import draw_answers, draw_task, read_drawn
-from serve_eval.report.samples.known import KnownTask, know_task
+from serve_eval.report.pictures.run_pictures import draw_answers, draw_task
+from serve_eval.report.samples.known import know_task
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.report.summary import (
     describe_run,
@@ -57,30 +58,39 @@ def write_page(
     slices: Sequence[str] = (),
     *,
     include_path: Sequence[str] = (),
+    prepared: Sequence[PreparedTask] = (),
     notify: Callable[[str], object] = lambda line: None,
 ) -> Path:
     """Write the page into the run folder and return its path.
 
     `slices` are sentences about where a red run lost its score; `notify` gets a warning if the
-    pictures could not be drawn. Raises RunFolderError if it cannot
-    be written.
+    pictures could not be drawn. Tasks that are not `prepared` are prepared again. Raises
+    RunFolderError if the page cannot be written.
     """
     path = out_dir / PAGE_FILE
-    save_page(make_run_page(report, out_dir, slices, include_path=include_path), path, notify)
+    content = make_run_page(report, out_dir, slices, include_path=include_path, prepared=prepared)
+    save_page(content, path, notify)
     return path
 
 
 @with_scope
 def make_run_page(
-    report: Report, out_dir: Path, slices: Sequence[str] = (), *, include_path: Sequence[str] = ()
+    report: Report,
+    out_dir: Path,
+    slices: Sequence[str] = (),
+    *,
+    include_path: Sequence[str] = (),
+    prepared: Sequence[PreparedTask] = (),
 ) -> PageContent:
     """Return the page of a run."""
     tasks = list(map(summarise_task, report.tasks))
     first = make_first_line(tasks)
-    known = {
-        one.result.task: know_task(report.plan, one.spec, one.reference, include_path)
+    ready = {one.task.name: one for one in prepared}
+    opened = [
+        _open_task(report, out_dir, one, include_path, ready.get(one.result.task))
         for one in report.tasks
-    }
+    ]
+    data = SampleData(opened, out_dir, most=report.plan.limits.page_samples)
     alone = tasks[0].result.task if len(tasks) == 1 else ""
     facts = make_facts(rows_of(tasks[0]), alone) if alone else []
     rows = [row for task in report.tasks for row in describe_workers(task, report)]
@@ -95,14 +105,12 @@ def make_run_page(
         headline=first.text,
         ruler=rule_task(tasks[0]) if alone else None,
         rows=[*facts, *make_facts(rows)],
-        sections=tuple(_list_sections(report, out_dir, known)),
+        sections=tuple(_list_sections(report, data)),
         foot=f"serve-eval {__version__}, {report.started_at}",
     )
 
 
-def _list_sections(
-    report: Report, out_dir: Path, known: Mapping[str, KnownTask | None]
-) -> Iterator[Section]:
+def _list_sections(report: Report, data: SampleData) -> Iterator[Section]:
     tasks, several = list(map(summarise_task, report.tasks)), len(report.tasks) > 1
     if several:
         yield tabulate_tasks(tasks)
@@ -111,26 +119,25 @@ def _list_sections(
                 name = summary.result.task
                 yield Facts(title=name, rows=make_facts(details, name))
     drawn = list(picture_tasks(tasks))
-    drawn += [one for task in report.tasks for one in _draw(task, out_dir)]
+    drawn += [one for task in report.tasks for one in _draw(task, data)]
     if drawn:
         yield PictureSection(title="Pictures", pictures=drawn)
     for summary in tasks:
-        facts = known[summary.result.task]
+        facts = data.known[summary.result.task]
         yield from show_breakdown(summary, facts.fields if facts else (), several=several)
     for task in report.tasks:
         if task.attribution is not None:
             yield from _show_workers(task.attribution, task.result.task)
-    opened = [_open_task(report, out_dir, one, known) for one in report.tasks]
-    samples = show_samples(SampleData(opened, out_dir))
-    if samples is not None:
+    if (samples := show_samples(data)) is not None:
         yield samples
     yield from _show_settings(report)
 
 
-def _draw(task: TaskReport, out_dir: Path) -> Iterator[Picture]:
+def _draw(task: TaskReport, data: SampleData) -> Iterator[Picture]:
     """Yield the pictures of a task; a degradation has one of its own."""
     yield from draw_task(task)
-    yield from draw_answers(task, read_drawn(out_dir, task.result.task))
+    [index] = data.indexes[task.result.task].values()
+    yield from draw_answers(task, index.drawn, index.requests)
     for one in task.degradations:
         title = f"{task.result.task}: {what(one)}"
         if svg := picture(task.result.task, one):
@@ -138,7 +145,11 @@ def _draw(task: TaskReport, out_dir: Path) -> Iterator[Picture]:
 
 
 def _open_task(
-    report: Report, out_dir: Path, one: TaskReport, known: Mapping[str, KnownTask | None]
+    report: Report,
+    out_dir: Path,
+    one: TaskReport,
+    include_path: Sequence[str],
+    prepared: PreparedTask | None,
 ) -> PageTask:
     name = one.result.task
     source = SampleSource(run=out_dir, task=name, repeated=report.plan.times(name) > 1)
@@ -146,7 +157,9 @@ def _open_task(
         name=name,
         arms={"": source},
         metric=one.result.metric,
-        known=known[name],
+        know=lambda wanted: know_task(
+            report.plan, one.spec, one.reference, include_path, wanted, prepared
+        ),
         url=report.endpoint.base_url,
         key=report.plan.connection.api_key_env,
     )

@@ -8,83 +8,96 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 
 from serve_eval.evaluation.results.examples import order_ids
 from serve_eval.report.page.answer_columns import AnswerColumns
+from serve_eval.report.page.chosen_rows import FELL, ROSE, SAME, TaskRows, choose_rows, join_arms
 from serve_eval.report.page.columns import PromptColumn, TextColumn
 from serve_eval.report.page.page_media import PageMedia
+from serve_eval.report.samples.drawn_answers import Keys
 from serve_eval.report.samples.known import KnownTask
-from serve_eval.report.samples.samples import (
-    FAILED,
-    NOT_KEPT,
-    RIGHT,
-    UNSCORED,
-    SampleSource,
-    ShownSample,
-    rank_sample,
-    read_samples,
-)
+from serve_eval.report.samples.sample_index import SampleIndex
+from serve_eval.report.samples.samples import NOT_KEPT, SampleSource, ShownSample, rank_outcome
 from serve_eval.report.summary.rows import name_expected
 from serve_eval.schema import Metric, Response
 from serve_eval.verdicts.reference_samples import as_stored
 
-SAME, FELL, ROSE = 1, 2, 3
-"""Codes of the change of a score; 0: it is not known on both sides."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-WRONG, MISSING = "wrong", "missing"
+MOST_SAMPLES = 5000
+"""Answers of an arm that a page shows, unless the plan wants another number."""
 MOST_VALUES = 500
 """Different values of a field from which it does not filter samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageTask:
-    """A task of a page: its arms by label, and what its data set adds (None: it is not there).
+    """A task of a page: its arms by label, and what its data set adds.
 
+    `know` returns what the data set knows of the prompts with these ids (None: it is not there).
     `url` is the address that was asked, "" if none was, and `key` the variable with its key.
     """
 
     name: str
     arms: Mapping[str, SampleSource]
     metric: Metric
-    known: KnownTask | None = None
+    know: Callable[[Container[str]], KnownTask | None] = lambda ids: None
     url: str = ""
     key: str = ""
 
 
-@dataclass(slots=True)
+@dataclass
 class _Row:
-    """A prompt with its answers by arm, the first repeat first."""
+    """A prompt with its answers by arm, the first repeat first; `order` is that of its id."""
 
     task: int
     id: str
+    order: tuple[tuple[int, str], ...]
     answers: dict[str, list[ShownSample]] = field(default_factory=dict)
 
     @property
     def last(self) -> Sequence[ShownSample]:
         """The answers of the arm that is judged."""
-        return list(self.answers.values())[-1]
+        *_, last = self.answers.values()
+        return last
 
-    @property
+    @cached_property
     def any(self) -> ShownSample:
         """The sample that tells what was asked."""
-        every = [one for several in self.answers.values() for one in several]
+        every = _every(self)
         return next((one for one in every if one.prompt is not None), every[-1])
 
 
 class SampleData:
     """The samples of a page, read once, and turned into columns with or without long texts.
 
-    The page is in `folder`, and links media below it (None: it links none).
+    Of each arm, at most `most` answers are shown; `total` counts the prompts that there are. The
+    page is in `folder`, and links media below it (None: it links none). `known` has what the data
+    sets know, by task, and `indexes` all samples, by task and label.
     """
 
-    def __init__(self, tasks: Sequence[PageTask], folder: Path | None = None) -> None:
+    def __init__(
+        self, tasks: Sequence[PageTask], folder: Path | None = None, *, most: int = MOST_SAMPLES
+    ) -> None:
         self._tasks, self._folder = tasks, folder
         self._labels = list(dict.fromkeys(label for task in tasks for label in task.arms))
-        self._rows = [row for i, task in enumerate(tasks) for row in _read_rows(i, task)]
+        self.indexes = {
+            task.name: {label: SampleIndex(source) for label, source in task.arms.items()}
+            for task in tasks
+        }
+        joined = [_join(list(self.indexes[task.name].values())) for task in tasks]
+        self._sides = {task.name: one.sides for task, one in zip(tasks, joined, strict=True)}
+        self.total = sum(len(one.keys) for one in joined)
+        self._rows: list[_Row] = []
+        self.known: dict[str, KnownTask | None] = {}
+        for i, (task, keys) in enumerate(zip(tasks, choose_rows(joined, most), strict=True)):
+            rows = _read_rows(i, task, self.indexes[task.name], keys)
+            self.known[task.name] = task.know({row.id for row in rows})
+            self._rows += rows
         self._flips = [self._find_flip(row) for row in self._rows]
 
     def measure_longest(self) -> tuple[int, int]:
@@ -106,14 +119,9 @@ class SampleData:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def count_sides(self, task: str) -> Counter[tuple[str, str]]:
+    def count_sides(self, task: str) -> Mapping[tuple[str, str], int]:
         """Return how often the first answers of the arms were right, wrong or missing together."""
-        return Counter(
-            (_name_side(row.answers.get(first)), _name_side(row.answers.get(last)))
-            for row in self._rows
-            if self._tasks[row.task].name == task
-            for first, last in [(self._labels[0], self._labels[-1])]
-        )
+        return self._sides[task]
 
     def to_json(self, answers: int | None, prompts: int | None) -> dict[str, object]:
         """Return the data for a script. Texts have at most these numbers of characters."""
@@ -122,16 +130,15 @@ class SampleData:
         columns = AnswerColumns(labels, answers)
         choices: dict[int, list[str]] = {}
         media = PageMedia(self._folder)
+        sources = [[one.run for one in task.arms.values()] for task in self._tasks]
         for place, row in enumerate(rows):
             one = row.any
             asked.add(one.prompt)
-            runs = [source.run for source in self._tasks[row.task].arms.values()]
-            media.add(place, one.prompt, runs)
+            media.add(place, one.prompt, sources[row.task])
             target = next((s.expected for s in _every(row) if s.expected is not None), None)
-            expected.add(target)
-            wanted.add(
-                None if target is None else name_expected(self._tasks[row.task].name, target)
-            )
+            if target is not None:
+                expected.add(place, target)
+                wanted.add(place, name_expected(self._tasks[row.task].name, target))
             if one.choices:
                 choices[place] = list(one.choices)
             for label, samples in row.answers.items():
@@ -139,7 +146,7 @@ class SampleData:
                     columns.add(place, label, sample)
         return {
             "arms": labels,
-            "tasks": [_describe_task(task) for task in self._tasks],
+            "tasks": [_describe_task(task, self.known[task.name]) for task in self._tasks],
             "task": [row.task for row in rows],
             "id": [row.id for row in rows],
             "order": sorted(range(len(rows)), key=self._rank),
@@ -148,8 +155,8 @@ class SampleData:
             "media": media.to_json(),
             "hidden": [i for i, row in enumerate(rows) if row.any.prompt_hidden],
             "unkept": [i for i, row in enumerate(rows) if row.any.prompt_note == NOT_KEPT],
-            "expected": expected.to_json(),
-            "wanted": wanted.to_json(),
+            "expected": expected.to_json(len(rows)),
+            "wanted": wanted.to_json(len(rows)),
             "cut_prompts": asked.cut,
             "fields": self._list_fields(),
             "bodies": self._list_bodies(),
@@ -161,11 +168,14 @@ class SampleData:
 
     @property
     def _referenced(self) -> bool:
-        return any(one.known is not None and one.known.reference for one in self._tasks)
+        return any(one is not None and one.reference for one in self.known.values())
+
+    def _know(self, row: _Row) -> KnownTask | None:
+        return self.known[self._tasks[row.task].name]
 
     def _find_before(self, row: _Row) -> tuple[float | None, ...] | None:
         """Return the scores of the reference's runs."""
-        known = self._tasks[row.task].known
+        known = self._know(row)
         if known is None or known.reference is None:
             return None
         scores = known.reference.scores.get(row.id)
@@ -178,7 +188,7 @@ class SampleData:
             before = _value(row.answers.get(self._labels[0], ()))
             now = _value(row.answers.get(self._labels[-1], ()))
         else:
-            known = self._tasks[row.task].known
+            known = self._know(row)
             reference = None if known is None else known.reference
             if reference is None or now is None:
                 return 0
@@ -192,46 +202,58 @@ class SampleData:
         """Return the sort key of a row: of a comparison, what changed comes first."""
         row, flip = self._rows[place], self._flips[place]
         first = (FELL, ROSE, SAME, 0).index(flip) if len(self._labels) > 1 else 0
-        return first, min(rank_sample(one.outcome, row.id, cut_off=one.cut_off) for one in row.last)
+        return first, min(rank_outcome(s.outcome, cut_off=s.cut_off) for s in row.last), row.order
 
     def _list_fields(self) -> list[dict[str, object]]:
         """Return the columns of metadata with more than one value, but not too many to choose."""
         names = dict.fromkeys(
-            name for task in self._tasks for name in (task.known.fields if task.known else ())
+            name for known in self.known.values() for name in (known.fields if known else ())
         )
         found = []
         for name in names:
             column = TextColumn()
-            for row in self._rows:
-                known = self._tasks[row.task].known
-                column.add(None if known is None else known.fields.get(name, {}).get(row.id))
+            for place, row in enumerate(self._rows):
+                known = self._know(row)
+                value = None if known is None else known.fields.get(name, {}).get(row.id)
+                if value is not None:
+                    column.add(place, value)
             if column.different > 1:
                 choose = column.different <= MOST_VALUES
-                found.append({"name": name, "choose": choose, **(column.to_json() or {})})
+                found.append(
+                    {"name": name, "choose": choose, **(column.to_json(len(self._rows)) or {})}
+                )
         return found
 
     def _list_bodies(self) -> dict[int, object]:
         """Return the requests that differ from those of their task."""
         found: dict[int, object] = {}
         for place, row in enumerate(self._rows):
-            known = self._tasks[row.task].known
+            known = self._know(row)
             if known is not None and row.id in known.bodies:
                 found[place] = known.bodies[row.id]
         return found
 
 
-def _read_rows(number: int, task: PageTask) -> list[_Row]:
+def _join(indexes: Sequence[SampleIndex]) -> TaskRows:
+    return join_arms(indexes[0].rows, indexes[-1].rows, max(one.answers for one in indexes))
+
+
+def _read_rows(
+    number: int, task: PageTask, indexes: Mapping[str, SampleIndex], keys: Keys | None
+) -> list[_Row]:
     rows: dict[str, _Row] = {}
     for label, source in task.arms.items():
-        samples = read_samples(source, locate=False)
-        for name in sorted(samples, key=order_ids):
-            row = rows.setdefault(source.base(name), _Row(number, source.base(name)))
+        samples = indexes[label].read(keys)
+        for name in sorted(samples, key=order_ids) if source.repeated else samples:
+            if (row := rows.get(base := source.base(name))) is None:
+                row = rows[base] = _Row(number, base, order_ids(base))
             row.answers.setdefault(label, []).append(samples[name])
-    return sorted(rows.values(), key=lambda row: order_ids(row.id))
+    return sorted(rows.values(), key=attrgetter("order"))
 
 
 def _every(row: _Row) -> list[ShownSample]:
-    return [one for several in row.answers.values() for one in several]
+    first, *others = row.answers.values()
+    return [*first, *(one for several in others for one in several)] if others else first
 
 
 def _texts(response: Response) -> Iterator[str | None]:
@@ -243,17 +265,11 @@ def _value(samples: Sequence[ShownSample]) -> float | None:
     return samples[0].value if samples else None
 
 
-def _name_side(samples: Sequence[ShownSample] | None) -> str:
-    """Return right, wrong or missing for the first answer of an arm."""
-    outcome = samples[0].outcome if samples else FAILED
-    return RIGHT if outcome == RIGHT else MISSING if outcome in (FAILED, UNSCORED) else WRONG
-
-
-def _describe_task(task: PageTask) -> dict[str, object]:
+def _describe_task(task: PageTask, known: KnownTask | None) -> dict[str, object]:
     return {
         "name": task.name,
         "higher": task.metric.higher_is_better,
         "url": task.url,
         "key": task.key if _VARIABLE.fullmatch(task.key) else "",
-        "body": None if task.known is None else task.known.body,
+        "body": None if known is None else known.body,
     }

@@ -17,6 +17,11 @@ LIMITS: Sequence[tuple[int | None, int | None]] = (
     (100, 400),
 )
 """Most characters of an answer and of a prompt, tried one after the other."""
+SOME = (
+    "Each outcome has a share of the places, what went wrong the largest; within an outcome, chance"
+    " decided. serve-eval show prints the others, and --page-samples N puts more of them here."
+)
+"""What a reader of a page with some of the samples must know."""
 MOST_BYTES, MOST_UNPACKED = 10_000_000, 100_000_000
 """Compressed and whole size of the data from which texts are shortened, in bytes."""
 SCRIPTS = (
@@ -41,27 +46,31 @@ def show_samples(data: SampleData, *, most_bytes: int = MOST_BYTES) -> ScriptDat
     """
     if not len(data):
         return None
+    some = len(data) < data.total
     packed = b""
-    for limits in _choose_limits(data.measure_longest()):
+    for limits in _choose_limits(data):
         whole = to_json(data.to_json(*limits))
         if len(whole) > MOST_UNPACKED and limits != LIMITS[-1]:
             continue
         if len(packed := compress(whole)) <= most_bytes:
             break
     return ScriptData(
-        title="Samples",
+        title=f"Samples: {len(data):,} of {data.total:,}" if some else "Samples",
         name="samples",
         value=encode(packed),
         scripts=SCRIPTS,
+        caption=SOME if some else "",
         note="The table of samples needs JavaScript. serve-eval show prints the same.",
     )
 
 
-def _choose_limits(longest: tuple[int, int]) -> Iterator[tuple[int | None, int | None]]:
+def _choose_limits(data: SampleData) -> Iterator[tuple[int | None, int | None]]:
     """Yield the limits that shorten a text, after those that keep all; always the last ones."""
-    for limits in LIMITS:
+    yield LIMITS[0]
+    longest = data.measure_longest()
+    for limits in LIMITS[1:]:
         cuts = (
             most is not None and most < size for most, size in zip(limits, longest, strict=True)
         )
-        if limits == LIMITS[0] or limits == LIMITS[-1] or any(cuts):
+        if limits == LIMITS[-1] or any(cuts):
             yield limits

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from serve_eval.report.pictures.change import draw_change
 from serve_eval.report.pictures.distribution import draw_distribution
 from serve_eval.report.pictures.picture import Picture
-from serve_eval.report.pictures.run_pictures import LEAST_ANSWERS, TIMES, DrawnAnswer
+from serve_eval.report.pictures.run_pictures import LEAST_ANSWERS, TIMES
 from serve_eval.report.pictures.scatter import ScatterPoint, draw_against
+from serve_eval.report.samples.drawn_answers import DrawnAnswer
 from serve_eval.schema import ComparedTask
 
 SIDES = ("A", "B")
@@ -28,12 +29,12 @@ def draw_compared(task: ComparedTask) -> Iterator[Picture]:
 
 def draw_graded(
     task: ComparedTask, a: Mapping[str, float], b: Mapping[str, float]
-) -> Picture | None:
-    """Return A against B by sample, from the scores by id; None for right and wrong scores."""
-    if {*a.values(), *b.values()} <= {task.a.metric.lo, task.a.metric.hi}:
-        return None
+) -> Iterator[Picture]:
+    """Yield A against B by sample, from the scores by id, if there are any."""
     points = [ScatterPoint(name=id_, x=a[id_], y=b[id_]) for id_ in a if id_ in b]
-    return draw_against(f"{task.task}: A against B by sample", points, SIDES, named=False)
+    drawn = draw_against(f"{task.task}: A against B by sample", points, SIDES, named=False)
+    if drawn is not None:
+        yield drawn
 
 
 def draw_times(task: str, a: Sequence[DrawnAnswer], b: Sequence[DrawnAnswer]) -> Iterator[Picture]:

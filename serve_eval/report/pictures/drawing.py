@@ -8,38 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import resource
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
 from importlib.metadata import PackageNotFoundError, requires
-from importlib.util import find_spec
 from itertools import zip_longest
-from pathlib import Path
 
-from serve_eval.processes.limited import LimitedEnd, run_limited
+from serve_eval.processes.limited import LimitedEnd
+from serve_eval.report.drawing_process import can_draw, draw_lines
+from serve_eval.report.drawing_process import lacks_library as lacks_library
 from serve_eval.report.pictures.picture import Picture
 from serve_eval.report.pictures.vega import CONFIG
 
-UNWANTED = "SERVE_EVAL_NO_PICTURES"
-"""The variable with which pages have rulers alone, which saves a second for each page."""
-LIMIT_S, EACH_S = 60.0, 1.0
-"""Seconds for the first picture, and for each further one."""
-MEMORY_BYTES = 2 << 30
-"""Memory of the process: a page with 400 pictures takes a third of it."""
-_SCRIPT = Path(__file__).with_name("drawing_script.py")
 _ID = re.compile(r'\bid="([^"]+)"')
 _OPENING = re.compile(r"<svg\b[^>]*>")
 _PARTS = re.compile(r' (?:role="graphics-[a-z]+"|aria-roledescription="[^"]*")')
 """Roles of the parts, which have no texts: the whole has a title and a description."""
 _SIZE = re.compile(r'\b(?:viewBox|width|height)="[^"]+"')
-
-
-def lacks_library() -> bool:
-    """Return True if the package that draws is not installed."""
-    return find_spec("vl_convert") is None
 
 
 def name_extra() -> str:
@@ -59,19 +46,14 @@ def draw_all(
     """Return the pictures with their drawings, or as they were where drawing failed.
 
     `notify` gets one warning if the process was lost. Nothing is drawn without the package, or if
-    pictures are unwanted.
+    pictures are unwanted. The process may have been started before: see `drawing_ahead`.
     """
     waiting = {i: one.spec for i, one in enumerate(pictures) if one.spec and one.svg is None}
     drawn = list(pictures)
-    if not waiting or os.environ.get(UNWANTED) or lacks_library():
+    if not waiting or not can_draw():
         return drawn
     whole = [json.dumps({**spec, "config": CONFIG}) for spec in waiting.values()]
-    ended = run_limited(
-        _SCRIPT,
-        "".join(f"{one}\n" for one in whole).encode(),
-        limit_s=LIMIT_S + EACH_S * len(whole),
-        memory_bytes=MEMORY_BYTES,
-    )
+    ended = draw_lines("".join(f"{one}\n" for one in whole).encode(), len(whole))
     found = _read(ended.written)
     for i, text, svg in zip_longest(waiting, whole, found[: len(whole)]):
         if svg is not None:

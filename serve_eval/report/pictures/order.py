@@ -17,33 +17,39 @@ MOST_STEPS = 50
 
 
 def draw_order(
-    task: str, outcomes: Sequence[str | None], degradations: Sequence[Degradation] = ()
+    task: str,
+    outcomes: Sequence[str | None],
+    degradations: Sequence[Degradation] = (),
+    requests: int | None = None,
 ) -> Picture | None:
     """Return the picture of outcomes in the order of starts (None: the request failed).
 
-    An alarm is a line at the first worse request. None without an outcome.
+    An alarm is a line at the first worse request. The outcomes are those of all `requests`, or of
+    some of them by chance. None without an outcome.
     """
     if not outcomes:
         return None
     groups = [group_outcome(outcome) for outcome in outcomes]
     totals, n = Counter(groups), len(groups)
+    requests = requests or n
     present = {name: colour for name, colour in COLOURS.items() if totals[name]}
     title = f"{shorten(task)}: outcomes in the order of starts"
     said = ", ".join(f"{totals[name]:,} {name}" for name in present)
     alarms = " ".join(_describe(one) for one in degradations)
     if not degradations:
         alarms = "No alarm about the course of the run."
-    description = f"{count(n, 'request')}: {said}. {alarms}"
+    drawn = f"{n:,} of " if n < requests else ""
+    description = f"{drawn}{count(requests, 'request')}: {said}. {alarms}"
     spec = {
         "width": WIDTH,
         "height": 180,
         "autosize": {"type": "fit", "contains": "padding"},
         "layer": [
             {
-                "data": data(list(_columns(groups, list(present)))),
+                "data": data(list(_columns(groups, list(present), requests))),
                 "mark": {"type": "bar", "binSpacing": 0.5},
                 "encoding": {
-                    "x": _requests("first", n, bin="binned"),
+                    "x": _requests("first", requests, bin="binned"),
                     "x2": {"field": "last"},
                     "y": axis("low", "share", axis={"format": "%"}, scale={"domain": [0, 1]}),
                     "y2": {"field": "high"},
@@ -51,7 +57,7 @@ def draw_order(
                     "color": colours(present, offset=24 if degradations else 6),
                 },
             },
-            *(_alarm(one, n) for one in degradations),
+            *(_alarm(one, requests) for one in degradations),
         ],
     }
     rows = [
@@ -66,8 +72,10 @@ def draw_order(
     return Picture(title=title, description=description, spec=spec, ruler=ruler)
 
 
-def _columns(groups: Sequence[str], names: Sequence[str]) -> Iterator[dict[str, object]]:
-    """Yield a stack of shares for each part of the requests."""
+def _columns(
+    groups: Sequence[str], names: Sequence[str], requests: int
+) -> Iterator[dict[str, object]]:
+    """Yield a stack of shares for each part of the requests, of which `groups` has some or all."""
     n = len(groups)
     steps = min(MOST_STEPS, n)
     for i in range(steps):
@@ -77,8 +85,8 @@ def _columns(groups: Sequence[str], names: Sequence[str]) -> Iterator[dict[str, 
             high = low + counts[name]
             if counts[name]:
                 yield {
-                    "first": first,
-                    "last": last,
+                    "first": first * requests // n,
+                    "last": last * requests // n,
                     "low": round(low / (last - first), 4),
                     "high": round(high / (last - first), 4),
                     "kind": name,

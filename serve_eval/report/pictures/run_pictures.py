@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from serve_eval.evaluation.storage.file_names import samples_file
-from serve_eval.evaluation.storage.journal import read
-from serve_eval.evaluation.storage.records.scores import score_records
 from serve_eval.report.pictures.boxes import draw_lengths
 from serve_eval.report.pictures.change import draw_change
 from serve_eval.report.pictures.classic import draw_test
 from serve_eval.report.pictures.distribution import draw_distribution
 from serve_eval.report.pictures.order import draw_order
 from serve_eval.report.pictures.picture import Picture
+from serve_eval.report.samples.drawn_answers import DrawnAnswer
 from serve_eval.schema import TaskReport
 
 LEAST_ANSWERS = 20
@@ -26,52 +22,6 @@ TIMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnAnswer:
-    """The figures of an answer that pictures show.
-
-    `outcome` is None for a request that failed, and for an answer without a score. `tokens` is 0
-    if the server does not count them.
-    """
-
-    outcome: str | None
-    started_s: float
-    latency_s: float | None = None
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    tokens: int = 0
-    characters: int = 0
-
-
-def read_drawn(run: Path, task: str) -> list[DrawnAnswer]:
-    """Return the answers of a task in the order of their starts; none without a journal.
-
-    Raises RunFolderError for a damaged file.
-    """
-    file = samples_file(run, task)
-    if not file.exists():
-        return []
-    outcomes = {one.id: one.outcome for one in score_records(run, task, unfinished=True)}
-    found: dict[str, DrawnAnswer] = {}
-    for record in read(file):
-        response, failure = record.response, record.failure
-        attempts = response.attempts if response else failure.attempts if failure else ()
-        started = attempts[0].start_s if attempts else 0.0
-        if response is None:
-            found.setdefault(record.id, DrawnAnswer(outcome=None, started_s=started))
-            continue
-        found[record.id] = DrawnAnswer(
-            outcome=outcomes.get(record.id),
-            started_s=started,
-            latency_s=response.latency_s,
-            ttft_s=response.ttft_s,
-            tpot_s=response.tpot_s,
-            tokens=response.usage.completion_tokens,
-            characters=len(response.text) + len(response.reasoning or ""),
-        )
-    return sorted(found.values(), key=lambda one: one.started_s)
-
-
 def draw_task(task: TaskReport) -> Iterator[Picture]:
     """Yield the pictures of a task's test and change; the page has the breakdown as tables."""
     result, verdict = task.result, task.verdict
@@ -81,12 +31,18 @@ def draw_task(task: TaskReport) -> Iterator[Picture]:
     yield from (one for one in drawn if one is not None)
 
 
-def draw_answers(task: TaskReport, answers: Sequence[DrawnAnswer]) -> Iterator[Picture]:
-    """Yield the pictures of the answers of a task: their order, times and lengths."""
+def draw_answers(
+    task: TaskReport, answers: Sequence[DrawnAnswer], requests: int
+) -> Iterator[Picture]:
+    """Yield the pictures of the answers of a task: their order, times and lengths.
+
+    The answers are in the order of their starts, all `requests` or some of them by chance.
+    """
     if len(answers) < LEAST_ANSWERS:
         return
     name = task.result.task
-    drawn = [draw_order(name, [one.outcome for one in answers], task.degradations)]
+    outcomes = [one.outcome for one in answers]
+    drawn = [draw_order(name, outcomes, task.degradations, requests)]
     for words, field in TIMES.items():
         known = [value for one in answers if (value := getattr(one, field)) is not None]
         drawn.append(draw_distribution(f"{name}: {words}", {"this run": known}, "s"))

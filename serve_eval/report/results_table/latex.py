@@ -30,6 +30,9 @@ _ESCAPES = {
 """Signs that LaTeX would run, and those that it would take as an argument of the line before."""
 _JOINED = re.compile(r"([-',])(?=\1)")
 """Signs of which LaTeX joins two to another sign."""
+_MINUS = re.compile(r"(?<![\w.])-(?=\d)")
+"""The sign of a negative number, which text would print as a hyphen."""
+_NUMBER = re.compile(r"-\d+(?:\.\d+)?")
 _OTHER = (
     '\\providecommand\\otherchar[1]{\\ifdefined\\Umathchar\\symbol{\\string"#1}\\else U+#1\\fi}'
 )
@@ -59,8 +62,7 @@ def _list_lines(table: ResultsTable) -> Iterator[str]:
     for row in table.rows:
         pairs = zip(table.columns, row.cells, strict=True)
         cells = [part for column, cell in pairs for part in _list_parts(column, cell)]
-        names = [escape_latex(name) or MISSING for name in table.name(row)]
-        yield _write_row([*names, *map(escape_latex, cells)])
+        yield _write_row([*map(_write_name, table.name(row)), *map(_write_figures, cells)])
     yield "\\bottomrule"
     yield "\\end{tabular}"
     legend = [f"{mark}: {meaning}" for mark, meaning in table.list_legend()]
@@ -78,6 +80,16 @@ def _list_parts(column: TaskColumn, cell: ResultCell | None) -> tuple[str, str, 
     if cell is None:
         return MISSING, "", ""
     return cell.number(column.metric), cell.ends(column.metric), " ".join(cell.marks)
+
+
+def _write_figures(text: str) -> str:
+    """Return numbers with the minus sign of mathematics."""
+    return _MINUS.sub("$-$", escape_latex(text))
+
+
+def _write_name(text: str) -> str:
+    """Return a name as it is, or an attribute that is a number as one."""
+    return _write_figures(text) if _NUMBER.fullmatch(text) else escape_latex(text) or MISSING
 
 
 def _write_row(cells: list[str]) -> str:

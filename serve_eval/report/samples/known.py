@@ -5,7 +5,7 @@ A run folder does not keep these. Without the data set on this machine they are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,35 +55,51 @@ def prepare_again(plan: Plan, spec: Spec, include_path: Sequence[str]) -> Prepar
 
 
 def know_task(
-    plan: Plan, spec: Spec, reference: Reference | None, include_path: Sequence[str]
+    plan: Plan,
+    spec: Spec,
+    reference: Reference | None,
+    include_path: Sequence[str],
+    wanted: Container[str],
+    prepared: PreparedTask | None = None,
 ) -> KnownTask | None:
-    """Return what the data set adds to a task of a run, or None if it is not on this machine."""
+    """Return what the data set adds to these samples, or None if it is not on this machine.
+
+    `prepared` is the task as the caller has it (None: it is prepared again).
+    """
     try:
-        prepared = prepare_again(plan, spec, include_path)
+        prepared = prepared or prepare_again(plan, spec, include_path)
     except (ServeEvalError, OSError):
         return None
     task, dataset = prepared.task, prepared.dataset
     plain = next((one for one in dataset.samples if one.override is None), None)
+    shown = [one for one in dataset.samples if one.id in wanted]
     return KnownTask(
-        fields=_read_fields(task, dataset),
+        fields=_read_fields(task, shown),
         body=None if plain is None else _build_body(plan, task, plain),
         bodies={
             one.id: body
-            for one in dataset.samples
+            for one in shown
             if one.override is not None and (body := _build_body(plan, task, one)) is not None
         },
-        reference=None if reference is None else score_reference(dataset, reference),
+        reference=None if reference is None else score_reference(dataset, reference, wanted),
     )
 
 
-def score_reference(dataset: Dataset, reference: Reference) -> ReferenceScores | None:
-    """Return the scores of a reference by sample, or None if it does not know the samples."""
+def score_reference(
+    dataset: Dataset, reference: Reference, wanted: Container[str] | None = None
+) -> ReferenceScores | None:
+    """Return the scores of a reference by sample, of those that are `wanted` or of all.
+
+    None: it does not know the samples.
+    """
     stored = read_stored_runs(dataset, reference)
     if stored is None:
         return None
     runs, lo, hi = stored
     scores = {
-        sample.id: tuple(one[place] for one in runs) for place, sample in enumerate(dataset.samples)
+        sample.id: tuple(one[place] for one in runs)
+        for place, sample in enumerate(dataset.samples)
+        if wanted is None or sample.id in wanted
     }
     return ReferenceScores(scores=scores, lo=lo, hi=hi)
 
@@ -97,13 +113,13 @@ def _build_body(plan: Plan, task: Task, sample: Sample) -> Mapping[str, Any] | N
     return {key: value for key, value in body.items() if key not in ("prompt", "messages")}
 
 
-def _read_fields(task: Task, dataset: Dataset) -> dict[str, dict[str, str]]:
+def _read_fields(task: Task, samples: Sequence[Sample]) -> dict[str, dict[str, str]]:
     """Return the groups of the task's breakdown and the metadata of its samples.
 
     Hold-out samples are left out.
     """
     found: dict[str, dict[str, str]] = {}
-    for sample in dataset.samples:
+    for sample in samples:
         if HOLDOUT in sample.metadata:
             continue
         for name, value in (*sample.metadata.items(), *_list_groups(task, sample)):

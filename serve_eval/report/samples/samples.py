@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -47,10 +47,10 @@ NOT_KEPT = "not kept in this run folder"
 _REPEAT = re.compile(r"#\d+$")
 
 
-def rank_sample(outcome: str, name: str, *, cut_off: bool) -> tuple[object, ...]:
-    """Return the sort key of a sample: what needs attention comes first."""
+def rank_outcome(outcome: str, *, cut_off: bool) -> tuple[int, bool, str]:
+    """Return the sort key of an outcome: what needs attention comes first."""
     place = RANKS.index(outcome) if outcome in RANKS else len(RANKS)
-    return place, outcome == RIGHT and not cut_off, outcome, order_ids(name)
+    return place, outcome == RIGHT and not cut_off, outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class SampleRow:
     @property
     def rank(self) -> tuple[object, ...]:
         """The sort key: what needs attention comes first."""
-        return rank_sample(self.outcome, self.id, cut_off=self.cut_off)
+        return *rank_outcome(self.outcome, cut_off=self.cut_off), order_ids(self.id)
 
     @property
     def wrong(self) -> bool:
@@ -80,8 +80,7 @@ class SampleRow:
         return self.outcome not in (FAILED, UNSCORED, RIGHT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownSample:
+class ShownSample(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a run folder keeps about a sample.
 
     `prompt` is None for the reason in `prompt_note`. `attempts` are those of all sessions, in their
@@ -170,24 +169,38 @@ def list_rows(source: SampleSource) -> list[SampleRow]:
     return [*rows, *rest.values()]
 
 
-def read_samples(
-    source: SampleSource, wanted: Collection[str] | None = None, *, locate: bool = True
-) -> dict[str, ShownSample]:
-    """Return these samples by id, or all that were sent. Raises RunFolderError for a damaged file.
+def read_samples(source: SampleSource, wanted: Collection[str]) -> dict[str, ShownSample]:
+    """Return these samples by id, each with the place of its extracted answer.
 
-    Without `locate`, the places of the extracted answers are not searched for: that takes longest.
+    Raises RunFolderError for a damaged file.
     """
-    scores = source.scores()
-    records: dict[str, list[Record]] = {name: [] for name in scores if wanted is None}
-    records |= {name: [] for name in wanted or ()}
-    for record in source.records():
-        if wanted is None:
-            records.setdefault(record.id, [])
-        if record.id in records:
-            records[record.id].append(record)
-    bases = {source.base(name) for name in records}
-    kept = {one.id: one for one in read_prompts(source.run, source.task) if one.id in bases}
+    wanted = set(wanted)
+    scores = {name: line for name, line in source.scores().items() if name in wanted}
+    records = (one for one in source.records() if one.id in wanted)
+    return join_samples(source, scores, records, names=wanted, locate=True)
+
+
+def join_samples(
+    source: SampleSource,
+    scores: Mapping[str, ScoreRecord],
+    records: Iterable[Record],
+    *,
+    names: Iterable[str] = (),
+    locate: bool = False,
+) -> dict[str, ShownSample]:
+    """Return everything about samples by id, from their scores and from the records that count.
+
+    `names` are samples that are returned also without either. Without `locate`, the places of the
+    extracted answers are not searched for: that takes longest. Raises RunFolderError for a damaged
+    file.
+    """
+    found: dict[str, list[Record]] = {name: [] for name in (*scores, *names)}
+    for record in records:
+        found.setdefault(record.id, []).append(record)
+    bases = {source.base(name) for name in found}
+    kept = {one.id: one for one in read_prompts(source.run, source.task, bases) if one.id in bases}
     served = (read_traces(source.run) or {}).get(source.task, {})
+    hidden = source.hidden
     return {
         name: _sample(
             source,
@@ -197,8 +210,9 @@ def read_samples(
             kept.get(source.base(name)),
             served.get(name, ()),
             locate=locate,
+            hidden=hidden,
         )
-        for name, of_one in records.items()
+        for name, of_one in found.items()
     }
 
 
@@ -235,6 +249,7 @@ def _sample(
     served: Sequence[Served],
     *,
     locate: bool,
+    hidden: bool,
 ) -> ShownSample:
     response = next((one.response for one in records[::-1] if one.response is not None), None)
     failure = records[-1].failure if records and response is None else None
@@ -258,7 +273,7 @@ def _sample(
         parts={} if line is None else line.parts,
         mode=None if line is None or line.mode is UNSET else line.mode,
     )
-    return _hide(sample) if source.hidden or (kept and kept.prompt is None) else sample
+    return _hide(sample) if hidden or (kept and kept.prompt is None) else sample
 
 
 def _hide(sample: ShownSample) -> ShownSample:
@@ -268,7 +283,7 @@ def _hide(sample: ShownSample) -> ShownSample:
         bare = msgspec.structs.replace(
             sample.response, text="", reasoning=None, refusal=None, tool_calls=()
         )
-    return replace(
+    return msgspec.structs.replace(
         sample,
         expected=None,
         extracted=None,

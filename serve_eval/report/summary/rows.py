@@ -120,7 +120,8 @@ def describe_rules(task: SummaryTask) -> str:
     """Return which rule judged and why, and what the other rule says."""
     verdict = task.verdict
     assert verdict.other is not None
-    why = "the default" if verdict.rule == task.default_rule else "as chosen"
+    usual = verdict.rule == task.default_rule and not verdict.rule_named
+    why = "the default" if usual else "as chosen"
     figure = partial(figures.figure, metric=task.result.metric)
     other, found = verdict.other, two_rules.describe(verdict, figure, brief=True)
     return f"by {verdict.rule}, {why}; {other.rule} says {other.outcome.value}: {found}"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import REPORT_FILE
+from serve_eval.evaluation.storage.file_names import REPORT_FILE, SUITE_RUNS
 from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.evaluation.storage.reports.suite_files import holds_suite, read_suite
 from serve_eval.evaluation.storage.run_folder import holds_run
 from serve_eval.report.summary.figures import count
-from serve_eval.schema import Report, TaskReport
+from serve_eval.schema import Report, Scalar, TaskReport
 from serve_eval.workflows.collect.rows import CollectedRow
 from serve_eval.workflows.collect.trtllm_log import read_trtllm_log
 
@@ -20,6 +21,8 @@ LOGS = (".log", ".txt", ".out")
 MOST_LOG_BYTES = 1 << 30
 MOST_SHOWN, LONGEST = 3, 120
 """Lines of a log that are shown because they could not be read, and characters of one."""
+BY_THRESHOLD, WITH_MARGIN = ("classic",), ("paired", "noninferiority")
+"""The rules that judge by a threshold, and those that judge by a margin."""
 
 
 def collect(paths: Sequence[Path], notify: Callable[[str], None]) -> Iterator[CollectedRow]:
@@ -60,13 +63,32 @@ def _read_run(run: Path, notify: Callable[[str], None]) -> Iterator[CollectedRow
     except RunFolderError as error:
         notify(f"warning: {error}")
         return
-    yield from (describe_task(report, task, run) for task in report.tasks)
+    attributes = _find_attributes(run, notify)
+    yield from (describe_task(report, task, run, attributes) for task in report.tasks)
 
 
-def describe_task(report: Report, task: TaskReport, run: Path) -> CollectedRow:
-    """Return the row of a task of a run."""
+def _find_attributes(run: Path, notify: Callable[[str], None]) -> Mapping[str, Scalar]:
+    """Return the attributes of a run in the folder of a suite; none of any other run."""
+    place = run.resolve()
+    suite = place.parent.parent
+    if place.parent.name != SUITE_RUNS or not holds_suite(suite):
+        return {}
+    try:
+        runs = read_suite(suite).runs
+    except RunFolderError as error:
+        notify(f"warning: {run} has no attributes of its suite: {error}")
+        return {}
+    return next((one.attributes for one in runs if one.name == place.name), {})
+
+
+def describe_task(
+    report: Report, task: TaskReport, run: Path, attributes: Mapping[str, Scalar]
+) -> CollectedRow:
+    """Return the row of a task of a run, with the figures that its rule judges by."""
     result, verdict, spec = task.result, task.verdict, report.plan.accuracy_spec
     low, high = result.interval or (None, None)
+    # The acceptance length may have failed the task: `verdict.rule` is not the rule of the plan.
+    by_threshold = report.plan.verdict.name in BY_THRESHOLD
     return CollectedRow(
         source=str(run),
         kind="run",
@@ -78,12 +100,12 @@ def describe_task(report: Report, task: TaskReport, run: Path) -> CollectedRow:
         low=low,
         high=high,
         reference=verdict.reference,
-        threshold=verdict.threshold,
-        theta=verdict.theta,
+        threshold=verdict.threshold if by_threshold else None,
+        theta=verdict.theta if by_threshold else None,
         alpha=verdict.alpha,
-        beta=verdict.beta,
-        sigma=verdict.sigma,
-        num_samples=verdict.num_samples,
+        beta=verdict.beta if by_threshold else None,
+        sigma=verdict.sigma if by_threshold else None,
+        num_samples=verdict.num_samples if by_threshold else None,
         planned=result.planned,
         scored=result.scored,
         failed=result.failed,
@@ -95,7 +117,21 @@ def describe_task(report: Report, task: TaskReport, run: Path) -> CollectedRow:
         server_version=report.endpoint.info.version,
         started_at=report.started_at,
         wall_s=report.wall_s,
+        margin=_find_margin(report, task),
+        attributes=attributes,
     )
+
+
+def _find_margin(report: Report, task: TaskReport) -> float | None:
+    """Return the drop that the rule of a run must exclude, if it has one."""
+    rule, paired = report.plan.verdict, task.verdict.paired
+    if rule.name not in WITH_MARGIN:
+        return None
+    return paired.margin if paired is not None else _as_number(rule.options.get("margin"))
+
+
+def _as_number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _read_log(file: Path, notify: Callable[[str], None]) -> Iterator[CollectedRow]:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 
 from serve_eval.report.spreadsheet import disarm
+
+Cell = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedRow:
     """One task of one run or test. The fields are the columns, in this order; None is empty.
 
-    `kind` is run, trtllm-test or trtllm-eval. Values, `low` and `high` (95 %), reference, threshold
-    and theta are in points, or in the unit of the task's metric.
+    `kind` is run, trtllm-test or trtllm-eval. Values, `low` and `high` (95 %), reference,
+    threshold, theta and margin are in points, or in the unit of the task's metric. `attributes` are
+    the suite's words about the run; each has a column of its own.
     """
 
     source: str
@@ -46,22 +49,39 @@ class CollectedRow:
     server_version: str | None = None
     started_at: str | None = None
     wall_s: float | None = None
+    margin: float | None = None
+    attributes: Mapping[str, Cell] = field(default_factory=dict)
 
 
-COLUMNS = tuple(field.name for field in fields(CollectedRow))
+COLUMNS = tuple(one.name for one in fields(CollectedRow) if one.name != "attributes")
 
 
 def write_csv(rows: Iterable[CollectedRow]) -> str:
-    """Return rows as CSV with a header. No cell is a formula; numbers stay numbers."""
+    """Return rows as CSV with a header. No cell is a formula; numbers stay numbers.
+
+    The attributes of all rows follow the columns. One with the name of a column is "NAME (suite)".
+    """
+    listed = list(rows)
+    names = list(dict.fromkeys(name for row in listed for name in row.attributes))
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
-    out.writerow(COLUMNS)
-    for row in rows:
-        out.writerow([_write_cell(getattr(row, name)) for name in COLUMNS])
+    heads = [f"{name} (suite)" if name in COLUMNS else name for name in names]
+    out.writerow([*COLUMNS, *map(_write_cell, heads)])
+    for row in listed:
+        own = [getattr(row, name) for name in COLUMNS]
+        told = [row.attributes.get(name) for name in names]
+        out.writerow([*map(_write_cell, own), *map(_write_attribute, told)])
     return text.getvalue()
 
 
-def _write_cell(value: str | int | float | None) -> str:
+def _write_attribute(value: Cell) -> str:
+    """Return an attribute as the user wrote it: a number is not rounded."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, float) else _write_cell(value)
+
+
+def _write_cell(value: Cell) -> str:
     if value is None:
         return ""
     if isinstance(value, float):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -14,6 +14,7 @@ from serve_eval.evaluation.storage.reports.comparison_files import locate_runs
 from serve_eval.evaluation.storage.reports.report_file import find_report
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.page.breakdown import show_breakdown
+from serve_eval.report.page.chosen_rows import MISSING, SIDES
 from serve_eval.report.page.content import (
     DataCell,
     DataColumn,
@@ -23,7 +24,7 @@ from serve_eval.report.page.content import (
     PictureSection,
     Section,
 )
-from serve_eval.report.page.sample_data import MISSING, WRONG, PageTask, SampleData
+from serve_eval.report.page.sample_data import PageTask, SampleData
 from serve_eval.report.page.samples_section import show_samples
 from serve_eval.report.page.settings import contrast_settings
 from serve_eval.report.page.verdict import (
@@ -36,11 +37,10 @@ from serve_eval.report.page.verdict import (
 from serve_eval.report.page.writer import save_page
 from serve_eval.report.pictures.compare_pictures import draw_compared, draw_graded, draw_times
 from serve_eval.report.pictures.picture import Picture
-from serve_eval.report.pictures.run_pictures import read_drawn
 from serve_eval.report.samples.known import KnownTask, know_task
-from serve_eval.report.samples.samples import RIGHT, SampleSource
+from serve_eval.report.samples.samples import SampleSource
 from serve_eval.report.summary import Row, rows_of
-from serve_eval.schema import REHEARSED, ComparedTask, Comparison, Report
+from serve_eval.schema import REHEARSED, ComparedTask, Comparison, Plan, Report
 from serve_eval.workflows.compare.rows import (
     describe_service,
     describe_sides,
@@ -49,8 +49,6 @@ from serve_eval.workflows.compare.rows import (
     summarise_compared,
 )
 
-SIDES = (RIGHT, WRONG, MISSING)
-
 
 def write_comparison_page(
     comparison: Comparison,
@@ -58,16 +56,19 @@ def write_comparison_page(
     slices: Sequence[str] = (),
     *,
     include_path: Sequence[str] = (),
+    most: int | None = None,
     notify: Callable[[str], object] = lambda line: None,
 ) -> Path:
     """Write the page into the comparison's folder and return its path.
 
-    `slices` are sentences about where B lost its score; `notify` gets a warning if the pictures
-    could not be drawn. Raises RunFolderError if it cannot be
-    written.
+    `slices` are sentences about where B lost its score; `most` is the number of answers of a side
+    that are shown (None: as B's plan says); `notify` gets a warning if the pictures could not be
+    drawn. Raises RunFolderError if it cannot be written.
     """
     path = out_dir / PAGE_FILE
-    content = make_comparison_page(comparison, out_dir, slices, include_path=include_path)
+    content = make_comparison_page(
+        comparison, out_dir, slices, include_path=include_path, most=most
+    )
     save_page(content, path, notify)
     return path
 
@@ -79,6 +80,7 @@ def make_comparison_page(
     slices: Sequence[str] = (),
     *,
     include_path: Sequence[str] = (),
+    most: int | None = None,
 ) -> PageContent:
     """Return the page of a comparison."""
     tasks = list(map(summarise_compared, comparison.tasks))
@@ -104,7 +106,7 @@ def make_comparison_page(
         headline=first.text,
         ruler=rule_task(tasks[0]) if alone else None,
         rows=[*facts, *make_facts(rows)],
-        sections=tuple(_list_sections(comparison, out_dir, include_path)),
+        sections=tuple(_list_sections(comparison, out_dir, include_path, most)),
         foot=f"serve-eval {__version__}, {comparison.started_at}",
     )
 
@@ -116,15 +118,16 @@ def _list_rows(task: ComparedTask) -> list[Row]:
 
 
 def _list_sections(
-    comparison: Comparison, out_dir: Path, include_path: Sequence[str]
+    comparison: Comparison, out_dir: Path, include_path: Sequence[str], most: int | None
 ) -> Iterator[Section]:
     tasks, several = comparison.tasks, len(comparison.tasks) > 1
     summaries = list(map(summarise_compared, tasks))
     folders = dict(locate_runs(out_dir))
     reports = {label: find_report(folder) for label, folder in folders.items()}
-    known = {one.task: _know(one.task, reports["B"], include_path) for one in tasks}
-    opened = [_open_task(one, folders, known[one.task], reports["B"]) for one in tasks]
-    data = SampleData(opened, out_dir)
+    plans = {label: run_folder.read_plan(folder) for label, folder in folders.items()}
+    opened = [_open_task(one, folders, plans, reports["B"], include_path) for one in tasks]
+    most = plans["B"].limits.page_samples if most is None else most
+    data = SampleData(opened, out_dir, most=most)
     if several:
         yield tabulate_tasks(summaries)
         for summary, task in zip(summaries, tasks, strict=True):
@@ -133,11 +136,11 @@ def _list_sections(
     for task in tasks:
         yield _cross(task.task, data, several=several)
     drawn = list(picture_tasks(summaries))
-    drawn += [one for task in tasks for one in _draw(task, folders)]
+    drawn += [one for task in tasks for one in _draw(task, folders, data)]
     if drawn:
         yield PictureSection(title="Pictures", pictures=drawn)
     for summary in summaries:
-        facts = known[summary.result.task]
+        facts = data.known[summary.result.task]
         yield from show_breakdown(summary, facts.fields if facts else (), several=several)
     if (samples := show_samples(data)) is not None:
         yield samples
@@ -145,38 +148,44 @@ def _list_sections(
     yield contrast_settings("Settings of A and B", a, b)
 
 
-def _draw(task: ComparedTask, folders: Mapping[str, Path]) -> Iterator[Picture]:
+def _draw(task: ComparedTask, folders: Mapping[str, Path], data: SampleData) -> Iterator[Picture]:
     """Yield the pictures of a task: the change, graded scores, and the times of both sides."""
     yield from draw_compared(task)
-    a, b = (read_values(folders[label], task.task) for label in "AB")
-    if (graded := draw_graded(task, a, b)) is not None:
-        yield graded
-    yield from draw_times(task.task, *(read_drawn(folders[label], task.task) for label in "AB"))
+    sides = [data.indexes[task.task][label] for label in "AB"]
+    if not frozenset[float]().union(*(one.values for one in sides)) <= {
+        task.a.metric.lo,
+        task.a.metric.hi,
+    }:
+        yield from draw_graded(task, *(read_values(folders[label], task.task) for label in "AB"))
+    yield from draw_times(task.task, *(one.drawn for one in sides))
 
 
-def _know(task: str, report: Report | None, include_path: Sequence[str]) -> KnownTask | None:
-    """Return what the data set adds to a task, or None if it is not on this machine."""
+def _know(
+    task: str, report: Report | None, include_path: Sequence[str], wanted: Container[str]
+) -> KnownTask | None:
+    """Return what the data set adds to samples, or None if it is not on this machine."""
     found = [] if report is None else [one for one in report.tasks if one.result.task == task]
     if report is None or not found:
         return None
-    return know_task(report.plan, found[0].spec, None, include_path)
+    return know_task(report.plan, found[0].spec, None, include_path, wanted)
 
 
 def _open_task(
     task: ComparedTask,
     folders: Mapping[str, Path],
-    known: KnownTask | None,
+    plans: Mapping[str, Plan],
     report: Report | None,
+    include_path: Sequence[str],
 ) -> PageTask:
-    arms = {}
-    for label, folder in folders.items():
-        repeated = run_folder.read_plan(folder).times(task.task) > 1
-        arms[label] = SampleSource(run=folder, task=task.task, repeated=repeated)
+    name = task.task
     return PageTask(
-        name=task.task,
-        arms=arms,
+        name=name,
+        arms={
+            label: SampleSource(run=folder, task=name, repeated=plans[label].times(name) > 1)
+            for label, folder in folders.items()
+        },
         metric=task.b.metric,
-        known=known,
+        know=lambda wanted: _know(name, report, include_path, wanted),
         url="" if report is None else report.endpoint.base_url,
         key="" if report is None else report.plan.connection.api_key_env,
     )
@@ -185,7 +194,11 @@ def _open_task(
 def _cross(task: str, data: SampleData, *, several: bool) -> DataTable:
     """Return the table of the first answers of A and B; a cell leads to its samples."""
     counts = data.count_sides(task)
-    shown = [one for one in SIDES if one != MISSING or any(MISSING in pair for pair in counts)]
+    shown = [
+        one
+        for one in SIDES
+        if one != MISSING or any(n for pair, n in counts.items() if MISSING in pair)
+    ]
     rows = [
         [
             DataCell(text=f"A {a}"),

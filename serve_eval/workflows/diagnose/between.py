@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from serve_eval.evaluation.agreement.answer_signs import SIGNS, is_loop
 from serve_eval.evaluation.agreement.at_start import find_at_start
 from serve_eval.schema import Response
-from serve_eval.shell_words import join_words
 from serve_eval.stats.binomial import binomial_tail
 from serve_eval.stats.common_prefix import common_prefix
 from serve_eval.stats.hypergeometric import no_worse
 from serve_eval.stats.mcnemar import mcnemar
-from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, TaskEvidence
+from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, WEIGHTS, Finding, ids
 from serve_eval.workflows.diagnose.paired_answers import ComparedAnswers
 
@@ -211,11 +211,11 @@ RULES: tuple[Callable[[ComparedAnswers], Iterator[Finding]], ...] = (
 
 
 def find_even_losses(
-    found: Iterable[ComparedAnswers], told: Collection[str | None], urls: tuple[str, str]
+    found: Iterable[ComparedAnswers], told: Collection[str | None], targets: tuple[str, str]
 ) -> Iterator[Finding]:
     """Yield a finding if one side lost answers that the other has, and no rule says where.
 
-    `told` are the tasks about which rules have spoken, `urls` the addresses of A and B.
+    `told` are the tasks about which rules have spoken, `targets` A and B as words of a command.
     """
     for both in found:
         wrong = [(one.bad, other.bad) for one, other in both.pairs]
@@ -230,7 +230,7 @@ def find_even_losses(
             f" {counts[1 - side] - counts[side] + only} the other way round; no slice of"
             " the samples explains them: weights, precision or cache, rather than a fault of some"
             " requests",
-            (f"serve-eval verify {join_words(urls)}",),
+            (f"serve-eval verify {' '.join(targets)}",),
             [pair[side] for pair, bad in zip(both.pairs, wrong, strict=True) if bad[side]],
             p,
             WEIGHTS,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import judgements_file
 from serve_eval.schema import Outcome
-from serve_eval.shell_words import quote_word
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.expected import fold, read_expected
 from serve_eval.workflows.diagnose.extraction import states
 from serve_eval.workflows.diagnose.finding import capsule_of
@@ -71,7 +71,7 @@ def break_down(
     theirs = [] if other is None else [one for one in other.tasks if one.name == task.name]
     if any(len(one.lost) >= len(task.lost) for one in theirs):
         return None
-    good = "GOOD" if other is None else other.base_url
+    good = "GOOD" if other is None else other.target
     bad = [one for one in task.lost if one.response is not None]
     kinds = Counter(WORDS.get(one.line.outcome, "wrong") for one in bad if one.line is not None)
     if missing := len(task.missing):
@@ -174,7 +174,7 @@ def describe_verify(run: Evidence, good: str = "GOOD") -> str:
     Servers that the run started itself are gone.
     """
     if run.plan.launcher.name == "external":
-        return f"serve-eval verify {quote_word(good)} {quote_word(run.base_url)}"
+        return f"serve-eval verify {good} {run.target}"
     return (
         f"start these servers again (serve-eval serve PLAN.yaml --detach), then:"
         f" serve-eval verify {good} URL"

@@ -6,14 +6,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from serve_eval.schema import Response
 
 if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray, IntArray
     from serve_eval.stats.largest_statistic import BoolArray
-    from serve_eval.workflows.diagnose.evidence import AskedSample
+    from serve_eval.workflows.diagnose.asked import AskedSample
 
 BLOCKS = (16, 32, 64, 128, 256, 512)
 """Sizes in tokens that KV blocks and chunks of prompts have."""
@@ -32,12 +33,23 @@ STOP, ANSWER_LENGTH, STEPS = "stop", "answer_length", "steps"
 """Kinds of slices."""
 
 
-class Slice(NamedTuple):
-    """A slice: its kind, its description, and which samples are inside it."""
+class Slice:
+    """A slice: its kind, its description, and which samples are inside it, a bit for each."""
 
-    kind: str
-    told: str
-    inside: BoolArray
+    __slots__ = ("bits", "kind", "size", "told")
+
+    def __init__(self, kind: str, told: str, inside: BoolArray) -> None:
+        import numpy
+
+        self.kind, self.told, self.size = kind, told, len(inside)
+        self.bits = numpy.packbits(inside)
+
+    @property
+    def inside(self) -> BoolArray:
+        """True for each sample inside the slice."""
+        import numpy
+
+        return numpy.unpackbits(self.bits, count=self.size).view(numpy.bool_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +71,17 @@ def list_prompt_slices(known: KnownSamples, largest_block: int = BLOCKS[-1]) -> 
 
     Lengths are divided by blocks of at most `largest_block` tokens.
     """
-    found = [
-        *_list_metadata(known),
-        *_list_workers(known),
-        *_list_cached(known),
-        *_list_thresholds(LENGTH, "prompts of", known.lengths),
-        *_list_residues(known.lengths, largest_block),
-        *_list_loads(known.loads),
-        *_list_places(known.asked),
-        *_list_streamed(known.asked),
-    ]
-    return _drop_equal(found)
+    found = (
+        _list_metadata(known),
+        _list_workers(known),
+        _list_cached(known),
+        _list_thresholds(LENGTH, "prompts of", known.lengths),
+        _list_residues(known.lengths, largest_block),
+        _list_loads(known.loads),
+        _list_places(known.asked),
+        _list_streamed(known.asked),
+    )
+    return _drop_equal(chain.from_iterable(found))
 
 
 def list_answer_slices(
@@ -90,8 +102,8 @@ def _drop_equal(slices: Iterable[Slice]) -> list[Slice]:
     """Return the slices without empty ones and those with the samples of a simpler one."""
     first: dict[bytes, Slice] = {}
     for one in slices:
-        if one.inside.any():
-            first.setdefault(one.inside.tobytes(), one)
+        if one.bits.any():
+            first.setdefault(one.bits.tobytes(), one)
     return list(first.values())
 
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from serve_eval.errors import RunFolderError
-from serve_eval.workflows.diagnose.story import diagnose, order_findings
+from serve_eval.workflows.diagnose.read_folder import ReadFolder
+from serve_eval.workflows.diagnose.story import diagnose_read, order_findings
 
 
-def find_causes(folder: Path, *, include_path: Sequence[str] = ()) -> dict[str, str]:
+def find_causes(answers: ReadFolder) -> dict[str, str]:
     """Return the likeliest cause by task of a run, or of B of a comparison.
 
     It is that of the first finding of `serve-eval diagnose`. A finding about the whole run stands
-    for the tasks without one. Nothing is returned for a folder that cannot be read.
+    for the tasks without one.
     """
-    try:
-        found = diagnose(folder, include_path=include_path)
-    except RunFolderError:
-        return {}
+    found = diagnose_read(answers)
     judged = found.runs[-1]
     findings = order_findings((*judged.findings, *found.between))
     causes: dict[str, str] = {}

@@ -11,7 +11,8 @@ from serve_eval.evaluation.attribution.from_run import AT_FIRST
 from serve_eval.evaluation.attribution.latency import describe_slow as told_of_slow
 from serve_eval.evaluation.results.degradation import describe as told_of
 from serve_eval.schema import LostAnswer, find_lost
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, larger_share, matters
 from serve_eval.workflows.diagnose.unanswered import find_failure_start
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 
 from serve_eval.schema import Outcome, Response
 from serve_eval.shell_words import quote_word
+from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.endings import list_misfiled
-from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import LEAST, Finding, about, matters, worse
 
 ENOUGH_SHARE = 0.01

@@ -11,7 +11,8 @@ import msgspec
 from serve_eval.evaluation.results.examples import name_target
 from serve_eval.schema import Outcome, is_mutable
 from serve_eval.shell_words import quote_word
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding, about, matters
 
 MISFILED_SHARE = 0.5

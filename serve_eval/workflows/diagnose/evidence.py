@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,15 @@ import msgspec
 from serve_eval.client.secret_mask import SecretMask
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage import journal, run_folder
-from serve_eval.evaluation.storage.file_names import samples_file
-from serve_eval.evaluation.storage.records.scores import ScoreRecord, read_scores
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.reports.report_file import find_report
+from serve_eval.evaluation.storage.reports.served import find_served_plans, shorten_url
 from serve_eval.evaluation.storage.server_logs import log_files
 from serve_eval.evaluation.storage.sessions import SessionRecord, read_sessions
 from serve_eval.evaluation.trust import adopt_code
 from serve_eval.schema import (
     HOLDOUT,
-    Attempt,
-    Failure,
     FailureKind,
-    Metric,
-    Outcome,
     Plan,
     Report,
     Response,
@@ -39,45 +35,13 @@ from serve_eval.schema import (
     is_mutable,
 )
 from serve_eval.shell_words import quote_path, quote_word
-from serve_eval.stats.low_scores import find_cut
+from serve_eval.workflows.diagnose.asked import AskedSample, read_asked
 
 FEW_TOKENS = 2
 """Value of max_tokens up to which answers are truncated by design."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedSample:
-    """A sample that was sent, with the attempts of all sessions.
-
-    It has a `response`, or the last `failure` if there is none. `line` is its score. `bad` means
-    that it is not correct; of partial scores, that it is in the lower half or failed a part.
-    `shown` means that its id may be shown, because it belongs to no hold-out set.
-    """
-
-    id: str
-    response: Response | None
-    failure: Failure | None
-    attempts: tuple[Attempt, ...]
-    line: ScoreRecord | None = None
-    bad: bool = False
-    shown: bool = True
-
-    @property
-    def lost(self) -> bool:
-        """True if the sample is wrong or missing."""
-        return self.bad or self.response is None
-
-    @property
-    def started_s(self) -> float:
-        """Start of the first attempt, in seconds since 1970; 0 if unknown."""
-        return self.attempts[0].start_s if self.attempts else 0.0
-
-    @property
-    def outcome(self) -> str | None:
-        return None if self.line is None else self.line.outcome
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskEvidence:
     """One task of a run. `report` is None if the run did not finish.
 
@@ -105,11 +69,11 @@ class TaskEvidence:
         """Number of samples in the fingerprint, times the number of repeats."""
         return int(self.fingerprint.get("samples", "0").split()[0]) * self.repeats
 
-    @property
+    @cached_property
     def scored(self) -> list[AskedSample]:
         return [one for one in self.asked if one.line is not None and one.response is not None]
 
-    @property
+    @cached_property
     def texts(self) -> list[AskedSample]:
         """The scored samples whose answers are texts, not log-probabilities."""
         return [one for one in self.scored if one.response is not None and _is_text(one.response)]
@@ -121,7 +85,7 @@ class TaskEvidence:
         """
         return [one for one in asked if self.repeats == 1 or base_of(one.id) == one.id]
 
-    @property
+    @cached_property
     def missing(self) -> list[AskedSample]:
         return [one for one in self.asked if one.response is None]
 
@@ -133,7 +97,7 @@ class TaskEvidence:
             failures.get(kind, 0) for kind in (FailureKind.SCORER_ERROR, FailureKind.JUDGE_ERROR)
         )
 
-    @property
+    @cached_property
     def lost(self) -> list[AskedSample]:
         return [one for one in self.asked if one.lost]
 
@@ -195,6 +159,17 @@ class Evidence:
         return self.last.endpoint.base_url
 
     @property
+    def target(self) -> str:
+        """The endpoint in a command, quoted for a shell.
+
+        That is its address, or the plan of servers that `serve -o` started next to this run, since
+        they are stopped after a night and get another address when they start again.
+        """
+        folders = (self.folder.absolute().parent, self.folder)
+        found = [find_served_plans(one).get(shorten_url(self.base_url)) for one in folders]
+        return quote_word(next(filter(None, found), self.base_url))
+
+    @property
     def last(self) -> SessionRecord:
         """The last session, or an empty record if there is none."""
         return self.sessions[-1] if self.sessions else SessionRecord()
@@ -226,7 +201,7 @@ def read(folder: Path, *, include_path: Sequence[str] = (), share: float = 1.0) 
     hidden = _find_hidden(plan, prints, include_path)
     tasks = []
     for name, fingerprint in prints.items():
-        asked = _read_asked(folder, name, told[name].result.metric if name in told else None)
+        asked = read_asked(folder, name, told[name].result.metric if name in told else None)
         if name in hidden:
             secret = hidden[name]
             asked = [
@@ -277,46 +252,6 @@ def base_of(sample: str) -> str:
     """Return the id without the number of the repeat."""
     base, mark, number = sample.rpartition("#")
     return base if mark and number.isdigit() else sample
-
-
-def _read_asked(folder: Path, name: str, metric: Metric | None) -> list[AskedSample]:
-    """Return the samples of a task by first record. `metric` is None if the run has no report."""
-    responses: dict[str, Response | None] = {}
-    failures: dict[str, Failure] = {}
-    attempts: dict[str, list[Attempt]] = {}
-    file = samples_file(folder, name)
-    for record in journal.read(file) if file.exists() else ():
-        responses[record.id] = responses.get(record.id) or record.response
-        if record.failure is not None:
-            failures[record.id] = record.failure
-        result = record.response or record.failure
-        attempts.setdefault(record.id, []).extend(() if result is None else result.attempts)
-    lines = read_scores(folder, name, unfinished=True)
-    sign = 1.0 if metric is None or metric.higher_is_better else -1.0
-    best = None if metric is None else metric.hi if metric.higher_is_better else metric.lo
-    values = [sign * line.value for line in lines.values()]
-    cut = find_cut(values, None if best is None else sign * best) if values else 0.0
-    return [
-        AskedSample(
-            id=sample,
-            response=response,
-            failure=failures.get(sample) if response is None else None,
-            attempts=tuple(sorted(attempts[sample], key=lambda attempt: attempt.start_s)),
-            line=lines.get(sample) if response is not None else None,
-            bad=response is not None and sample in lines and _bad(lines[sample], sign, cut),
-        )
-        for sample, response in responses.items()
-    ]
-
-
-def _bad(line: ScoreRecord, sign: float, cut: float) -> bool:
-    """Return True if an answer is not correct.
-
-    A partial score is bad below the cut, or if the answer passed one part and failed another.
-    """
-    if line.outcome == Outcome.PARTIAL:
-        return sign * line.value < cut or {*line.parts.values()} == {0.0, 1.0}
-    return line.outcome != Outcome.CORRECT
 
 
 def _is_text(response: Response) -> bool:

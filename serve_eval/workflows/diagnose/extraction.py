@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from serve_eval.schema import Outcome
 from serve_eval.scorers import boxed, choice, numeric, passkey
 from serve_eval.stats.mcnemar import mcnemar
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.expected import fold, is_number, read_expected
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, capsule_of, matters
 from serve_eval.workflows.diagnose.template import goes_on, marks

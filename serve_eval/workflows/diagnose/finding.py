@@ -10,7 +10,8 @@ from serve_eval.shell_words import quote_word
 from serve_eval.stats.hypergeometric import no_worse
 
 if TYPE_CHECKING:
-    from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+    from serve_eval.workflows.diagnose.asked import AskedSample
+    from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 
 ALPHA = 0.001
 """Probability that a rule that compares shares reports a healthy run, if it may spend all of it."""

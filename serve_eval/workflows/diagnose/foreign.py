@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from serve_eval.scorers import numeric
 from serve_eval.shell_words import quote_word
 from serve_eval.stats.together import DRAWS, Together, compare_together
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence, base_of
+from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_of
 from serve_eval.workflows.diagnose.finding import ALPHA, LEAST, Finding, ids
 
 COMMON = 0.1
 """Share of the targets from which a target says nothing about whose it is, such as a letter."""
-MOST_PAIRS = 20_000
-"""Pairs that are tested, those with the rarest targets first."""
+MOST_PAIRS, MOST_OF_ONE = 20_000, 200_000
+"""Pairs that are tested, those with the rarest targets first, and most pairs of one target: those
+of a target with more grow with the square of the samples, and its owners tell little."""
 SHARED_BY = 3
 """Prompts that may share a sentence. Garbage, and words of a template, are shared by more."""
 LEAST_SENTENCE, LEAST_NUMBERS = 40, 2
@@ -156,6 +158,8 @@ def _pair(asked: Sequence[_Asked]) -> dict[tuple[int, int], float]:
     for wrong, owners in sorted(
         (*_match_targets(asked), *_match_sentences(asked)), key=lambda match: len(match[1])
     ):
+        if len(wrong) * len(owners) > MOST_OF_ONE:
+            continue
         weight = _weigh(share, len(owners))
         for i in wrong:
             for j in owners:
@@ -224,14 +228,37 @@ def _match_sentences(asked: Sequence[_Asked]) -> Iterator[_Match]:
 
     It belongs to a right answer, in which it was of use.
     """
-    holders: dict[str, list[int]] = defaultdict(list)
-    for i, one in enumerate(asked):
-        for sentence in {" ".join(part.split()).lower() for part in _SENTENCE.split(one.text)}:
-            if len(sentence) >= LEAST_SENTENCE and len(_NUMBER.findall(sentence)) >= LEAST_NUMBERS:
-                holders[sentence].append(i)
-    for held in holders.values():
+    for held in sorted(_list_shared(asked), key=lambda held: held[0]):
         if 1 < len({asked[i].prompt for i in held}) <= SHARED_BY:
             wrong = [i for i in held if asked[i].one.bad]
             right = [i for i in held if not asked[i].one.bad]
             if wrong and right:
                 yield wrong, right
+
+
+def _list_shared(asked: Sequence[_Asked]) -> Iterator[list[int]]:
+    """Yield the samples that have a sentence, for each sentence of two or more.
+
+    Most sentences occur once, so only their hashes are kept.
+    """
+    first, holders = dict[int, int](), dict[str, list[int]]()
+    for i, one in enumerate(asked):
+        for sentence in _list_sentences(one.text):
+            if (known := first.setdefault(hash(sentence), i)) != i:
+                holders.setdefault(sentence, [known]).append(i)
+    for sentence, held in holders.items():
+        # The first one may have another sentence with the same hash.
+        found = held if sentence in _list_sentences(asked[held[0]].text) else held[1:]
+        if len(found) > 1:
+            yield found
+
+
+def _list_sentences(text: str) -> set[str]:
+    """Return the sentences of a text that show whose answer it is from."""
+    long = (part for part in _SENTENCE.split(text) if len(part) >= LEAST_SENTENCE)
+    return {
+        sentence
+        for part in long
+        if len(sentence := " ".join(part.split()).lower()) >= LEAST_SENTENCE
+        and len(_NUMBER.findall(sentence)) >= LEAST_NUMBERS
+    }

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from serve_eval.launchers._logs.causes import cause
 from serve_eval.schema import Attempt, FailureKind, LostAnswer, VerdictOutcome, find_lost
 from serve_eval.verdicts.repaired import TRUST_HINT
+from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.course import has_lost_stream
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding, about
 from serve_eval.workflows.diagnose.unanswered import read_logs
 

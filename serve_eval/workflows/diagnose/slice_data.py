@@ -14,9 +14,10 @@ from serve_eval.evaluation.trust import adopt_code
 from serve_eval.schema import HOLDOUT, Dataset, Metric, Reference, Task
 from serve_eval.verdicts.pairing import read_stored_runs
 from serve_eval.verdicts.reference_samples import as_stored
+from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.candidates import KnownSamples, list_usable
 from serve_eval.workflows.diagnose.course import count_in_flight
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence, base_of
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_of
 
 Data = Mapping[str, tuple[Task, Dataset]]
 """The tasks with their data sets, by name."""
@@ -129,8 +130,11 @@ def _score_answers(task: TaskEvidence, metric: Metric, sign: float) -> Scores:
     for one in task.asked:
         score = worst if one.response is None else None if one.line is None else one.line.value
         found.setdefault(base_of(one.id) if task.repeats > 1 else one.id, []).append(score)
+    shared: dict[tuple[float, ...], tuple[float, ...]] = {}
     return {
-        name: tuple(sign * score for score in scores if score is not None)
+        name: shared.setdefault(
+            known := tuple(sign * one for one in scores if one is not None), known
+        )
         for name, scores in found.items()
         if None not in scores and len(scores) == task.repeats
     }
@@ -154,11 +158,14 @@ def learn(
     other: TaskEvidence | None = None,
 ) -> KnownSamples:
     """Return what is known of samples; `other` tells lengths of prompts that have no answer."""
-    told = {} if other is None else {one.id: _count_prompt(one) for one in other.asked}
+    lengths = list(map(_count_prompt, asked))
+    if other is not None and None in lengths:
+        told = {one.id: _count_prompt(one) for one in other.asked}
+        lengths = [n or told.get(one.id) for n, one in zip(lengths, asked, strict=True)]
     served = (read_traces(run.folder) or {}).get(task.name, {})
     return KnownSamples(
         asked=asked,
-        lengths=[_count_prompt(one) or told.get(one.id) for one in asked],
+        lengths=lengths,
         metadata=_read_metadata(task.name, asked, data),
         loads=_count_loads(run, asked),
         pairs=[_find_servers(one, served) for one in asked],
@@ -179,21 +186,20 @@ def _read_metadata(
     if name not in data:
         return {}
     task, dataset = data[name]
-    places = {sample.id: i for i, sample in enumerate(dataset.samples)}
-    open_ = [
-        sample.metadata if HOLDOUT not in sample.metadata else {} for sample in dataset.samples
-    ]
-    names = dict.fromkeys(key for one in open_ for key in one)
+    wanted = {one.id for one in asked}
+    names, known = dict[str, None](), dict[str, Mapping[str, str]]()
+    for sample in dataset.samples:
+        if HOLDOUT not in sample.metadata:
+            names.update(dict.fromkeys(sample.metadata))
+            if sample.id in wanted:
+                known[sample.id] = sample.metadata
     found: dict[str, list[str | None]] = {
-        key: [
-            None if (place := places.get(one.id)) is None else open_[place].get(key)
-            for one in asked
-        ]
-        for key in names
+        key: [known.get(one.id, {}).get(key) for one in asked] for key in names
     }
     if SUBJECT not in found:
         groups = kinds_of(task, dataset.samples).get(SUBJECT)
         if groups is not None:
+            places = {sample.id: i for i, sample in enumerate(dataset.samples)}
             found[SUBJECT] = [
                 None
                 if (place := places.get(one.id)) is None or not one.shown

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from serve_eval.shell_words import quote_word
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.diagnose import candidates
+from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.candidates import Slice
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import WEIGHTS, Finding, capsule_of
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from serve_eval.workflows.diagnose import candidates
-from serve_eval.workflows.diagnose.candidates import KnownSamples, Slice
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.candidates import KnownSamples
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import BETWEEN_SHARE, Finding
 from serve_eval.workflows.diagnose.slice_data import (
     Data,
@@ -25,9 +25,6 @@ from serve_eval.workflows.diagnose.slice_data import (
     read_data,
 )
 from serve_eval.workflows.diagnose.slice_words import report_slice
-
-if TYPE_CHECKING:
-    from serve_eval.stats.largest_statistic import SingleArray
 
 PROMPT_LEVEL, ANSWER_LEVEL = 0.0015, 0.0005
 """Levels of slices of prompts and of answers, shared by all tasks of a run or a comparison."""
@@ -110,6 +107,7 @@ def _find_paired(
 
     Slices that other rules cover are tested too, so that no other slice has to stand for them.
     """
+    from serve_eval.stats.largest_statistic import tabulate
     from serve_eval.stats.slices import find_answer_slice, find_paired_slice
 
     scores = scores.take(_draw_places(len(scores.asked)))
@@ -117,15 +115,19 @@ def _find_paired(
         return
     asked, worst, draws = scores.asked, scores.worst, _count_draws(share / tasks)
     slices = candidates.list_prompt_slices(learn(run, task, asked, data, other))
-    table = _tabulate(slices, len(asked))
     before, after = scores.rows()
     named = find_paired_slice(
-        before, after, table, level=PROMPT_LEVEL * share / tasks, worst=worst, draws=draws
+        before,
+        after,
+        tabulate((one.inside for one in slices), len(asked)),
+        level=PROMPT_LEVEL * share / tasks,
+        worst=worst,
+        draws=draws,
     )
     one = None if named is None else slices[named.place]
     if named is None and other is not None and len(before) == len(after) == 1:
         pairs = candidates.list_answer_slices(asked, _order_as(asked, other))
-        tables = [_tabulate([pair[side] for pair in pairs], len(asked)) for side in (1, 0)]
+        tables = [tabulate((pair[side].inside for pair in pairs), len(asked)) for side in (1, 0)]
         level = ANSWER_LEVEL * share / tasks
         named = find_answer_slice(
             before, after, (tables[0], tables[1]), level=level, worst=worst, draws=draws
@@ -139,6 +141,7 @@ def _find_alone(
     run: Evidence, task: TaskEvidence, data: Data, covered: Collection[str]
 ) -> Iterator[Finding]:
     """Yield the slice in which more samples are wrong or missing than elsewhere."""
+    from serve_eval.stats.largest_statistic import tabulate
     from serve_eval.stats.unpaired_slices import find_unpaired_slice
 
     every = task.witnesses(task.asked)
@@ -149,7 +152,7 @@ def _find_alone(
     slices = [one for one in slices if one.kind in kinds]
     named = find_unpaired_slice(
         [one.lost for one in asked],
-        _tabulate(slices, len(asked)),
+        tabulate((one.inside for one in slices), len(asked)),
         _stratify(known),
         level=PROMPT_LEVEL * task.share,
         draws=_count_draws(task.share),
@@ -211,14 +214,3 @@ def _draw_places(n: int) -> list[int]:
     if n <= MOST_SAMPLES:
         return list(range(n))
     return sorted(random.Random("slices").sample(range(n), MOST_SAMPLES))
-
-
-def _tabulate(slices: Sequence[Slice], n: int) -> SingleArray:
-    """Return a row per sample and a column per slice: 1 for samples inside it, else 0."""
-    import numpy
-
-    if not slices:
-        return numpy.empty((n, 0), dtype=numpy.float32)
-    return numpy.stack(
-        [one.inside for one in slices], axis=1, dtype=numpy.float32, casting="unsafe"
-    )

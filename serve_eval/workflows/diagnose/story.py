@@ -6,14 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.evaluation.storage.reports.comparison_files import (
     find_comparison,
-    is_comparison,
-    locate_runs,
 )
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import accusations
@@ -37,9 +32,10 @@ from serve_eval.workflows.diagnose import (
     unlike,
 )
 from serve_eval.workflows.diagnose.breakdown import Breakdown, break_down
-from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, read
-from serve_eval.workflows.diagnose.finding import SIDE_SHARE, Finding
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.headings import head_comparison, head_suite, rank_run
+from serve_eval.workflows.diagnose.read_folder import ReadFolder, read_folder
 from serve_eval.workflows.diagnose.slice_data import read_data
 
 SCHEMA_VERSION = 1
@@ -142,12 +138,14 @@ def diagnose(
     Raises RunFolderError if the folder is none of them, or is damaged, and PlanError if prompts
     cannot be built again for `local`.
     """
-    named = _runs(folder)
-    share = SIDE_SHARE if is_comparison(folder) else 1.0
-    read_runs = [
-        (label, read(path, include_path=include_path, share=share)) for label, path in named
-    ]
-    sides_of = [evidence for _, evidence in read_runs] if is_comparison(folder) else []
+    return diagnose_read(read_folder(folder, include_path), local)
+
+
+@with_scope
+def diagnose_read(answers: ReadFolder, local: LocalTokenizer | None = None) -> Diagnosis:
+    """Diagnose a folder that was read. Raises PlanError as `diagnose` does."""
+    folder, read_runs = answers.folder, answers.runs
+    sides_of = [evidence for _, evidence in read_runs] if answers.compared else []
     others: Sequence[Evidence | None] = sides_of[::-1] or [None] * len(read_runs)
     runs = tuple(
         _diagnose(
@@ -189,18 +187,15 @@ def _audit(evidence: Evidence, local: LocalTokenizer) -> list[Finding]:
 
 
 @with_scope
-def name_slices(folder: Path, *, include_path: Sequence[str] = ()) -> tuple[str, ...]:
+def name_slices(answers: ReadFolder) -> tuple[str, ...]:
     """Return a line for each slice that explains a red run or comparison, in about a second.
 
-    No other rule is applied. Nothing is returned for a folder that cannot be read.
+    No other rule is applied.
     """
-    try:
-        both = [read(path, include_path=include_path) for _, path in _runs(folder)]
-    except RunFolderError:
-        return ()
+    both = [evidence for _, evidence in answers.runs]
     found = (
         slicing.compare_slices(both[0], both[1])
-        if is_comparison(folder)
+        if answers.compared
         else slicing.find_slices(both[0])
     )
     return tuple(f"{one.task}: the loss lies in one slice: {one.told}" for one in found)
@@ -218,7 +213,7 @@ def find_between(
     found += between.find_differences(pairs)
     found += slicing.compare_slices(a, b, (*of_b, *found))
     told = {one.task for one in (*of_b, *found)}
-    return (*found, *between.find_even_losses(pairs, told, (a.base_url, b.base_url)))
+    return (*found, *between.find_even_losses(pairs, told, (a.target, b.target)))
 
 
 def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
@@ -246,20 +241,6 @@ def _has_answers(task: TaskEvidence) -> bool:
     """Return True if the reference of a task may describe its answers."""
     reference = None if task.report is None else task.report.reference
     return reference is not None and reference.runs is not None
-
-
-def _runs(folder: Path) -> list[tuple[str, Path]]:
-    """Return the run folders to diagnose, each with its label."""
-    if is_comparison(folder):
-        return locate_runs(folder)
-    if (folder / SUITE_RUNS).is_dir() and not run_folder.holds_run(folder):
-        found = sorted(
-            path for path in (folder / SUITE_RUNS).iterdir() if run_folder.holds_run(path)
-        )
-        if not found:
-            raise RunFolderError(f"{folder / SUITE_RUNS} holds no run", hint="Run the suite first.")
-        return [(path.name, path) for path in found]
-    return [("", folder)]
 
 
 def _diagnose(

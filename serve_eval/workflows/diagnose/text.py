@@ -26,14 +26,15 @@ def lines(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.verdict:
         yield ""
     for run in diagnosis.runs:
-        yield from _run(run, side=diagnosis.compared)
+        yield from _run(run, side=diagnosis.compared, explained=bool(diagnosis.between))
     if diagnosis.between:
         yield "A compared with B"
         for number, finding in enumerate(diagnosis.between, 1):
             yield from _describe_finding(number, finding)
 
 
-def _run(run: DiagnosedRun, *, side: bool) -> Iterator[str]:
+def _run(run: DiagnosedRun, *, side: bool, explained: bool) -> Iterator[str]:
+    """Yield the lines of a run. `explained`: the comparison of both sides has a finding."""
     label = f"{run.label}: " if run.label else ""
     for task in run.tasks:
         yield f"{label}{_task(task, side=side)}"
@@ -41,13 +42,11 @@ def _run(run: DiagnosedRun, *, side: bool) -> Iterator[str]:
             yield f"{_INDENT}{describe_kinds(task.breakdown)}"
         for accusation in task.accused:
             yield f"{_INDENT}the report names {accusation}"
-    if not run.findings:
-        red = any(task.breakdown is not None for task in run.tasks)
-        yield (
-            f"{label}no rule explains the lost samples ({run.folder})"
-            if red
-            else f"{label}nothing to explain ({run.folder})"
-        )
+    red = any(task.breakdown is not None for task in run.tasks)
+    if not run.findings and not red:
+        yield f"{label}nothing to explain ({run.folder})"
+    elif not run.findings and not explained:
+        yield f"{label}no rule explains the lost samples ({run.folder})"
     for number, finding in enumerate(run.findings, 1):
         yield from _describe_finding(number, finding)
     for task in run.tasks:

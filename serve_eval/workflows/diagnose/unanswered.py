@@ -13,7 +13,8 @@ from serve_eval.client.attempts.retry import is_refused_behind
 from serve_eval.evaluation.storage.server_logs import LogLine, errors_near, read
 from serve_eval.launchers._logs.causes import cause
 from serve_eval.schema import Attempt, FailureKind
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, capsule_of, ids
 from serve_eval.workflows.diagnose.known_messages import find_known
 

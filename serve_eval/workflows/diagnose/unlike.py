@@ -16,8 +16,9 @@ from serve_eval.schema import Response
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.verdicts.pairing import read_stored_answers
 from serve_eval.verdicts.reference_answers import StoredAnswers
+from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.breakdown import describe_verify
-from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding, ids
 from serve_eval.workflows.diagnose.slice_data import Data
 

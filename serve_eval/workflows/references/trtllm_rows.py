@@ -15,6 +15,7 @@ import yaml
 from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError
 from serve_eval.verdicts import references
+from serve_eval.yaml_parsing import Dumper
 
 OVERRIDES = ("alpha", "beta", "sigma", "num_samples", "higher_is_better", "threshold")
 _TEXTS = ("reference_note",)
@@ -188,7 +189,7 @@ def _expect(kind: type, document: yaml_source.Document, value: Any, *path: objec
     return value
 
 
-class _Dumper(yaml_source.Dumper):
+class _Dumper(Dumper):
     """A dumper that indents lists under their key."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:

@@ -18,13 +18,14 @@ import yaml
 
 from serve_eval import yaml_source
 from serve_eval.errors import ServeEvalError
+from serve_eval.yaml_parsing import Dumper
 
 _HINT = (
     "Write each name on a separate line, and each entry below it, on lines that start with '- '."
 )
 
 
-class _Layout(yaml_source.Dumper):
+class _Layout(Dumper):
     """A dumper that indents lists below their key, and writes each text on one line."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:

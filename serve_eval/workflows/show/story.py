@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import find_closest
@@ -150,7 +152,8 @@ def show(
         brief=brief,
         rows=tuple(shown) if brief else (),
         samples=tuple(
-            replace(one, reference=before.get((one.task, one.id), ())) for one in samples
+            msgspec.structs.replace(one, reference=before.get((one.task, one.id), ()))
+            for one in samples
         ),
     )
 

@@ -9,8 +9,16 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from serve_eval.checks.row import CheckOutcome, CheckRow
-from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
+from serve_eval.report.ci.ci_result import (
+    CiCase,
+    CiResult,
+    CiState,
+    CiSuite,
+    CiTable,
+    withhold_cases,
+)
 from serve_eval.report.one_line import OneLine
+from serve_eval.schema import REHEARSED
 from serve_eval.workflows.smoke.smoke import Smoke, summary
 
 _STATES = {
@@ -18,8 +26,10 @@ _STATES = {
     CheckOutcome.FAIL: CiState.FAILURE,
     CheckOutcome.KNOWN: CiState.SKIPPED,
     CheckOutcome.UNSUPPORTED: CiState.SKIPPED,
+    CheckOutcome.ERROR: CiState.ERROR,
 }
 _WORDS = {
+    CheckOutcome.ERROR: "lost",
     CheckOutcome.FAIL: "failed",
     CheckOutcome.PASS: "passed",
     CheckOutcome.KNOWN: "known",
@@ -32,7 +42,9 @@ def describe_smoke(done: Smoke, base_url: str) -> CiResult:
     known = [row for row in done.rows if row.outcome is CheckOutcome.KNOWN]
     before = () if done.known is None else done.known.unsupported
     cases = [_describe_row(row, before) for row in done.rows if row not in known]
-    if done.stopped:
+    if done.rehearsal:
+        cases = withhold_cases(cases)
+    if done.stopped and not done.died:
         cases.append(
             CiCase(group="smoke", name="stopped", state=CiState.ERROR, message=done.stopped)
         )
@@ -45,15 +57,19 @@ def describe_smoke(done: Smoke, base_url: str) -> CiResult:
             CiSuite(name="serve-eval smoke: known to fail", cases=expected, host=base_url)
         )
     said = {None: "PASS", CiState.ERROR: "ERROR", CiState.FAILURE: "FAIL"}[outcome]
+    if done.rehearsal and outcome is not CiState.ERROR:
+        said = "INCONCLUSIVE"
     title = f"serve-eval smoke {base_url}"
     return CiResult(
+        notice=REHEARSED if done.rehearsal else "",
         title=title,
         outcome=said,
         line=OneLine(
             outcome=said,
             about=title,
+            figures=f"the server died during {done.died}" if done.died else "",
             counts=_count(done.rows, before),
-            cause=_name_failed(cases),
+            cause=_explain_death(done) if done.died else _name_failed(cases),
             sure=True,
         ),
         suites=suites,
@@ -63,6 +79,12 @@ def describe_smoke(done: Smoke, base_url: str) -> CiResult:
         ),
         notes=list(summary(done)),
     )
+
+
+def _explain_death(done: Smoke) -> str:
+    """Return how the server ended, if that is known, or what the check told that lost it."""
+    known = done.stopped.partition("\n")[0].partition(": ")[2]
+    return known or next(row.told for row in done.rows if row.name == done.died)
 
 
 def _name_failed(cases: Sequence[CiCase]) -> str:

@@ -17,9 +17,11 @@ from serve_eval.report.page.content import (
     State,
     TextLines,
 )
+from serve_eval.schema import REHEARSED
 from serve_eval.workflows.smoke.smoke import Smoke, summary
 
 _STATES: Final[Mapping[CheckOutcome, State]] = {
+    CheckOutcome.ERROR: "fail",
     CheckOutcome.FAIL: "fail",
     CheckOutcome.KNOWN: "warn",
     CheckOutcome.UNSUPPORTED: "warn",
@@ -31,6 +33,9 @@ _STATES: Final[Mapping[CheckOutcome, State]] = {
 def make_smoke_page(done: Smoke, base_url: str) -> PageContent:
     """Return the page of a smoke test: failures first, each with the request that shows it."""
     failed = done.exit_code != 0
+    if done.rehearsal:
+        failed = False
+    badge = "ERROR" if done.died else "FAIL" if failed else "PASS"
     ordered = sorted(done.rows, key=lambda row: list(_STATES).index(row.outcome))
     columns = ("check", "outcome", "finding", "time (s)")
     sections: list[Section] = [
@@ -47,11 +52,12 @@ def make_smoke_page(done: Smoke, base_url: str) -> PageContent:
         sections.append(TextLines(title=title, lines=requests, preformatted=True, closed=True))
     first, *rest = summary(done)
     return PageContent(
+        notice=REHEARSED if done.rehearsal else "",
         kind="smoke",
-        title=f"smoke: {'FAIL' if failed else 'PASS'} {base_url}",
+        title=f"smoke: {badge} {base_url}",
         heading=base_url,
         state="fail" if failed else "pass",
-        badge="FAIL" if failed else "PASS",
+        badge=badge,
         headline=first,
         rows=[Fact(label="note", text=line, state="warn") for line in rest],
         sections=sections,

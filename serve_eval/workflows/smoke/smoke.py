@@ -12,7 +12,9 @@ from serve_eval.checks.run import choose_checks, run_checks
 from serve_eval.checks.session import CheckSession
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import nearest
+from serve_eval.schema import REHEARSED
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
+from serve_eval.verdicts.rehearsed import went_through
 from serve_eval.workflows.smoke.known import (
     Deployment,
     KnownComparison,
@@ -61,9 +63,11 @@ def cost(checks: Sequence[Check]) -> str:
 class Smoke:
     """A finished smoke test.
 
-    `stopped` says why checks were left out ("" if none was). `generated` counts the tokens that the
-    endpoint reports, without those of the requests that the package `openai` sends. `known` is set
-    if a file of known failures was given.
+    `stopped` says why checks were left out ("" if none was), and `died` names the check during
+    which the server died ("" if it lives). `generated` counts the tokens that the endpoint reports,
+    without those of the requests that the package `openai` sends. `known` is set
+    if a file of known failures was given. `rehearsal`: the stand-in answered, and nothing was
+    judged.
     """
 
     rows: Sequence[CheckRow]
@@ -74,14 +78,20 @@ class Smoke:
     seconds: float
     deployment: Deployment | None = None
     known: KnownComparison | None = None
+    died: str = ""
+    rehearsal: bool = False
 
     @property
     def counts(self) -> dict[CheckOutcome, int]:
-        """The number of rows of each outcome; KNOWN only if a file of known failures was given."""
+        """The number of rows of each outcome.
+
+        KNOWN stands there only if a file of known failures was given, ERROR if the server died.
+        """
+        shown = {CheckOutcome.KNOWN: self.known is not None, CheckOutcome.ERROR: bool(self.died)}
         return {
             outcome: sum(row.outcome is outcome for row in self.rows)
             for outcome in CheckOutcome
-            if outcome is not CheckOutcome.KNOWN or self.known is not None
+            if shown.get(outcome, True)
         }
 
 
@@ -107,12 +117,16 @@ async def smoke(
         session, checks, needed=needed, curl=curl, judge=judge, notify=notify
     )
     rows, here, stopped = checked.rows, identify(session), bool(checked.stopped)
-    if session.chat or session.text:
+    if checked.died:
+        code = INFRASTRUCTURE
+    elif session.chat or session.text:
         failed = any(row.outcome is CheckOutcome.FAIL for row in rows)
         code = FAIL if failed or stopped else PASS
     else:
         code = INFRASTRUCTURE
+    rehearsal = session.known.rehearsal
     return Smoke(
+        rehearsal=rehearsal,
         deployment=here,
         known=(
             None
@@ -120,8 +134,9 @@ async def smoke(
             else compare_known(rows, known.checks, known.file, here, stopped=stopped)
         ),
         rows=rows,
-        exit_code=code,
+        exit_code=went_through(code) if rehearsal else code,
         stopped=checked.stopped,
+        died=checked.died,
         requests=session.requests,
         generated=session.generated,
         seconds=time.monotonic() - began,
@@ -131,10 +146,14 @@ async def smoke(
 def summary(done: Smoke) -> Iterator[str]:
     """Yield the lines below the table."""
     said = ", ".join(f"{count} {outcome}" for outcome, count in done.counts.items())
+    if done.rehearsal:
+        yield REHEARSED
+    if done.died:
+        yield f"ERROR: {done.stopped}"
     yield (
         f"{said}; {done.requests} requests, {done.generated} generated tokens, {done.seconds:.1f} s"
     )
-    if done.stopped:
+    if done.stopped and not done.died:
         yield f"stopped: {done.stopped}"
     if done.known is not None:
         yield from done.known.lines()

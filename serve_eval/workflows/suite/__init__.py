@@ -5,6 +5,7 @@
 """
 
 __all__ = [
+    "changes",
     "ci",
     "execution",
     "file",
@@ -17,4 +18,5 @@ __all__ = [
     "serialise",
     "server_groups",
     "table",
+    "waivers",
 ]

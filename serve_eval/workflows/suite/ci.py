@@ -17,14 +17,16 @@ from serve_eval.schema import REHEARSED, SuiteReport, SuiteRow, VerdictOutcome
 from serve_eval.series.result_table import find_suite_results
 from serve_eval.shell_words import quote_path
 from serve_eval.stats.own_noise import subtract
+from serve_eval.verdicts.two_rules import say_in_words
+from serve_eval.workflows.suite.changes import describe_changes
+from serve_eval.workflows.suite.proven import describe_verdict
 from serve_eval.workflows.suite.table import (
-    describe_verdict,
-    describe_waiver,
     list_cells,
     list_remarks,
     rank,
     show_value,
 )
+from serve_eval.workflows.suite.waivers import describe_waiver
 
 _COLUMNS = ("verdict", "run", "task", "value", "95 %", "reference", "fails")
 
@@ -60,6 +62,7 @@ def describe_suite(
         suites=suites,
         table=CiTable(columns=_COLUMNS, rows=[_list_texts(row) for row in rows]),
         notes=[
+            *([] if report.changes is None else [describe_changes(report.changes)]),
             *(
                 f"rule: {row.run}/{row.task}: by {row.rule}; {row.other.rule} says"
                 f" {row.other.outcome}"
@@ -153,7 +156,11 @@ def _describe_row(row: SuiteRow, line: OneLine) -> CiCase:
             *(f"{row.run}/{row.task}: {one}" for one in list_remarks(row)),
             *([f"{count(row.repaired, 'sample')} repaired"] if row.repaired else ()),
         ],
-        details=[*waived, *row.reasons, *(f"warning: {line}" for line in row.warnings)],
+        details=[
+            *waived,
+            *row.reasons,
+            *(f"warning: {say_in_words(line)}" for line in row.warnings),
+        ],
         properties={
             "value": value,
             "reference": reference,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,11 @@ from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.shared_server import SharedServer
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_RUNS
-from serve_eval.evaluation.storage.reports.suite_files import SUITE_SCHEMA, write_suite_report
+from serve_eval.evaluation.storage.reports.suite_files import (
+    SUITE_SCHEMA,
+    find_earlier_report,
+    write_suite_report,
+)
 from serve_eval.plugins.extensions import defect
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
@@ -31,6 +35,7 @@ from serve_eval.schema import (
 )
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.verdicts.rehearsed import went_through
+from serve_eval.workflows.suite.changes import find_changes
 from serve_eval.workflows.suite.folder import open_folder, read_kept_report
 from serve_eval.workflows.suite.judgement import ALPHA, EndedRun, judge
 from serve_eval.workflows.suite.server_groups import groups
@@ -72,6 +77,7 @@ async def evaluate_suite(
         )
         in_order = await _finish_runs(session)
         report = report_on(suite, in_order, clock, today=today, strict=strict)
+        report = replace(report, changes=find_changes(find_earlier_report(folder), report))
         write_suite_report(folder, report)
     return report
 

@@ -25,9 +25,9 @@ from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_FILE, SUITE_
 from serve_eval.evaluation.storage.folder_lock import check_free
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.storage.reports.suite_files import (
-    drop_suite_report,
     holds_suite,
     read_suite,
+    set_aside_report,
     write_suite,
 )
 from serve_eval.evaluation.storage.run_folder import FREE_FIELDS
@@ -46,7 +46,7 @@ def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
     with run_folder.hold(path, SUITE_FILE, "suite"):
         if holds_suite(path):
             _check_kept(path, read_suite(path), suite)
-        drop_suite_report(path)  # It describes an earlier state.
+        set_aside_report(path)
         write_suite(path, suite)
         try:
             for folder in (SUITE_RUNS, SERVERS):

@@ -35,15 +35,14 @@ from serve_eval.report.summary import join_row
 from serve_eval.report.summary.figures import figure, in_points, span
 from serve_eval.schema import REHEARSED, Scalar, SuiteReport, SuiteRow, TaskReport
 from serve_eval.series.result_table import name_asked
-from serve_eval.workflows.suite.proven import is_marked
+from serve_eval.workflows.suite.proven import describe_verdict, is_marked
 from serve_eval.workflows.suite.table import (
     describe_counts,
-    describe_verdict,
-    describe_waiver,
     list_cells,
     list_explanations,
     show_value,
 )
+from serve_eval.workflows.suite.waivers import describe_waiver
 
 _STATES: dict[str, State] = {"PASS": "pass", "FAIL": "fail", "ERROR": "fail"}
 _WORST: tuple[State, ...] = ("fail", "warn", "none", "pass")

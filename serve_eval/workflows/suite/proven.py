@@ -12,6 +12,15 @@ def is_marked(row: SuiteRow) -> bool:
     return bool(row.proven) and row.outcome is not VerdictOutcome.FAIL and row.waiver is None
 
 
+def describe_verdict(row: SuiteRow) -> str:
+    """Return the verdict: "PASS", "PASS (drop)" with a proven drop, "FAIL (waived)"."""
+    if row.waiver is not None:
+        return f"{row.own.value} (waived)"
+    if row.outcome is not row.own:
+        return f"{row.outcome.value} (alone: {row.own.value})"
+    return f"{row.outcome.value} ({row.proven})" if is_marked(row) else row.outcome.value
+
+
 def describe_proven(row: SuiteRow) -> str:
     """Return the proven change of a row with its figures, and why it passes; "" without one."""
     if not is_marked(row) or row.difference is None:

@@ -19,10 +19,14 @@ from serve_eval.report.summary import Row, badge, print_commands, print_rows, st
 from serve_eval.report.summary.figures import count, write_figure
 from serve_eval.report.summary.table import ORDER, SHORTEST, measure
 from serve_eval.report.text import clean
-from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome, WaiverState, WaiverUse
+from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome
 from serve_eval.series.result_table import find_suite_results
 from serve_eval.shell_words import quote_path
-from serve_eval.workflows.suite.proven import describe_proven, is_marked
+from serve_eval.verdicts import two_rules
+from serve_eval.verdicts.pairing import UNPAIRED
+from serve_eval.workflows.suite.changes import describe_changes
+from serve_eval.workflows.suite.proven import describe_proven, describe_verdict, is_marked
+from serve_eval.workflows.suite.waivers import describe_waiver
 
 _TESTED = ("p", "p holm", "q")
 _SHOWN = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE)
@@ -58,7 +62,7 @@ def render(report: SuiteReport, out_dir: Path, console: Console, *, stored: bool
     print_rows(console, list_explanations(report))
     print_rows(console, map(describe_waiver, report.waivers))
     print_rows(console, [("runs", f"{out_dir}/runs/RUN, each with report.json")])
-    if (worst := next((row for row in rows if row.outcome in _SHOWN), None)) is not None:
+    if (worst := find_worth_a_look(rows)) is not None:
         command = f"serve-eval show {quote_path(out_dir / SUITE_RUNS / worst.run)} --wrong"
         print_commands(console, [command])
     if not report.rehearsal:
@@ -95,10 +99,33 @@ def find_worst_fail(report: SuiteReport) -> SuiteRow | None:
     return next(failing, None)
 
 
-def rank(row: SuiteRow) -> tuple[int, bool, int]:
-    """Return a sort key: the worst outcome first, a waived one after its like, a drop before."""
+def find_worth_a_look(rows: Sequence[SuiteRow]) -> SuiteRow | None:
+    """Return the row whose answers to read first; None if nothing is wrong.
+
+    It is the worst FAIL, else the largest proven drop that passes or is undecided, else the first
+    that is undecided. What is waived comes last.
+    """
+    told = [row for row in rows if row.outcome in _SHOWN or row.proven == "drop"]
+
+    def order(row: SuiteRow) -> tuple[bool, bool, bool, float]:
+        failed = row.outcome is VerdictOutcome.FAIL
+        return row.waiver is not None, not failed, row.proven != "drop", _rank_drop(row)
+
+    return min(told, key=order, default=None)
+
+
+def rank(row: SuiteRow) -> tuple[int, bool, int, float]:
+    """Return a sort key: the worst outcome first, a waived one after its like, a drop before.
+
+    Of proven drops the largest is first.
+    """
     direction = ("drop", "", "rise").index(row.proven)
-    return ORDER.index(row.outcome), row.waiver is not None, direction
+    return ORDER.index(row.outcome), row.waiver is not None, direction, _rank_drop(row)
+
+
+def _rank_drop(row: SuiteRow) -> float:
+    """Return the change of a proven drop, which is negative; other rows keep their order."""
+    return row.difference or 0.0 if row.proven == "drop" else 0.0
 
 
 def _lay_out(rows: Sequence[SuiteRow], width: int) -> tuple[list[str], list[list[Text]]]:
@@ -186,15 +213,6 @@ def list_cells(row: SuiteRow, attributes: Sequence[str], *, tested: bool) -> lis
     return [Text(describe_verdict(row), style=style), *map(Text, shown)]
 
 
-def describe_verdict(row: SuiteRow) -> str:
-    """Return the verdict: "PASS", "PASS (drop)" with a proven drop, "FAIL (waived)"."""
-    if row.waiver is not None:
-        return f"{row.own.value} (waived)"
-    if row.outcome is not row.own:
-        return f"{row.outcome.value} (alone: {row.own.value})"
-    return f"{row.outcome.value} ({row.proven})" if is_marked(row) else row.outcome.value
-
-
 def show_value(row: SuiteRow) -> str:
     """Return the value or, if answers are missing, the range of possible values."""
     if row.failed and row.bounds is not None:
@@ -226,7 +244,9 @@ def _p(value: float | None) -> str:
 
 
 def list_explanations(report: SuiteReport) -> Iterator[Row]:
-    """Yield rows that explain the table: errors, reasons, p-values and warnings."""
+    """Yield rows that explain the table: changes, errors, reasons, p-values and warnings."""
+    if report.changes is not None:
+        yield "since", describe_changes(report.changes)
     for run in report.runs:
         if run.error is not None:
             yield "error", f"{run.name}: {run.error.kind}: {run.error.message}"
@@ -255,44 +275,14 @@ def _remarks(row: SuiteRow) -> Iterator[Row]:
     yield from (("warning", line) for line in list_remarks(row))
     if row.repaired:
         yield "asked", f"{count(row.repaired, 'sample')} repaired"
-    small = (w for w in row.warnings if w.startswith("small ") or _FEW in w)
-    yield from (("warning", line) for line in small)
+    told = (w for w in row.warnings if w.startswith(("small ", UNPAIRED)) or _FEW in w)
+    # A row without pairs says so in its reason, under a rule that needs them.
+    reasons = " ".join(row.reasons)
+    yield from (("warning", line) for line in told if line not in reasons)
 
 
 def list_remarks(row: SuiteRow) -> list[str]:
     """Return what must be seen of a row even if it passed; a proven change is the suite's own."""
     proven = describe_proven(row)
     told = [line for line in pick_remarks(row.warnings) if not line.startswith("small_drop")]
-    return [*([proven] if proven else []), *told]
-
-
-def describe_waiver(use: WaiverUse) -> Row:
-    """Return what became of a waiver, with a label."""
-    waiver = use.waiver
-    what = ", ".join(f"{key} {value}" for key, value in waiver.match.items())
-    failing = ", ".join(use.failing)
-    said = {
-        WaiverState.APPLIED: f"until {waiver.until}: {failing}: {waiver.reason}",
-        WaiverState.EXPIRED: (
-            f"the waiver for {what} expired on {waiver.until} ({waiver.reason}); "
-            + (
-                f"it no longer covers {failing}"
-                if failing
-                else "no task that it matches fails: remove it"
-            )
-        ),
-        WaiverState.NOT_NEEDED: (
-            f"the waiver for {what} is no longer needed: every task that it matches passes "
-            f"({waiver.reason}, until {waiver.until})"
-        ),
-        WaiverState.UNDECIDED: (
-            f"the waiver for {what} was not needed so far: a task that it matches is still"
-            f" undecided ({waiver.reason}, until {waiver.until})"
-        ),
-        WaiverState.NO_MATCH: (
-            f"the waiver for {what} matches no task of this suite ({waiver.reason})"
-        ),
-    }
-    warned = use.state in (WaiverState.EXPIRED, WaiverState.NO_MATCH)
-    label = "waived" if use.state is WaiverState.APPLIED else "warning" if warned else "note"
-    return label, said[use.state]
+    return [*([proven] if proven else []), *map(two_rules.say_in_words, told)]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
+from serve_eval.report.ci.ci_result import (
+    CiCase,
+    CiResult,
+    CiState,
+    CiSuite,
+    CiTable,
+    withhold_cases,
+)
 from serve_eval.report.one_line import OneLine
-from serve_eval.schema import ToolCell, ToolCheck, ToolProbe
-from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
-from serve_eval.workflows.tools.text import conclude, describe_finding
+from serve_eval.schema import REHEARSED, ToolCell, ToolCheck, ToolProbe
+from serve_eval.verdicts.exit_code import PASS
+from serve_eval.workflows.tools.text import conclude, describe_finding, find_outcome
 
 _STATES = {
     "PASS": CiState.PASSED,
@@ -16,7 +23,6 @@ _STATES = {
 }
 
 
-_OUTCOMES = {FAIL: "FAIL", PASS: "PASS", NOTHING_SCORED: "ERROR"}
 _COUNTS = ("scored", "failed")
 
 
@@ -24,9 +30,12 @@ def describe_check(found: ToolCheck) -> CiResult:
     """Return the result of a check. A kind that is not supported is skipped."""
     cases = [_describe_probe(row) for row in (*found.unsupported, *found.parameters)]
     cases += [_describe_cell(found, cell) for cell in found.cells]
+    if found.rehearsal:
+        cases = withhold_cases(cases)
     return CiResult(
+        notice=REHEARSED if found.rehearsal else "",
         title=f"serve-eval tools {found.base_url}",
-        outcome=_OUTCOMES.get(found.exit_code, "INCONCLUSIVE"),
+        outcome=find_outcome(found)[0],
         suites=[
             CiSuite(name="serve-eval tools", cases=cases, host=found.base_url, seconds=found.wall_s)
         ],
@@ -47,7 +56,7 @@ def _make_line(found: ToolCheck) -> OneLine:
     point = found.findings[0].points_to if found.findings else ""
     cause = conclude(found) + (f", which points to {point}" if point else "")
     return OneLine(
-        outcome=_OUTCOMES.get(found.exit_code, "INCONCLUSIVE"),
+        outcome=find_outcome(found)[0],
         about=" ".join(filter(None, ("tool calls", found.model, found.base_url))),
         figures=f"{sound:,} of {scored:,} answers sound" if scored else "no answer",
         counts=f"{asked:,} asked, {failed} failed",

@@ -15,7 +15,7 @@ from serve_eval.report.page.content import (
     State,
     TextLines,
 )
-from serve_eval.schema import ToolCheck
+from serve_eval.schema import REHEARSED, ToolCheck
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.tools.tables import (
     ToolTable,
@@ -24,10 +24,10 @@ from serve_eval.workflows.tools.tables import (
     tabulate_passes,
 )
 from serve_eval.workflows.tools.text import (
-    OUTCOMES,
     conclude,
     describe_finding,
     describe_rest,
+    find_outcome,
     list_probes,
 )
 
@@ -38,8 +38,9 @@ _COLOURS: dict[str, State] = {"error": "fail", "lacks": "warn", "ignored": "warn
 def make_tools_page(found: ToolCheck) -> PageContent:
     """Return the page of a check: the conclusion, the findings with examples, and the tables."""
     findings = [row for one in found.findings for row in describe_finding(one)]
-    badge = OUTCOMES[found.exit_code][0]
+    badge, _ = find_outcome(found)
     return PageContent(
+        notice=REHEARSED if found.rehearsal else "",
         kind="tools",
         title=f"tools: {badge} {found.model or ''}".strip(),
         heading=found.model or found.base_url,

@@ -34,6 +34,7 @@ from serve_eval.evaluation.storage.reports.tool_check_files import (
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Plan, Progress, Spec, ToolCheck
 from serve_eval.scorers._call_faults import CallFault
+from serve_eval.verdicts.rehearsed import went_through
 from serve_eval.workflows.tools.answers import TASK, ToolPass
 from serve_eval.workflows.tools.asking import (
     ask_passes,
@@ -153,7 +154,9 @@ def _judge(
     ]
     failed = any(one.outcome == "FAIL" for one in asked.parameters)
     failed |= bool(findings or lacking)
+    code, rehearsal = find_exit_code(passes, failed=failed), passes[0].report.rehearsal
     return ToolCheck(
+        rehearsal=rehearsal,
         schema_version=TOOLS_SCHEMA,
         model=asked.plan.model,
         base_url=passes[0].report.endpoint.base_url,
@@ -166,7 +169,7 @@ def _judge(
         remarks=tuple(list_remarks(passes, reference, lacking)),
         reference=None if rules.reference is None else str(rules.reference),
         requests=sum(one.report.tasks[0].result.planned for one in passes),
-        exit_code=find_exit_code(passes, failed=failed),
+        exit_code=went_through(code) if rehearsal else code,
         started_at="",
         wall_s=0.0,
     )

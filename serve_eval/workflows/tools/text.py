@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_eval.evaluation.storage.file_names import TOOLS_RESULT
-from serve_eval.report.layout import fit_tables
+from serve_eval.report.layout import fit_tables, tell_rehearsal
 from serve_eval.report.summary.headline import badge
 from serve_eval.report.summary.print_rows import print_rows
 from serve_eval.report.text import clean
@@ -35,7 +35,8 @@ OUTCOMES = {
 
 def render(found: ToolCheck, out_dir: Path, console: Console) -> None:
     """Print the conclusion, the findings with examples, the tables, and the rest."""
-    outcome, style = OUTCOMES[found.exit_code]
+    tell_rehearsal(found.rehearsal, console)
+    outcome, style = find_outcome(found)
     words = clean(f"  tools  {conclude(found)}")
     console.print(badge(outcome, style).append(words), soft_wrap=True)
     print_rows(console, [row for one in found.findings for row in describe_finding(one)])
@@ -46,6 +47,12 @@ def render(found: ToolCheck, out_dir: Path, console: Console) -> None:
         if rows:
             _print_table(names, rows, console)
     print_rows(console, [*describe_rest(found), *_list_last(found, out_dir)])
+
+
+def find_outcome(found: ToolCheck) -> tuple[str, str]:
+    """Return the verdict and its style; a rehearsal passes nothing."""
+    withheld = found.rehearsal and found.exit_code == PASS
+    return OUTCOMES[UNDECIDED if withheld else found.exit_code]
 
 
 def conclude(found: ToolCheck) -> str:

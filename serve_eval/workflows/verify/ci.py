@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
 from serve_eval.report.one_line import OneLine, lead
@@ -13,7 +13,7 @@ from serve_eval.schema import (
     VerificationReference,
     VerifiedSide,
 )
-from serve_eval.workflows.verify.text import NAME_A_FLOOR, find_worst
+from serve_eval.workflows.verify.text import NAME_A_FLOOR, find_worst, measure_floor
 
 _STATES = {
     VerificationOutcome.IDENTICAL: CiState.PASSED,
@@ -25,8 +25,8 @@ _RANKS = (CiState.FAILURE, CiState.ERROR, CiState.SKIPPED, CiState.PASSED)
 _COLUMNS = ("outcome", "server", "probes", "beyond the floor", "median, nat")
 
 
-def describe_verification(found: Verification) -> CiResult:
-    """Return the result of a verification."""
+def describe_verification(found: Verification, addresses: Mapping[str, str]) -> CiResult:
+    """Return the result of a verification. `addresses` are those of the servers, by name."""
     wholes = [side for side in found.sides if side.part_of is None]
     cases = list(_list_cases(found))
     ranks = [_RANKS.index(case.state) for case in cases]
@@ -48,6 +48,7 @@ def describe_verification(found: Verification) -> CiResult:
                 for side in found.sides
             ],
         ),
+        commands=measure_floor(found, addresses),
         notes=[*found.named, *(f"warning: {line}" for line in found.warnings)],
         line=cases[min(range(len(cases)), key=lambda i: ranks[i])].line if cases else None,
     )

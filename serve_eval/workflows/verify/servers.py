@@ -25,7 +25,14 @@ from serve_eval.evaluation.engine.answer_tokens import Unreadable
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.probes.asking import FIRST, AskedServer
 from serve_eval.evaluation.storage.file_names import SERVERS
-from serve_eval.schema import LostServer, Plan, ProbeRoute, VerificationReference
+from serve_eval.schema import (
+    LostServer,
+    Plan,
+    ProbeRoute,
+    VerificationReference,
+    is_rehearsal,
+    is_stand_in,
+)
 
 T = TypeVar("T")
 PROBES = 200
@@ -63,7 +70,8 @@ class VerifyRules:
 class VerifySession:
     """The rules of a verification, its folder, and where secrets and remarks go.
 
-    `lost` are the servers without an outcome so far, with their `errors`.
+    `lost` are the servers without an outcome so far, with their `errors`. `stand_ins` names those
+    at which the stand-in of a rehearsal answers.
     """
 
     rules: VerifyRules
@@ -72,6 +80,7 @@ class VerifySession:
     notify: Callable[[str], None]
     lost: list[LostServer] = field(default_factory=list)
     errors: list[ServeEvalError] = field(default_factory=list)
+    stand_ins: list[str] = field(default_factory=list)
 
     async def keep(self, name: str, job: Awaitable[T], *, part_of: str | None = None) -> T | None:
         """Return the result of a job about a server, or note that the server is lost."""
@@ -170,6 +179,8 @@ async def _reach_server(
         launch(plan, prepared, logs, notify=session.notify) as endpoint,
         connect(plan, endpoint, session.environ) as client,
     ):
+        if is_rehearsal(plan) or is_stand_in((await client.describe()).get("version")):
+            session.stand_ins.append(name)
         yield AskedServer(
             name=name,
             client=client,

@@ -19,7 +19,7 @@ from serve_eval.schema import (
     VerificationReference,
     VerifiedSide,
 )
-from serve_eval.shell_words import quote_path
+from serve_eval.shell_words import quote_path, quote_word
 from serve_eval.workflows.verify.fleet import MAJORITY
 from serve_eval.workflows.verify.floors import warn_of_floor
 from serve_eval.workflows.verify.path import describe_path
@@ -81,7 +81,7 @@ def render(
 
 
 def list_commands(found: Verification, addresses: Mapping[str, str]) -> list[str]:
-    """Return the command that measures whether another model is worse."""
+    """Return what measures whether another model is worse, and the floor that is not known."""
     others = [
         one.name
         for one in found.sides
@@ -89,7 +89,21 @@ def list_commands(found: Verification, addresses: Mapping[str, str]) -> list[str
     ]
     pair = (found.reference.removeprefix(MAJORITY), *others[:1])
     known = [addresses[one] for one in pair if one in addresses] if others else []
-    return [" ".join(["serve-eval compare", *(known if len(known) == 2 else ())])] * bool(others)
+    compare = " ".join(["serve-eval compare", *(known if len(known) == 2 else ())])
+    return [compare] * bool(others) + measure_floor(found, addresses)
+
+
+def measure_floor(found: Verification, addresses: Mapping[str, str]) -> list[str]:
+    """Return the command that measures a floor that is missing."""
+    asked = quote_word(addresses.get(found.reference, "HOST"))
+    command = f"serve-eval verify {asked} --sibling SIBLING --register floor.json"
+    return [command] * lacks_floor(found)
+
+
+def lacks_floor(found: Verification) -> bool:
+    """Return True if a server is undecided because no floor is known."""
+    undecided = any(one.outcome is VerificationOutcome.UNDECIDED for one in found.sides)
+    return undecided and found.floor is None and not found.rehearsal
 
 
 def find_worst(found: Verification, wholes: Sequence[VerifiedSide]) -> VerificationOutcome:

@@ -15,32 +15,28 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval.evaluation.probes.asking import AskedServer
+from serve_eval.errors import PlanError
 from serve_eval.evaluation.probes.floor import check_floor
 from serve_eval.evaluation.prompt_audit.reading import PromptSide
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
-    LostServer,
     Probe,
     ServerCounts,
     Verification,
-    VerificationOutcome,
     VerificationReference,
-    VerifiedSide,
 )
-from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS, UNDECIDED
 from serve_eval.workflows.verify.fleet import MAJORITY, judge_fleet
 from serve_eval.workflows.verify.judged import JudgedServer, judge_together
-from serve_eval.workflows.verify.legs import GivenWorker, name_parts, verify_parts
+from serve_eval.workflows.verify.legs import GivenWorker, verify_parts
 from serve_eval.workflows.verify.making import open_maker, to_reference
 from serve_eval.workflows.verify.path import PathMeter, warn_of_path
 from serve_eval.workflows.verify.prompts import audit_prompts, compare_counts
 from serve_eval.workflows.verify.reference import (
     ReferenceMaker,
 )
-from serve_eval.workflows.verify.remarks import warn
+from serve_eval.workflows.verify.result import to_result
 from serve_eval.workflows.verify.servers import (
     NamedPlan,
     VerifyRules,
@@ -83,6 +79,11 @@ async def register(
         await made.extend(rules.probes)
         known = to_reference(made, rules)
         check_floor(known, server.name)
+        if session.stand_ins:
+            raise PlanError(
+                "--register: the stand-in of a rehearsal is no reference",
+                hint="Leave --rehearse out, and name servers of a model.",
+            )
         return known
 
 
@@ -155,7 +156,7 @@ async def verify(
             probes = known.probes[: rules.probes]
             sides += await verify_parts(one, known, probes, workers, session)
     own = [] if made is None else [one for one in (made.server, made.sibling) if one is not None]
-    return _to_result(known, sides, name, clock, own, session.lost), known
+    return to_result(known, sides, name, clock, own, session), known
 
 
 def _settle_floor(
@@ -217,7 +218,7 @@ async def verify_fleet(
             raise session.errors[0]
         first = to_reference(made, rules)
         middle, known, sides = await judge_fleet(made, left, first, session, stack)
-    return _to_result(known, sides, MAJORITY + middle.name, clock, [middle], session.lost), known
+    return to_result(known, sides, MAJORITY + middle.name, clock, [middle], session), known
 
 
 async def _find_probes(
@@ -238,45 +239,3 @@ async def _audit(
     if one.evidence.found and made is not None:
         return await audit_prompts(one.server, made.server.client)
     return ()
-
-
-def _to_result(
-    known: VerificationReference,
-    sides: Sequence[VerifiedSide],
-    name: str,
-    clock: Stopwatch,
-    servers: Sequence[AskedServer],
-    lost: Sequence[LostServer],
-) -> Verification:
-    """Return the result. `servers` are those that the reference was made with."""
-    lengths = [p.reading.prompt_tokens for p in known.probes if p.reading.prompt_tokens] or [0]
-    return Verification(
-        started_at=clock.started_at,
-        wall_s=clock.wall_s,
-        reference=name,
-        model=known.model,
-        noise=known.noise,
-        step=known.step,
-        floor=known.floor,
-        sibling_median=known.median,
-        reference_requests=sum(one.requests for one in servers),
-        reference_tokens=sum(one.tokens for one in servers),
-        prompt_lengths=(min(lengths), max(lengths)),
-        salted=known.salted,
-        warnings=tuple(warn(known, sides)),
-        sides=tuple(sides),
-        named=tuple(name_parts(sides)),
-        lost=tuple(lost),
-        exit_code=choose_exit_code([one.outcome for one in sides if one.part_of is None], lost),
-    )
-
-
-def choose_exit_code(
-    outcomes: Sequence[VerificationOutcome], lost: Sequence[LostServer] = ()
-) -> int:
-    """Return 1 if any server is another one, else 4 if any is lost, 3 if undecided, else 0."""
-    if VerificationOutcome.ANOTHER in outcomes:
-        return FAIL
-    if lost:
-        return INFRASTRUCTURE
-    return UNDECIDED if VerificationOutcome.UNDECIDED in outcomes else PASS

@@ -59,7 +59,10 @@ def make_index(folder: Path, *, served: bool) -> PageContent:
     `served`: a server answers its links to pages of two runs. Raises RunFolderError if there is no
     finished run, no result of a comparison or check, and no command that ended without one.
     """
-    runs, results, early, notes = _read(folder)
+    runs, every, early, notes = _read(folder)
+    results = [one for one in every if not one.rehearsal]
+    rehearsals = len(every) - len(results)
+    rehearsals += sum(run.report.rehearsal and not run.part_of for run in runs)
     history = sort_runs(runs, notes)
     drawn = draw_series(history.series, runs)
     ends = list_ends(runs, results)
@@ -90,7 +93,7 @@ def make_index(folder: Path, *, served: bool) -> PageContent:
         heading=str(folder),
         state=state,
         badge=count(len(runs), "run"),
-        headline=_headline(ends, len(results), len(early), len(alarms)),
+        headline=_headline(ends, len(results), len(early), len(alarms), rehearsals),
         rows=[*rows, *(Fact(label="ALARM", text=_alarm(one), state="warn") for one in alarms)],
         sections=tuple(_list_sections(folder, runs, history, drawn, links)),
         foot=f"serve-eval {__version__}",
@@ -113,7 +116,9 @@ def _read(
     return runs, results, early, [*notes, *damaged]
 
 
-def _headline(ends: Sequence[SeriesEnd], results: int, early: int, alarms: int) -> str:
+def _headline(
+    ends: Sequence[SeriesEnd], results: int, early: int, alarms: int, rehearsals: int
+) -> str:
     """Return how many series failed, are undecided, passed, and alarm, or have no result."""
     states = Counter(one.state for one in ends)
     told = [f"{len(ends)} series"]
@@ -123,6 +128,8 @@ def _headline(ends: Sequence[SeriesEnd], results: int, early: int, alarms: int) 
     if early:
         told.append(f"{early} ended without a result")
     told.append(count(alarms, "drift alarm") if alarms else "no drift alarm")
+    if rehearsals:
+        told.append(f"{count(rehearsals, 'rehearsal')} not counted")
     return ", ".join(told)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from serve_eval.evaluation.engine.runner import ask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator, score_response
 from serve_eval.evaluation.results.replay import replay
 from serve_eval.evaluation.results.sample_table import UNLISTED_FINISH
-from serve_eval.evaluation.storage.journal import Journal
+from serve_eval.evaluation.storage.journal import Journal, scan
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, _Simulator, create_app
 from serve_eval.schema import (
     DataRoots,
@@ -320,8 +321,13 @@ def test_an_endpoint_that_dies_in_the_middle_ends_the_run_and_keeps_what_was_had
         EndpointError, match=r"stopped answering: 16 samples in a row.*the connection ended before"
     ):
         _run(server, _samples(2000), tmp_path / "j")
+    records = [record for _, record in scan(tmp_path / "j")]
+    had = {record.id for record in records if record.response is not None}
+    withdrawn = {record.id for record in records if record.withdrawn is not None}
     with Journal(tmp_path / "j") as journal:
-        assert sum(record.response is not None for record in journal.records()) == 100
+        kept = {record.id for record in journal.records() if record.response is not None}
+    assert len(had) == 100
+    assert kept == had - withdrawn
     assert len(server.asked) < 100 + 4 * (DEAD_AFTER + 16) + 16
 
 
@@ -551,13 +557,15 @@ def test_ten_percent_random_faults_change_nothing(
     sound = _run(create_app(config), samples, tmp_path / "sound", concurrency=64)
     server = ScriptedServer(failing, routes={"/v1/models": hand_over(simulator.models)})
     accumulator, load = _session(server, samples, tmp_path / "faulty", concurrency=64)
-    assert accumulator.result() == sound.result()
-    assert accumulator.result().scored == number
+    result = accumulator.result()
+    assert 0 < result.repaired <= faulty
+    assert replace(result, repaired=0, doubted_bounds=None) == sound.result()
+    assert result.scored == number
     assert faulty > 0.09 * number
     traffic = accumulator.traffic
-    assert (
-        traffic.attempts == simulator.stats.requests.total() == len(server.asked) == number + faulty
-    )
+    withdrawn = sum(one.withdrawn is not None for _, one in scan(tmp_path / "faulty"))
+    asked = simulator.stats.requests.total()
+    assert traffic.attempts + withdrawn == asked == len(server.asked) == number + faulty + withdrawn
     # If a used connection was closed by the server, the next attempt does not count as a retry.
     again = sum(traffic.retries.values())
     assert load.retries <= again <= faulty
@@ -588,9 +596,8 @@ def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_nothing_
                 assert not client.retries
 
     asyncio.run(main())
-    with Journal(tmp_path / "j") as journal:
-        records = list(journal.records())
-    assert len(records) >= 100
+    records = [record for _, record in scan(tmp_path / "j")]
+    assert sum(record.response is not None for record in records) >= 100
     assert not any(record.failure for record in records)
 
 

@@ -84,9 +84,7 @@ def test_a_task_ends_before_the_next_one_begins(
             for name, journal in (("one", first), ("two", second))
         ]
         asyncio.run(runner.ask(made(concurrency=1), lanes, progress=told))
-    expected = [
-        [f"{n} begins: 2", f"{n} 0", f"{n} 1", f"{n} 2", f"{n} ends"] for n in ("one", "two")
-    ]
+    expected = [[f"{n} begins: 2", f"{n} 0", f"{n} 2", f"{n} ends"] for n in ("one", "two")]
     assert told.events == [*expected[0], *expected[1]]
 
 

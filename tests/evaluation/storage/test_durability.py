@@ -86,7 +86,7 @@ def test_a_round_is_forced_to_the_disk_whole(disk: Disk, tmp_path: Path) -> None
 def test_a_connection_out_of_step_is_forced_to_the_disk_when_it_is_found(
     disk: Disk, tmp_path: Path
 ) -> None:
-    """A crash that lost it would let answers to other requests stand."""
+    """A crash that lost it would let foreign answers stand; a lost proof costs a request."""
     file = tmp_path / PROOFS_FILE
     proofs = Proofs(file)
     proofs.note(ConnectionStep("s", 1, turns=8))

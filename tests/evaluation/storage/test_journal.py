@@ -13,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import JournalError, RunFolderError
-from serve_eval.evaluation.storage.journal import Journal, Record, index_lines, withdrawals
+from serve_eval.evaluation.storage.journal import (
+    Journal,
+    Record,
+    StoredResponses,
+    index_lines,
+    withdrawals,
+)
 from serve_eval.schema import Attempt, Failure, FailureKind, Response, Usage
 
 ANSWER = Response(
@@ -98,7 +104,7 @@ def test_a_record_is_on_disk_when_append_returns_even_if_the_process_is_killed(
     script = f"""
         import os, signal
         from pathlib import Path
-        from serve_eval.evaluation.storage.journal import Journal, Record
+        from serve_eval.evaluation.storage.journal import Journal, Record, StoredResponses
         from serve_eval.schema import Response
         journal = Journal(Path({str(tmp_path / "j")!r}))
         for i in range(100):
@@ -137,3 +143,28 @@ def test_a_file_size_limit_leaves_whole_records_only(tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as journal:
         assert journal.dropped_bytes == 0
         assert 3 <= len(list(journal.records())) < 10
+
+
+def test_stored_responses_are_the_first_that_count(tmp_path: Path) -> None:
+    def said(text: str) -> Response:
+        return Response(text=text, finish_reason="stop")
+
+    with Journal(tmp_path / "j") as journal:
+        for record in (
+            Record(id="gone", response=said("unproven")),
+            Record(id="kept", response=said("first")),
+            Record(id="gone", withdrawn="no proof"),
+            Record(id="lost", failure=FAILED),
+            Record(id="kept", response=said("second")),
+            Record(id="gone", response=said("asked again")),
+        ):
+            journal.append(record)
+    stored = StoredResponses(tmp_path / "j")
+    try:
+        assert {name: one.text for name, one in stored.items()} == {
+            "kept": "first",
+            "gone": "asked again",
+        }
+        assert "lost" not in stored
+    finally:
+        stored.close()

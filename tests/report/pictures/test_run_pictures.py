@@ -9,7 +9,10 @@ import pytest
 
 from serve_eval.evaluation.storage.journal import Record
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, encode
-from serve_eval.report.pictures.run_pictures import DrawnAnswer, draw_answers, read_drawn
+from serve_eval.report.pictures.run_pictures import draw_answers
+from serve_eval.report.samples.drawn_answers import DrawnAnswer
+from serve_eval.report.samples.sample_index import SampleIndex
+from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import (
     Attempt,
     Failure,
@@ -71,14 +74,16 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_answers_are_read_in_the_order_of_their_first_attempts(run: Path) -> None:
-    assert read_drawn(run, "t") == [
+    index = SampleIndex(SampleSource(run=run, task="t"))
+    assert index.drawn == [
         DrawnAnswer(outcome=None, started_s=0.5, latency_s=0.0, characters=5),
         DrawnAnswer(outcome=None, started_s=1.0),
         DrawnAnswer(
             outcome="wrong", started_s=5.0, latency_s=2.0, ttft_s=0.5, tokens=7, characters=2
         ),
     ]
-    assert read_drawn(run, "none") == []
+    assert (index.answers, index.requests) == (3, 3)
+    assert SampleIndex(SampleSource(run=run, task="none")).drawn == []
 
 
 def test_times_that_no_answer_has_and_few_answers_have_no_picture() -> None:
@@ -86,14 +91,14 @@ def test_times_that_no_answer_has_and_few_answers_have_no_picture() -> None:
         DrawnAnswer(outcome="correct", started_s=float(i), latency_s=1.0, characters=3)
         for i in range(20)
     ]
-    drawn = [picture.title for picture in draw_answers(_task(), answers)]
+    drawn = [picture.title for picture in draw_answers(_task(), answers, 20)]
     assert len(drawn) == 3
     assert [title.rpartition(": ")[2] for title in drawn] == [
         "outcomes in the order of starts",
         "latency",
         "length of answers by outcome",
     ]
-    assert list(draw_answers(_task(), answers[:19])) == []
+    assert list(draw_answers(_task(), answers[:19], 19)) == []
 
 
 def _task() -> TaskReport:

@@ -249,18 +249,18 @@ def test_runs_that_were_interrupted_go_on_and_end_as_if_they_had_not_been(
 
 
 class _Stops:
-    """Progress that calls `stop` at the hundredth answer."""
+    """Progress that calls `stop` at the first update from the hundredth answer on."""
 
     def __init__(self, stop: Callable[[], object]) -> None:
-        self._stop, self._seen = stop, 0
+        self._stop, self._stopped = stop, False
 
     def begin(self, task: str, planned: int, had: int) -> None: ...
 
     def end(self, task: str) -> None: ...
 
     def update(self, task: str, done: int, failed: object, value: float | None) -> None:
-        self._seen += 1
-        if self._seen == 100:
+        if done >= 100 and not self._stopped:
+            self._stopped = True
             self._stop()
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.schema import Attempt, Limits, Outcome, Plan, Response, Spec
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.foreign import foreign_answers
 
 

@@ -30,7 +30,8 @@ from serve_eval.schema import (
     Spec,
     Usage,
 )
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.slice_data import Data
 
 TASK = "word_problems"

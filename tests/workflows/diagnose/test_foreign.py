@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -197,3 +198,17 @@ def test_a_real_run_is_diagnosed(tmp_path: Path, share: float, found: bool) -> N
     told = " ".join(lines(diagnose(tmp_path / "out")))
     assert ("foreign_answers (word_problems)" in told) is found
     assert ("/v1 --canaries" in told) is found
+
+
+def test_pairs_of_targets_that_many_share_are_not_listed() -> None:
+    """Ten letters of 5,000 samples have 500 owners and as many claims each: 2.5 million pairs."""
+    n = 5_000
+    contents = [Content(target="ABCDEFGHIJ"[i % 10], answer="", length_s=1.0) for i in range(n)]
+    said = ["ABCDEFGHIJ"[(i + 1) % 10] for i in range(n)]
+    evidence = to_run(contents, said, [(float(i), i + 8.0) for i in range(n)])
+    tracemalloc.start()
+    try:
+        assert found_in(evidence) == []
+        assert tracemalloc.get_traced_memory()[1] < 10e6
+    finally:
+        tracemalloc.stop()

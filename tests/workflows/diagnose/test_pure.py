@@ -11,7 +11,8 @@ import pytest
 from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.schema import Attempt, FailureKind, Limits, Outcome, Plan, Response, Spec, Usage
-from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.extraction import states
 from serve_eval.workflows.diagnose.story import findings
 from serve_eval.workflows.diagnose.unanswered import _time_limit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -126,5 +127,14 @@ def test_without_a_floor_a_clear_difference_ends_the_command(tmp_path: Path) -> 
     )
     assert len(b.server.requests) < 30
     assert "name a sibling or a floor" in line.read_text()
+    assert "AS FAR APART AS FOUR-BIT WEIGHTS ARE (0." in line.read_text()
+    [command] = re.findall("^serve-eval .*", (tmp_path / "summary.md").read_text(), re.MULTILINE)
+    assert re.fullmatch(
+        r"serve-eval verify http://\S+ --sibling SIBLING --register floor\.json", command
+    )
     same = _run({"a": ModelServer(name="a"), "b": ModelServer(name="b")}, "-o", tmp_path / "2")
     assert same.returncode == 0
+    servers = {"a": ModelServer(name="a"), "b": ModelServer(name="b", numerics=NUMERICS)}
+    near = _run(servers, "--notify-text", line, "-o", tmp_path / "3")
+    assert near.returncode == 3
+    assert "FOUR-BIT" not in line.read_text() + near.stdout

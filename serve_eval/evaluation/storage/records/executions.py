@@ -20,12 +20,11 @@ from serve_eval.errors import RunFolderError, SandboxError
 from serve_eval.evaluation.storage.journal import Record, answers
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.processes.forkserver import describe_error
-from serve_eval.sandbox.probe import strongest
-from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import ExecutionResult, Isolation, Program, Response, Sample, Task
 from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
+    from serve_eval.sandbox.sandbox import Sandbox
     from serve_eval.schema import Progress
 
 KEPT_CHARACTERS = 2000
@@ -179,4 +178,6 @@ async def permit(names: Sequence[str], *, allowed: bool) -> tuple[Sandbox, Isola
             f"{', '.join(names)}: runs code that the model writes on this machine",
             hint="Read docs/code.md about its isolation, then pass --allow-code-execution.",
         )
+    from serve_eval.sandbox.probe import strongest
+
     return await strongest()

@@ -11,7 +11,8 @@ checksum. The text of a hold-out sample is not kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,10 @@ class _Line(msgspec.Struct, omit_defaults=True):
     holdout: bool = False
 
 
+_PLAIN = re.compile(rb'\{"id":"([!#-\[\]-~]*)","')
+"""The beginning of a line whose id needs no decoding."""
+_NO_HEAD = b"sh"
+"""First letters of the fields `shared` and `holdout`: such a line begins no other."""
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(_Line)
 _messages = msgspec.json.Decoder(tuple[Message, ...])
@@ -88,12 +93,14 @@ def write_prompts(
                 out.write(*_choose(_line(sample), out, mask))
 
 
-def read_prompts(run: Path, task: str) -> Iterator[KeptPrompt]:
-    """Yield the prompts of a task in the order of the file; none if there is no file.
+def read_prompts(
+    run: Path, task: str, wanted: Container[str] | None = None
+) -> Iterator[KeptPrompt]:
+    """Yield the prompts of a task in the order of the file, or those of the ids that are `wanted`.
 
-    Raises RunFolderError for a damaged line.
+    There are none without a file. Raises RunFolderError for a damaged line.
     """
-    return (_decode(line) for line in _read(run, task))
+    return (_decode(line) for line in _read(run, task, wanted))
 
 
 def merge_prompts(shards: Iterable[Path], run: Path, task: str) -> None:
@@ -166,7 +173,8 @@ class _PromptFile:
         whole = _whole(line)
         if not line.holdout:
             self._head.take(whole, shared)
-        self._file.write(_encode(_with(line, whole[shared:], shared)) + b"\n")
+        kept = _with(line, whole[shared:], shared) if shared else line
+        self._file.write(_encode(kept) + b"\n")
 
 
 @contextmanager
@@ -178,19 +186,31 @@ def _open(run: Path, task: str) -> Iterator[_PromptFile]:
         yield _PromptFile(file)
 
 
-def _read(run: Path, task: str) -> Iterator[_Line]:
-    """Yield the lines with whole texts."""
-    file, head = prompts_file(run, task), ""
-    for number, content in enumerate(whole_lines(file), 1):
+def _read(run: Path, task: str, wanted: Container[str] | None = None) -> Iterator[_Line]:
+    """Yield the lines with whole texts; what neither is wanted nor begins others is not decoded."""
+    file, head, head_at = prompts_file(run, task), "", (0, b"")
+
+    def decode(number: int, content: bytes) -> _Line:
         try:
-            line = _decoder.decode(content)
+            return _decoder.decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise RunFolderError(
                 f"{file}:{number}: a damaged record: {error}",
                 hint="Delete the file: samples are then shown without their prompts.",
             ) from error
+
+    for number, content in enumerate(whole_lines(file), 1):
+        if wanted is not None and (found := _PLAIN.match(content)) is not None:
+            name, begins = found[1].decode(), content[found.end()] not in _NO_HEAD
+            if name not in wanted:
+                head_at = (number, content) if begins else head_at
+                continue
+        line = decode(number, content)
+        if line.shared and head_at[0]:
+            head, head_at = _whole(decode(*head_at)), (0, b"")
         whole = head[: line.shared] + _whole(line)
-        head = head if line.shared or line.holdout else whole
+        if not line.shared and not line.holdout:
+            head, head_at = whole, (0, b"")
         yield _with(line, whole, 0)
 
 

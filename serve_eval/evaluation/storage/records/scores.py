@@ -46,6 +46,15 @@ class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Score(value=self.value, outcome=self.outcome, answer=self.answer, parts=self.parts)
 
 
+class ScannedScore(msgspec.Struct, gc=False):
+    """What `scan_scores` reads of a record."""
+
+    id: str
+    outcome: Outcome
+    value: float
+    truncated: bool = False
+
+
 class _Value(msgspec.Struct, gc=False):
     """The part of a record that holds its value."""
 
@@ -55,6 +64,7 @@ class _Value(msgspec.Struct, gc=False):
 
 _encode = msgspec.json.Encoder().encode
 _decoder, _values = msgspec.json.Decoder(ScoreRecord), msgspec.json.Decoder(_Value)
+_scanner = msgspec.json.Decoder(ScannedScore)
 _decode = _decoder.decode
 T = TypeVar("T")
 
@@ -74,6 +84,55 @@ def score_records(run: Path, task: str, *, unfinished: bool = False) -> Iterator
     Options and errors are as in `read_scores`.
     """
     return _read(run, task, _decoder, unfinished=unfinished)
+
+
+def scan_scores(run: Path, task: str) -> Iterator[tuple[int, ScannedScore]]:
+    """Yield the offset in bytes and the short form of each score; a killed run may have few.
+
+    Raises RunFolderError for a damaged file.
+    """
+    file, offset = scores_file(run, task), 0
+    try:
+        if not file.exists():
+            return
+        with file.open("rb") as lines:
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    return
+                yield offset, _scanner.decode(line)
+                offset += len(line)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _refuse(run, file, error)
+
+
+def read_scores_at(run: Path, task: str, offsets: Iterable[int]) -> Iterator[ScoreRecord]:
+    """Yield the scores at these offsets of a task's file. Raises RunFolderError if damaged."""
+    file = scores_file(run, task)
+    try:
+        with file.open("rb") as lines:
+            for offset in offsets:
+                lines.seek(offset)
+                yield _decode(lines.readline())
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _refuse(run, file, error)
+
+
+def find_score(run: Path, task: str, sample: str) -> ScoreRecord | None:
+    """Return the last score of a sample in a task's file, or None.
+
+    The run may have been killed, as for `read_scores`. Only that line is decoded. Raises
+    RunFolderError if it is damaged.
+    """
+    file, found = scores_file(run, task), None
+    name = sample.encode(errors="backslashreplace").decode()  # as `encode` writes it
+    start = b'{"id":%b,' % _encode(name)  # within a text, its quotes would be escaped
+    try:
+        for block in _blocks(file, torn=False) if file.exists() else ():
+            if (at := block.rfind(start)) >= 0:
+                found = block[at:].partition(b"\n")[0]
+        return None if found is None else _decode(found)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _refuse(run, file, error)
 
 
 def read_values(run: Path, task: str) -> dict[str, float]:

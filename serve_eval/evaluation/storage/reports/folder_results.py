@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +38,7 @@ from serve_eval.evaluation.storage.file_names import (
     TOOLS_RESULT,
     VERIFICATION,
 )
+from serve_eval.evaluation.storage.reports.served import name_served, shorten_url
 from serve_eval.schema import VerdictOutcome
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
 
@@ -104,7 +104,7 @@ class FolderResult:
     """The result of a comparison, a check or a suite.
 
     `subject` says what was judged, in words that are the same every night. `value` has the values
-    of both sides of a comparison ("" for other results).
+    of both sides of a comparison ("" for other results). `rehearsal`: the stand-in answered.
     """
 
     folder: Path
@@ -113,6 +113,7 @@ class FolderResult:
     began: datetime
     outcome: VerdictOutcome
     value: str = ""
+    rehearsal: bool = False
 
 
 def list_results(
@@ -131,8 +132,7 @@ def list_results(
         if name is not None:
             folders.clear()
             try:
-                if (found := _read(here, name)) is not None:
-                    yield found
+                yield _read(here, name)
             except RunFolderError as error:
                 notes.append(f"left out: {error}")
         elif len(here.relative_to(folder).parts) >= most_deep:
@@ -140,11 +140,8 @@ def list_results(
         folders.sort()
 
 
-def _read(folder: Path, name: str) -> FolderResult | None:
-    """Return a result, or None for a rehearsal.
-
-    Raises RunFolderError for a file that is damaged.
-    """
+def _read(folder: Path, name: str) -> FolderResult:
+    """Return a result. Raises RunFolderError for a file that is damaged."""
     file = folder / name
     try:
         stored = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
@@ -156,8 +153,6 @@ def _read(folder: Path, name: str) -> FolderResult | None:
         value = _show_values(stored)
     except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunFolderError(f"{file} cannot be read: {error}") from error
-    if stored.get("rehearsal"):
-        return None
     return FolderResult(
         folder=folder,
         command=_RESULTS[name],
@@ -165,6 +160,7 @@ def _read(folder: Path, name: str) -> FolderResult | None:
         began=began if began.tzinfo else began.replace(tzinfo=UTC),
         outcome=_OUTCOMES.get(code, VerdictOutcome.INCONCLUSIVE),
         value=value,
+        rehearsal=bool(stored.get("rehearsal")),
     )
 
 
@@ -173,23 +169,15 @@ def _name_plans(folder: Path, stored: Mapping[str, Any]) -> str:
 
     `serve -o` recorded them in a folder next to that of the result, with their addresses.
     """
-    served = dict[str, str]()
-    for file in sorted(folder.parent.glob(f"*/{SERVED}")):
-        with suppress(OSError, msgspec.MsgspecError, LookupError):
-            told = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-            served[_shorten(str(told["base_url"]))] = str(told["name"])
+    served = name_served(folder)
     sides = [stored[side] for side in "ba" if side in stored] or list(stored.get("sides", ()))
     used = [str(one.get("base_url") or one.get("name", "")) for one in sides]
     if "sides" in stored:
         used = [*reversed(used), str(stored.get("reference", ""))]
     if not sides:
         used = [str(stored.get("base_url", ""))] if "rows" in stored else []
-    names = [served[place] for one in used if (place := _shorten(one)) in served]
+    names = [served[place] for one in used if (place := shorten_url(one)) in served]
     return " against ".join(dict.fromkeys(names))
-
-
-def _shorten(url: str) -> str:
-    return url.removeprefix("http://").rstrip("/").removesuffix("/v1")
 
 
 def _show_values(stored: Mapping[str, Any]) -> str:

@@ -22,9 +22,6 @@ REPORT_SCHEMA = 2
 """The version of report.json that this serve-eval writes, and the newest that it reads."""
 
 
-_decoder, _versioned = msgspec.json.Decoder(Report), msgspec.json.Decoder(Versioned)
-
-
 def has_report(run: Path) -> bool:
     """Return True if a run finished."""
     return (run / REPORT_FILE).exists()
@@ -40,9 +37,11 @@ def read_report(run: Path) -> Report:
     try:
         data = file.read_bytes()
         try:
-            report = _decoder.decode(data)
+            report = msgspec.json.decode(data, type=Report)
         except msgspec.ValidationError:
-            refuse_newer(file, _versioned.decode(data).schema_version, REPORT_SCHEMA)
+            refuse_newer(
+                file, msgspec.json.decode(data, type=Versioned).schema_version, REPORT_SCHEMA
+            )
             raise
     except FileNotFoundError as error:
         if not (run / PLAN_FILE).exists():

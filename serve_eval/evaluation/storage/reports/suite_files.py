@@ -6,9 +6,15 @@ from pathlib import Path
 
 import msgspec
 
+from serve_eval import file_system
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import ownership
-from serve_eval.evaluation.storage.file_names import PAGE_FILE, SUITE_FILE, SUITE_REPORT_FILE
+from serve_eval.evaluation.storage.file_names import (
+    EARLIER_SUITE_REPORT,
+    PAGE_FILE,
+    SUITE_FILE,
+    SUITE_REPORT_FILE,
+)
 from serve_eval.evaluation.storage.folder_format import Versioned, refuse_newer
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Suite, SuiteReport
@@ -59,8 +65,12 @@ def write_suite(folder: Path, suite: Suite) -> None:
 
 
 def write_suite_report(folder: Path, report: SuiteReport) -> None:
-    """Write the report. Raises RunFolderError, and JournalError for a full disk."""
+    """Write the report, and remove the earlier one.
+
+    Raises RunFolderError, and JournalError for a full disk.
+    """
     write_private(folder / SUITE_REPORT_FILE, pretty_json(report))
+    (folder / EARLIER_SUITE_REPORT).unlink(missing_ok=True)
 
 
 def find_suite_report(folder: Path) -> SuiteReport | None:
@@ -68,7 +78,18 @@ def find_suite_report(folder: Path) -> SuiteReport | None:
 
     Raises RunFolderError if it is damaged, or if a newer serve-eval wrote it.
     """
-    file = folder / SUITE_REPORT_FILE
+    return _read_report(folder / SUITE_REPORT_FILE)
+
+
+def find_earlier_report(folder: Path) -> SuiteReport | None:
+    """Return the report that was set aside, or None if there is none that can be read."""
+    try:
+        return _read_report(folder / EARLIER_SUITE_REPORT)
+    except RunFolderError:
+        return None
+
+
+def _read_report(file: Path) -> SuiteReport | None:
     try:
         data = file.read_bytes()
         refuse_newer(file, msgspec.json.decode(data, type=Versioned).schema_version, SUITE_SCHEMA)
@@ -79,7 +100,18 @@ def find_suite_report(folder: Path) -> SuiteReport | None:
         raise RunFolderError(f"{file} cannot be read: {error}") from error
 
 
-def drop_suite_report(folder: Path) -> None:
-    """Remove the report and its page, which describe an earlier state."""
-    for name in (SUITE_REPORT_FILE, PAGE_FILE):
-        (folder / name).unlink(missing_ok=True)
+def set_aside_report(folder: Path) -> None:
+    """Remove the page, and keep the report under another name: they describe an earlier state.
+
+    A report that was set aside before stays if its suite was interrupted since. Raises
+    RunFolderError.
+    """
+    (folder / PAGE_FILE).unlink(missing_ok=True)
+    try:
+        file_system.rename_over(folder / SUITE_REPORT_FILE, folder / EARLIER_SUITE_REPORT)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder / SUITE_REPORT_FILE}: cannot be set aside: {error.strerror}"
+        ) from error

@@ -19,6 +19,7 @@ from serve_eval.evaluation.storage.file_names import scores_file
 from serve_eval.evaluation.storage.records.scores import (
     ScoreRecord,
     as_on_file,
+    find_score,
     read_scores,
     read_values,
     score_records,
@@ -119,6 +120,29 @@ def test_a_damaged_line_is_told(tmp_path: Path, damage: bytes) -> None:
     file.write_bytes(file.read_bytes() + damage)
     with pytest.raises(RunFolderError, match="cannot be read"):
         read_scores(tmp_path, TASK, unfinished=True)
+
+
+@settings(max_examples=40)
+@given(st.lists(RECORDS, max_size=6), st.sampled_from(["a", 'a"', "\\", "ä", "x" * 9]))
+def test_the_score_of_one_sample_is_its_last_one(records: list[ScoreRecord], name: str) -> None:
+    records = [
+        msgspec.structs.replace(one, id=name, answer=f'{{"id":"{name}",') if i % 3 == 0 else one
+        for i, one in enumerate(records)
+    ]
+    last = {record.id: as_on_file(record) for record in records}
+    with TemporaryDirectory() as folder:
+        assert find_score(Path(folder), TASK, name) is None
+        _write(Path(folder), *records)
+        for wanted in (name, "never asked", *last):
+            assert find_score(Path(folder), TASK, wanted) == last.get(wanted)
+
+
+def test_only_the_line_of_the_wanted_sample_is_decoded(tmp_path: Path) -> None:
+    file = _write(tmp_path, _record("a"))
+    file.write_bytes(b"nonsense\n" + file.read_bytes() + b'{"id":"b",\n{"id":"a",')
+    assert find_score(tmp_path, TASK, "a") == _record("a")
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        find_score(tmp_path, TASK, "b")
 
 
 def test_settled_scores_are_the_last_ones_of_the_samples_that_stand(tmp_path: Path) -> None:

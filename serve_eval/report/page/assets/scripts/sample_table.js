@@ -51,7 +51,7 @@ class SampleTable {
     if (data.tasks.length > 1) columns.push(text("task", "task", (row) => brief(samples.task(row).name, 40)));
     const field = data.fields.find((one) => one.choose);
     if (field) columns.push(text("field", field.name, (row) => brief(samples.text(field, row) ?? "", 40)));
-    if (data.prompts.rest.some((one) => one !== null))
+    if (data.prompts.rows.some((one) => one !== null))
       columns.push(text("question", "prompt", (row) => this._question(row)));
     columns.push({ ...text("expected", "expected", (row) => brief(samples.wanted(row) ?? "", 60)), sort: "expected" });
     for (const [label, arm] of arms)

@@ -9,20 +9,14 @@ class Samples {
   constructor(data) {
     this.data = data;
     this.n = data.id.length;
-    const { rest } = data.prompts;
-    data.prompts.rest = data.id.map((_, row) => this.text(rest, row));
+    this.used = new Int32Array(data.prompts.parts.length);
+    for (const parts of data.prompts.rows) for (const part of new Set(parts ?? [])) this.used[part]++;
     this.paired = data.arms.length > 1;
     this.start = new Int32Array(this.n + 1);
     for (const row of data.answers.row) this.start[row + 1]++;
     for (let row = 0; row < this.n; row++) this.start[row + 1] += this.start[row];
     this.rank = new Int32Array(this.n);
     data.order.forEach((row, place) => (this.rank[row] = place));
-    this.head = new Int32Array(this.n);
-    let head = 0;
-    data.prompts.rest.forEach((rest, row) => {
-      if (rest !== null && !data.prompts.shared[row]) head = row;
-      this.head[row] = head;
-    });
     this.hidden = new Set(data.hidden);
     this.unkept = new Set(data.unkept);
     this.cutPrompts = new Set(data.cut_prompts);
@@ -69,14 +63,19 @@ class Samples {
   }
 
   prompt(row) {
-    const { rest, shared } = this.data.prompts;
-    if (rest[row] === null) return null;
-    return shared[row] ? rest[this.head[row]].slice(0, shared[row]) + rest[row] : rest[row];
+    return this._join(this.data.prompts.rows[row]);
   }
 
-  /* Return the part of a prompt that is its own. */
+  /* Return the paragraphs of a prompt that no other has, or its last one. */
   question(row) {
-    return this.data.prompts.rest[row];
+    const parts = this.data.prompts.rows[row];
+    if (parts === null) return null;
+    const own = parts.filter((part) => this.used[part] === 1);
+    return this._join(own.length ? own : parts.slice(-1));
+  }
+
+  _join(parts) {
+    return parts && parts.map((part) => this.data.prompts.parts[part]).join("");
   }
 
   /* Return the turns of a prompt; a text is one turn without a role. */
@@ -151,12 +150,12 @@ class Samples {
       .map((name) => [this.data.answers[name], said(this.data.answers[name])])
       .filter(([column]) => column);
     const inExpected = said(this.data.expected);
-    const heads = new Map();
+    const inParts = this.data.prompts.parts.map((one) => pattern.test(one));
     return (row) => {
       if (this.hidden.has(row)) return pattern.test(this.data.id[row]);
       const expected = this.data.expected?.codes[row] ?? -1;
       if (pattern.test(this.data.id[row]) || (expected >= 0 && inExpected[expected])) return true;
-      if (this._inPrompt(row, pattern, needle.length, heads)) return true;
+      if (this._inPrompt(row, pattern, needle, inParts)) return true;
       if (this.data.choices[row]?.some((one) => pattern.test(one))) return true;
       for (let i = this.start[row]; i < this.start[row + 1]; i++)
         for (const [column, found] of inAnswers)
@@ -165,17 +164,11 @@ class Samples {
     };
   }
 
-  /* Return whether a prompt matches. What many prompts share is searched once. */
-  _inPrompt(row, pattern, length, heads) {
-    const { rest, shared } = this.data.prompts;
-    if (rest[row] === null) return false;
-    if (!shared[row]) return pattern.test(rest[row]);
-    const key = `${this.head[row]}:${shared[row]}`;
-    const head = rest[this.head[row]];
-    if (!heads.has(key)) heads.set(key, pattern.test(head.slice(0, shared[row])));
-    return (
-      heads.get(key) ||
-      pattern.test(head.slice(Math.max(0, shared[row] - length), shared[row]) + rest[row])
-    );
+  /* Return whether a prompt matches. Only a text of two lines can lie in two paragraphs. */
+  _inPrompt(row, pattern, needle, inParts) {
+    const parts = this.data.prompts.rows[row];
+    if (parts === null) return false;
+    if (parts.some((part) => inParts[part])) return true;
+    return needle.includes("\n") && pattern.test(this._join(parts));
   }
 }

@@ -1,3 +1,0 @@
-"""Carry requests over aiohttp: a second transport, which proves the interface."""
-
-__all__ = ["channel", "errors", "transport"]

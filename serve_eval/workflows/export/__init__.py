@@ -1,0 +1,3 @@
+"""Export a finished run in the file format of another tool."""
+
+__all__ = ["export", "own_rows"]

@@ -1,0 +1,195 @@
+"""Export a finished run in the file format of another tool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from serve_eval.errors import DatasetError, RunFolderError
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.results.scoring import Recipe, rebuilt
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.file_names import LM_EVAL as LM_EVAL_FOLDER
+from serve_eval.evaluation.storage.file_names import samples_file
+from serve_eval.evaluation.storage.journal import StoredResponses
+from serve_eval.evaluation.storage.private_files import replace_private, write_private
+from serve_eval.evaluation.storage.records.scores import read_scores
+from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.evaluation.task_run import recipe_of
+from serve_eval.evaluation.trust import to_read
+from serve_eval.harness.layout import Logged, Row, RowsHash, file_name, results, stamp, write_json
+from serve_eval.plugins.scope import with_scope
+from serve_eval.processes.bounded_call import Apart, Unfinished
+from serve_eval.schema import Plan, Report, Response, TaskResult
+from serve_eval.workflows.export.own_rows import write_own
+
+LM_EVAL = "lm_eval:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """The files that were written, and remarks for their reader."""
+
+    files: tuple[Path, ...]
+    notes: tuple[str, ...]
+
+
+@with_scope
+def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = ()) -> Exported:
+    """Write results_<time>.json and one samples_<task>_<time>.jsonl per task in lm-eval's layout.
+
+    The files go to a folder named after the model, below `to`. The time is the start of the run, so
+    the same run always gives the same files. `include_path` lists folders with code that may be
+    loaded; the saved plan alone does not permit that.
+
+    Raises RunFolderError for a run without a report, and DatasetError if the samples differ from
+    those of the run.
+    """
+    saved, prints = to_read(run, include_path), run_folder.read_fingerprints(run)
+    report = read_report(run)
+    told = {task.result.task: task.result for task in report.tasks}
+    prepared = prepare(replace(saved, no_reference=True))
+    for p in prepared:
+        if p.fingerprint["samples"] != prints.get(p.task.name, {}).get("samples"):
+            raise DatasetError(
+                f"{p.task.name}: the data differs from the data of {run}",
+                hint="Restore the data that the run used.",
+            )
+    started = datetime.fromisoformat(report.started_at)
+    model = str(report.endpoint.model or saved.model)
+    folder, when = (to or run / LM_EVAL_FOLDER) / file_name(model), stamp(started)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder}: cannot write: {error.strerror}", hint="Choose another with -o."
+        ) from error
+    files = [folder / f"results_{when}.json"]
+    logged: list[Logged] = []
+    notes: list[str] = []
+    for p in prepared:
+        files.append(folder / f"samples_{file_name(_name(p))}_{when}.jsonl")
+        times = saved.times(p.task.name)
+        one, more = _write_log(saved, run, p, told[p.task.name], times, files[-1])
+        notes += more
+        if times > 1 and p.task.name.startswith(LM_EVAL):
+            notes.append(
+                f"{one.task}: only the first of {times} answers to each document is exported"
+            )
+        logged.append(one)
+        if one.answered < one.planned:
+            notes.append(
+                f"{one.task}: {one.answered} of {one.planned} samples have a score; the others"
+                " are not exported"
+            )
+    content = results(
+        logged,
+        model=model,
+        model_args={"model": model, "base_url": report.endpoint.base_url},
+        about=_about(report, started),
+    )
+    write_private(files[0], write_json(content, indent=2).encode())
+    return Exported(files=tuple(files), notes=tuple(notes))
+
+
+def _about(report: Report, started: datetime) -> dict[str, Any]:
+    """Return what lm-eval records about the machine and the time, as far as the run has it."""
+    environment: Mapping[str, Any] = report.environment
+    return {
+        "date": started.timestamp(),
+        "total_evaluation_time_seconds": str(report.wall_s),
+        "start_time": started.timestamp(),
+        "end_time": started.timestamp() + report.wall_s,
+        "pretty_env_info": (
+            f"serve-eval {environment['serve_eval']}, Python {environment['python']}, "
+            f"{environment['platform']}"
+        ),
+        "transformers_version": "N/A",
+        "lm_eval_version": environment["packages"].get("lm-eval", "N/A"),
+    }
+
+
+def _name(prepared: PreparedTask) -> str:
+    """Return the task's name in the files."""
+    name = prepared.task.name
+    return name.removeprefix(LM_EVAL) if name.startswith(LM_EVAL) else prepared.task.file_stem
+
+
+def _write_log(
+    saved: Plan, run: Path, prepared: PreparedTask, result: TaskResult, repeats: int, file: Path
+) -> tuple[Logged, tuple[str, ...]]:
+    """Write the samples of a task. Return its log, and remarks for its reader."""
+    name, journal = prepared.task.name, samples_file(run, prepared.task.name)
+    write = partial(_write_rows, file)
+    with ExitStack() as stack:
+        responses: Mapping[str, Response] = (
+            stack.enter_context(closing(StoredResponses(journal))) if journal.exists() else {}
+        )
+        if name.startswith(LM_EVAL):
+            return _of_lm_eval(saved, prepared, responses, write)
+        scores = read_scores(run, name, unfinished=True)
+        return write_own(prepared, result, responses, scores, repeats, write), ()
+
+
+def _write_rows(file: Path, rows: Iterable[Row]) -> str:
+    """Write rows, which are held one at a time, and return their hash."""
+    found = RowsHash()
+    with replace_private(file) as out:
+        for line in rows:
+            out.write(f"{write_json(line)}\n".encode())
+            found.add(line)
+    return str(found)
+
+
+def _of_lm_eval(
+    saved: Plan,
+    prepared: PreparedTask,
+    responses: Mapping[str, Response],
+    write: Callable[[Iterable[Row]], str],
+) -> tuple[Logged, tuple[str, ...]]:
+    """Judge a task of lm-eval as in a run: in a separate process with a time limit."""
+    from serve_eval.harness.log import Judged, build_log
+    from serve_eval.harness.measures import list_results
+    from serve_eval.tasks.lm_eval import load_parts
+
+    name = prepared.task.name.removeprefix(LM_EVAL)
+    here, measures = load_parts(name, prepared.spec.options)
+    maker = (_build_measure, (recipe_of(saved, prepared.spec, prepared.wanted),))
+    results = {
+        sample.id: list_results(here, responses[sample.id])
+        for sample in prepared.dataset.samples
+        if sample.id in responses
+    }
+    judged: dict[str, Judged] = {}
+    why: list[str] = []
+    with Apart({name: maker}, limit_s=saved.limits.scorer_timeout_s) as apart:
+        futures = {doc: apart.submit(name, doc, given) for doc, given in results.items()}
+        for doc, future in futures.items():
+            found = future.result()
+            if isinstance(found, Unfinished):
+                why.append(found.told)
+            else:
+                judged[doc] = Judged(results=results[doc], found=found[0], filtered=found[1])
+    notes = (
+        (f"{name}: {len(why)} answers cannot be scored and are not exported: {why[0]}",)
+        if why
+        else ()
+    )
+    planned = len(prepared.dataset.samples)
+    return build_log(name, here, measures, judged, planned=planned, write=write), notes
+
+
+def _build_measure(recipe: Recipe) -> Callable[[str, Sequence[Any]], Any]:
+    """Rebuild a task of lm-eval, and return the function that scores an answer to a document."""
+    from serve_eval.harness.measures import measure_document
+    from serve_eval.tasks.lm_eval import load_parts
+
+    rebuilt(recipe)
+    here, _ = load_parts(recipe.spec.name.removeprefix(LM_EVAL), recipe.spec.options)
+    return partial(measure_document, here)

@@ -1,0 +1,76 @@
+"""Make the result of a verification, which a rehearsal withholds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from serve_eval.evaluation.probes.asking import AskedServer
+from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.schema import (
+    LostServer,
+    Verification,
+    VerificationOutcome,
+    VerificationReference,
+    VerifiedSide,
+)
+from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS, UNDECIDED
+from serve_eval.verdicts.rehearsed import WITHHELD, went_through
+from serve_eval.workflows.verify.legs import name_parts
+from serve_eval.workflows.verify.remarks import warn
+from serve_eval.workflows.verify.servers import VerifySession
+
+
+def to_result(
+    known: VerificationReference,
+    sides: Sequence[VerifiedSide],
+    name: str,
+    clock: Stopwatch,
+    servers: Sequence[AskedServer],
+    session: VerifySession,
+) -> Verification:
+    """Return the result. `servers` are those that the reference was made with."""
+    lost = session.lost
+    lengths = [p.reading.prompt_tokens for p in known.probes if p.reading.prompt_tokens] or [0]
+    found = Verification(
+        started_at=clock.started_at,
+        wall_s=clock.wall_s,
+        reference=name,
+        model=known.model,
+        noise=known.noise,
+        step=known.step,
+        floor=known.floor,
+        sibling_median=known.median,
+        reference_requests=sum(one.requests for one in servers),
+        reference_tokens=sum(one.tokens for one in servers),
+        prompt_lengths=(min(lengths), max(lengths)),
+        salted=known.salted,
+        warnings=tuple(warn(known, sides)),
+        sides=tuple(sides),
+        named=tuple(name_parts(sides)),
+        lost=tuple(lost),
+        exit_code=choose_exit_code([one.outcome for one in sides if one.part_of is None], lost),
+    )
+    return _withhold(found) if session.stand_ins else found
+
+
+def _withhold(found: Verification) -> Verification:
+    """Return the result of a rehearsal without outcomes, which say nothing about a model."""
+    sides = tuple(
+        msgspec.structs.replace(side, outcome=VerificationOutcome.UNDECIDED, why=WITHHELD)
+        for side in found.sides
+    )
+    code = went_through(found.exit_code)
+    return msgspec.structs.replace(found, rehearsal=True, sides=sides, named=(), exit_code=code)
+
+
+def choose_exit_code(
+    outcomes: Sequence[VerificationOutcome], lost: Sequence[LostServer] = ()
+) -> int:
+    """Return 1 if any server is another one, else 4 if any is lost, 3 if undecided, else 0."""
+    if VerificationOutcome.ANOTHER in outcomes:
+        return FAIL
+    if lost:
+        return INFRASTRUCTURE
+    return UNDECIDED if VerificationOutcome.UNDECIDED in outcomes else PASS
