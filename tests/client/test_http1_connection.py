@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import ssl
 import zlib
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_eval.client.http1.connection import MAX_HEAD, Http1Connection
-from serve_eval.client.transport import BadHttp, Disconnected
+from serve_eval.client.transport import BadHttp, CertificateRefused, Disconnected
 from serve_eval.client.wire_format.reply import Reply, TooLarge
 from serve_eval.client.wire_format.wire import InvalidResponse
 
@@ -271,6 +272,12 @@ def test_what_comes_while_nothing_was_asked_ends_the_connection() -> None:
             "(ConnectionResetError: reset)",
         ),
         (HEAD + b"\r\n" + BODY, None, BODY, ""),
+        (
+            b"",
+            ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] alert"),
+            CertificateRefused,
+            "the server demands a client certificate",
+        ),
     ],
 )
 def test_where_a_connection_ends(
@@ -301,7 +308,9 @@ def test_a_request_on_a_connection_that_is_gone_is_not_sent() -> None:
         assert wire.written == b""
         return reply
 
-    assert isinstance(asyncio.run(main()).error, Disconnected)
+    error = asyncio.run(main()).error
+    assert isinstance(error, Disconnected)
+    assert "closed before the request was sent" in str(error)
 
 
 @pytest.mark.parametrize("end", ["", "Connection: close\r\n"])

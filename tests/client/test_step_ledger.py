@@ -44,3 +44,14 @@ def test_a_connection_is_checked_after_8_answers_and_then_after_each_512(
     turns: int, proven: int, due: bool
 ) -> None:
     assert _connection(turns, proven).due is due
+
+
+def test_without_a_listener_no_connection_is_kept_or_counted() -> None:
+    """Nobody could take its answers back, and each has only one."""
+    ledger = StepLedger()
+    for _ in range(3):
+        ledger.stray(_connection(1), "an unasked answer")
+        ledger.lose(_connection(1), "it ended", silent=True)
+        ledger.trust(_connection(1))
+        ledger.prove(_connection(1), 2)
+    assert (ledger.keeps, ledger.alone, ledger.out, ledger.ends) == (False, False, 0, 0)

@@ -293,6 +293,7 @@ def _request(number: int) -> Request:
         (Doubling(every=10**9, without=2), {}, 0),
         (Doubling(every=10**9, without=3), {1: 3}, 0),
         (Doubling(every=10**9, ids="request"), {1: 3}, 0),
+        (Doubling(every=10**9, most=4), {1: 3}, 0),
         (Doubling(every=2, behind_next=True), {}, 1),
         (Doubling(every=3, unasked=UNASKED, delay_s=(0.001, 0.002)), {}, 1),
         (
@@ -311,6 +312,7 @@ def _request(number: int) -> Request:
         "models after two errors",
         "models after all tries",
         "names requests",
+        "closed with the proof",
         "behind",
         "unasked",
         "a goodbye",

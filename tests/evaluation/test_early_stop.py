@@ -6,6 +6,7 @@ The verdict is the one that the whole task would have given.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from array import array
 from dataclasses import replace
@@ -15,12 +16,15 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.early_stop import EarlyStopping
+from serve_eval.evaluation.early_stop import EarlyStopping, watch
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.sessions import read_sessions
+from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import (
+    AccuracySpec,
     Dataset,
     EarlyStop,
     Failure,
@@ -30,6 +34,8 @@ from serve_eval.schema import (
     Metric,
     Outcome,
     Plan,
+    Reference,
+    ReferenceRuns,
     Report,
     Response,
     Sample,
@@ -42,6 +48,8 @@ from serve_eval.schema import (
 from serve_eval.stats.calibration import acceptance_region
 from serve_eval.stats.classic import Decision
 from serve_eval.stats.early_stop import EarlyClassic
+from serve_eval.verdicts import reference_samples
+from serve_eval.verdicts.reference_samples import SampleScores
 from serve_eval.workflows.references.register import register
 
 ACCURACY = Metric()
@@ -205,6 +213,92 @@ def test_each_missing_answer_makes_both_bets_of_a_run_poorer(
             assert test.log_wealth_pass < had[0]
             assert test.log_wealth_fail < had[1]
     assert (test.looked_at, test.missing) == (8, 4)
+
+
+def _prepared(reference: Reference, n: int = 2000) -> PreparedTask:
+    task = _task(ACCURACY)
+    samples = [Sample(id=str(i), prompt=f"p{i}", target="") for i in range(n)]
+    return PreparedTask(
+        spec=Spec(name=task.name),
+        task=task,
+        dataset=Dataset(samples=samples, files=(), total=n),
+        fingerprint={},
+        hypothesis=Hypothesis(num_samples=n),
+        reference=reference,
+        why_no_reference=None,
+        protocol=None,
+        notes=(),
+    )
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize(
+    ("options", "decision"), [({}, None), ({"max_missing": 0.5}, Decision.PASS)]
+)
+def test_the_share_of_answers_that_may_be_missing_is_that_of_the_rule(
+    tmp_path: Path, paired: bool, options: dict[str, object], decision: Decision | None
+) -> None:
+    """A fifth is missing; the others are as good as the reference, far above the threshold."""
+    reference = Reference(
+        task="numbers", model="m", spec=AccuracySpec(), value=50.0, threshold=30.0
+    )
+    if paired:
+        keys = b"".join(map(sample_key, _prepared(reference).dataset.samples))
+        stored = SampleScores(
+            task="numbers", lo=0.0, hi=1.0, keys=keys, runs=(array("d", [0.5] * 2000),)
+        )
+        runs = ReferenceRuns(
+            values=(50.0,),
+            n=2000,
+            sigma=0.0,
+            samples="scores",
+            sha256=reference_samples.write(tmp_path / "scores", stored),
+        )
+        reference = replace(reference, runs=runs, file=str(tmp_path / "numbers.yaml"))
+    prepared = _prepared(reference)
+    accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples)
+    rule = Spec(name="classic", options=options)
+    prefix, _ = watch(prepared, accumulator, rule, eps=0.01, seed=0)
+    assert prefix is not None
+    for number, i in enumerate(prefix.order):
+        accumulator.add(i, LOST if number % 5 == 4 else _answer(0.5))
+        if prefix.look():
+            break
+    assert (prefix.decision, prefix.result().paired) == (decision, paired)
+
+
+@pytest.mark.parametrize(
+    ("higher", "value", "decision"),
+    [
+        (True, 0.5, Decision.PASS),
+        (True, 0.2, Decision.FAIL),
+        (False, 0.5, Decision.PASS),
+        (False, 0.8, Decision.FAIL),
+    ],
+)
+def test_the_value_of_a_reference_is_the_threshold_of_its_own_direction(
+    higher: bool, value: float, decision: Decision
+) -> None:
+    prepared = _prepared(
+        Reference(
+            task="numbers", model="m", spec=AccuracySpec(), value=50.0, higher_is_better=higher
+        )
+    )
+    accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples)
+    prefix, note = watch(prepared, accumulator, Spec(name="classic"), eps=0.01, seed=3)
+    assert prefix is not None
+    assert note is None
+    for i in prefix.order:
+        accumulator.add(i, _answer(value))
+        if prefix.look():
+            break
+    told = prefix.result()
+    assert (prefix.decision, told.stopped, told.paired) == (decision, True, False)
+    assert (told.eps, told.order_seed, told.rule) == (0.01, 3, "classic")
+    assert told.log_wealth_answered is not None
+    assert told.log_wealth_answered >= math.log(100)
+    won, lost = told.log_wealth_pass, told.log_wealth_fail
+    assert (won or 0.0) != (lost or 0.0)
 
 
 def test_an_endpoint_that_turns_worse_is_not_passed_on_what_came_before() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from serve_eval.cli.suite import _suite
+from serve_eval.errors import PlanError
 from serve_eval.evaluation.storage.reports.suite_files import write_suite
 from serve_eval.evaluation.storage.run_folder import open_folder
-from serve_eval.evaluation.trust import to_read
+from serve_eval.evaluation.trust import adopt_code, to_follow, to_read
 from serve_eval.schema import Plan, Spec, Suite, SuiteRun
 
 
@@ -47,3 +51,76 @@ def test_a_command_that_shows_a_suite_uses_the_hub_only_where_this_user_allowed_
         for name in ("own", "copied")
     }
     assert found == {"own": allowed, "copied": False}
+
+
+def _foreign(folder: Path, plan: Plan) -> Path:
+    """Return a run folder that another user saved."""
+    with open_folder(folder / "saved", plan, {spec.name: {} for spec in plan.tasks}, own=True):
+        pass
+    shutil.copytree(folder / "saved", folder / "copied")
+    return folder / "copied"
+
+
+QUIET = Spec(name="simulated")
+READING = Spec(name="lm_eval", options={"data_files": {"test": "/evil"}})
+
+
+@pytest.mark.parametrize(
+    ("plan", "settings", "asks"),
+    [
+        ({}, {}, "launcher.base_url"),
+        ({}, {"base_url": "http://127.0.0.1:8/v1"}, None),
+        ({}, {"set": ["launcher.base_url=http://127.0.0.1:8/v1"]}, None),
+        ({}, {"set": ["launcher.other=1", "launcher.base_url=x=y"]}, None),
+        ({}, {"set": ["launcher.other=launcher.base_url"]}, "launcher.base_url"),
+        ({}, {"launcher": "simulated"}, None),
+        ({"launcher": QUIET}, {}, None),
+        ({"launcher": QUIET, "allow_hub": True}, {}, "allow_hub"),
+        ({"launcher": QUIET, "allow_hub": True}, {"allow_hub": False}, None),
+        ({"launcher": QUIET, "tasks": (READING, Spec(name="mmlu"))}, {}, "lm_eval.data_files"),
+        ({"launcher": QUIET, "tasks": (READING, Spec(name="mmlu"))}, {"tasks": ["mmlu"]}, None),
+    ],
+)
+def test_what_a_foreign_plan_reaches_is_asked_unless_the_command_replaces_it(
+    tmp_path: Path, plan: Mapping[str, Any], settings: Mapping[str, Any], asks: str | None
+) -> None:
+    folder = _foreign(tmp_path, replace(_plan(allow_hub=False), **plan))
+    if asks is None:
+        to_follow(folder, settings, trust_plan=False)
+    else:
+        with pytest.raises(PlanError, match=f"\n  {asks}: "):
+            to_follow(folder, settings, trust_plan=False)
+    assert to_follow(folder, settings, trust_plan=True).model == "m"
+
+
+def test_folders_of_code_are_those_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "tasks").mkdir(parents=True)
+    mine = str(tmp_path / "mine")
+    saved = replace(_plan(allow_hub=False), include_path=("/evil",))
+    folder = _foreign(tmp_path, saved)
+    assert to_read(folder, ()).include_path == ()
+    assert to_read(folder, (mine,)).include_path == (mine,)
+    settings = {"include_path": [mine], "base_url": "http://127.0.0.1:8/v1"}
+    assert to_follow(folder, settings, trust_plan=False).include_path == (mine,)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"tasks": (Spec(name="nowhere"),)}, "task 'nowhere'"),
+        ({"tasks": (Spec(name="nowhere:part"),)}, "task 'nowhere:part'"),
+        ({"tasks": (Spec(name="lm_eval:mine"),)}, "task 'lm_eval:mine'"),
+        ({"launcher": Spec(name="nowhere")}, "launcher 'nowhere'"),
+        ({"verdict": Spec(name="nowhere")}, "verdict rule 'nowhere'"),
+    ],
+)
+def test_what_the_plans_own_folders_of_code_hold_must_be_named_again(
+    tmp_path: Path, fields: Mapping[str, Any], named: str
+) -> None:
+    saved = replace(_plan(allow_hub=False), include_path=("/evil",), **fields)
+    with pytest.raises(PlanError, match=f"takes its .*{named}.* from /evil") as caught:
+        adopt_code(saved, ())
+    assert caught.value.hint == "If you trust it: --include-path /evil"
+    (tmp_path / "lm_eval").mkdir()
+    if named == "task 'lm_eval:mine'":
+        assert adopt_code(saved, (str(tmp_path),)).include_path == (str(tmp_path),)

@@ -202,9 +202,6 @@ class Http1Connection(asyncio.Protocol):
         elif self._head_size > MAX_HEAD:
             self._refuse(reply, f"a head of more than {MAX_HEAD} bytes")
         elif not self._informational:
-            reply.until_close = not (
-                b"content-length" in head or "chunked" in head.get(b"transfer-encoding", "").lower()
-            )
             reply.begin(status, head)
 
     def on_body(self, piece: bytes) -> None:

@@ -13,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import JournalError, RunFolderError
-from serve_eval.evaluation.storage.journal import Journal, Record, StoredResponses
+from serve_eval.evaluation.storage.journal import (
+    Journal,
+    Record,
+    StoredResponses,
+    index_lines,
+    withdrawals,
+)
 from serve_eval.schema import Attempt, Failure, FailureKind, Response, Usage
 
 ANSWER = Response(
@@ -65,6 +71,31 @@ def test_a_damaged_record_in_the_middle_is_named(tmp_path: Path) -> None:
         pytest.raises(RunFolderError, match=r"j:1: a damaged record"),
     ):
         list(journal.records())
+
+
+def test_each_record_is_found_at_its_offset_even_if_it_was_withdrawn(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    records = [
+        Record(id="1", response=ANSWER),
+        Record(id="1", withdrawn="why"),
+        Record(id="ä", failure=FAILED),
+    ]
+    with Journal(path) as journal:
+        for record in records:
+            journal.append(record)
+    content = path.read_bytes()
+    path.write_bytes(content + b'{"id": "torn')
+    found = list(index_lines(path))
+    assert [one for one, _, _ in found] == ["1", "1", "ä"]
+    lines = [content[start : start + size] for _, start, size in found]
+    assert lines == content.splitlines(keepends=True)
+    assert withdrawals(path) == {"1": 2}
+
+
+def test_a_damaged_withdrawal_is_named(tmp_path: Path) -> None:
+    (tmp_path / "j").write_bytes(b'{"id":"1"}\n{"id":"1","withdrawn":7}\n')
+    with pytest.raises(RunFolderError, match=r"/j:2: a damaged record"):
+        withdrawals(tmp_path / "j")
 
 
 def test_a_record_is_on_disk_when_append_returns_even_if_the_process_is_killed(

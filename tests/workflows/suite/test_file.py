@@ -282,6 +282,10 @@ max_runs: many
             "1: accuracy_spec.quant_alg: unknown",
         ),
         (
+            "matrix:\n  tasks: [mmlu]\n  model: [a]\n  accuracy_spec:\n  - {quant_alg: F}\n",
+            "5: accuracy_spec.quant_alg: unknown",
+        ),
+        (
             "matrix: {endpoint: [3]}\n",
             "matrix.endpoint[0]: expected a base URL, a launcher, or a plan fragment",
         ),

@@ -196,6 +196,20 @@ def test_the_limit_of_a_corrected_p_is_alpha(
     assert (alone.outcome, alone.proven) == (FAIL, proven)
 
 
+@pytest.mark.parametrize(
+    ("p_rise", "lower", "proven"),
+    [(0.0249, 0.1, "rise"), (0.0251, 0.1, ""), (0.0249, 0.0, ""), (None, 0.1, "")],
+)
+def test_a_rise_is_named_that_all_tests_together_prove(
+    p_rise: float | None, lower: float, proven: str
+) -> None:
+    rows = [_row(place, 0.9, True, "paired") for place in (0, 1)]
+    rows[0] = replace(rows[0], p_rise=p_rise, difference_interval=(lower, 2.0))
+    row, other = correct_rows(rows)
+    assert (row.proven, row.proven_p) == (proven, pytest.approx(0.0498) if proven else None)
+    assert (other.proven, other.proven_p) == ("", None)
+
+
 def test_a_small_drop_that_only_many_tests_prove_is_a_plain_pass() -> None:
     many = [_ended(f"r{i}", _gate("mmlu", 0.5, True)) for i in range(9)]
     row = _judge([_ended("odd", _gate("mmlu", 0.02, True)), *many]).rows[0]

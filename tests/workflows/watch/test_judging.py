@@ -179,6 +179,7 @@ def test_rounds_without_any_answer_are_no_rounds_of_the_bets() -> None:
     before = state.bets[ACCURACY].rounds, state.bets[ACCURACY].logs
     alarms = _play(state, lambda i: None, 30)
     assert [alarm.kind for alarm in alarms] == [DOWN, FAILURES]
+    assert alarms[1].figures.items() >= {"at_most": 0.05, "this_round": 1.0}.items()
     assert (state.bets[ACCURACY].rounds, state.bets[ACCURACY].logs) == before
     assert not _play(state, _half_right)
     assert [alarm.kind for alarm in state.standing] == [FAILURES]
@@ -254,6 +255,13 @@ def test_only_checks_that_always_passed_at_first_are_watched() -> None:
     assert not _play(state, _half_right, checks={"chat": "PASS"})
     assert not state.standing
     assert len(_play(state, _half_right, FAILING, checks=bad)) == 1
+
+
+@pytest.mark.parametrize(("passed", "alarms"), [(LEARNT, 1), (LEARNT - 1, 0)])
+def test_a_check_is_watched_that_passed_as_often_as_it_takes(passed: int, alarms: int) -> None:
+    state = _state()
+    _play(state, _half_right, passed, checks={"chat": "PASS"})
+    assert len(_play(state, _half_right, FAILING + 2, checks={"chat": "FAIL"})) == alarms
 
 
 def test_a_smoke_test_that_had_to_stop_says_nothing_of_checks() -> None:

@@ -106,6 +106,41 @@ def test_a_cycle_asks_each_probe_once_in_an_order_of_its_own(
     assert choose_probes(_state(count, seed=4), most) != orders[0][: sizes[0]]
 
 
+@pytest.mark.parametrize(
+    ("beyond", "may"),
+    [
+        (20, f"20 of 20 probes beyond 0.6 nat ({ALLOWED:.0%} may)"),
+        (0, f"0 of 20 probes beyond 0.6 nat ({ALLOWED_FAR:.0%} may)"),
+    ],
+)
+def test_the_share_that_may_be_beyond_is_that_of_the_floor_which_was_passed(
+    beyond: int, may: str
+) -> None:
+    """A reference that is noisy may have a floor above what counts as far."""
+    state = _state(20)
+    found = SeenProbes(
+        asked=[str(i) for i in range(20)],
+        nats=[0.65 if beyond else 0.55] * 20,
+        limit=0.6,
+        beyond=beyond,
+        far=20,
+        listed=True,
+    )
+    seen = Seen(
+        round=1,
+        started_at="",
+        seconds=0.0,
+        asked=[],
+        values=[],
+        usable="",
+        prompt_tokens=[],
+        failures={},
+        probes=found,
+    )
+    (alarm,) = judge_probes(state, seen)
+    assert alarm.told.endswith(may), alarm.told
+
+
 def test_a_strong_fault_alarms_in_its_first_round_at_any_time() -> None:
     """Fourteen of twenty probes are beyond the floor, at a new watch and after a month."""
     for rounds in (0, 4320):

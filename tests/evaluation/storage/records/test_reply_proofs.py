@@ -278,6 +278,22 @@ def test_a_torn_or_damaged_line_costs_a_proof_and_no_run(tmp_path: Path) -> None
     assert _doubts(found) == [False, False, False, True, True]
 
 
+def test_the_findings_are_the_users_alone_and_a_later_one_takes_no_proof_back(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "s"
+    proofs = Proofs(file)
+    for turns in (4, 2):
+        proofs.note(ConnectionStep(SESSION, 1, turns=turns))
+    assert file.stat().st_mode & 0o777 == 0o600
+    for found in (proofs, Proofs(file)):
+        unproven = [found.is_unproven(_response(turn=turn)) for turn in (2, 4, 5)]
+        assert unproven == [False, False, True]
+    proofs.note(ConnectionStep(SESSION, 1))
+    proofs.note(ConnectionStep(SESSION, 2))
+    assert proofs.is_unproven(_response(turn=1, connection=2))
+
+
 def test_a_folder_with_evidence_withdraws_what_a_kill_left_and_tells_how_many(
     tmp_path: Path,
 ) -> None:
