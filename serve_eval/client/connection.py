@@ -210,10 +210,7 @@ def _expand(value: str, environ: Mapping[str, str], where: str, hidden: list[str
     missing = [name for name in names if name not in environ]
     if missing:
         raise PlanError(f"{where}: the environment has no {', '.join(missing)}")
-    held = [
-        value
-        for name in names
-        if len(value := environ[name].strip()) >= LEAST_HIDDEN or looks_secret(name)
-    ]
+    read = {name: environ[name].strip() for name in names}
+    held = [text for name, text in read.items() if len(text) >= LEAST_HIDDEN or looks_secret(name)]
     hidden += dict.fromkeys(word for one in held for word in (one, *one.split()[1:][-1:]))
     return _VARIABLE.sub(lambda match: environ[match.group(1)], value)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.client.connection import connect, looks_secret, openai_client, problems
+from serve_eval.client.connection import connect, expand, looks_secret, openai_client, problems
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection, Endpoint, Plan, Spec
 
@@ -118,3 +118,18 @@ def test_a_single_digit_of_a_header_does_not_blank_messages() -> None:
     )
     client = connect(plan, Endpoint(base_url="http://127.0.0.1:9/v1"), {"N": "1"})
     assert client.masking.message("HTTP 1 of 11") == "HTTP 1 of 11"
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("Bearer ${TOKEN}", "Bearer secret-of-7"),
+        ("${TOKEN}", "secret-of-7"),
+        ("http://${USER}:${TOKEN}@proxy:3128", "http://me:secret-of-7@proxy:3128"),
+        ("${N} of ${TOKEN}, ${N}", "1 of secret-of-7, 1"),
+        ("none", "none"),
+    ],
+)
+def test_what_stands_around_a_variable_is_kept(value: str, wanted: str) -> None:
+    environ = {"TOKEN": "secret-of-7", "USER": "me", "N": "1"}
+    assert expand(value, environ, "header X") == wanted

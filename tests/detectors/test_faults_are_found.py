@@ -45,7 +45,7 @@ FOUND = {
         | {(ATTRIBUTION, "generation by wrong answers"), (ASKED, "generation by wrong answers")}
     ),
     PAIR: {(COMPARE, "FAIL"), (ASKED, "pair by wrong answers")},
-    STREAMS: {(COMPARE, "more_failures"), (COUNTS, "asked again"), (DIAGNOSE, "retried")},
+    STREAMS: {(COMPARE, "more_failures"), (COUNTS, "asked again"), (DIAGNOSE, "repaired")},
     ALL_REFUSED: {
         (COUNTS, "the run stops, exit code 4"),
         (DIAGNOSE, "wrapped_400"),

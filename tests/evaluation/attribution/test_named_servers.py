@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -388,7 +389,9 @@ def test_a_killed_run_that_goes_on_joins_its_earlier_answers(plan: Plan, tmp_pat
         assert not (out / TRACE_FILE).exists()
         router.stalls_at = sys.maxsize
         done = subprocess.run(command, env=environment(), capture_output=True, text=True)
-    assert "7 of 12 answers are already there" in done.stderr
+    kept = re.search(r"(\d+) of 12 answers are already there", done.stderr)
+    assert kept is not None  # what no proof covered when the run was killed is asked again
+    assert 1 <= int(kept[1]) <= 7
     assert {one["id"]: one["generation"] for one in lines(out)} == router.servers
     assert len(lines(out)) == 12
 
