@@ -42,7 +42,7 @@ def images(tmp_path: Path) -> Path:
     images: dict[str, Any] = {
         "old": None,
         "sound": None,
-        "damaged": {"corrupt_after": 0, "share": 0.4},
+        "damaged": {"corrupt_after": 0, "share": 0.7},
         "dying": {"crash_after": 300},
         "early": {"crash_after": 60},
         "fragile": {"crash_after": 8},
