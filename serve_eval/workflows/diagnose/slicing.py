@@ -107,11 +107,11 @@ def _find_paired(
 
     Slices that other rules cover are tested too, so that no other slice has to stand for them.
     """
-    from serve_eval.stats.largest_statistic import tabulate
+    from serve_eval.stats.largest_statistic import LEAST_PROMPTS, tabulate
     from serve_eval.stats.slices import find_answer_slice, find_paired_slice
 
     scores = scores.take(_draw_places(len(scores.asked)))
-    if not scores.lost:
+    if not scores.lost or len(scores.asked) < LEAST_PROMPTS:
         return
     asked, worst, draws = scores.asked, scores.worst, _count_draws(share / tasks)
     slices = candidates.list_prompt_slices(learn(run, task, asked, data, other))
@@ -141,10 +141,12 @@ def _find_alone(
     run: Evidence, task: TaskEvidence, data: Data, covered: Collection[str]
 ) -> Iterator[Finding]:
     """Yield the slice in which more samples are wrong or missing than elsewhere."""
-    from serve_eval.stats.largest_statistic import tabulate
+    from serve_eval.stats.largest_statistic import LEAST_PROMPTS, tabulate
     from serve_eval.stats.unpaired_slices import find_unpaired_slice
 
     every = task.witnesses(task.asked)
+    if len(every) < LEAST_PROMPTS:
+        return
     asked = [every[i] for i in _draw_places(len(every))]
     known = learn(run, task, asked, data)
     kinds = _list_testable(run, task)
