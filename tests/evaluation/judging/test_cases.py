@@ -199,7 +199,9 @@ def test_a_command_that_is_killed_while_answers_are_judged_goes_on_with_the_othe
             ),
         )
         assert done.returncode == 3, done.stderr
-        assert len(judge.prompts) == count - 1 - had
+        withdrawn = judged.read_bytes().count(b'"withdrawn":')  # no proof before the kill
+        assert withdrawn < had
+        assert len(judge.prompts) == count - 1 - had + withdrawn
         assert (out / "samples/cases-towns.jsonl").read_bytes() == asked
         result = json.loads((out / "report.json").read_text())["tasks"][0]["result"]
         assert (result["scored"], result["failures"]) == (count, {})
