@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from serve_eval.stats.largest_statistic import CELLS, adjust, sum_inside, transpose
+from serve_eval.stats.largest_statistic import CELLS, PROMISING, adjust, sum_inside, transpose
 
 if TYPE_CHECKING:
     import numpy
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray
     from serve_eval.stats.largest_statistic import SingleArray
 
-DRAWS = 499
+FIRST_DRAWS = 499
+"""Draws from which the standard deviations are taken; only if a slice is promising, more follow."""
 LEAST_SPREAD = 0.05
 """Least standard deviation of a loss inside a slice, as a share of the largest change of a prompt.
 
@@ -43,6 +44,8 @@ def reject_uniform_loss(
     inside: SingleArray,
     worst: float,
     random: numpy.random.Generator,
+    *,
+    draws: int,
 ) -> FloatArray:
     """Return each slice's p of losing no more than by a uniform loss, adjusted for all slices.
 
@@ -60,13 +63,23 @@ def reject_uniform_loss(
     columns_first = transpose(inside)
     expected = sum_inside(spoilable / total, columns_first)
     rows = max(1, CELLS // values.size)
-    sizes = [min(rows, DRAWS - start) for start in range(0, DRAWS, rows)]
-    blocks = (_draw(values, change, damage, size, random) for size in sizes)
-    drawn = numpy.concatenate([_beyond(one, columns_first, expected) for one in blocks])
+
+    def draw(count: int) -> FloatArray:
+        """Return the losses inside the slices of `count` draws, beyond the expected ones."""
+        sizes = [min(rows, count - start) for start in range(0, count, rows)]
+        blocks = (_draw(values, change, damage, size, random) for size in sizes)
+        return numpy.concatenate([_beyond(one, columns_first, expected) for one in blocks])
+
+    drawn = draw(FIRST_DRAWS)
     least = max(LEAST_SPREAD * float(numpy.abs(change).max()), 1e-12)
     centre, spread = drawn.mean(axis=0), numpy.maximum(drawn.std(axis=0), least)
     strength = (_beyond(change, columns_first, expected) - centre) / spread
-    return adjust(strength, ((drawn - centre) / spread).max(axis=1))
+    largest = ((drawn - centre) / spread).max(axis=1)
+    p = adjust(strength, largest)
+    if p.min() > PROMISING or draws <= FIRST_DRAWS:
+        return p
+    more = ((draw(draws - FIRST_DRAWS) - centre) / spread).max(axis=1)
+    return adjust(strength, numpy.concatenate([largest, more]))
 
 
 def _beyond(losses: FloatArray, inside: Any, expected: FloatArray) -> FloatArray:
