@@ -25,6 +25,8 @@ from tests.workflows.diagnose.sliced_runs import (
 SIZES = (400, 1319)
 GREEDY = 0.9
 """Share of the prompts that a second run answers as the first."""
+UNRELATED = 0.4
+"""Share of right answers of an unrelated model; that of the prompts is about .7."""
 
 Broken = Callable[[Prompts], NDArray[Any]]
 
@@ -46,12 +48,15 @@ def run_trial(
     same: float = GREEDY,
     rate: float = 0.9,
     longer: float = 1.0,
+    unrelated: float | None = None,
 ) -> list[Finding]:
     """Return what is found of B with A as its reference, or of B alone."""
     random = numpy.random.default_rng(seed)
     prompts = draw_prompts(random, n)
     hit = broken(prompts)
-    a, b = draw_pair(random, prompts, hit, same=same, rate=rate, longer=longer)
+    a, b = draw_pair(
+        random, prompts, hit, same=same, rate=rate, longer=longer, unrelated=unrelated
+    )
     data = build_data(prompts)
     return list(find_slices(b, (), data) if alone else compare_slices(a, b, (), data))
 
@@ -94,6 +99,12 @@ def _print_false(runs: int) -> None:
             how = "alone" if alone else "with a reference"
             accused = sum(map(bool, found))
             print(f"| {name}, {how} | 400 | {accused} of {count} |", flush=True)
+    for n in (100, 400):
+        found = [
+            run_trial(seed, n, break_none, unrelated=UNRELATED) for seed in range(runs // 20)
+        ]
+        accused = sum(map(bool, found))
+        print(f"| another model, {UNRELATED:.0%} right | {n} | {accused} of {runs // 20} |")
 
 
 if __name__ == "__main__":
