@@ -27,7 +27,8 @@ class AskedEvaluation:
 
     `tasks` are names, or names with options as in a plan file. `options` are keys of a plan file,
     and those of its sections. `launcher` names one, alone or with options; `launcher_options` are
-    added to them, and `model_path` is its option `model`. `model_name` names the reference.
+    added to them, and `model_path` is its option `model`. `model_name` names the reference. `unset`
+    are the keys that a level took back with None, also from the plan file of all tests.
     """
 
     tasks: Sequence[TaskOption] = ()
@@ -36,13 +37,15 @@ class AskedEvaluation:
     model_name: str | None = None
     model_path: str | None = None
     options: Options = field(default_factory=dict)
+    unset: frozenset[str] = frozenset()
 
 
 def merge_levels(tasks: Sequence[TaskOption], *levels: Options) -> AskedEvaluation:
     """Return what a test asks for: options of its class, its markers and its call, in this order.
 
     Later levels override earlier ones, except that options of the launcher are joined. A launcher
-    and an address exclude each other, so the later one counts.
+    and an address exclude each other, so the later one counts. None takes back what earlier levels
+    say: `launcher=None` asks the address of the options of pytest.
     """
     given: dict[str, Any] = {}
     joined: dict[str, object] = {}
@@ -50,8 +53,10 @@ def merge_levels(tasks: Sequence[TaskOption], *levels: Options) -> AskedEvaluati
         for name, other in (("launcher", "base_url"), ("base_url", "launcher")):
             if level.get(name) is not None:
                 given.pop(other, None)
-        given |= {name: value for name, value in level.items() if value is not None}
+        given |= level
         joined |= level.get("launcher_options") or {}
+    unset = frozenset(name for name, value in given.items() if value is None)
+    given = {name: value for name, value in given.items() if name not in unset}
     return AskedEvaluation(
         tasks=tasks,
         launcher=given.pop("launcher", None),
@@ -59,6 +64,7 @@ def merge_levels(tasks: Sequence[TaskOption], *levels: Options) -> AskedEvaluati
         model_name=given.pop("model_name", None),
         model_path=given.pop("model_path", None),
         options={name: value for name, value in given.items() if name not in _NOT_IN_A_PLAN},
+        unset=unset,
     )
 
 
@@ -77,7 +83,7 @@ def build_plan(
     """
     from serve_eval.evaluation.plan.resolve import resolve
 
-    file, settings = dict(base), dict[str, Any]()
+    file, settings = drop_unset(asked, base), dict[str, Any]()
     choices, in_sections = _list_choices(), {"base_url", *_list_in_sections()}
     for name, value in asked.options.items():
         if name in choices:
@@ -101,6 +107,11 @@ def build_plan(
             file.setdefault("model", asked.model_name)
     with _advise(asked.options, {*choices, *in_sections}):
         return resolve(file, settings, environ, needs_tasks=needs_tasks).plan
+
+
+def drop_unset(asked: AskedEvaluation, base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of the plan file without the keys that the test took back."""
+    return {name: value for name, value in base.items() if name not in asked.unset}
 
 
 @contextmanager

@@ -12,12 +12,13 @@ from serve_eval.pytest_plugin.asked import (
     Options,
     TaskOption,
     build_plan,
+    drop_unset,
     merge_levels,
     read_base,
 )
 from serve_eval.pytest_plugin.endings import AccuracyNotMeasured, AccuracyWarning
 from serve_eval.pytest_plugin.gpus import find_lack, skip_without_room
-from serve_eval.pytest_plugin.options import MARKER, NO_ADDRESS
+from serve_eval.pytest_plugin.options import MARKER, NO_ADDRESS, USED_ADDRESS
 from serve_eval.pytest_plugin.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -113,11 +114,14 @@ class Evaluator:
         options = self._workbench.options
         base = read_base(options.plan)
         plan = build_plan(asked, base, options.base_url, needs_tasks=needs_tasks)
-        named = {"launcher", "base_url"} & {*base, *asked.options}
-        if asked.launcher is None and options.base_url is None and not named:
-            if options.strict:
+        named = {"launcher", "base_url"} & {*drop_unset(asked, base), *asked.options}
+        if asked.launcher is None and not named:
+            if options.base_url is not None:
+                self._item.stash[USED_ADDRESS] = True
+            elif options.strict:
                 raise AccuracyNotMeasured(f"{NO_ADDRESS}\n{_STRICT}")
-            pytest.skip(NO_ADDRESS)
+            else:
+                pytest.skip(NO_ADDRESS)
         skip_without_room(plan)
         return plan
 
@@ -138,6 +142,6 @@ def read_marker(item: pytest.Item) -> tuple[tuple[TaskOption, ...], dict[str, An
 def skip_without_gpus(item: pytest.Item) -> None:
     """Mark a test to be skipped if its markers ask for more GPUs than there are."""
     _, options = read_marker(item)
-    lack = find_lack(int(options.get("gpus", 0)))
+    lack = find_lack(int(options.get("gpus") or 0))
     if lack is not None:
         item.add_marker(pytest.mark.skip(reason=lack))

@@ -16,6 +16,8 @@ NO_ADDRESS = (
     "no address: --serve-eval-base-url is not given, none of SERVE_EVAL_BASE_URL, OPENAI_BASE_URL"
     " and serve_eval_base_url of the ini file is set, and no launcher is named"
 )
+USED_ADDRESS = pytest.StashKey[bool]()
+"""Set for a test that asks the address of the options."""
 _HELP = {
     "base_url": ("URL", "endpoint of tests without a launcher (also SERVE_EVAL_BASE_URL)"),
     "output": ("DIR", "keep the run folders here, one per test and time"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
+from serve_eval.pytest_plugin import AccuracyTests
 from serve_eval.pytest_plugin.asked import build_plan, merge_levels, read_base
 from serve_eval.schema import AccuracySpec, Plan, Spec
 
@@ -80,3 +81,20 @@ def test_the_plan_of_all_tests_is_a_mapping(tmp_path: Path) -> None:
     file.write_text("- dataset_root")
     with pytest.raises(PlanError, match="expected a mapping of keys"):
         read_base(file)
+
+
+def test_none_takes_back_what_the_class_or_the_plan_of_all_tests_says() -> None:
+    base = {"launcher": "simulated", "limit": 5}
+    plan = _build({**CLASS, "limit": 20}, {"launcher": None}, base=base, base_url="host:9")
+    assert plan.launcher == Spec(name="external", options={"base_url": "http://host:9/v1"})
+    assert (plan.reference_model, plan.limit) == ("my-org/my-model", 20)
+    plan = _build({**CLASS, "limit": 20}, {"launcher": None}, {"launcher": "embedded"}, base=base)
+    assert plan.launcher == Spec(name="embedded")
+    assert _build({**CLASS, "limit": 20}, {"limit": None}, base=base).limit is None
+    plan = _build({"base_url": "class:1"}, {"launcher": None}, base=base, base_url="host:9")
+    assert plan.launcher.options == {"base_url": "http://class:1/v1"}
+
+
+def test_an_attribute_of_the_class_that_is_not_set_leaves_the_plan_of_all_tests() -> None:
+    plan = _build(AccuracyTests().list_defaults(), base={"launcher": "embedded"}, base_url="host:9")
+    assert plan.launcher == Spec(name="embedded")
