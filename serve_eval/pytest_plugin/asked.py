@@ -39,6 +39,11 @@ class AskedEvaluation:
     options: Options = field(default_factory=dict)
     unset: frozenset[str] = frozenset()
 
+    @property
+    def judges_itself(self) -> bool:
+        """True if the test wants no reference and no verdict, so that it judges the report."""
+        return self.options.get("no_reference") is True and "verdict" not in self.options
+
 
 def merge_levels(tasks: Sequence[TaskOption], *levels: Options) -> AskedEvaluation:
     """Return what a test asks for: options of its class, its markers and its call, in this order.

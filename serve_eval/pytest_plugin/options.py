@@ -24,6 +24,10 @@ _HELP = {
     "plan": ("FILE", "plan with the defaults of all tests, such as dataset_root"),
     "waivers": ("FILE", "waived tests, in the form of TensorRT-LLM's waives.txt"),
     "notify": ("FILE", "write one line at the end, for chat: the worst test and all counts"),
+    "max_detects": (
+        "POINTS",
+        "a test that passed does not decide if it detects only drops of more points",
+    ),
     "strict": (
         "",
         "fail tests that do not decide, and make those without an address errors, instead of"
@@ -44,6 +48,7 @@ class PluginOptions(NamedTuple):
     waivers: Path | None = None
     notify: Path | None = None
     strict: bool = False
+    max_detects: float | None = None
     root: Path = Path()
 
 
@@ -78,8 +83,23 @@ def read_options(config: pytest.Config, environ: Mapping[str, str] = os.environ)
         waivers=_read_path(config, "waivers"),
         notify=_read_path(config, "notify"),
         strict=bool(config.getoption(f"{PREFIX}strict") or config.getini(f"{PREFIX}strict")),
+        max_detects=_read_points(config, "max_detects"),
         root=config.rootpath,
     )
+
+
+def _read_points(config: pytest.Config, name: str) -> float | None:
+    """Return a number of points. Raises UsageError for what is none."""
+    given = config.getoption(PREFIX + name) or config.getini(PREFIX + name)
+    if not given:
+        return None
+    try:
+        points = float(given)
+    except ValueError:
+        points = 0.0
+    if not 0.0 < points < float("inf"):
+        raise pytest.UsageError(f"{PREFIX}{name}: {given}: expected a number of points above 0")
+    return points
 
 
 def _read_path(config: pytest.Config, name: str) -> Path | None:
