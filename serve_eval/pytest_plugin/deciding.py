@@ -36,9 +36,7 @@ def _find_blindness(task: TaskReport, most: float | None) -> str:
         return ""
     least = compute_least_drop(verdict)
     if least is None:
-        pairs = verdict.paired
-        lacks = verdict.rule == "paired" and pairs is not None and pairs.pairs > 0
-        return "the paired rule detects no drop" if lacks else ""
+        return ""
     if possible is not None and least >= possible:
         return f"detects only drops of {least:.1f} points or more, and {possible:.1f} are possible"
     if most is not None and least > most:

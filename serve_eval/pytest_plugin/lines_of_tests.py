@@ -108,9 +108,7 @@ def _describe_end(
     in_body = call.when == "call" and not isinstance(error, AccuracyNotMeasured)
     said = report.longreprtext if call.excinfo is None else call.excinfo.exconly()
     cause = error.line if isinstance(error, AccuracyEnding) else said.partition("\n")[0]
-    told = _tell("FAIL" if in_body else "ERROR", test, cause)
-    figures = noted[-1].figures if noted and in_body else ""
-    return replace(told, figures=figures) if figures else told
+    return _tell("FAIL" if in_body else "ERROR", test, cause)
 
 
 def _read_reason(report: pytest.TestReport) -> str:

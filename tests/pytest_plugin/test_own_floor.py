@@ -44,7 +44,7 @@ def test_a_floor_of_ones_own_is_asserted_where_no_reference_is_wanted(
     assert counts in done.stdout.splitlines()[-1], done.stdout
     assert "1 error" in done.stdout.splitlines()[-1]
     assert "ERROR test_it.py::TestIt::test_missing - ERROR word_problems" in done.stdout
-    assert "FAILED test_it.py::TestIt::test_below - assert" in done.stdout
+    assert "FAILED test_it.py::TestIt::test_below - AssertionError" in done.stdout
     told = (tmp_path / "line.txt").read_text()
     assert told.startswith("FAIL "), told
 
