@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -110,7 +111,7 @@ def build_plan(
         file.setdefault("reference_model", asked.model_name)
         if "launcher" in file:
             file.setdefault("model", asked.model_name)
-    with _advise(asked.options, {*choices, *in_sections}):
+    with _advise(asked, {*choices, *in_sections}):
         return resolve(file, settings, environ, needs_tasks=needs_tasks).plan
 
 
@@ -120,19 +121,19 @@ def drop_unset(asked: AskedEvaluation, base: Mapping[str, Any]) -> dict[str, Any
 
 
 @contextmanager
-def _advise(options: Options, elsewhere: set[str]) -> Iterator[None]:
+def _advise(asked: AskedEvaluation, elsewhere: set[str]) -> Iterator[None]:
     """Name the closest option of a test in a PlanError about one that does not exist."""
     from serve_eval.errors import PlanError
 
     try:
         yield
     except PlanError as error:
-        unknown = _list_unknown(options, elsewhere)
+        unknown = _list_unknown(asked, elsewhere)
         told = [unknown.get(one.partition(":")[0], one) for one in error.problems]
         raise PlanError(told, hint=error.hint) from None
 
 
-def _list_unknown(options: Options, elsewhere: set[str]) -> dict[str, str]:
+def _list_unknown(asked: AskedEvaluation, elsewhere: set[str]) -> dict[str, str]:
     """Return what is wrong with each option that none has, with the closest of all names.
 
     A plan file has those of its sections elsewhere than a test, so its own advice is another one.
@@ -143,10 +144,29 @@ def _list_unknown(options: Options, elsewhere: set[str]) -> dict[str, str]:
 
     known = sorted({*KEYS, *elsewhere, *_ONLY_IN_TESTS})
     return {
-        name: f"{name}: unknown option.{nearest(name, known)}"
-        for name in options
+        name: _place_in_task(asked, name) or f"{name}: unknown option.{nearest(name, known)}"
+        for name in asked.options
         if name not in known and not looks_secret(name)
     }
+
+
+def _place_in_task(asked: AskedEvaluation, name: str) -> str:
+    """Return how to write an option of a task, if it is one of a task that is asked."""
+    from serve_eval.errors import PlanError
+    from serve_eval.evaluation.plan.parse import TASKS
+    from serve_eval.plugins.registry import load, options_of
+
+    for one in asked.tasks:
+        task = one if isinstance(one, str) else str(one.get("name", next(iter(one), "")))
+        try:
+            known = options_of(load(TASKS, task))
+        except PlanError:
+            continue
+        if name in known:
+            form = json.dumps({task: {name: asked.options[name]}}, default=str)
+            less = " or limit=N" if name == "num_samples" else ""
+            return f"{name}: an option of the task: evaluate({form}){less}"
+    return ""
 
 
 def read_base(file: Path | None) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from serve_eval.errors import ServeEvalError
     from serve_eval.report.ci import CiCase, CiState
     from serve_eval.report.one_line import OneLine
-    from serve_eval.schema import Report
+    from serve_eval.schema import Report, TaskReport
 
 COLUMNS = 80
 NOT_KEPT = (
@@ -69,6 +69,7 @@ def describe_run(
     from serve_eval.report.ci import CiState, list_cases
     from serve_eval.report.one_line import write_line
 
+    report = _speak_to_tests(report)
     cases = list_cases(report, _find_causes(report, folder))
     if judges_itself:
         cases = pass_unjudged(report, cases)
@@ -153,6 +154,27 @@ def _list_warnings(report: Report) -> Iterator[str]:
         told = (*task.verdict.warnings, *remark_on_losses(task.result))
         yield from (f"{task.result.task}: {line}" for line in told)
     yield from report.warnings
+
+
+def _speak_to_tests(report: Report) -> Report:
+    """Return a report whose warnings and reasons name keywords of `evaluate` instead of flags.
+
+    What an endpoint lacks quotes the flags of servers, which stay as they are.
+    """
+    from serve_eval.pytest_plugin.keywords import say_for_tests
+    from serve_eval.schema import VerdictOutcome
+
+    def translate(task: TaskReport) -> TaskReport:
+        verdict = task.verdict
+        if verdict.outcome is VerdictOutcome.UNSUPPORTED:
+            return task
+        warnings, reasons = (
+            tuple(map(say_for_tests, told)) for told in (verdict.warnings, verdict.reasons)
+        )
+        return replace(task, verdict=replace(verdict, warnings=warnings, reasons=reasons))
+
+    warnings = tuple(map(say_for_tests, report.warnings))
+    return replace(report, tasks=tuple(map(translate, report.tasks)), warnings=warnings)
 
 
 def _drop_warnings(report: Report) -> Report:
