@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_STRATA = 4
 """Strata of the reference's scores: its values if there are no more, else quarters."""
-LEAST_GAINED, LEAST_RATIO = 3, 2 / 3
+LEAST_GAINED, LEAST_RATIO = 5, 0.75
 """Least number of answers that turned right, and of the rate at which they do to the rate of right
 answers elsewhere, from which a candidate is like another model."""
 

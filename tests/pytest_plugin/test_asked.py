@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,22 @@ def test_none_takes_back_what_the_class_or_the_plan_of_all_tests_says() -> None:
 def test_an_attribute_of_the_class_that_is_not_set_leaves_the_plan_of_all_tests() -> None:
     plan = _build(AccuracyTests().list_defaults(), base={"launcher": "embedded"}, base_url="host:9")
     assert plan.launcher == Spec(name="embedded")
+
+
+@pytest.mark.parametrize("task", ["word_problems", {"word_problems": {"max_tokens": 3}}])
+def test_an_option_of_a_task_is_told_in_the_form_that_works(task: Any) -> None:
+    with pytest.raises(PlanError) as raised:
+        build_plan(merge_levels([task], CLASS, {"num_samples": 50, "shots": 5}), {}, None, {})
+    told, other = raised.value.problems
+    form = '{"word_problems": {"num_samples": 50}}'
+    assert told == f"num_samples: an option of the task: evaluate({form}) or limit=N"
+    assert "num_fewshot" in other
+    plan = build_plan(merge_levels([json.loads(form)], CLASS), {}, None, {})
+    assert plan.tasks == (Spec(name="word_problems", options={"num_samples": 50}),)
+
+
+def test_a_number_of_samples_is_told_to_be_the_limit() -> None:
+    with pytest.raises(PlanError) as raised:
+        _build(CLASS, {"samples": 50})
+    [told] = raised.value.problems
+    assert told == "samples: expected ids of samples, not 50; to ask any 50 samples, use limit"

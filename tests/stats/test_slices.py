@@ -117,7 +117,8 @@ def test_a_slice_in_which_only_the_reference_is_better_is_not_named() -> None:
         (90, 66, 10, 7, True),  # another model, right on 70 %
         (90, 60, 10, 1, False),  # a fault that spoils a third
         (84, 38, 16, 4, False),  # weights of three bits
-        (98, 60, 2, 2, False),  # too few to tell
+        (90, 51, 10, 4, False),  # the same, of other prompts
+        (98, 60, 4, 4, False),  # too few to tell
         (100, 50, 0, 0, False),
         (0, 0, 100, 30, True),
     ],

@@ -203,7 +203,9 @@ def name_slices(folder: Path, *, include_path: Sequence[str] = ()) -> tuple[str,
         if is_comparison(folder)
         else slicing.find_slices(both[0])
     )
-    return tuple(f"{one.task}: the loss lies in one slice: {one.told}" for one in found if one.leads)
+    return tuple(
+        f"{one.task}: the loss lies in one slice: {one.told}" for one in found if one.leads
+    )
 
 
 def find_between(

@@ -25,8 +25,8 @@ from tests.workflows.diagnose.sliced_runs import (
 SIZES = (400, 1319)
 GREEDY = 0.9
 """Share of the prompts that a second run answers as the first."""
-UNRELATED = 0.4
-"""Share of right answers of an unrelated model; that of the prompts is about .7."""
+UNRELATED = (0.4, 0.65)
+"""Shares of right answers of unrelated models; that of the prompts is about .7."""
 
 Broken = Callable[[Prompts], NDArray[Any]]
 
@@ -99,12 +99,16 @@ def _print_false(runs: int) -> None:
             how = "alone" if alone else "with a reference"
             accused = sum(map(bool, found))
             print(f"| {name}, {how} | 400 | {accused} of {count} |", flush=True)
-    for n in (100, 400):
-        found = [
-            run_trial(seed, n, break_none, unrelated=UNRELATED) for seed in range(runs // 20)
-        ]
-        accused = sum(map(bool, found))
-        print(f"| another model, {UNRELATED:.0%} right | {n} | {accused} of {runs // 20} |")
+    count = runs // 25
+    for same, how in ((GREEDY, ""), (0.0, ", two independent draws")):
+        found = [run_trial(s, 100, break_all, same=same, rate=0.3) for s in range(count)]
+        name = f"uniform loss of 30 %{how}, with a reference"
+        print(f"| {name} | 100 | {sum(map(bool, found))} of {count} |", flush=True)
+    for share in UNRELATED:
+        for n in (100, 400):
+            found = [run_trial(s, n, break_none, unrelated=share) for s in range(count)]
+            name = f"another model, {100 * share:.0f} % right"
+            print(f"| {name} | {n} | {sum(map(bool, found))} of {count} |", flush=True)
 
 
 if __name__ == "__main__":

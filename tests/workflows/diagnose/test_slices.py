@@ -80,10 +80,11 @@ def test_a_loss_that_is_the_same_everywhere_names_no_slice(
     assert sum(map(bool, found)) == 0
 
 
+@pytest.mark.parametrize("share", UNRELATED)
 @pytest.mark.parametrize("n", [100, 400])
-def test_another_model_names_no_slice(n: int) -> None:
-    """It is right on 40 % of all prompts, and so loses most where the prompts are easy."""
-    found = [run_trial(s, n, break_none, unrelated=UNRELATED) for s in range(10)]
+def test_another_model_names_no_slice(n: int, share: float) -> None:
+    """It is right on a share of all prompts, and so loses most where the prompts are easy."""
+    found = [run_trial(s, n, break_none, unrelated=share) for s in range(5)]
     assert sum(map(bool, found)) == 0
 
 
