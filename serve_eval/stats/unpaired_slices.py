@@ -66,4 +66,3 @@ def find_unpaired_slice(
         lost=round(float(within[chosen])),
         all_lost=int(bad.sum()),
     )
-

@@ -17,6 +17,7 @@ from serve_eval.schema import (
     Outcome,
     PairedComparison,
     TaskResult,
+    Verdict,
     VerdictOutcome,
     WrongExample,
     is_mutable,

@@ -54,9 +54,7 @@ def run_trial(
     random = numpy.random.default_rng(seed)
     prompts = draw_prompts(random, n)
     hit = broken(prompts)
-    a, b = draw_pair(
-        random, prompts, hit, same=same, rate=rate, longer=longer, unrelated=unrelated
-    )
+    a, b = draw_pair(random, prompts, hit, same=same, rate=rate, longer=longer, unrelated=unrelated)
     data = build_data(prompts)
     return list(find_slices(b, (), data) if alone else compare_slices(a, b, (), data))
 

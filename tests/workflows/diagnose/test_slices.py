@@ -22,6 +22,7 @@ from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
 from serve_eval.workflows.diagnose.story import diagnose, name_slices
 from serve_eval.workflows.references.register import register
 from tests.cli.command import serve_eval
+from tests.workflows.diagnose.other_model_trials import run_other_model
 from tests.workflows.diagnose.server import (
     Act,
     Asked,
@@ -32,7 +33,6 @@ from tests.workflows.diagnose.server import (
     run,
     sound,
 )
-from tests.workflows.diagnose.other_model_trials import run_other_model
 from tests.workflows.diagnose.slice_trials import (
     UNRELATED,
     break_all,
