@@ -1,4 +1,4 @@
-"""Tell a damaged model from another one by what became right and wrong.
+"""Tell a damaged model from another one by the answers that became right and wrong.
 
 Another model is right or wrong on its own. It then loses answers wherever the reference is right,
 such as on short prompts, and gains where the reference is wrong: a slice that loses more than

@@ -73,7 +73,7 @@ class Finding:
 
 WEIGHTS = "weights, precision or cache"
 """What a loss that no slice explains points to."""
-OTHER_MODEL = "so many answers turned right that it may be another model"
+OTHER_MODEL = "it may be another model, since many wrong answers turned right too"
 """What to say of losses whose place is no lead."""
 
 

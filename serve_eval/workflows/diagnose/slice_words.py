@@ -63,7 +63,7 @@ def report_slice(
     """Return the finding about a slice.
 
     `fell` are the places of the samples with a lower score than in the reference; None: there is no
-    reference. Without `leads`, so many answers turned right that it is rather another model.
+    reference. Without `leads`, many answers turned right too, as with another model.
     """
     places = one.inside.nonzero()[0].tolist()
     inside = [asked[i] for i in places]

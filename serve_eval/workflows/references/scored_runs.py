@@ -78,7 +78,7 @@ def read_scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list
 def check_supported(run: Path, task: str | None = None) -> None:
     """Raise EndpointError if a finished run found that its endpoint lacks what a task needs.
 
-    All tasks are looked at if none is named.
+    It examines one task, or all if none is named.
     """
     report = read_report(run) if has_report(run) else None
     for one in () if report is None else report.tasks:
