@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 COLUMNS = 80
 NOT_KEPT = (
     "pytest deletes this folder after a few sessions;\n"
-    "          --serve-eval-output DIR, or serve_eval_output in the ini file, keeps it"
+    "          --serve-eval-output DIR, or serve_eval_output in the ini file keeps it"
 )
 
 
