@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,9 @@ from serve_eval.checks.run import choose_checks
 from serve_eval.evaluation.evaluate import evaluate as run_plan
 from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.evaluation.trust import to_read
+from serve_eval.report.one_line import write_line
 from serve_eval.schema import Comparison, Event, Plan, Progress, Report, Spec, Verification
+from serve_eval.workflows.compare.ci import describe_comparison
 from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules, CompareSide
 from serve_eval.workflows.compare.compare import compare as compare_sides
 from serve_eval.workflows.events import evaluate_with_events
@@ -67,9 +69,10 @@ async def compare(
     A side is a plan, or the folder of a finished run, which is not asked again. `rule` defaults to
     `paired`. `ask_twice` prompts per task are asked twice on both sides, to measure how much an
     endpoint differs from itself. Raises NotComparableError if the sides do not ask the same
-    prompts, and ServeEvalError for anything that stops a run.
+    prompts, and ServeEvalError for anything that stops a run. The text of the result, `str()`, is
+    the line of its verdict, as `serve-eval compare --notify-text` writes it without a cause.
     """
-    return await compare_sides(
+    comparison = await compare_sides(
         _side(a),
         _side(b),
         CompareRules(rule=rule or Spec(name="paired"), again=ask_twice),
@@ -80,6 +83,19 @@ async def compare(
         environ=environ,
         notify=notify,
     )
+    return _TellingComparison(
+        **{one.name: getattr(comparison, one.name) for one in fields(comparison)}
+    )
+
+
+class _TellingComparison(Comparison):
+    """A comparison whose text is the line of its verdict: the outcome and the figures."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        line = describe_comparison(self, Path(self.b.folder).parent).line
+        return "no task was compared" if line is None else write_line(line)
 
 
 async def smoke(

@@ -71,6 +71,8 @@ def describe_usage(error: Any) -> tuple[str, str]:
     message = error.format_message().rstrip(".")
     if name is not None and hasattr(error, "possibilities"):
         message = f"there is no option {name}{_suggest(name, error.possibilities)}"
+        if name == "--junit" and path.endswith((" compare", " suite")):
+            message = f"there is no option {name}: the folder of -o OUT has OUT/junit.xml"
     for pattern, plain in PLAINER:
         message = pattern.sub(plain, message)
     help_flag = EVERYTHING if getattr(getattr(ctx, "command", None), "usual", ()) else "--help"

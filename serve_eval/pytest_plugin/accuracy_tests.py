@@ -43,12 +43,13 @@ class AccuracyTests:
 
     def list_defaults(self) -> dict[str, Any]:
         """Return the options of every test of this class, which markers and calls override."""
-        return {
-            **self.OPTIONS,
+        attributes = {
             "model_name": self.MODEL_NAME,
             "model_path": self.MODEL_PATH,
             "launcher": self.LAUNCHER,
         }
+        # An attribute that is not set takes nothing back; None in a marker or a call does.
+        return {**self.OPTIONS, **{k: v for k, v in attributes.items() if v is not None}}
 
     def evaluate(self, *tasks: TaskOption, **options: Any) -> Report:
         """Evaluate the endpoint on tasks, as `Evaluator.evaluate` does, and return the report."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,8 @@ class AskedEvaluation:
 
     `tasks` are names, or names with options as in a plan file. `options` are keys of a plan file,
     and those of its sections. `launcher` names one, alone or with options; `launcher_options` are
-    added to them, and `model_path` is its option `model`. `model_name` names the reference.
+    added to them, and `model_path` is its option `model`. `model_name` names the reference. `unset`
+    are the keys that a level took back with None, also from the plan file of all tests.
     """
 
     tasks: Sequence[TaskOption] = ()
@@ -36,13 +38,20 @@ class AskedEvaluation:
     model_name: str | None = None
     model_path: str | None = None
     options: Options = field(default_factory=dict)
+    unset: frozenset[str] = frozenset()
+
+    @property
+    def judges_itself(self) -> bool:
+        """True if the test wants no reference and no verdict, so that it judges the report."""
+        return self.options.get("no_reference") is True and "verdict" not in self.options
 
 
 def merge_levels(tasks: Sequence[TaskOption], *levels: Options) -> AskedEvaluation:
     """Return what a test asks for: options of its class, its markers and its call, in this order.
 
     Later levels override earlier ones, except that options of the launcher are joined. A launcher
-    and an address exclude each other, so the later one counts.
+    and an address exclude each other, so the later one counts. None takes back what earlier levels
+    say: `launcher=None` asks the address of the options of pytest.
     """
     given: dict[str, Any] = {}
     joined: dict[str, object] = {}
@@ -50,8 +59,10 @@ def merge_levels(tasks: Sequence[TaskOption], *levels: Options) -> AskedEvaluati
         for name, other in (("launcher", "base_url"), ("base_url", "launcher")):
             if level.get(name) is not None:
                 given.pop(other, None)
-        given |= {name: value for name, value in level.items() if value is not None}
+        given |= level
         joined |= level.get("launcher_options") or {}
+    unset = frozenset(name for name, value in given.items() if value is None)
+    given = {name: value for name, value in given.items() if name not in unset}
     return AskedEvaluation(
         tasks=tasks,
         launcher=given.pop("launcher", None),
@@ -59,6 +70,7 @@ def merge_levels(tasks: Sequence[TaskOption], *levels: Options) -> AskedEvaluati
         model_name=given.pop("model_name", None),
         model_path=given.pop("model_path", None),
         options={name: value for name, value in given.items() if name not in _NOT_IN_A_PLAN},
+        unset=unset,
     )
 
 
@@ -77,7 +89,7 @@ def build_plan(
     """
     from serve_eval.evaluation.plan.resolve import resolve
 
-    file, settings = dict(base), dict[str, Any]()
+    file, settings = drop_unset(asked, base), dict[str, Any]()
     choices, in_sections = _list_choices(), {"base_url", *_list_in_sections()}
     for name, value in asked.options.items():
         if name in choices:
@@ -99,24 +111,29 @@ def build_plan(
         file.setdefault("reference_model", asked.model_name)
         if "launcher" in file:
             file.setdefault("model", asked.model_name)
-    with _advise(asked.options, {*choices, *in_sections}):
+    with _advise(asked, {*choices, *in_sections}):
         return resolve(file, settings, environ, needs_tasks=needs_tasks).plan
 
 
+def drop_unset(asked: AskedEvaluation, base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of the plan file without the keys that the test took back."""
+    return {name: value for name, value in base.items() if name not in asked.unset}
+
+
 @contextmanager
-def _advise(options: Options, elsewhere: set[str]) -> Iterator[None]:
+def _advise(asked: AskedEvaluation, elsewhere: set[str]) -> Iterator[None]:
     """Name the closest option of a test in a PlanError about one that does not exist."""
     from serve_eval.errors import PlanError
 
     try:
         yield
     except PlanError as error:
-        unknown = _list_unknown(options, elsewhere)
+        unknown = _list_unknown(asked, elsewhere)
         told = [unknown.get(one.partition(":")[0], one) for one in error.problems]
         raise PlanError(told, hint=error.hint) from None
 
 
-def _list_unknown(options: Options, elsewhere: set[str]) -> dict[str, str]:
+def _list_unknown(asked: AskedEvaluation, elsewhere: set[str]) -> dict[str, str]:
     """Return what is wrong with each option that none has, with the closest of all names.
 
     A plan file has those of its sections elsewhere than a test, so its own advice is another one.
@@ -127,10 +144,29 @@ def _list_unknown(options: Options, elsewhere: set[str]) -> dict[str, str]:
 
     known = sorted({*KEYS, *elsewhere, *_ONLY_IN_TESTS})
     return {
-        name: f"{name}: unknown option.{nearest(name, known)}"
-        for name in options
+        name: _place_in_task(asked, name) or f"{name}: unknown option.{nearest(name, known)}"
+        for name in asked.options
         if name not in known and not looks_secret(name)
     }
+
+
+def _place_in_task(asked: AskedEvaluation, name: str) -> str:
+    """Return how to write an option of a task, if it is one of a task that is asked."""
+    from serve_eval.errors import PlanError
+    from serve_eval.evaluation.plan.parse import TASKS
+    from serve_eval.plugins.registry import load, options_of
+
+    for one in asked.tasks:
+        task = one if isinstance(one, str) else str(one.get("name", next(iter(one), "")))
+        try:
+            known = options_of(load(TASKS, task))
+        except PlanError:
+            continue
+        if name in known:
+            form = json.dumps({task: {name: asked.options[name]}}, default=str)
+            less = " or limit=N" if name == "num_samples" else ""
+            return f"{name}: an option of the task: evaluate({form}){less}"
+    return ""
 
 
 def read_base(file: Path | None) -> Mapping[str, Any]:

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from serve_eval.pytest_plugin.asked import (
+    AskedEvaluation,
     Options,
     TaskOption,
     build_plan,
+    drop_unset,
     merge_levels,
     read_base,
 )
 from serve_eval.pytest_plugin.endings import AccuracyNotMeasured, AccuracyWarning
 from serve_eval.pytest_plugin.gpus import find_lack, skip_without_room
-from serve_eval.pytest_plugin.options import MARKER, NO_ADDRESS
+from serve_eval.pytest_plugin.options import MARKER, NO_ADDRESS, USED_ADDRESS
 from serve_eval.pytest_plugin.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -53,8 +55,9 @@ class Evaluator:
         * `model_path`: the launcher's option `model`.
 
         Raises AccuracyRegression for a FAIL, and AccuracyNotMeasured if nothing was measured. Skips
-        the test if the run did not decide, or if there are too few GPUs. Emits an AccuracyWarning
-        for each warning about a run that passed.
+        the test if the run did not decide, or if there are too few GPUs. With `no_reference=True`,
+        the test judges the report itself. Emits an AccuracyWarning for each warning about a run
+        that passed.
         """
         __tracebackhide__ = True
         from serve_eval.errors import ServeEvalError
@@ -67,9 +70,15 @@ class Evaluator:
         try:
             with scope():
                 with chdir(self._workbench.options.root):
-                    plan = self._plan(tasks, options)
-                    report = self._workbench.evaluate(plan, folder)
-                result = describe_run(report, folder, kept=kept)
+                    asked = self._merge(tasks, options)
+                    report = self._workbench.evaluate(self._plan(asked), folder)
+                result = describe_run(
+                    report,
+                    folder,
+                    kept=kept,
+                    judges_itself=asked.judges_itself,
+                    max_detects=self._workbench.options.max_detects,
+                )
         except ServeEvalError as error:
             ending = AccuracyNotMeasured(describe_error(error, folder, kept=kept))
             note_error(self._item, ending, folder)
@@ -96,28 +105,33 @@ class Evaluator:
 
         try:
             with scope(), chdir(self._workbench.options.root):
-                return self._workbench.find_endpoint(self._plan((), {}, needs_tasks=False))
+                plan = self._plan(self._merge((), {}), needs_tasks=False)
+                return self._workbench.find_endpoint(plan)
         except ServeEvalError as error:
             raise AccuracyNotMeasured(describe_error(error)) from None
 
-    def _plan(
-        self, tasks: Sequence[TaskOption], called: Options, *, needs_tasks: bool = True
-    ) -> Plan:
+    def _merge(self, tasks: Sequence[TaskOption], called: Options) -> AskedEvaluation:
+        """Return what the class, the markers and the call ask for together."""
+        marked_tasks, marked = read_marker(self._item)
+        return merge_levels(tasks or marked_tasks, self._defaults, marked, called)
+
+    def _plan(self, asked: AskedEvaluation, *, needs_tasks: bool = True) -> Plan:
         """Return the plan of the test, or skip it if it cannot run here.
 
         A wrong option is an error on every machine, so it comes before a reason to skip.
         """
         __tracebackhide__ = True
-        marked_tasks, marked = read_marker(self._item)
-        asked = merge_levels(tasks or marked_tasks, self._defaults, marked, called)
         options = self._workbench.options
         base = read_base(options.plan)
         plan = build_plan(asked, base, options.base_url, needs_tasks=needs_tasks)
-        named = {"launcher", "base_url"} & {*base, *asked.options}
-        if asked.launcher is None and options.base_url is None and not named:
-            if options.strict:
+        named = {"launcher", "base_url"} & {*drop_unset(asked, base), *asked.options}
+        if asked.launcher is None and not named:
+            if options.base_url is not None:
+                self._item.stash[USED_ADDRESS] = True
+            elif options.strict:
                 raise AccuracyNotMeasured(f"{NO_ADDRESS}\n{_STRICT}")
-            pytest.skip(NO_ADDRESS)
+            else:
+                pytest.skip(NO_ADDRESS)
         skip_without_room(plan)
         return plan
 
@@ -138,6 +152,6 @@ def read_marker(item: pytest.Item) -> tuple[tuple[TaskOption, ...], dict[str, An
 def skip_without_gpus(item: pytest.Item) -> None:
     """Mark a test to be skipped if its markers ask for more GPUs than there are."""
     _, options = read_marker(item)
-    lack = find_lack(int(options.get("gpus", 0)))
+    lack = find_lack(int(options.get("gpus") or 0))
     if lack is not None:
         item.add_marker(pytest.mark.skip(reason=lack))

@@ -16,12 +16,18 @@ NO_ADDRESS = (
     "no address: --serve-eval-base-url is not given, none of SERVE_EVAL_BASE_URL, OPENAI_BASE_URL"
     " and serve_eval_base_url of the ini file is set, and no launcher is named"
 )
+USED_ADDRESS = pytest.StashKey[bool]()
+"""Set for a test that asks the address of the options."""
 _HELP = {
     "base_url": ("URL", "endpoint of tests without a launcher (also SERVE_EVAL_BASE_URL)"),
     "output": ("DIR", "keep the run folders here, one per test and time"),
     "plan": ("FILE", "plan with the defaults of all tests, such as dataset_root"),
     "waivers": ("FILE", "waived tests, in the form of TensorRT-LLM's waives.txt"),
     "notify": ("FILE", "write one line at the end, for chat: the worst test and all counts"),
+    "max_detects": (
+        "POINTS",
+        "a test that passed does not decide if it detects only drops of more points",
+    ),
     "strict": (
         "",
         "fail tests that do not decide, and make those without an address errors, instead of"
@@ -42,6 +48,7 @@ class PluginOptions(NamedTuple):
     waivers: Path | None = None
     notify: Path | None = None
     strict: bool = False
+    max_detects: float | None = None
     root: Path = Path()
 
 
@@ -76,8 +83,23 @@ def read_options(config: pytest.Config, environ: Mapping[str, str] = os.environ)
         waivers=_read_path(config, "waivers"),
         notify=_read_path(config, "notify"),
         strict=bool(config.getoption(f"{PREFIX}strict") or config.getini(f"{PREFIX}strict")),
+        max_detects=_read_points(config, "max_detects"),
         root=config.rootpath,
     )
+
+
+def _read_points(config: pytest.Config, name: str) -> float | None:
+    """Return a number of points. Raises UsageError for what is none."""
+    given = config.getoption(PREFIX + name) or config.getini(PREFIX + name)
+    if not given:
+        return None
+    try:
+        points = float(given)
+    except ValueError:
+        points = 0.0
+    if not 0.0 < points < float("inf"):
+        raise pytest.UsageError(f"{PREFIX}{name}: {given}: expected a number of points above 0")
+    return points
 
 
 def _read_path(config: pytest.Config, name: str) -> Path | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from serve_eval.errors import ServeEvalError
     from serve_eval.report.ci import CiCase, CiState
     from serve_eval.report.one_line import OneLine
-    from serve_eval.schema import Report
+    from serve_eval.schema import Report, TaskReport
 
 COLUMNS = 80
 NOT_KEPT = (
@@ -33,8 +33,8 @@ NOT_KEPT = (
 class EvaluatedTest:
     """The run of a test: its worst state, the summary as printed, why it did not pass, figures.
 
-    `line` is what is said of it in chat. `warnings` are those of a run that passed. `vacuous` says
-    that no value could have failed it ("" if one could).
+    `line` is what is said of it in chat. `warnings` are those of a run that passed. `undecided`
+    says why a run that passed decides nothing ("" if it does).
     """
 
     state: CiState
@@ -43,7 +43,7 @@ class EvaluatedTest:
     properties: Mapping[str, str]
     line: OneLine | None = None
     warnings: Sequence[str] = ()
-    vacuous: str = ""
+    undecided: str = ""
 
     @property
     def passed(self) -> bool:
@@ -51,15 +51,28 @@ class EvaluatedTest:
         return self.state == "passed"
 
 
-def describe_run(report: Report, folder: Path, *, kept: bool) -> EvaluatedTest:
+def describe_run(
+    report: Report,
+    folder: Path,
+    *,
+    kept: bool,
+    judges_itself: bool = False,
+    max_detects: float | None = None,
+) -> EvaluatedTest:
     """Return the result of a run, with the states that junit.xml has for it.
 
-    Its first line is that of the worst task. If the folder is not `kept`, the text says so.
+    Its first line is that of the worst task. If the folder is not `kept`, the text says so. A test
+    that `judges_itself` asked for no reference. A run that detects only drops above `max_detects`
+    points decides nothing.
     """
+    from serve_eval.pytest_plugin.deciding import describe_undecided, pass_unjudged
     from serve_eval.report.ci import CiState, list_cases
     from serve_eval.report.one_line import write_line
 
+    report = _speak_to_tests(report)
     cases = list_cases(report, _find_causes(report, folder))
+    if judges_itself:
+        cases = pass_unjudged(report, cases)
     order = (CiState.FAILURE, CiState.ERROR, CiState.SKIPPED, CiState.PASSED)
     worst = min((case.state for case in cases), key=order.index, default=CiState.SKIPPED)
     found = [_say(case) for case in cases if case.state is worst]
@@ -67,6 +80,7 @@ def describe_run(report: Report, folder: Path, *, kept: bool) -> EvaluatedTest:
     reasons = [write_line(line) for line in found]
     passed = worst is CiState.PASSED
     summary = _print(_drop_warnings(report) if passed else report, folder)
+    undecided = describe_undecided(report, max_detects) if passed else ""
     told = [*reasons, "", summary, *(() if kept else (f" {'kept':<8} {NOT_KEPT}",))]
     return EvaluatedTest(
         state=worst,
@@ -74,8 +88,8 @@ def describe_run(report: Report, folder: Path, *, kept: bool) -> EvaluatedTest:
         reason="; ".join(reasons),
         properties=dict(_list_properties(report, folder)),
         line=found[0] if found else None,
-        warnings=list(_list_warnings(report)) if passed else (),
-        vacuous=_describe_vacuous(report) if passed else "",
+        warnings=[*_list_warnings(report), *filter(None, [undecided])] if passed else (),
+        undecided=undecided,
     )
 
 
@@ -106,8 +120,8 @@ def end_test(result: EvaluatedTest, *, strict: bool) -> None:
         raise AccuracyNotMeasured(result.text)
     if result.state is CiState.SKIPPED and strict:
         raise AccuracyUndecided(result.text)
-    if result.vacuous and strict:
-        raise AccuracyUndecided(f"{result.vacuous}\n{result.text}")
+    if result.undecided and strict:
+        raise AccuracyUndecided(f"{result.undecided}\n{result.text}")
     if result.state is CiState.SKIPPED:
         pytest.skip(result.reason)
 
@@ -147,13 +161,25 @@ def _list_warnings(report: Report) -> Iterator[str]:
     yield from report.warnings
 
 
-def _describe_vacuous(report: Report) -> str:
-    """Return that a PASS decides nothing, since no value could have failed."""
-    from serve_eval.report.task_line import find_vacuous
+def _speak_to_tests(report: Report) -> Report:
+    """Return a report whose warnings and reasons name keywords of `evaluate` instead of flags.
 
-    tasks = [(task.result.task, find_vacuous(task.verdict)) for task in report.tasks]
-    told = [f"{task}: {said}" for task, said in tasks if said]
-    return f"does not decide: {'; '.join(told)}: ask more samples" if told else ""
+    What an endpoint lacks quotes the flags of servers, which stay as they are.
+    """
+    from serve_eval.pytest_plugin.keywords import say_for_tests
+    from serve_eval.schema import VerdictOutcome
+
+    def translate(task: TaskReport) -> TaskReport:
+        verdict = task.verdict
+        if verdict.outcome is VerdictOutcome.UNSUPPORTED:
+            return task
+        warnings, reasons = (
+            tuple(map(say_for_tests, told)) for told in (verdict.warnings, verdict.reasons)
+        )
+        return replace(task, verdict=replace(verdict, warnings=warnings, reasons=reasons))
+
+    warnings = tuple(map(say_for_tests, report.warnings))
+    return replace(report, tasks=tuple(map(translate, report.tasks)), warnings=warnings)
 
 
 def _drop_warnings(report: Report) -> Report:

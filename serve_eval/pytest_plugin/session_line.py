@@ -12,9 +12,13 @@ from typing import Any
 
 import pytest
 
-from serve_eval.pytest_plugin.options import FIXTURES
+from serve_eval.pytest_plugin.options import FIXTURES, PREFIX, USED_ADDRESS
 
 FLAG = "--serve-eval-notify"
+UNUSED_ADDRESS = (
+    "serve-eval: warning: no test asked the address of --serve-eval-base-url: tests with a launcher"
+    " or an address of their own do not; launcher=None in evaluate() or the marker makes them"
+)
 _PHASES = ("setup", "call", "teardown")
 
 
@@ -28,7 +32,7 @@ class SessionLine:
     def __init__(self, file: Path | None, environ: Mapping[str, str] = os.environ) -> None:
         if file is not None and (file.name == "-" or file.is_dir() or not file.parent.is_dir()):
             raise pytest.UsageError(f"{FLAG}: {file}: name a file in a folder that exists")
-        self._file, self._environ = file, environ
+        self._file, self._environ, self._used_address = file, environ, False
         self._ended: list[tuple[str, str, dict[str, Any]]] = []
         self._lost: list[pytest.TestReport | pytest.CollectReport] = []
 
@@ -40,6 +44,7 @@ class SessionLine:
         report = yield
         if FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             return report
+        report.__dict__["serve_eval_used_address"] = item.stash.get(USED_ADDRESS, False)
         from dataclasses import asdict
 
         from serve_eval.pytest_plugin.lines_of_tests import describe_phase
@@ -50,6 +55,7 @@ class SessionLine:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the line of a report; that of an attempt which is repeated does not count."""
+        self._used_address |= getattr(report, "serve_eval_used_address", False)
         given = getattr(report, "serve_eval_line", None)
         if given is not None and str(report.outcome) != "rerun":
             self._ended.append((report.nodeid, count_as(report), given))
@@ -67,8 +73,17 @@ class SessionLine:
         config = session.config
         if hasattr(config, "workerinput") or config.getoption("collectonly"):
             return
+        lines = [*self._tell_result(session, exitstatus), *self._list_unused(config)]
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        if lines and reporter is not None:
+            reporter.ensure_newline()
+            for line in ("", *lines):
+                reporter.write_line(line)
+
+    def _tell_result(self, session: pytest.Session, exitstatus: int) -> list[str]:
+        """Write the file, tell GitHub, and return lines for the terminal."""
         if self._file is None and not self._ended:
-            return
+            return []
         from serve_eval.pytest_plugin.session_result import TellSession
 
         interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
@@ -77,11 +92,13 @@ class SessionLine:
         if self._file is not None and (error := told.write(self._file)):
             session.exitstatus = max(int(exitstatus), pytest.ExitCode.TESTS_FAILED)
             lines.append(f"error: {FLAG}: {error}")
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
-        if lines and reporter is not None:
-            reporter.ensure_newline()
-            for line in ("", *lines):
-                reporter.write_line(line)
+        return lines
+
+    def _list_unused(self, config: pytest.Config) -> list[str]:
+        """Return a warning if the address of the command line was asked by no test."""
+        if self._used_address or not config.getoption(f"{PREFIX}base_url"):
+            return []
+        return [UNUSED_ADDRESS]
 
 
 def count_as(report: pytest.TestReport) -> str:

@@ -29,6 +29,8 @@ PROMISING = 0.05
 """Largest p after the first draws at which more are made."""
 LEAST_PROMPTS, LEAST_INSIDE = 40, 8
 """Smallest numbers of prompts in all, and inside and outside a slice."""
+MOST_INSIDE = 0.9
+"""Share of the prompts from which a slice is the whole run in other words, and is not tested."""
 LEAST_LOST = 5.0
 """Smallest net loss, or number of losses beyond the expected one, in a slice that is named."""
 AS_GOOD = 0.95
@@ -41,12 +43,14 @@ CELLS, BLOCK = 8_000_000, 1_000_000
 class FoundSlice:
     """The slice with the strongest concentration of losses.
 
-    `place` is its column. `p` is adjusted for all slices. `lost` of `all_lost` prompts that lost
-    score are inside it, and `gained` of `all_gained` that gained.
+    `place` is its column. `p` is the largest one of all its tests, each adjusted for all slices;
+    `least_p` is the least that their draws can show. `lost` of `all_lost` prompts that lost score
+    are inside it, and `gained` of `all_gained` that gained.
     """
 
     place: int
     p: float
+    least_p: float
     statistic: float
     lost: int
     all_lost: int
@@ -96,12 +100,12 @@ def as_table(members: Any, prompts: int) -> Any:
 
 
 def is_large_enough(inside: Any) -> BoolArray:
-    """Return which slices of a table have enough prompts inside and outside."""
+    """Return which slices of a table have enough prompts inside and outside, and are not all."""
     import numpy
 
     n, size = inside.shape[1], inside.sum(axis=1)
     enough = (size >= LEAST_INSIDE) & (n - size >= LEAST_INSIDE) & (n >= LEAST_PROMPTS)
-    return numpy.asarray(enough)
+    return numpy.asarray(enough & (size < MOST_INSIDE * n))
 
 
 def list_inside(inside: Any, place: int) -> BoolArray:

@@ -5,7 +5,8 @@ Two things must hold of a slice:
 1. Score is lost inside it. Under health, the scores of a prompt are exchangeable between reference
    and candidate, so they are exchanged at random, prompt by prompt. This is exact whatever else
    differs between prompts: that longer answers are more often wrong accuses nobody.
-2. More score is lost inside than a uniform loss explains, and at least half of the net loss.
+2. More score is lost inside than the same damage everywhere or another model explains, and at
+   least half of the net loss.
 
 Slices may be of prompts, or of answers by something that health does not tie to their score, such
 as the worker or the time. For slices by something that comes with the score, such as the length of
@@ -29,6 +30,7 @@ from serve_eval.stats.largest_statistic import (
     split_rows,
     sum_inside,
 )
+from serve_eval.stats.other_model import reject_other_model
 from serve_eval.stats.uniform_loss import reject_uniform_loss
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ A slice that is named holds more of the net loss than what is left outside."""
 LEAST_SHARE = 0.5
 """Smallest share of the lost answers in a slice of answers that is named."""
 CONCENTRATED = 0.01
-"""Level of the tests against a loss that is the same everywhere."""
+"""Level of the tests against a loss that is the same everywhere, and against another model."""
 
 
 def find_paired_slice(
@@ -84,7 +86,15 @@ def find_paired_slice(
     passing = (p <= level) & (net >= numpy.maximum(LEAST_LOST, beyond_noise))
     if not passing.any():
         return None
-    passing &= reject_uniform_loss(values, change, inside, worst, random) <= CONCENTRATED
+    # The largest p of three tests is one of "a healthy, a worse or another model all over".
+    for reject in (
+        reject_other_model(change + values[:, 0], change, inside, draws, random),
+        reject_uniform_loss(values, change, inside, worst, random, draws=draws),
+    ):
+        passing &= reject <= CONCENTRATED
+        if not passing.any():
+            return None
+        p = numpy.maximum(p, reject)
     size = inside.sum(axis=1)
     strength = (net - change.mean() * size) / numpy.sqrt(size * (change**2).mean())
     chosen = choose(strength, passing)
@@ -94,6 +104,7 @@ def find_paired_slice(
     return FoundSlice(
         place=int(kept[chosen]),
         p=float(p[chosen]),
+        least_p=1.0 / (1.0 + draws),
         statistic=float(strength[chosen]),
         lost=int((lost & within).sum()),
         all_lost=int(lost.sum()),
@@ -142,6 +153,7 @@ def find_answer_slice(
     return FoundSlice(
         place=int(kept[chosen]),
         p=float(p[chosen]),
+        least_p=1.0 / (1.0 + draws),
         statistic=float(-numpy.log(unlike[chosen])),
         lost=int((lost & within).sum()),
         all_lost=int(lost.sum()),
@@ -153,10 +165,10 @@ def find_answer_slice(
 def _compare_answers(
     lost: BoolArray, wrong: BoolArray, before: BoolArray, after: BoolArray
 ) -> float:
-    """Return the p-value that lost answers are in a slice no more often than the reference's.
+    """Return the p-value that lost answers are in a slice no more often than others are.
 
-    It is the larger one of two: against the wrong answers of the reference, and against its answers
-    to the same prompts.
+    It is the largest one of three: against the wrong answers of the reference, against its answers
+    to the same prompts, and against the other answers of the candidate.
     """
     from serve_eval.stats.hypergeometric import no_worse
     from serve_eval.stats.mcnemar import mcnemar
@@ -167,8 +179,9 @@ def _compare_answers(
         int(wrong.sum()),
         int((wrong & before).sum()),
     )
+    others = (*counts[:2], int((~lost).sum()), int((~lost & after).sum()))
     new, old = int((lost & after & ~before).sum()), int((lost & before & ~after).sum())
-    return max(no_worse([counts]), mcnemar(new, old).p_exact)
+    return max(no_worse([counts]), no_worse([others]), mcnemar(new, old).p_exact)
 
 
 def _exchangeable(reference: ArrayLike, candidate: ArrayLike) -> FloatArray:

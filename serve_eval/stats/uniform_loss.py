@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from serve_eval.stats.largest_statistic import BLOCK, adjust, sum_inside
+from serve_eval.stats.largest_statistic import BLOCK, PROMISING, adjust, sum_inside
 
 if TYPE_CHECKING:
     import numpy
 
     from serve_eval.stats.inputs import FloatArray
 
-DRAWS = 499
+FIRST_DRAWS = 499
+"""Draws from which the standard deviations are taken; only if a slice is promising, more follow."""
 LEAST_SPREAD = 0.05
 """Least standard deviation of a loss inside a slice, as a share of the largest change of a prompt.
 
@@ -42,6 +43,8 @@ def reject_uniform_loss(
     inside: Any,
     worst: float,
     random: numpy.random.Generator,
+    *,
+    draws: int,
 ) -> FloatArray:
     """Return each slice's p of losing no more than by a uniform loss, adjusted for all slices.
 
@@ -58,13 +61,23 @@ def reject_uniform_loss(
     damage = UniformLoss(undone, min(1.0, net / total), worst)
     expected = sum_inside(spoilable / total, inside)
     rows = max(1, BLOCK // values.size)
-    sizes = [min(rows, DRAWS - start) for start in range(0, DRAWS, rows)]
-    blocks = (_draw(values, change, damage, size, random) for size in sizes)
-    drawn = numpy.concatenate([_beyond(one, inside, expected) for one in blocks])
+
+    def draw(count: int) -> FloatArray:
+        """Return the losses inside the slices of `count` draws, beyond the expected ones."""
+        sizes = [min(rows, count - start) for start in range(0, count, rows)]
+        blocks = (_draw(values, change, damage, size, random) for size in sizes)
+        return numpy.concatenate([_beyond(one, inside, expected) for one in blocks])
+
+    drawn = draw(FIRST_DRAWS)
     least = max(LEAST_SPREAD * float(numpy.abs(change).max()), 1e-12)
     centre, spread = drawn.mean(axis=0), numpy.maximum(drawn.std(axis=0), least)
     strength = (_beyond(change, inside, expected) - centre) / spread
-    return adjust(strength, ((drawn - centre) / spread).max(axis=1))
+    largest = ((drawn - centre) / spread).max(axis=1)
+    p = adjust(strength, largest)
+    if p.min() > PROMISING or draws <= FIRST_DRAWS:
+        return p
+    more = ((draw(draws - FIRST_DRAWS) - centre) / spread).max(axis=1)
+    return adjust(strength, numpy.concatenate([largest, more]))
 
 
 def _beyond(losses: FloatArray, inside: Any, expected: FloatArray) -> FloatArray:

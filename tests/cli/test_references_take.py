@@ -235,3 +235,19 @@ def test_a_plan_that_was_given_is_named_in_the_command() -> None:
     assert use == "use it: serve-eval run 'my plan.yaml' --references-dir my-references"
     judged = serve_eval(*shlex.split(use.removeprefix("use it: serve-eval ")), "-o", "judged")
     assert judged.returncode == 0, judged.stderr
+
+
+def test_a_task_that_the_endpoint_cannot_do_ends_after_one_run(tmp_path: Path) -> None:
+    asked = "--launcher simulated --model my-org/m -t tool_calls --set launcher.no_tools=true"
+    words = ["references", "take", "--runs", "2", *asked.split(), "-o", "out"]
+    for _ in range(2):  # The same command asks the endpoint again.
+        done = serve_eval(*words)
+        assert done.returncode == 4, done.stderr
+        assert "tool_calls is UNSUPPORTED: the endpoint lacks tool calls" in done.stderr
+        assert "Leave tool_calls out" in done.stderr
+        assert "resume" not in done.stderr
+        assert not (tmp_path / "out/run_2").exists()
+    mended = [word.replace("no_tools=true", "no_tools=false") for word in words]
+    assert serve_eval(*mended, "-o", "other").returncode == 0
+    registered = serve_eval("references", "register", "out/run_1", "--references-dir", "refs")
+    assert "UNSUPPORTED" in registered.stderr

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from serve_eval.errors import PlanError
+from serve_eval.pytest_plugin import AccuracyTests
 from serve_eval.pytest_plugin.asked import build_plan, merge_levels, read_base
 from serve_eval.schema import AccuracySpec, Plan, Spec
 
@@ -80,3 +82,39 @@ def test_the_plan_of_all_tests_is_a_mapping(tmp_path: Path) -> None:
     file.write_text("- dataset_root")
     with pytest.raises(PlanError, match="expected a mapping of keys"):
         read_base(file)
+
+
+def test_none_takes_back_what_the_class_or_the_plan_of_all_tests_says() -> None:
+    base = {"launcher": "simulated", "limit": 5}
+    plan = _build({**CLASS, "limit": 20}, {"launcher": None}, base=base, base_url="host:9")
+    assert plan.launcher == Spec(name="external", options={"base_url": "http://host:9/v1"})
+    assert (plan.reference_model, plan.limit) == ("my-org/my-model", 20)
+    plan = _build({**CLASS, "limit": 20}, {"launcher": None}, {"launcher": "embedded"}, base=base)
+    assert plan.launcher == Spec(name="embedded")
+    assert _build({**CLASS, "limit": 20}, {"limit": None}, base=base).limit is None
+    plan = _build({"base_url": "class:1"}, {"launcher": None}, base=base, base_url="host:9")
+    assert plan.launcher.options == {"base_url": "http://class:1/v1"}
+
+
+def test_an_attribute_of_the_class_that_is_not_set_leaves_the_plan_of_all_tests() -> None:
+    plan = _build(AccuracyTests().list_defaults(), base={"launcher": "embedded"}, base_url="host:9")
+    assert plan.launcher == Spec(name="embedded")
+
+
+@pytest.mark.parametrize("task", ["word_problems", {"word_problems": {"max_tokens": 3}}])
+def test_an_option_of_a_task_is_told_in_the_form_that_works(task: Any) -> None:
+    with pytest.raises(PlanError) as raised:
+        build_plan(merge_levels([task], CLASS, {"num_samples": 50, "shots": 5}), {}, None, {})
+    told, other = raised.value.problems
+    form = '{"word_problems": {"num_samples": 50}}'
+    assert told == f"num_samples: an option of the task: evaluate({form}) or limit=N"
+    assert "num_fewshot" in other
+    plan = build_plan(merge_levels([json.loads(form)], CLASS), {}, None, {})
+    assert plan.tasks == (Spec(name="word_problems", options={"num_samples": 50}),)
+
+
+def test_a_number_of_samples_is_told_to_be_the_limit() -> None:
+    with pytest.raises(PlanError) as raised:
+        _build(CLASS, {"samples": 50})
+    [told] = raised.value.problems
+    assert told == "samples: expected ids of samples, not 50; to ask any 50 samples, use limit"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from serve_eval.errors import LaunchError, NotComparableError, PlanError
 from serve_eval.pytest_plugin.asked import build_plan, merge_levels
 from serve_eval.pytest_plugin.keywords import say_for_tests
-from serve_eval.pytest_plugin.results import describe_error
+from serve_eval.pytest_plugin.results import _speak_to_tests, describe_error
+from tests.report.summary.made import RESULT, VERDICT, make_report, task
 
 
 @pytest.mark.parametrize(
@@ -18,6 +21,10 @@ from serve_eval.pytest_plugin.results import describe_error
             "Give the model_name= and a row, or references_dir=.",
         ),
         ("Add --model NAME.", "Add model_name=NAME."),
+        (
+            "rules_disagree: paired says FAIL (p 0.01); --verdict paired lets it decide",
+            'rules_disagree: paired says FAIL (p 0.01); verdict="paired" lets it decide',
+        ),
         ("For all: --no-reference.", "For all: no_reference=True."),
         (
             "such as --tasks gsm8k. All: serve-eval list --tasks x",
@@ -67,3 +74,18 @@ def test_a_mistyped_keyword_is_compared_with_all_that_a_test_takes(wrong: str, m
     with pytest.raises(PlanError) as raised:
         build_plan(merge_levels(["gsm8k"], {wrong: 4}), {}, "host:1", {})
     assert raised.value.problems == [f"{wrong}: unknown option. Did you mean {meant!r}?"]
+
+
+def test_warnings_of_a_run_name_keywords_and_commands_stay() -> None:
+    told = (
+        "rules disagree; --verdict paired lets it decide",
+        "again with serve-eval verdict RUN --verdict paired",
+    )
+    one = task(RESULT, replace(VERDICT, warnings=told))
+    report = replace(make_report(one), warnings=("raise --concurrency 4",))
+    said = _speak_to_tests(report)
+    assert said.tasks[0].verdict.warnings == (
+        'rules disagree; verdict="paired" lets it decide',
+        told[1],
+    )
+    assert said.warnings == ("raise concurrency=4",)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.largest_statistic import adjust, choose
+from serve_eval.stats.other_model import is_like_another
 from serve_eval.stats.slices import find_answer_slice, find_paired_slice
 from serve_eval.stats.unpaired_slices import find_unpaired_slice
 
@@ -90,6 +91,45 @@ def test_small_runs_and_slices_say_nothing(prompts: int, size: int) -> None:
     table = columns(first(size, prompts))
     assert find_paired_slice(numpy.ones(prompts), after, table, level=0.05) is None
     assert find_unpaired_slice(after == 0.0, table, numpy.zeros(prompts), level=0.05) is None
+
+
+@pytest.mark.parametrize(("size", "named"), [(107, True), (108, False)])
+def test_a_slice_of_nine_tenths_of_the_prompts_is_no_slice(size: int, named: bool) -> None:
+    """Every lost answer is inside, and 12 or 13 prompts outside lose nothing."""
+    after = numpy.where(first(size), 0.0, 1.0)
+    found = find_unpaired_slice(after == 0.0, columns(first(size)), numpy.zeros(N), level=0.01)
+    assert (found is not None) is named
+
+
+def test_a_slice_in_which_only_the_reference_is_better_is_not_named() -> None:
+    """Another model loses a third of the right answers everywhere; the reference is right here."""
+    named = 0
+    for seed in range(20):
+        random = numpy.random.default_rng(seed)
+        before = (first(60) | (random.random(N) < 0.2)).astype(float)
+        after = (random.random(N) < 0.6).astype(float)
+        named += find_paired_slice(before, after, columns(first(60)), level=0.0015) is not None
+    assert named <= 1
+
+
+@pytest.mark.parametrize(
+    ("right", "kept", "wrong", "gained", "like"),
+    [
+        (90, 66, 10, 7, True),  # another model, right on 70 %
+        (90, 60, 10, 1, False),  # a fault that spoils a third
+        (84, 38, 16, 4, False),  # weights of three bits
+        (90, 51, 10, 4, False),  # the same, of other prompts
+        (98, 60, 4, 4, False),  # too few to tell
+        (100, 50, 0, 0, False),
+        (0, 0, 100, 30, True),
+    ],
+)
+def test_another_model_gains_where_the_reference_is_wrong(
+    right: int, kept: int, wrong: int, gained: int, like: bool
+) -> None:
+    before = [True] * right + [False] * wrong
+    after = [i < kept for i in range(right)] + [i < gained for i in range(wrong)]
+    assert is_like_another(before, after) is like
 
 
 def test_tables_that_do_not_fit_are_refused() -> None:

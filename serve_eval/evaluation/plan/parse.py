@@ -80,7 +80,10 @@ def scalars(
     values: dict[str, Any] = {}
     for name, kind in _SCALARS.items():
         raw = settings.get(name, file.get(name))
-        if raw is not None:
+        if name == "samples" and isinstance(raw, int):
+            told = f"expected ids of samples, not {raw}; to ask any {raw} samples, use limit"
+            problems.add((name,), told)
+        elif raw is not None:
             _convert(raw, kind, (name,), values, problems)
     return values
 

@@ -17,6 +17,7 @@ from serve_eval.schema import (
     Outcome,
     PairedComparison,
     TaskResult,
+    Verdict,
     VerdictOutcome,
     WrongExample,
     is_mutable,
@@ -88,12 +89,23 @@ def _uncertainty(task: SummaryTask) -> Iterator[Row]:
     """Yield the interval of the change if answers were compared in pairs, else of the value."""
     result, paired = task.result, task.verdict.paired
     if paired is not None and paired.interval is not None:
-        yield describe_change(paired, result.metric)
+        label, said = describe_change(paired, result.metric)
+        yield label, f"{said}{_explain_zero(task.verdict)}"
     elif result.interval is not None:
         ends = figures.span(result.interval, result.metric)
         kind = "" if result.aggregation == "mean" else f"{result.aggregation} of "
         prompts = result.planned // (1 if result.stability is None else result.stability.repeats)
         yield "value", f"{ends} (95 %, {kind}{figures.count(prompts, 'prompt')})"
+
+
+def _explain_zero(verdict: Verdict) -> str:
+    """Return why a paired FAIL can have an interval with 0 in it, or ""."""
+    paired, alpha = verdict.paired, verdict.alpha
+    if verdict.outcome is not VerdictOutcome.FAIL or verdict.rule != "paired" or alpha is None:
+        return ""
+    if paired is None or paired.interval is None or paired.interval[1] < 0.0:
+        return ""
+    return f"; FAIL by one-sided p < {alpha:g}: the two-sided interval may contain 0"
 
 
 def describe_change(paired: PairedComparison, metric: Metric) -> Row:

@@ -12,6 +12,7 @@ from serve_eval.stats.binomial import binomial_tail
 from serve_eval.stats.common_prefix import common_prefix
 from serve_eval.stats.hypergeometric import no_worse
 from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.other_model import is_like_another
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, WEIGHTS, Finding, ids
@@ -222,6 +223,7 @@ def find_even_losses(
         if both.name in told or (more := _more(wrong, ALPHA * both.share)) is None:
             continue
         side, counts, p = more
+        rights = [[not one[place] for one in wrong] for place in (1 - side, side)]
         only = sum(one[side] and not one[1 - side] for one in wrong)
         yield _find(
             both,
@@ -234,6 +236,7 @@ def find_even_losses(
             [pair[side] for pair, bad in zip(both.pairs, wrong, strict=True) if bad[side]],
             p,
             WEIGHTS,
+            leads=not is_like_another(*rights),
         )
 
 
@@ -292,6 +295,7 @@ def _find(
     *,
     of: int | None = None,
     count: int | None = None,
+    leads: bool = True,
 ) -> Finding:
     return Finding(
         rule=rule,
@@ -303,4 +307,5 @@ def _find(
         samples=ids(shown),
         p=p,
         rather=rather,
+        leads=leads,
     )

@@ -9,12 +9,13 @@ from serve_eval.workflows.diagnose.story import diagnose_read, order_findings
 def find_causes(answers: ReadFolder) -> dict[str, str]:
     """Return the likeliest cause by task of a run, or of B of a comparison.
 
-    It is that of the first finding of `serve-eval diagnose`. A finding about the whole run stands
-    for the tasks without one.
+    It is that of the first finding of `serve-eval diagnose` that leads. One about the whole run
+    stands for the tasks without one.
     """
     found = diagnose_read(answers)
     judged = found.runs[-1]
-    findings = order_findings((*judged.findings, *found.between))
+    found_all = (*judged.findings, *found.between)
+    findings = order_findings(one for one in found_all if one.leads)
     causes: dict[str, str] = {}
     for task in judged.tasks:
         own = [one for one in findings if one.task == task.task]

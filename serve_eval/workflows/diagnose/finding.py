@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,7 +35,8 @@ class Finding:
     samples, which are wrong or missing (None if the number is unknown). `change` are options to
     copy, the best first; `log` are lines of servers' logs. `task` is None if the finding concerns
     the whole run. `p` is the p-value of the rule's test (None for a fact). `rather` is a likelier
-    cause than the place that `told` names.
+    cause than the place that `told` names. `p_below`: random draws cannot show a smaller `p`.
+    `leads`: the line of a verdict may name this as the likeliest cause.
     """
 
     rule: str
@@ -48,20 +50,32 @@ class Finding:
     samples: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
     p: float | None = None
+    p_below: bool = False
     rather: str = ""
+    leads: bool = True
 
     @property
     def brief(self) -> str:
         """The cause in the words of one line."""
         place = self.told.partition("; ")[0].partition(", and ")[0]
-        p = "" if self.p is None or "p = " in place else f"p = {self.p:.1g}"
+        p = "" if self.p is None or "p = " in place else f"p {self.write_p(equal='= ')}"
         if self.rather:
             return f"{self.rather} ({', '.join(filter(None, (place, p)))})"
         return f"{place} ({p})" if p else place
 
+    def write_p(self, equal: str = "") -> str:
+        """Return p in one digit, such as "0.002", or "< 0.0004" if draws show no smaller one."""
+        assert self.p is not None
+        if not self.p_below:
+            return f"{equal}{self.p:.1g}"
+        digit = 10.0 ** math.floor(math.log10(self.p))
+        return f"< {(math.floor(self.p / digit) + 1) * digit:.1g}"
+
 
 WEIGHTS = "weights, precision or cache"
 """What a loss that no slice explains points to."""
+OTHER_MODEL = "it may be another model, since many wrong answers turned right too"
+"""What to say of losses whose place is no lead."""
 
 
 def about(

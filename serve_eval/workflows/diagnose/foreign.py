@@ -122,6 +122,7 @@ def _report(
         task=names.pop() if len(names) == 1 else None,
         samples=ids(asked[i].one for i in owners),
         p=found.p,
+        p_below=found.p * round((DRAWS + 1) / run.share) < 1.5,  # one draw in all
     )
 
 

@@ -24,7 +24,7 @@ def head_comparison(
     """Return a line for each compared task, the worst first, with its likeliest cause."""
     if comparison is None:
         return (f"the comparison in {folder} did not finish: it has no verdict",)
-    causes = {one.task: one.brief for one in reversed(findings)}
+    causes = {one.task: one.brief for one in reversed(findings) if one.leads}
     tasks = sorted(comparison.tasks, key=lambda one: ORDER.index(one.verdict.outcome))
     return tuple(
         write_line(make_compared_line(one, comparison.b.model, causes.get(one.task, "")))

@@ -62,6 +62,16 @@ class PairedScores:
         )
         return old, new if len(new) == len(old) else new[:1]
 
+    def rights(self) -> tuple[list[bool], list[bool]]:
+        """Return which prompts each side answered right in its first run.
+
+        Of partial scores, those in the upper half are right.
+        """
+        best = max((max(one) for one in (*self.before, *self.after)), default=self.worst)
+        least = (self.worst + best) / 2.0
+        before, after = ([one[0] > least for one in side] for side in (self.before, self.after))
+        return before, after
+
 
 def _mean(scores: Sequence[float]) -> float:
     return math.fsum(scores) / len(scores)

@@ -11,7 +11,7 @@ from serve_eval.workflows.diagnose import candidates
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.candidates import Slice
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import WEIGHTS, Finding, capsule_of
+from serve_eval.workflows.diagnose.finding import OTHER_MODEL, WEIGHTS, Finding, capsule_of
 
 if TYPE_CHECKING:
     from serve_eval.stats.largest_statistic import FoundSlice
@@ -58,11 +58,13 @@ def report_slice(
     named: FoundSlice,
     asked: Sequence[AskedSample],
     fell: Collection[int] | None,
+    *,
+    leads: bool = True,
 ) -> Finding:
     """Return the finding about a slice.
 
     `fell` are the places of the samples with a lower score than in the reference; None: there is no
-    reference.
+    reference. Without `leads`, many answers turned right too, as with another model.
     """
     places = one.inside.nonzero()[0].tolist()
     inside = [asked[i] for i in places]
@@ -81,6 +83,8 @@ def report_slice(
         )
         rather = WEIGHTS
         change = ("serve-eval verify A B, or the endpoint against a reference", *change)
+    if not leads:
+        told += f"; {OTHER_MODEL}"
     return Finding(
         rule=RULE,
         told=told,
@@ -92,7 +96,9 @@ def report_slice(
         task=task.name,
         samples=tuple([sample.id for sample in lost if sample.shown][:SHOWN]),
         p=named.p,
+        p_below=named.p <= named.least_p,
         rather=rather,
+        leads=leads,
     )
 
 

@@ -108,6 +108,7 @@ def _find_paired(
     Slices that other rules cover are tested too, so that no other slice has to stand for them.
     """
     from serve_eval.stats.largest_statistic import LEAST_PROMPTS, tabulate
+    from serve_eval.stats.other_model import is_like_another
     from serve_eval.stats.slices import find_answer_slice, find_paired_slice
 
     scores = scores.take(_draw_places(len(scores.asked)))
@@ -134,7 +135,8 @@ def _find_paired(
         )
         one = None if named is None else pairs[named.place][0]
     if named is not None and one is not None and one.kind not in covered:
-        yield report_slice(run, task, one, named, asked, scores.lost)
+        leads = not is_like_another(*scores.rights())
+        yield report_slice(run, task, one, named, asked, scores.lost, leads=leads)
 
 
 def _find_alone(

@@ -188,7 +188,7 @@ def _audit(evidence: Evidence, local: LocalTokenizer) -> list[Finding]:
 
 @with_scope
 def name_slices(answers: ReadFolder) -> tuple[str, ...]:
-    """Return a line for each slice that explains a red run or comparison, in about a second.
+    """Return a line for each slice that leads to the cause of a red run, in about a second.
 
     No other rule is applied.
     """
@@ -198,7 +198,9 @@ def name_slices(answers: ReadFolder) -> tuple[str, ...]:
         if answers.compared
         else slicing.find_slices(both[0])
     )
-    return tuple(f"{one.task}: the loss lies in one slice: {one.told}" for one in found)
+    return tuple(
+        f"{one.task}: the loss lies in one slice: {one.told}" for one in found if one.leads
+    )
 
 
 def find_between(

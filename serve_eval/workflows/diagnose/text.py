@@ -75,7 +75,7 @@ def _describe_finding(number: int, finding: Finding) -> Iterator[str]:
     where = f" ({finding.task})" if finding.task else ""
     yield f"{number}. {finding.rule}{where}: {finding.told}"
     if finding.explains is not None:
-        p = "" if finding.p is None else f" (p {finding.p:.1g})"
+        p = "" if finding.p is None else f" (p {finding.write_p()})"
         yield (
             f"{_INDENT}explains up to {finding.explains} of {finding.lost} wrong or missing"
             f" answers{p}"

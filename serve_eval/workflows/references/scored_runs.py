@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from serve_eval.errors import DatasetError, RunFolderError
+from serve_eval.errors import DatasetError, EndpointError, RunFolderError
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.replay import take
@@ -61,6 +61,7 @@ def read_scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list
             take(keep_standing(records, run_proofs(folder)), accumulator)
             missing = len(accumulator.samples) - accumulator.scored
             if missing:
+                check_supported(run, p.task.name)
                 total = len(accumulator.samples)
                 raise RunFolderError(
                     f"{run}: {missing} of {total} samples of {p.task.name} have no answer or no"
@@ -72,6 +73,22 @@ def read_scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list
                 )
             found.append(_list_runs(accumulator))
     return found
+
+
+def check_supported(run: Path, task: str | None = None) -> None:
+    """Raise EndpointError if a finished run found that its endpoint lacks what a task needs.
+
+    It examines one task, or all if none is named.
+    """
+    report = read_report(run) if has_report(run) else None
+    for one in () if report is None else report.tasks:
+        name, verdict = one.result.task, one.verdict
+        if verdict.outcome is VerdictOutcome.UNSUPPORTED and task in (None, name):
+            why = "; ".join(reason.removeprefix("unsupported: ") for reason in verdict.reasons)
+            raise EndpointError(
+                f"{run}: {name} is UNSUPPORTED: {why}",
+                hint=f"Leave {name} out, or take it from an endpoint that can do this.",
+            )
 
 
 def _list_runs(accumulator: ScoreAccumulator) -> list[ScoredRun]:

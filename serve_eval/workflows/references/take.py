@@ -32,7 +32,7 @@ from serve_eval.evaluation.storage.reports.taken_file import TakenRuns, read_tak
 from serve_eval.evaluation.storage.unfinished import list_unfinished
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
-from serve_eval.schema import Endpoint, Plan, Progress, Spec, is_rehearsal
+from serve_eval.schema import Endpoint, Plan, Progress, Spec, VerdictOutcome, is_rehearsal
 from serve_eval.workflows.references.entries import check_entry, make_folder
 from serve_eval.workflows.references.register import (
     WANTED_RUNS,
@@ -40,6 +40,7 @@ from serve_eval.workflows.references.register import (
     register,
     without_missing_folder,
 )
+from serve_eval.workflows.references.scored_runs import check_supported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +182,10 @@ def _is_complete(folder: Path) -> bool:
     """Return True if a run is finished and every sample was answered."""
     if not has_report(folder):
         return False
-    return not any(task.result.failed for task in read_report(folder).tasks)
+    return not any(
+        task.result.failed or task.verdict.outcome is VerdictOutcome.UNSUPPORTED
+        for task in read_report(folder).tasks
+    )
 
 
 async def _ask(
@@ -193,7 +197,10 @@ async def _ask(
     environ: Mapping[str, str],
     notify: Callable[[str], None],
 ) -> None:
-    """Ask what is left of a run, in a random order of its own."""
+    """Ask what is left of a run, in a random order of its own.
+
+    Raises EndpointError if the endpoint lacks what a task needs: no other run would change that.
+    """
     await evaluate(
         plan,
         folder,
@@ -204,3 +211,4 @@ async def _ask(
         prepared=prepared,
         part_of=TAKING,
     )
+    check_supported(folder)

@@ -141,7 +141,18 @@ def show(
     *tasks: TaskReport, width: int = 80, terminal: bool = True, slices: Sequence[str] = ()
 ) -> str:
     """Return the summary of a run of these tasks as a terminal shows it, without colours."""
-    report = Report(
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, force_terminal=terminal, no_color=True, highlight=False, emoji=False
+    )
+    console._color_system = None  # attributes such as reverse are escapes too
+    print_summary(make_report(*tasks), Path("out"), console, slices)
+    return out.getvalue()
+
+
+def make_report(*tasks: TaskReport) -> Report:
+    """Return the report of a run of these tasks."""
+    return Report(
         schema_version=2,
         plan=Plan(
             model="toy", launcher=Spec(name="external"), tasks=tuple(one.spec for one in tasks)
@@ -154,10 +165,3 @@ def show(
         started_at="2026-11-27T00:00:00Z",
         wall_s=1.0,
     )
-    out = io.StringIO()
-    console = Console(
-        file=out, width=width, force_terminal=terminal, no_color=True, highlight=False, emoji=False
-    )
-    console._color_system = None  # attributes such as reverse are escapes too
-    print_summary(report, Path("out"), console, slices)
-    return out.getvalue()

@@ -310,3 +310,16 @@ def test_a_field_of_few_samples_does_not_hide_one_that_explains_more() -> None:
     split = {"x": {"value": 90.0, "scored": 120}, "y": {"value": 70.0, "scored": 120}}
     shown = show(task(replace(RESULT, breakdown={"rare": few, "half": split})))
     assert " by half  x: 90   y: 70\n" in shown
+
+
+def test_a_paired_fail_with_zero_in_its_interval_says_why() -> None:
+    """One side of 95 % is tested, and both sides of 95 % are shown."""
+    near = replace(PAIRED, interval=(-4.1, 0.2), p=0.043)
+    failed = replace(VERDICT, outcome=VerdictOutcome.FAIL, rule="paired", alpha=0.05, paired=near)
+    shown = " ".join(show(task(RESULT, failed)).split())
+    why = "FAIL by one-sided p < 0.05: the two-sided interval may contain 0"
+    assert f"p 0.0430 one-sided; {why}" in shown
+    clear = replace(failed, paired=replace(near, interval=(-4.1, -0.2)))
+    assert why not in " ".join(show(task(RESULT, clear)).split())
+    classic = replace(failed, rule="classic")
+    assert why not in " ".join(show(task(RESULT, classic)).split())

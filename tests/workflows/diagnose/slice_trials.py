@@ -25,6 +25,8 @@ from tests.workflows.diagnose.sliced_runs import (
 SIZES = (400, 1319)
 GREEDY = 0.9
 """Share of the prompts that a second run answers as the first."""
+UNRELATED = (0.4, 0.65)
+"""Shares of right answers of unrelated models; that of the prompts is about .7."""
 
 Broken = Callable[[Prompts], NDArray[Any]]
 
@@ -46,12 +48,13 @@ def run_trial(
     same: float = GREEDY,
     rate: float = 0.9,
     longer: float = 1.0,
+    unrelated: float | None = None,
 ) -> list[Finding]:
     """Return what is found of B with A as its reference, or of B alone."""
     random = numpy.random.default_rng(seed)
     prompts = draw_prompts(random, n)
     hit = broken(prompts)
-    a, b = draw_pair(random, prompts, hit, same=same, rate=rate, longer=longer)
+    a, b = draw_pair(random, prompts, hit, same=same, rate=rate, longer=longer, unrelated=unrelated)
     data = build_data(prompts)
     return list(find_slices(b, (), data) if alone else compare_slices(a, b, (), data))
 
@@ -94,6 +97,16 @@ def _print_false(runs: int) -> None:
             how = "alone" if alone else "with a reference"
             accused = sum(map(bool, found))
             print(f"| {name}, {how} | 400 | {accused} of {count} |", flush=True)
+    count = runs // 25
+    for same, how in ((GREEDY, ""), (0.0, ", two independent draws")):
+        found = [run_trial(s, 100, break_all, same=same, rate=0.3) for s in range(count)]
+        name = f"uniform loss of 30 %{how}, with a reference"
+        print(f"| {name} | 100 | {sum(map(bool, found))} of {count} |", flush=True)
+    for share in UNRELATED:
+        for n in (100, 400):
+            found = [run_trial(s, n, break_none, unrelated=share) for s in range(count)]
+            name = f"another model, {100 * share:.0f} % right"
+            print(f"| {name} | {n} | {sum(map(bool, found))} of {count} |", flush=True)
 
 
 if __name__ == "__main__":

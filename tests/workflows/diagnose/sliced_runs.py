@@ -87,15 +87,19 @@ def draw_pair(
     same: float = 0.0,
     rate: float = 0.9,
     longer: float = 1.0,
+    unrelated: float | None = None,
 ) -> tuple[Evidence, Evidence]:
     """Return sides A and B; B answers `rate` of the broken prompts wrongly.
 
-    Answers that are broken are `longer` than others by this factor.
+    Answers that are broken are `longer` than others by this factor. An `unrelated` B is right with
+    this probability, whatever the prompt.
     """
     n = len(prompts.chance)
     right = draw_right(random, prompts)
     hit = broken & (random.random(n) < rate)
     other = numpy.where(random.random(n) < same, right, draw_right(random, prompts)) & ~hit
+    if unrelated is not None:
+        other = random.random(n) < unrelated
     factor = numpy.where(hit, longer, 1.0)
     return (
         build_evidence(random, prompts, right, numpy.ones(n)),

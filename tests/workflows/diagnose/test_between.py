@@ -95,6 +95,16 @@ def test_equal_sides_have_no_difference(tmp_path: Path) -> None:
     assert _rules(found) == []
 
 
+def test_another_model_has_no_likely_cause_in_the_line_of_the_verdict(tmp_path: Path) -> None:
+    def another(asked: Asked) -> Said:
+        return Said(text=asked.target if asked.chance("other") < 0.3 else f"{asked.target}1")
+
+    found = _diagnose(lambda asked: sound(asked, 0.7), another, tmp_path)
+    assert [one.leads for one in found.between if one.rule == "even_loss"] == [False]
+    assert found.verdict[0].startswith("FAIL ")
+    assert "likely" not in found.verdict[0]
+
+
 def test_a_loss_that_no_rule_places_is_one_of_weights_precision_or_cache(tmp_path: Path) -> None:
     found = _diagnose(sound, lambda asked: sound(asked, 0.5), tmp_path)
     [one] = found.between
@@ -102,6 +112,7 @@ def test_a_loss_that_no_rule_places_is_one_of_weights_precision_or_cache(tmp_pat
     assert one.told.startswith("B has ")
     assert " answers wrong that A has right, and 0 the other way round" in one.told
     assert one.change[0].startswith("serve-eval verify http://127.0.0.1:")
+    assert "likely: weights, precision or cache" in found.verdict[0]
     a, b = (run.tasks[0].breakdown for run in found.runs)
     assert a is None
     assert b is not None

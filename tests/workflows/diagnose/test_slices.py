@@ -13,6 +13,7 @@ import pytest
 
 from serve_eval.schema import Plan, Spec
 from serve_eval.stats.largest_statistic import FoundSlice
+from serve_eval.verdicts.exit_code import FAIL
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.candidates import KnownSamples, list_prompt_slices
 from serve_eval.workflows.diagnose.finding import Finding
@@ -22,6 +23,7 @@ from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
 from serve_eval.workflows.diagnose.story import diagnose, name_slices
 from serve_eval.workflows.references.register import register
 from tests.cli.command import serve_eval
+from tests.workflows.diagnose.other_model_trials import run_other_model
 from tests.workflows.diagnose.server import (
     Act,
     Asked,
@@ -32,7 +34,13 @@ from tests.workflows.diagnose.server import (
     run,
     sound,
 )
-from tests.workflows.diagnose.slice_trials import break_all, break_none, count_named, run_trial
+from tests.workflows.diagnose.slice_trials import (
+    UNRELATED,
+    break_all,
+    break_none,
+    count_named,
+    run_trial,
+)
 from tests.workflows.diagnose.sliced_runs import (
     FAULTS,
     build_data,
@@ -71,6 +79,23 @@ def test_a_loss_that_is_the_same_everywhere_names_no_slice(
     """Easy prompts lose more, and hard prompts are long and of certain subjects."""
     found = [run_trial(s, 500, break_all, alone=alone, same=same, rate=rate) for s in range(2)]
     assert sum(map(bool, found)) == 0
+
+
+@pytest.mark.parametrize("share", UNRELATED)
+@pytest.mark.parametrize("n", [100, 400])
+def test_another_model_names_no_slice(n: int, share: float) -> None:
+    """It is right on a share of all prompts, and so loses most where the prompts are easy."""
+    found = [run_trial(s, n, break_none, unrelated=share) for s in range(5)]
+    assert sum(map(bool, found)) == 0
+
+
+@pytest.mark.parametrize(("accuracy", "seed"), [(0.7, 11), (0.75, 12), (0.75, 16)])
+def test_the_line_about_another_model_names_no_cause(
+    tmp_path: Path, accuracy: float, seed: int
+) -> None:
+    report, cause = run_other_model(tmp_path / "run", accuracy, seed)
+    assert report.exit_code == FAIL
+    assert cause == ""
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -244,6 +269,7 @@ def test_a_loss_outside_the_slice_is_noticed(
     named = FoundSlice(
         place=0,
         p=1e-4,
+        least_p=1e-4,
         statistic=5.0,
         lost=lost,
         all_lost=lost + elsewhere,
@@ -251,3 +277,19 @@ def test_a_loss_outside_the_slice_is_noticed(
         all_gained=gained,
     )
     assert _lose_elsewhere(named, 200, 400) is expected
+
+
+@pytest.mark.parametrize(
+    ("p", "below", "said"),
+    [
+        (1 / 3000, True, "< 0.0004"),
+        (1 / 4800, True, "< 0.0003"),
+        (1 / 1000, True, "< 0.002"),
+        (0.00098, True, "< 0.001"),
+        (1 / 3000, False, "= 0.0003"),
+        (2.4e-9, False, "= 2e-09"),
+    ],
+)
+def test_the_least_p_of_the_draws_is_a_bound(p: float, below: bool, said: str) -> None:
+    finding = Finding(rule="slice", told="here", change=(), count=1, of=1, p=p, p_below=below)
+    assert finding.brief == f"here (p {said})"

@@ -1,0 +1,56 @@
+"""Test that a test without a reference judges its run itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.pytest_plugin.run_pytest import run_pytest
+
+TESTS = """
+import pytest
+from serve_eval.pytest_plugin import AccuracyTests
+
+class TestIt(AccuracyTests):
+    MODEL_NAME = "of-no-reference"
+    LAUNCHER = {"name": "simulated", "accuracy": 0.7, "seed": 1}
+    OPTIONS = {"limit": 50}
+
+    def check(self, floor, **options):
+        report = self.evaluate("word_problems", no_reference=True, **options)
+        assert report.tasks[0].result.value >= floor
+    def test_above(self): self.check(40.0)
+    def test_below(self): self.check(90.0)
+    def test_missing(self):
+        self.check(0.0, launcher_options={"failure_rate": 0.2}, max_error_rate=1.0)
+    def test_verdict(self): self.check(0.0, verdict="classic")
+    @pytest.mark.serve_eval("word_problems", no_reference=True)
+    def test_marker(self, serve_eval):
+        assert serve_eval.evaluate().tasks[0].result.scored == 50
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_floor_of_ones_own_is_asserted_where_no_reference_is_wanted(
+    tmp_path: Path, strict: bool
+) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    flags = ("--serve-eval-strict",) if strict else ()
+    line = ("--serve-eval-notify", "line.txt")
+    done = run_pytest(tmp_path, *flags, *line, "-ra", "--tb=line")
+    counts = "2 failed, 2 passed" if strict else "1 failed, 2 passed, 1 skipped"
+    assert counts in done.stdout.splitlines()[-1], done.stdout
+    assert "1 error" in done.stdout.splitlines()[-1]
+    assert "ERROR test_it.py::TestIt::test_missing - ERROR word_problems" in done.stdout
+    assert "FAILED test_it.py::TestIt::test_below - AssertionError" in done.stdout
+    told = (tmp_path / "line.txt").read_text()
+    assert told.startswith("FAIL "), told
+
+
+def test_a_run_without_a_reference_returns_its_report(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    done = run_pytest(tmp_path, "-k", "above or below", "--serve-eval-strict")
+    assert "1 failed, 1 passed" in done.stdout.splitlines()[-1], done.stdout
+    assert ">= 90.0" in done.stdout

@@ -1,0 +1,51 @@
+"""Count how often the line about another model names a slice: `python -m` this module prints it.
+
+The simulated endpoint is right on 70 or 75 % of the prompts, whatever they are, and is judged
+against the reference of the embedded model. Seeded; `test_slices` asserts a part of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.schema import Report
+from serve_eval.workflows.diagnose.causes import find_causes
+from serve_eval.workflows.diagnose.read_folder import read_folder
+
+PROMPTS, SEEDS = 100, range(20)
+ACCURACIES = (0.7, 0.75)
+
+
+def run_other_model(folder: Path, accuracy: float, seed: int) -> tuple[Report, str]:
+    """Return the report of a run of another model, and the likeliest cause that its line names."""
+    plan = resolve(
+        {
+            "launcher": {"name": "simulated", "accuracy": accuracy, "seed": seed},
+            "model": "embedded",
+            "tasks": ["word_problems"],
+            "limit": PROMPTS,
+        },
+        {},
+        {},
+    ).plan
+    report = asyncio.run(evaluate(plan, folder))
+    return report, find_causes(read_folder(folder)).get("word_problems", "")
+
+
+def main() -> None:
+    """Print a row of the table in docs/diagnosis.md."""
+    named, runs = 0, len(ACCURACIES) * len(SEEDS)
+    with tempfile.TemporaryDirectory() as scratch:
+        for accuracy in ACCURACIES:
+            for seed in SEEDS:
+                _, cause = run_other_model(Path(scratch) / f"{accuracy}_{seed}", accuracy, seed)
+                named += bool(cause)
+    print(f"| `simulated` against the embedded model | {PROMPTS} | {named} of {runs} |")
+
+
+if __name__ == "__main__":
+    main()
