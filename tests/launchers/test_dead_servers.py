@@ -148,8 +148,8 @@ def test_a_server_that_never_gets_ready_is_said_to_be_starting(
     standin: Standin, plan_of: PlanOf, tmp_path: Path
 ) -> None:
     standin("main", {"hang_at_start": True, "last_words": "INFO:     Loading"})
-    error = refused(plan_of("trtllm", {"ready_timeout_s": 2.0}), tmp_path / "run")
-    assert str(error).startswith("trtllm not ready after 2 s, it reports that it is starting")
+    error = refused(plan_of("trtllm", {"ready_timeout_s": 8.0}), tmp_path / "run")
+    assert str(error).startswith("trtllm not ready after 8 s, it reports that it is starting")
 
 
 # Healthy

@@ -470,11 +470,10 @@ def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(
 def test_the_chat_template_is_a_flag_of_the_command(
     data_root: Path, tmp_path: Path, command: str, flags: list[str], route: str
 ) -> None:
-    server = ScriptedServer(
-        answer("The answer is 4."), paths=["/v1/completions", "/v1/chat/completions"]
-    )
-    with server.serve_in_thread() as url:
-        sides = [url, url] if command == "compare" else [url]
+    routes = ["/v1/completions", "/v1/chat/completions"]
+    server, other = (ScriptedServer(answer("The answer is 4."), paths=routes) for _ in "ab")
+    with server.serve_in_thread() as url, other.serve_in_thread() as other_url:
+        sides = [url, other_url] if command == "compare" else [url]
         more = ["--tasks", "gsm8k", "--dataset-root", data_root, "--limit", "2", "--model", "m"]
         more += ["--self", "0"] if command == "compare" else ["--chunk-tokens", "0"]
         said = serve_eval(command, *sides, *more, *flags, "-o", tmp_path / "out")
