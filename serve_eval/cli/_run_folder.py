@@ -14,7 +14,8 @@ LATEST = Path("latest")
 def name_run(meaning: str) -> Any:
     """Return an argument that names a run folder, with its meaning for the help.
 
-    Its default is LATEST. The folder that this is comes first on standard error.
+    Its default is LATEST. The folder that this is comes first on standard error, and that it is a
+    rehearsal's.
     """
     return typer.Argument(metavar="RUN", help=meaning, callback=_find_and_tell, show_default=False)
 
@@ -38,7 +39,19 @@ def _find_and_tell(context: typer.Context, folder: Path) -> Path:
         from serve_eval.report.text import clean
 
         say(f"the latest run: {clean(str(found))}")
+    if not context.resilient_parsing:
+        _tell_rehearsal(found)
     return found
+
+
+def _tell_rehearsal(folder: Path) -> None:
+    """Say on standard error that the stand-in answered, whatever the command prints of it."""
+    from serve_eval.cli._streams import say
+    from serve_eval.evaluation.storage.reports.folder_results import is_of_stand_in
+    from serve_eval.schema import REHEARSED
+
+    if is_of_stand_in(folder):
+        say(REHEARSED)
 
 
 def find_run(folder: Path | None) -> Path | None:

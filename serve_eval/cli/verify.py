@@ -197,6 +197,8 @@ def _execute(asked: _Asked, *, as_json: bool, notify_text: Path | None) -> int:
     from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._streams import draw
     from serve_eval.cli._verified import show_verified
+    from serve_eval.evaluation.storage.file_names import VERIFICATION_PLAN
+    from serve_eval.evaluation.storage.folder_lock import occupy
     from serve_eval.evaluation.storage.reports.verification_files import (
         read_reference,
         write_reference,
@@ -214,17 +216,17 @@ def _execute(asked: _Asked, *, as_json: bool, notify_text: Path | None) -> int:
             lambda: describe_registered(made), PASS, notify_text=notify_text, about=file
         )
     known = asked.reference.reference
-    found, used, addresses = run_async(
-        _verify(asked, None if known is None else read_reference(known))
-    )
-    return show_verified(
-        found,
-        used if known is None else None,
-        asked.out_dir,
-        addresses,
-        as_json=as_json,
-        notify_text=notify_text,
-    )
+    reference = None if known is None else read_reference(known)
+    with occupy(asked.out_dir, VERIFICATION_PLAN):  # So that view knows that it still runs.
+        found, used, addresses = run_async(_verify(asked, reference))
+        return show_verified(
+            found,
+            used if known is None else None,
+            asked.out_dir,
+            addresses,
+            as_json=as_json,
+            notify_text=notify_text,
+        )
 
 
 async def _register(asked: _Asked) -> VerificationReference:

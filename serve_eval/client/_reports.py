@@ -9,7 +9,7 @@ from serve_eval.client.questions.engine_metrics import EngineReading
 from serve_eval.client.questions.raw_exchange import GET_S, RawExchange
 from serve_eval.client.transport import Transport
 from serve_eval.client.wire_format.reply import Reply
-from serve_eval.schema import Endpoint, Failure
+from serve_eval.schema import Endpoint, Failure, is_stand_in
 
 
 class EndpointReports:
@@ -68,6 +68,13 @@ class EndpointReports:
     async def describe(self) -> dict[str, object]:
         """Return the `models`, `server` and `version` that the endpoint reports."""
         return await self._questions.describe()
+
+    async def is_stand_in(self) -> bool:
+        """Return True if the version that the endpoint reports is that of a rehearsal's stand-in.
+
+        Commands that make no run folder, whose report says so, recognise a rehearsal by this.
+        """
+        return is_stand_in((await self.describe()).get("version"))
 
     async def special_tokens(self) -> dict[str, str]:
         """Return the special tokens that the endpoint reports, by name."""

@@ -71,7 +71,7 @@ class CanaryResult:
     has, for each form of prompt, its answers and how many of them repeat their own code.
     `leaking` is the number of requests that received another one's code; `leaks` has a row for
     each code that each of them received. `cached_tokens` of `prompt_tokens` came from the server's
-    prefix cache (None: not reported).
+    prefix cache (None: not reported). `rehearsal`: the stand-in answered.
     """
 
     schema_version: int
@@ -92,3 +92,4 @@ class CanaryResult:
     exit_code: int
     started_at: str
     wall_s: float
+    rehearsal: bool = False

@@ -88,6 +88,7 @@ class Invariants:
     """The properties that hold for one endpoint under any load, order and form of its requests.
 
     They are stored in invariants.json. `skipped` maps the arms that were not tried to the reason.
+    `rehearsal`: the stand-in answered, and nothing was judged.
     """
 
     schema_version: int
@@ -99,3 +100,4 @@ class Invariants:
     exit_code: int
     started_at: str
     wall_s: float
+    rehearsal: bool = False

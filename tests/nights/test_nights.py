@@ -106,6 +106,39 @@ def test_a_plan_twice_is_no_comparison(images: Path) -> None:
     assert not night.pages
 
 
+def test_servers_of_another_night_are_not_taken_for_those_of_this_one(images: Path) -> None:
+    # What a night leaves that KILL ended, or one that still runs.
+    served = serve_eval(images, "serve", "old.yaml", "--detach", "-o", "yesterday/old")
+    assert served.returncode == 0, served.stderr
+    [number] = re.findall(r"^id: +(\S+)$", served.stdout, re.MULTILINE)
+    try:
+        again = serve_eval(images, "serve", "old.yaml", "--detach", "-o", "today/old")
+        assert again.returncode == 0
+        assert "nothing was started: the servers of this plan are up already" in again.stderr
+        (images / "night.sh").write_text(read_script())
+        env = {**variables(images), "OLD": "old.yaml", "NEW": "sound.yaml", **ASKED}
+        night = subprocess.run(
+            ["sh", "night.sh", "night"],
+            cwd=images,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert night.returncode == 2, night.stdout + night.stderr
+        said = night.stdout.strip()
+        logs = images / "yesterday/old/logs"
+        assert said.endswith(
+            f"old was not started: its servers are up already ({logs}); end them if nothing uses"
+            f" them: serve-eval serve --stop {number}"
+        ), said
+        assert not (images / "night/smoke").exists()
+        assert f"{number}  ready" in serve_eval(images, "serve", "--list").stdout
+    finally:
+        assert serve_eval(images, "serve", "--stop", number).returncode == 0
+
+
 @pytest.mark.slow
 def test_a_sound_image_sends_nothing(images: Path) -> None:
     known = write_known(images, "old.yaml")

@@ -47,6 +47,24 @@ def hold(path: Path, sign: str, kind: str = "run", *, writes: bool = True) -> It
         os.close(lock_file)
 
 
+@contextmanager
+def occupy(path: Path, sign: str) -> Iterator[None]:
+    """Lock a folder, which may hold files of others, until the end of the block.
+
+    `sign` is as for `hold`. Raises RunFolderError as `hold`, but not for what else is there.
+    """
+    lock_file = _open_lock(path, None, "")
+    locked = True
+    try:
+        locked = _take(path, lock_file)
+        file_system.note_holder(lock_file, sign, locked=locked)
+        yield
+    finally:
+        if not locked:
+            file_system.forget_holder(lock_file)
+        os.close(lock_file)
+
+
 def read_claim(path: Path) -> str:
     """Return the sign of the command that locked a folder last ("": none did)."""
     try:
@@ -65,11 +83,14 @@ def _is_empty(path: Path) -> bool:
     return False
 
 
-def _open_lock(path: Path, sign: str, kind: str) -> int:
-    """Create the folder and its lock file, and return that open. Raises RunFolderError."""
+def _open_lock(path: Path, sign: str | None, kind: str) -> int:
+    """Create the folder and its lock file, and return that open. Raises RunFolderError.
+
+    Without a `sign`, the folder may hold other files.
+    """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _is_free(path, sign):
+        if sign is None or _is_free(path, sign):
             return os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except (OSError, ValueError) as error:  # ValueError: a name with a null character
         why = error.strerror if isinstance(error, OSError) else str(error)

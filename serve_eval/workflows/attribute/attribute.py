@@ -32,6 +32,7 @@ from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.schema import Attribution, Failure, Sample, Task
 from serve_eval.stats.contingency import CONTEXT
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, NOTHING_SCORED, PASS
+from serve_eval.verdicts.rehearsed import went_through
 from serve_eval.workflows.attribute.answers import PhaseAnswers, add_times, judge_phase
 from serve_eval.workflows.attribute.asking import SAMPLES, Asking, prepare_asking
 from serve_eval.workflows.attribute.attributed import Attributed
@@ -72,6 +73,7 @@ async def attribute(
     parts = (of_alone, *(part for part in (of_pairs, of_transfer) if part is not None))
     accused = any(row.accused for part in parts for row in part.rows)
     code = INFRASTRUCTURE if lost else PASS if alone.scores else NOTHING_SCORED
+    code = FAIL if accused else code
     front = None if accused or lost else describe_front_door(run, asking, alone, in_pairs)
     result = Attributed(
         schema_version=ATTRIBUTION_SCHEMA,
@@ -83,7 +85,8 @@ async def attribute(
         alone=of_alone,
         in_pairs=of_pairs,
         transfer=of_transfer,
-        exit_code=FAIL if accused else code,
+        rehearsal=asked.rehearsal,
+        exit_code=went_through(code) if asked.rehearsal else code,
         started_at=clock.started_at,
         wall_s=clock.wall_s,
         warnings=(*((lost,) if lost else ()), *warnings, *((front,) if front else ()), *slow),
@@ -101,7 +104,7 @@ class _WorkerSession:
     """A session that asks each worker with a separate client, and collects the answers.
 
     `ways` has the way in which each context server hands over; `without_pairs` says why pairs were
-    not asked, or did not work as pairs.
+    not asked, or did not work as pairs. `rehearsal`: the stand-in is among the workers.
     """
 
     asking: Asking
@@ -111,6 +114,7 @@ class _WorkerSession:
     in_pairs: PhaseAnswers = field(default_factory=PhaseAnswers)
     ways: dict[Worker, Handover] = field(default_factory=dict)
     without_pairs: str | None = None
+    rehearsal: bool = False
 
     async def find_ways(self) -> None:
         """Find out how each context server hands over, with the first prompt."""
@@ -182,6 +186,7 @@ async def _ask(
         }
         await _reachable(clients)
         session = _WorkerSession(asking=asking, clients=clients, scoring=scoring)
+        session.rehearsal = any([await one.is_stand_in() for one in clients.values()])
         await _PromptGate(asking, at_a_time, "server", notify).ask_all(session.ask_each)
         if asking.pairs:
             await session.find_ways()

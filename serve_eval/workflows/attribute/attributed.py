@@ -14,7 +14,7 @@ class Attributed:
     `alone` covers each worker answering on its own, `in_pairs` every context server with every
     generation server (None: not asked), and `transfer` the pairs against their servers alone. If
     pairs were asked, each of the three uses a third of the significance level. `asked` is the
-    number of prompts, `requests` that of all requests.
+    number of prompts, `requests` that of all requests. `rehearsal`: the stand-in answered.
     """
 
     schema_version: int
@@ -30,3 +30,4 @@ class Attributed:
     started_at: str
     wall_s: float
     warnings: tuple[str, ...] = ()
+    rehearsal: bool = False

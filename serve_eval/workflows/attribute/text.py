@@ -7,13 +7,14 @@ from pathlib import Path
 from rich.console import Console
 
 from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FILE
-from serve_eval.report.layout import say
+from serve_eval.report.layout import say, tell_rehearsal
 from serve_eval.report.terminal import attribution
 from serve_eval.workflows.attribute.attributed import Attributed
 
 
 def render(done: Attributed, run: Path, console: Console) -> None:
     """Print the number of prompts and requests, the accused workers, and the tables."""
+    tell_rehearsal(done.rehearsal, console)
     say(console, f"{done.asked} prompts, {done.requests} requests, {done.wall_s:.1f} s")
     for name, part in (("alone", done.alone), ("in pairs", done.in_pairs)):
         if part is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from serve_eval.errors import PlanError
-from serve_eval.schema import Need
+from serve_eval.schema import REHEARSED, Need, is_stand_in
 from serve_eval.whole_file import write_named_file
 from serve_eval.workflows.init.questions import EndpointFacts
 
@@ -59,6 +59,8 @@ def write_starter_plan(facts: EndpointFacts, base_url: str, model: str | None, f
 
 def describe_facts(facts: EndpointFacts, base_url: str) -> Iterator[str]:
     """Yield what was found about an endpoint."""
+    if is_stand_in(facts.version):
+        yield REHEARSED
     if facts.problem:
         yield f"The endpoint {base_url} could not be asked: {_shorten(facts.problem)}"
         yield "Correct base_url and model, or write the plan again with serve-eval init."

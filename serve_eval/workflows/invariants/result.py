@@ -18,6 +18,7 @@ from serve_eval.schema import Invariant, Invariants, Plan
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.multiplicity import holm
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
+from serve_eval.verdicts.rehearsed import went_through
 from serve_eval.workflows.invariants.arms import BASE, COLD, Arm
 from serve_eval.workflows.invariants.cache_use import use_of_cache, why_not_tested
 from serve_eval.workflows.invariants.pressure_use import use_under_pressure, why_not_pressed
@@ -63,6 +64,8 @@ def judge_arms(
     corrected = holm([_p(one) for one in found])
     results = tuple(map(_conclude, found, corrected))
     broken = any(result.broken for result in results)
+    rehearsal = any(report.rehearsal for report in reports.values())
+    code = FAIL if broken else PASS if results else NOTHING_SCORED
     return Invariants(
         schema_version=INVARIANTS_SCHEMA,
         model=plan.model,
@@ -70,7 +73,8 @@ def judge_arms(
         alpha=ALPHA,
         results=results,
         skipped=skipped,
-        exit_code=FAIL if broken else PASS if results else NOTHING_SCORED,
+        rehearsal=rehearsal,
+        exit_code=went_through(code) if rehearsal else code,
         started_at=reports[BASE].started_at,
         wall_s=0.0,
     )

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_eval.evaluation.storage.file_names import INVARIANTS
-from serve_eval.report.layout import fit_tables, say
+from serve_eval.report.layout import fit_tables, say, tell_rehearsal
 from serve_eval.schema import Invariant, Invariants
 from serve_eval.workflows.invariants.cache_use import describe_use
 from serve_eval.workflows.invariants.pressure_use import describe_pressure
@@ -18,10 +18,10 @@ _COLUMNS = ("task", "change", "prompts", "by itself", "changed", "identical", "p
 
 def render(found: Invariants, out_dir: Path, console: Console) -> None:
     """Print a row for each change and task."""
+    tell_rehearsal(found.rehearsal, console)
     say(console, f"model {found.model}, {found.base_url}")
-    console.print(
-        *fit_tables(_COLUMNS, list(map(_cells, found.results)), console.width), sep="\n\n"
-    )
+    cells = [_cells(one, withheld=found.rehearsal) for one in found.results]
+    console.print(*fit_tables(_COLUMNS, cells, console.width), sep="\n\n")
     for name, what in {one.arm: one.what for one in found.results}.items():
         say(console, f"{name}: {what}")
     for one in found.results:
@@ -57,8 +57,9 @@ def _direction(one: Invariant) -> str:
     return line
 
 
-def _cells(one: Invariant) -> list[Text]:
-    return [*map(Text, _row(one)), _outcome(one)]
+def _cells(one: Invariant, *, withheld: bool) -> list[Text]:
+    outcome = Text("not judged", style="bold yellow") if withheld else _outcome(one)
+    return [*map(Text, _row(one)), outcome]
 
 
 def _outcome(one: Invariant) -> Text:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from serve_eval.client.connection import connect
 from serve_eval.errors import DatasetError, PlanError, RunFolderError, ServeEvalError
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
@@ -84,6 +85,8 @@ async def take_reference(
         logs.mkdir(mode=0o700, exist_ok=True)
         if left := [one for one in folders if not _is_complete(one)]:
             async with launch(plan, prepared, logs, notify=notify) as endpoint:
+                async with connect(plan, endpoint, environ) as client:
+                    _refuse_rehearsal(await client.is_stand_in())
                 for folder in left:
                     await _ask(folder, plan, prepared, endpoint, progress, environ, notify)
         write_taken(out_dir, msgspec.structs.replace(taken, registering=True))
@@ -156,11 +159,7 @@ def _check(
     """Raise ServeEvalError for what could not be registered after the runs."""
     if runs < 1:
         raise PlanError("--runs must be 1 or more")
-    if is_rehearsal(plan):
-        raise PlanError(
-            "a rehearsal, in which the stand-in answers, is no reference",
-            hint="Take it with the launcher of the real servers.",
-        )
+    _refuse_rehearsal(is_rehearsal(plan))
     if plan.subset or plan.shard is not None or plan.integration_test:
         raise PlanError(
             "a reference needs complete runs",
@@ -176,6 +175,14 @@ def _check(
             )
         file = references_dir / f"{one.task.reference_file}.yaml"
         check_entry(file, model, plan.accuracy_spec, reason)
+
+
+def _refuse_rehearsal(rehearsal: bool) -> None:
+    if rehearsal:
+        raise PlanError(
+            "a rehearsal, in which the stand-in answers, is no reference",
+            hint="Take it from the real servers.",
+        )
 
 
 def _is_complete(folder: Path) -> bool:

@@ -114,6 +114,10 @@ async def start(
     if (other := await find_held(registry, id_)) is not None:
         if not attach:
             raise _refuse_taken(other)
+        notify(
+            f"nothing was started: the servers of this plan are up already, since {other.since}"
+            f" (logs: {other.log_dir})"
+        )
         return await join_daemon(registry, other, notify)
     folder = (folder or _new_folder(registry, id_)).absolute()
     holder, log = _holder(plan, folder)

@@ -94,6 +94,8 @@ def identify(session: CheckSession) -> Deployment:
     server = session.known.server or (
         None if found is None else self_description.server(found.content)
     )
+    if session.known.rehearsal:
+        server = f"the stand-in for {server}"
     return Deployment(model=session.model or "", server=server, listed=bool(session.known.listed))
 
 

@@ -92,7 +92,10 @@ def report_on(
 ) -> SuiteReport:
     """Return the report of a suite whose runs ended, in the suite's order."""
     judged = judge(in_order, suite.waivers, today or datetime.now(UTC).date(), strict=strict)
-    rehearsal = any(is_rehearsal(run.plan) for run in suite.runs)
+    reports = [one.report for one in in_order if one.report is not None]
+    rehearsal = any(is_rehearsal(run.plan) for run in suite.runs) or any(
+        report.rehearsal for report in reports
+    )
     return SuiteReport(
         schema_version=SUITE_SCHEMA,
         rehearsal=rehearsal,

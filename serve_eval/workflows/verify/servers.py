@@ -31,7 +31,6 @@ from serve_eval.schema import (
     ProbeRoute,
     VerificationReference,
     is_rehearsal,
-    is_stand_in,
 )
 
 T = TypeVar("T")
@@ -179,7 +178,7 @@ async def _reach_server(
         launch(plan, prepared, logs, notify=session.notify) as endpoint,
         connect(plan, endpoint, session.environ) as client,
     ):
-        if is_rehearsal(plan) or is_stand_in((await client.describe()).get("version")):
+        if is_rehearsal(plan) or await client.is_stand_in():
             session.stand_ins.append(name)
         yield AskedServer(
             name=name,

@@ -7,14 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
+from serve_eval.report.ci.ci_result import (
+    CiCase,
+    CiResult,
+    CiState,
+    CiSuite,
+    CiTable,
+    withhold_cases,
+)
 from serve_eval.report.one_line import OneLine, lead
+from serve_eval.schema import REHEARSED
 from serve_eval.workflows.watch import record
 from serve_eval.workflows.watch.job import WatchJob
 from serve_eval.workflows.watch.record import Seen, WatchAlarm
 from serve_eval.workflows.watch.record import State as WatchState
 
-_BROKEN = ("failures", "down")
+BROKEN = ("failures", "down")
 """Kinds of alarms that are about the endpoint's answering, not about its answers."""
 
 
@@ -38,9 +46,12 @@ def describe_watch(state: WatchState, rounds: Sequence[Seen], base_url: str) -> 
     led = lead(alarms, range(len(alarms)), "alarms")
     calm = _describe_calm(state, base_url, counts)
     cases = list(map(_describe_alarm, state.standing, led)) or [calm]
+    if state.rehearsal:
+        cases = withhold_cases(cases)
     return CiResult(
+        notice=REHEARSED if state.rehearsal else "",
         title=f"serve-eval watch {base_url}",
-        outcome="ALARM" if state.standing else "BASELINE" if state.accuracy is None else "NO ALARM",
+        outcome=_name_outcome(state),
         suites=[CiSuite(name="serve-eval watch", cases=cases, host=base_url)],
         table=CiTable(
             columns=("state", "alarm", "round", "told"),
@@ -54,6 +65,14 @@ def describe_watch(state: WatchState, rounds: Sequence[Seen], base_url: str) -> 
     )
 
 
+def _name_outcome(state: WatchState) -> str:
+    if state.standing:
+        return "ALARM"
+    if state.rehearsal:
+        return "INCONCLUSIVE"
+    return "BASELINE" if state.accuracy is None else "NO ALARM"
+
+
 def make_alarm_line(alarm: WatchAlarm, model: str | None, base_url: str) -> OneLine:
     """Return the line about an alarm. Its words have the figures and the likeliest cause."""
     about = " ".join(filter(None, (alarm.name, model, f"at {base_url}")))
@@ -64,7 +83,7 @@ def _describe_alarm(alarm: WatchAlarm, line: OneLine) -> CiCase:
     return CiCase(
         group="watch",
         name=alarm.name,
-        state=CiState.ERROR if alarm.kind in _BROKEN else CiState.FAILURE,
+        state=CiState.ERROR if alarm.kind in BROKEN else CiState.FAILURE,
         line=line,
         details=[alarm.told, f"round {alarm.round}, {alarm.at}"],
         properties={name: f"{value:g}" for name, value in alarm.figures.items()},
@@ -82,5 +101,6 @@ def _describe_calm(state: WatchState, base_url: str, counts: str) -> CiCase:
         told = f"the baseline is not complete after {state.rounds} rounds"
         line = replace(line, outcome="BASELINE", cause=told, sure=True)
         return CiCase(group="watch", name="accuracy", state=CiState.SKIPPED, line=line)
+    line = replace(line, outcome=_name_outcome(state))
     line = replace(line, figures=f"baseline {state.accuracy.mean:.1%}")
     return CiCase(group="watch", name="accuracy", state=CiState.PASSED, line=line)

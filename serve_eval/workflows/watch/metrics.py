@@ -64,6 +64,7 @@ class Metrics:
             "evidence_limit_nats", "Evidence that raises an alarm, natural logarithm.", "watched"
         )
         self._alarm = gauge("alarm", "1 while an alarm of the kind is active.", "kind")
+        self._rehearsal = gauge("rehearsal", "1 if the stand-in of a rehearsal answers, else 0.")
         self._check = gauge("check_passed", "1 if the last smoke test passed the check.", "check")
         self._beyond = gauge(
             "probes_beyond_ratio", "Share of the last round's probes that lie beyond the floor."
@@ -77,6 +78,7 @@ class Metrics:
         if state.accuracy is not None:
             self._baseline.set(state.accuracy.mean)
             self._floor.set(state.accuracy.floor - rules.tolerance)
+        self._rehearsal.set(state.rehearsal)
         self._learnt.set(1.0 if state.accuracy is not None else judging.learnt(state, rules))
         standing = {alarm.kind for alarm in state.standing}
         for kind in (*bets.levels(state), judging.DOWN, judging.CHECK):

@@ -25,6 +25,7 @@ from serve_eval.report.pictures import (
     draw_distribution,
     draw_trend,
 )
+from serve_eval.schema import REHEARSED
 from serve_eval.workflows.watch import record
 from serve_eval.workflows.watch.job import WatchJob
 from serve_eval.workflows.watch.judging import WatchRules
@@ -59,6 +60,7 @@ def make_watch_page(
         floor = learnt.floor - rules.tolerance
         rows.append(Fact(label="baseline", text=f"{learnt.mean:.1%}, alarm if below {floor:.1%}"))
     return PageContent(
+        notice=REHEARSED if state.rehearsal else "",
         kind="watch",
         title=f"watch: {badge} {base_url}",
         heading=base_url,

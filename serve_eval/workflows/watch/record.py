@@ -179,7 +179,8 @@ class State(msgspec.Struct, kw_only=True):
     each prompt in the order of the passes. `misses` counts how often a prompt had no answer
     although others had, and `dropped` lists the prompts that were dropped for that. `accuracy` and
     `share_usable` are set once the baseline is complete. `recent` has requests, answers and sum of
-    scores of the last rounds. `probes` is None without a reference.
+    scores of the last rounds. `probes` is None without a reference. `rehearsal`: the stand-in
+    answered.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -202,6 +203,7 @@ class State(msgspec.Struct, kw_only=True):
     recent: list[tuple[int, int, float]] = []
     alarms: list[WatchAlarm] = []
     probes: WatchedProbes | None = None
+    rehearsal: bool = False
 
     @property
     def standing(self) -> list[WatchAlarm]:

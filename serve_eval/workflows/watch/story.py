@@ -10,22 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval.checks.run import choose_checks
+from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.report.one_line import write_line
+from serve_eval.schema import REHEARSED, Endpoint
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.watch import bets, judging, record
 from serve_eval.workflows.watch.alarming import deliver
 from serve_eval.workflows.watch.asking import ask_round
 from serve_eval.workflows.watch.beginning import LEAST_PROMPTS, begin
 from serve_eval.workflows.watch.budget import checks_of
-from serve_eval.workflows.watch.ci import make_alarm_line
+from serve_eval.workflows.watch.ci import BROKEN, make_alarm_line
 from serve_eval.workflows.watch.job import WatchJob, WatchSession
 from serve_eval.workflows.watch.numerics import forget_probes, warn_once
-from serve_eval.workflows.watch.record import Seen, WatchAlarm
+from serve_eval.workflows.watch.record import Seen, State, WatchAlarm
 from serve_eval.workflows.watch.text import describe_unjudged, line
 
 if TYPE_CHECKING:
@@ -57,11 +59,13 @@ async def watch(
         open_scoring(job.plan, prepared) as scoring,
     ):
         session = await _open(job, folder, scoring, environ, metrics, notify)
+        if session.state.rehearsal:
+            notify(REHEARSED)
         _catch_up(session, forget=forget)
         ready()
         await _deliver(session)
         if _stands(session):
-            return FAIL
+            return choose_exit_code(session.state)
         try:
             return await _watch_rounds(session)
         finally:
@@ -79,6 +83,9 @@ async def _open(
 ) -> WatchSession:
     """Return the session, with the state and the questions of the watch."""
     state, asked = await begin(job, folder, environ)
+    endpoint = Endpoint(base_url=job.base_url, model=state.model)
+    async with connect(job.limit(job.plan), endpoint, environ) as client:
+        state.rehearsal = state.rehearsal or await client.is_stand_in()
     return WatchSession(
         job=job,
         plan=job.limit(replace(job.plan, model=state.model)),
@@ -118,6 +125,12 @@ def _stands(session: WatchSession) -> bool:
     return True
 
 
+def choose_exit_code(state: State) -> int:
+    """Return FAIL for an active alarm; in a rehearsal only if the endpoint did not answer."""
+    counted = [one for one in state.standing if not state.rehearsal or one.kind in BROKEN]
+    return FAIL if counted else PASS
+
+
 async def _watch_rounds(session: WatchSession) -> int:
     """Run rounds until the last one, or until an alarm ends the watch. Returns the exit code.
 
@@ -138,7 +151,7 @@ async def _watch_rounds(session: WatchSession) -> int:
                 hint="Watch another task, or fix the cause and use a new folder.",
             )
         if (new and job.ends) or done == job.rounds:
-            return FAIL if state.standing else PASS
+            return choose_exit_code(state)
         await asyncio.sleep(max(0.0, began + job.every_s - time.monotonic()))
 
 
@@ -193,5 +206,8 @@ def _show(alarm: WatchAlarm, session: WatchSession) -> dict[str, object]:
         name: getattr(alarm, name) for name in ("kind", "subject", "round", "at", "told", "figures")
     }
     said = make_alarm_line(alarm, session.state.model, job.base_url)
-    text = write_line(replace(said, place=str(session.folder)))
-    return {"tool": "serve-eval watch", "text": text, **kept, "task": task, **about}
+    rehearsal = session.state.rehearsal
+    notice = REHEARSED if rehearsal else ""
+    text = write_line(replace(said, place=str(session.folder), notice=notice))
+    marked = {"rehearsal": True} if rehearsal else {}
+    return {"tool": "serve-eval watch", "text": text, **marked, **kept, "task": task, **about}

@@ -5,6 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import subprocess
+import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 
 from serve_eval.report.page.content import PageContent, TextLines
 from serve_eval.workflows.view.index import make_index
-from tests.cli.command import serve_eval
+from tests.cli.command import environment, serve_eval
 
 ASKED = ("-m", "org/m", "--tasks", "word_problems", "--limit", "5")
 
@@ -113,6 +116,25 @@ def test_a_command_that_still_runs_has_not_ended(tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         page = make_index(tmp_path, served=False)
     assert "1 ended without a result" in page.headline
+
+
+def test_a_verify_that_still_runs_has_not_ended(tmp_path: Path) -> None:
+    out = tmp_path / "nights" / "verify"
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # It accepts and never answers.
+        at = f"127.0.0.1:{silent.getsockname()[1]}"
+        words = ("verify", at, "127.0.0.1:1", "-m", "org/m", "-o", str(out))
+        command = [sys.executable, "-m", "serve_eval", *words]
+        with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) as running:
+            deadline = time.monotonic() + 60
+            while not list(out.glob("*.json")) and running.poll() is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            said = serve_eval("view", tmp_path / "nights", "--write", tmp_path / "v.html").stderr
+            assert running.poll() is None
+            running.kill()
+    assert "KILLED" not in said, said
+    after = serve_eval("view", tmp_path / "nights", "--write", tmp_path / "v.html").stderr
+    assert "KILLED verify" in after
 
 
 def test_the_note_names_the_command_of_unfinished_parts(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ class CanaryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The seed of the codes, and what they are sent to.
 
     `endpoint` is the launcher of the plan with its options, and `base_url` the address.
-    `chat`, `texts` and `tools` say which forms of requests the endpoint takes.
+    `chat`, `texts` and `tools` say which forms of requests the endpoint takes. `rehearsal`: the
+    stand-in answers.
     """
 
     seed: str
@@ -37,6 +38,7 @@ class CanaryPlan(msgspec.Struct, frozen=True, kw_only=True):
     chat: bool
     texts: bool
     tools: bool
+    rehearsal: bool = False
 
 
 class _SavedCanaries(msgspec.Struct):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -114,6 +115,22 @@ class FolderResult:
     outcome: VerdictOutcome
     value: str = ""
     rehearsal: bool = False
+
+
+class _Marked(msgspec.Struct):
+    rehearsal: bool = False
+
+
+def is_of_stand_in(folder: Path) -> bool:
+    """Return True if a result in a folder, of a run or of another command, says so.
+
+    A file that cannot be read says nothing.
+    """
+    for name in (REPORT_FILE, *_RESULTS):
+        with suppress(OSError, ValueError, msgspec.MsgspecError):
+            if msgspec.json.decode((folder / name).read_bytes(), type=_Marked).rehearsal:
+                return True
+    return False
 
 
 def list_results(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.run_session import ignore
@@ -138,7 +139,10 @@ async def _ask_rest(
         if not begun:
             known = await settle_forms(clients, known)
             known = msgspec.structs.replace(known, base_url=endpoint.base_url)
-            write_canary_plan(out_dir, known)
+        async with connect(plan, endpoint, environ) as client:
+            rehearsal = known.rehearsal or await client.is_stand_in()
+        known = msgspec.structs.replace(known, rehearsal=rehearsal)
+        write_canary_plan(out_dir, known)
         pending = _list_pending(make_canaries(known), read_canary_log(out_dir))
         with open_canary_log(out_dir) as log:
             await ask_canaries(clients, pending, log, in_flight=known.in_flight, progress=progress)
@@ -165,6 +169,7 @@ def _judge(
         if any(one.kind == kind for one in canaries)
     }
     return CanaryResult(
+        rehearsal=known.rehearsal,
         schema_version=CANARY_SCHEMA,
         model=known.model,
         base_url=known.base_url,

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_eval.evaluation.storage.file_names import CANARIES, CANARY_LOG
-from serve_eval.report.layout import say
+from serve_eval.report.layout import say, tell_rehearsal
 from serve_eval.schema import CanaryLeak, CanaryResult
 
 SHOWN = 5
@@ -19,6 +19,7 @@ SURE = 0.95
 
 def render(found: CanaryResult, out_dir: Path, console: Console) -> None:
     """Print the counts, then each leak, then the conclusion."""
+    tell_rehearsal(found.rehearsal, console)
     say(console, f"model {found.model}, {found.base_url}")
     say(
         console,
@@ -94,6 +95,8 @@ def _conclude(found: CanaryResult, console: Console) -> None:
             "requests up. Take it out of service; then try the server without the proxy.",
         ):
             say(console, line)
+    elif found.rehearsal:
+        console.print(Text("rehearsal: nothing was judged", style="bold yellow"))
     elif not found.answers:
         console.print(Text("no answers: nothing was tested", style="bold yellow"))
     elif not found.own:

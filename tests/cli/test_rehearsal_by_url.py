@@ -1,0 +1,176 @@
+"""Test that each command that takes a URL recognises the stand-in of a rehearsal there.
+
+A row per command: a stand-in is started once with `serve --rehearse`, and each command is given
+its address only. Nothing that it says may be taken for a finding about a model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from serve_eval.schema import REHEARSED
+from tests.cli.command import serve_eval
+
+pytestmark = pytest.mark.slow
+
+MODEL = ("--model", "org/model")
+FEW = (*MODEL, "-t", "word_problems", "--limit", "20")
+JUDGED = {"PASS", "FAIL", "IDENTICAL", "ANOTHER", "BROKEN", "NO ALARM", "no leak found"}
+"""Words that say something about a model. Checks of requests keep theirs."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return variables that keep locks and states apart, on a machine without a visible GPU."""
+    folder = tmp_path_factory.mktemp("home")
+    places = {name: str(folder) for name in ("TMPDIR", "XDG_CACHE_HOME", "XDG_STATE_HOME")}
+    return {**places, "CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory, home: dict[str, str]) -> Iterator[list[str]]:
+    """Yield the addresses of two stand-ins."""
+    night, found, ids = tmp_path_factory.mktemp("night"), [], []
+    try:
+        for name, tp in (("old", 1), ("new", 2)):
+            launcher = {"name": "trtllm", "tp": tp}
+            plan = {"model": "org/model", "launcher": launcher, "tasks": ["word_problems"]}
+            (night / f"{name}.yaml").write_text(yaml.safe_dump(plan))
+            words = ("serve", night / f"{name}.yaml", "--rehearse", "--detach", "-o", night / name)
+            served = serve_eval(*words, **home)
+            assert served.returncode == 0, served.stderr
+            told = dict(line.split(":", 1) for line in served.stdout.splitlines())
+            found.append(told["base URL"].strip())
+            ids.append(told["id"].strip())
+        yield found
+    finally:
+        for one in ids:
+            assert serve_eval("serve", "--stop", one, **home).returncode == 0
+
+
+ROWS: dict[str, tuple[tuple[str, ...], str]] = {
+    "run": (("run", "--base-url", "A", *FEW, "--no-reference"), "report.json"),
+    "compare": (("compare", "A", "B", *FEW, "--self", "0"), "comparison.json"),
+    "load": (("load", "A", *FEW, "--concurrency", "1,4"), "load.json"),
+    "invariants": (("invariants", "A", *FEW, "--chunk-tokens", "0"), "invariants.json"),
+    "canaries": (("invariants", "A", *MODEL, "--canaries", "--limit", "20"), "canaries.json"),
+    "tools": (("tools", "A", *MODEL, "--limit", "4"), "tools.json"),
+    "smoke": (("smoke", "A", *MODEL), "smoke.json"),
+    "verify": (("verify", "A", "B", *MODEL, "--floor", "0.1"), "verification.json"),
+    "watch": (("watch", "A", "--every", "0", "--rounds", "2"), "state.json"),
+}
+"""The words of each command, with A and B in place of addresses, and its file."""
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_command_with_the_address_of_a_stand_in_says_so(
+    name: str, urls: list[str], home: dict[str, str], tmp_path: Path
+) -> None:
+    words, file = ROWS[name]
+    at = {"A": urls[0], "B": urls[1]}
+    ended = serve_eval(*(at.get(word, word) for word in words), "-o", tmp_path / "out", **home)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert REHEARSED in ended.stdout, ended.stdout
+    told = (
+        set() if name in ("smoke", "watch") else {word for word in JUDGED if word in ended.stdout}
+    )
+    assert not told, ended.stdout
+    assert json.loads((tmp_path / "out" / file).read_text())["rehearsal"] is True
+    page = tmp_path / "out" / "report.html"
+    if page.exists():
+        assert '<strong class="badge">REHEARSAL</strong>' in page.read_text()
+
+
+def test_a_suite_of_a_stand_in_by_its_address_says_so(
+    urls: list[str], home: dict[str, str], tmp_path: Path
+) -> None:
+    plan = {"model": "org/model", "base_url": urls[0], "no_reference": True, "limit": 8}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump({**plan, "tasks": ["word_problems"]}))
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"plans": ["plan.yaml"]}))
+    ended = serve_eval("suite", tmp_path / "suite.yaml", "-o", tmp_path / "out", **home)
+    assert (ended.returncode, ended.stdout.splitlines()[0]) == (0, REHEARSED), ended.stderr
+
+
+def test_no_reference_is_taken_from_the_address_of_a_stand_in(
+    urls: list[str], home: dict[str, str], tmp_path: Path
+) -> None:
+    out = tmp_path / "take"
+    words = (*MODEL, "-t", "word_problems", "--references-dir", tmp_path / "references")
+    take = serve_eval("references", "take", urls[0], *words, "-o", out, **home)
+    assert (take.returncode, "is no reference" in take.stderr) == (2, True), take.stderr
+    assert not list(out.glob("run_*/*.jsonl")), "it asked before it refused"
+    register = serve_eval("verify", urls[0], *MODEL, "--register", tmp_path / "one.json", **home)
+    assert (register.returncode, "is no reference" in register.stderr) == (2, True)
+    assert not (tmp_path / "one.json").exists()
+
+
+def test_known_failures_of_a_stand_in_count_for_no_server(
+    urls: list[str], home: dict[str, str], tmp_path: Path
+) -> None:
+    known = tmp_path / "known.json"
+    wrote = serve_eval("smoke", urls[0], *MODEL, "--write-known", known, **home)
+    assert wrote.returncode == 0, wrote.stderr
+    assert json.loads(known.read_text())["server"] == "the stand-in for trtllm-serve"
+    again = serve_eval("smoke", urls[0], *MODEL, "--known", known, **home)
+    assert "nothing in it" not in again.stdout
+    known.write_text(known.read_text().replace("the stand-in for trtllm", "trtllm"))
+    other = serve_eval("smoke", urls[0], *MODEL, "--known", known, **home)
+    assert "nothing in it" in other.stdout
+
+
+def test_an_alarm_of_a_rehearsed_watch_says_so_and_ends_with_0(
+    urls: list[str], home: dict[str, str], tmp_path: Path
+) -> None:
+    told = tmp_path / "alarm.json"
+    command = f"tee {told}"
+    ended = serve_eval(
+        *("watch", urls[0], *MODEL, "-t", "word_problems", "--every", "0", "--rounds", "40"),
+        *("--reference-value", "99.9", "--tolerance", "0.1", "--passes", "2", "--seed", "1"),
+        *("--on-alarm-command", command, "--no-smoke", "-o", tmp_path / "out"),
+        **home,
+    )  # fmt: skip
+    assert "ALARM accuracy" in ended.stdout, ended.stdout + ended.stderr
+    assert ended.returncode == 0, ended.stderr
+    alarm = json.loads(told.read_text())
+    assert alarm["rehearsal"] is True
+    assert alarm["text"].startswith(f"{REHEARSED}: ALARM ")
+    again = serve_eval("watch", urls[0], *MODEL, "-o", tmp_path / "out", **home)
+    assert again.returncode == 2  # Another watch: the marks of the first one stay in its files.
+
+
+def test_a_starter_plan_of_a_stand_in_says_so(
+    urls: list[str], home: dict[str, str], tmp_path: Path
+) -> None:
+    made = serve_eval("init", urls[0], "-o", tmp_path / "plan.yaml", **home)
+    assert made.returncode == 0, made.stderr
+    assert REHEARSED in made.stderr
+    assert f"# {REHEARSED}" in (tmp_path / "plan.yaml").read_text()
+
+
+def test_what_reads_the_run_of_a_stand_in_says_so(
+    urls: list[str], home: dict[str, str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    asked = ("run", "--base-url", urls[0], *FEW, "--no-reference", "-o", run)
+    assert serve_eval(*asked, **home).returncode == 0
+    for command in ("diagnose", "show", "export", "rescore", "verdict"):
+        read = serve_eval(command, run, **home)
+        assert read.stderr.splitlines()[0] == REHEARSED, (command, read.stderr)
+    (run / "report.json").write_text("no JSON")
+    assert REHEARSED not in serve_eval("show", run, **home).stderr
+
+
+def test_workers_that_are_stand_ins_are_accused_of_nothing(
+    urls: list[str], home: dict[str, str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    asked = ("run", "--base-url", urls[0], *FEW, "--no-reference", "-o", run)
+    assert serve_eval(*asked, **home).returncode == 0
+    workers = (word for url in urls for word in ("--worker", f"generation={url}"))
+    ended = serve_eval("attribute", run, *workers, "--samples", "10", **home)
+    assert (ended.returncode, ended.stdout.splitlines()[0]) == (0, REHEARSED), ended.stderr
