@@ -15,9 +15,14 @@ from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS, without_scorer_options
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
 from serve_eval.schema import PairedComparison, Reference, SuiteRow, TaskReport
-from serve_eval.series.deployments import LAUNCHER, choose_shown, shorten
+from serve_eval.series.deployments import choose_shown
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
-from serve_eval.verdicts.references import spec_text
+from serve_eval.verdicts.references.deployed import (
+    LAUNCHER,
+    describe_reference,
+    describe_taken,
+    shorten,
+)
 from serve_eval.verdicts.rise import find_rise_p
 
 _SHORT = 16
@@ -84,7 +89,18 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
         shown=shown,
         notes=(*_explain(columns, runs), *_explain_repeats(headings, repeats)),
         details=notes,
+        references=list(_list_references(runs)),
     )
+
+
+def _list_references(runs: Sequence[MeasuredRun]) -> Iterator[str]:
+    """Yield each reference that judged and whose deployment is known, with its tasks."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for run in runs:
+        for task in run.report.tasks if run.report else ():
+            if task.reference is not None and describe_taken(task.reference):
+                found[describe_reference(task.reference)][task.result.task] = None
+    yield from (f"{name} ({', '.join(tasks)})" for name, tasks in found.items())
 
 
 def _key(task: TaskReport) -> Key:
@@ -178,7 +194,7 @@ def _make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resu
 
 
 def _name_reference(reference: Reference | None) -> str:
-    return "" if reference is None else f"{reference.model}, {spec_text(reference.spec)}"
+    return "" if reference is None else describe_reference(reference)
 
 
 def _find_proven(paired: PairedComparison | None) -> Literal["", "drop", "rise"]:

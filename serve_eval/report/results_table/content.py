@@ -155,7 +155,8 @@ class ResultsTable:
     """Deployments by tasks. `shown` are the attributes that tell the rows apart.
 
     `notes` are sentences about what is not shown; `details` are others, with paths and commands,
-    which a paper or a picture leaves out. `against` names the baseline of a table of differences.
+    which a paper or a picture leaves out. `references` are those that judged, each with its
+    deployment and tasks. `against` names the baseline of a table of differences.
     """
 
     columns: Sequence[TaskColumn]
@@ -163,6 +164,7 @@ class ResultsTable:
     shown: Sequence[str]
     notes: Sequence[str] = field(default_factory=tuple)
     details: Sequence[str] = field(default_factory=tuple)
+    references: Sequence[str] = field(default_factory=tuple)
     against: str = ""
 
     @property
@@ -272,6 +274,7 @@ class ResultsTable:
                 " although intervals overlap"
             )
         yield from self.notes
+        yield from (f"reference: {one}" for one in self.references)
         left = sum(note.startswith("left out: ") for note in self.details)
         if not plain:
             yield from self.details

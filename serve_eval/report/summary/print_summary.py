@@ -14,7 +14,7 @@ from serve_eval.report.attribution import table as worker_table
 from serve_eval.report.layout import fit_tables, say, tell_rehearsal
 from serve_eval.report.summary.axis import choose_marks
 from serve_eval.report.summary.headline import axis_of, headline
-from serve_eval.report.summary.next_steps import next_steps
+from serve_eval.report.summary.next_steps import explain_taking, next_steps
 from serve_eval.report.summary.print_rows import print_commands, print_rows
 from serve_eval.report.summary.rows import Row, rows_of, warnings_of
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
@@ -42,6 +42,7 @@ def print_summary(
             console.print(workers)
     print_rows(console, describe_slices(report, slices))
     print_rows(console, describe_run(report, out_dir))
+    print_rows(console, (("note", line) for line in explain_taking(report)))
     print_commands(console, list(next_steps(report, out_dir)), choose_marks(console).between)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.evaluation.plan.command_line import write_take_command
+from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.evaluation.storage.run_folder import read_plan
 from serve_eval.report.ci.of_report import pick_remarks
@@ -65,8 +65,9 @@ def render(report: SuiteReport, out_dir: Path, console: Console, *, stored: bool
     if (worst := find_worth_a_look(rows)) is not None:
         command = f"serve-eval show {quote_path(out_dir / SUITE_RUNS / worst.run)} --wrong"
         print_commands(console, [command])
-    if not report.rehearsal:
-        print_commands(console, _name_take_command(rows, out_dir))
+    if not report.rehearsal and (commands := _name_take_command(rows, out_dir)):
+        print_rows(console, [("note", HOW_TO_TAKE)])
+        print_commands(console, commands)
 
 
 def _name_take_command(rows: Sequence[SuiteRow], out_dir: Path) -> list[str]:
