@@ -255,7 +255,8 @@ def list_explanations(report: SuiteReport) -> Iterator[Row]:
     errors = {run.name for run in report.runs if run.error is not None}
     remarks: dict[Row, list[str]] = {}
     for row in report.rows:
-        for remark in () if row.run in errors else _remarks(row):
+        lost = row.run in errors and row.outcome is VerdictOutcome.ERROR
+        for remark in () if lost else _remarks(row):
             remarks.setdefault(remark, []).append(f"{row.run}/{row.task}")
     for (label, text), names in remarks.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
