@@ -118,8 +118,8 @@ def _run(run: SuiteRun, refused: PlanError | None) -> dict[str, Any]:
         or plan.integration_test
     ):
         take = f"{HOW_TO_TAKE}:\n  {write_take_command(plan, lacking)}"
-        refused = f"no reference applies to {', '.join(lacking)}. {take}"
-        return {**told, "refused": refused, "exit_code": UNDECIDED}
+        why = f"no reference applies to {', '.join(lacking)}. {take}"
+        return {**told, "refused": why, "exit_code": UNDECIDED}
     return told
 
 

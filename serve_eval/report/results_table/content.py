@@ -36,7 +36,8 @@ class ResultCell:
     """One task of one run.
 
     `value` and `interval` (95 %) are in points or in the unit of the metric. `scored` of `planned`
-    samples have a score; `estimate`: an early stop left the others out. `others` further runs of
+    samples have a score (None: an error ended the run before their number was known);
+    `estimate`: an early stop left the others out. `others` further runs of
     the same row and column are not shown. `reason` says why there is no value. `rule` judged,
     against `reference`; `difference` with its 95 % interval and the one-sided `p` are of the same
     prompts, if the reference has scores of single ones; `p_rise` is that of "no rise". `p_holm` and
@@ -50,7 +51,7 @@ class ResultCell:
     interval: tuple[float, float] | None
     outcome: VerdictOutcome
     scored: int
-    planned: int
+    planned: int | None
     failed: int = 0
     repaired: int = 0
     estimate: bool = False
@@ -115,14 +116,14 @@ class ResultCell:
 class TaskColumn:
     """A task as it was asked: runs that asked it in another way have a column of their own.
 
-    `heading` tells the columns of a task apart. `planned` is the number of samples, and `repeats`
-    are the numbers of times that the runs of the column asked each.
+    `heading` tells the columns of a task apart. `planned` is the number of samples (None: it is
+    not known), and `repeats` are the numbers of times that the runs of the column asked each.
     """
 
     task: str
     heading: str
     metric: Metric
-    planned: int
+    planned: int | None
     repeats: Sequence[int] = (1,)
 
     @property
@@ -138,6 +139,8 @@ class TaskColumn:
     def count(self) -> str:
         """The number of samples, with repeats that all runs have: "n 36 x 2"."""
         [*times] = self.repeats
+        if self.planned is None:
+            return f"n {MISSING}"
         return f"n {self.planned}" + (f" x {times[0]}" if len(times) == 1 and times[0] > 1 else "")
 
 

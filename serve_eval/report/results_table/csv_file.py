@@ -73,7 +73,7 @@ def _list_cells(cell: ResultCell | None) -> list[str]:
     counts = (cell.scored, cell.planned, cell.failed, cell.repaired)
     return [
         *map(_write_number, (cell.value, low, high)),
-        *map(str, counts),
+        *("" if one is None else str(one) for one in counts),
         "yes" if cell.estimate else "no",
         _write_number(cell.reference),
         _flatten(cell.reference_name),
