@@ -66,5 +66,5 @@ def make_lost_cell(planned: PlannedTask, row: SuiteRow, run: MeasuredRun) -> Res
         planned=planned.samples,
         waived=row.waiver is not None,
         run=str(run.folder),
-        reason="; ".join(row.reasons),
+        reason="; ".join(dict.fromkeys(row.reasons)),
     )

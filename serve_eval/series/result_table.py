@@ -189,7 +189,7 @@ def _make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resu
         estimate=early,
         waived=row is not None and row.waiver is not None,
         run=str(run.folder),
-        reason="; ".join(verdict.reasons) or _count_failures(task),
+        reason="; ".join(dict.fromkeys(verdict.reasons)) or _count_failures(task),
         rule=verdict.rule,
         reference=verdict.reference,
         difference=None if paired is None else paired.difference,

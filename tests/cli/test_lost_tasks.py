@@ -1,4 +1,4 @@
-"""Tasks that an error kept from being asked stand in every table, in the row of their deployment."""
+"""Tasks that an error kept from being asked stand in every table, in their deployments' rows."""
 
 from __future__ import annotations
 

@@ -258,19 +258,23 @@ class ResultsTable:
             if present:
                 yield mark, meaning
 
-    def list_notes(self, *, plain: bool = False) -> Iterator[str]:
+    def list_notes(self, *, plain: bool = False, reasons: bool = True) -> Iterator[str]:
         """Yield why cells have no value, which runs are not shown, and the other notes.
 
-        A row has one note for the tasks about which the same is said. `plain`: without commands,
-        paths and URLs.
+        There is one note for the tasks and rows about which the same is said. `plain`: without
+        commands, paths and URLs. Without `reasons`, others say why cells have no value.
         """
+        alike: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             said: dict[str, list[str]] = {}
             for column, cell in zip(self.columns, row.cells, strict=True):
-                for note in () if cell is None else _explain_cell(cell, plain=plain):
+                known = cell is not None and (reasons or cell.value is not None or cell.others)
+                for note in _explain_cell(cell, plain=plain) if cell and known else ():
                     said.setdefault(note, []).append(column.heading)
             for note, tasks in said.items():
-                yield f"{self.label(row)}: {', '.join(tasks)}: {note}"
+                alike.setdefault((", ".join(tasks), note), []).append(self.label(row))
+        for (named, note), labels in alike.items():
+            yield f"{'; '.join(labels)}: {named}: {note}"
         if len(self.rows) > 1 and not self.against:
             yield (
                 "each interval is that of one value; a difference on the same prompts can be proven"

@@ -33,8 +33,13 @@ def print_summary(
     tell_rehearsal(report.rehearsal, console)
     tasks = list(map(summarise_task, report.tasks))
     print_tasks(tasks, console)
+    shared = find_shared(tasks)
+    for row, names in shared.items():
+        say(console, ", ".join(names))
+        print_rows(console, [row])
     for task, one in zip(tasks, report.tasks, strict=True):
-        if len(tasks) > 1 and (rows := list_details(task)):
+        rows = [row for row in list_details(task) if row not in shared] if len(tasks) > 1 else []
+        if rows:
             say(console, task.result.task)
             print_rows(console, rows)
         print_rows(console, describe_workers(one, report))
@@ -83,6 +88,16 @@ def list_details(task: SummaryTask) -> list[Row]:
     """Return what must be known of one of several tasks."""
     passed = task.verdict.outcome is VerdictOutcome.PASS
     return list(warnings_of(task) if passed else rows_of(task))
+
+
+def find_shared(tasks: Sequence[SummaryTask]) -> dict[Row, list[str]]:
+    """Return the reasons that several tasks have, with the names of these tasks."""
+    found: dict[Row, list[str]] = {}
+    for task in tasks:
+        for row in dict.fromkeys(list_details(task)):
+            if row[0] == "why":
+                found.setdefault(row, []).append(task.result.task)
+    return {row: names for row, names in found.items() if len(names) > 1}
 
 
 def describe_workers(task: TaskReport, report: Report) -> Iterator[Row]:
