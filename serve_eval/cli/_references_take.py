@@ -13,6 +13,7 @@ from serve_eval.cli._options import command, list_given_flags, settings_of
 from serve_eval.cli._sides import SendingOptions, find_endpoint_plan, is_endpoint, with_plan
 from serve_eval.evaluation.plan import shared_options as shared
 from serve_eval.evaluation.plan.address import NO_ADDRESS
+from serve_eval.evaluation.plan.command_line import TRUSTED
 from serve_eval.evaluation.plan.options import ProtocolOptions, ReferenceKeyOptions
 from serve_eval.plugins.setting import Setting
 from serve_eval.shell_words import join_words
@@ -148,6 +149,11 @@ def _find_plan(endpoint: str | None, settings: dict[str, Any], flags: set[str]) 
     """
     from serve_eval.errors import PlanError
 
+    if endpoint == TRUSTED:
+        raise PlanError(
+            f"{TRUSTED} stands for the address of a deployment that you know to be sound",
+            hint="Put its address there. The deployment under test would pass against itself.",
+        )
     named = endpoint is not None and is_endpoint(endpoint)
     if named and "base_url" in flags:
         raise PlanError(
@@ -217,12 +223,12 @@ def _execute(
 
 def _print(found: TakenReference, references_dir: Path, file: str | None) -> None:
     """Print what was registered, and the command that uses it, with the plan `file` if given."""
-    from serve_eval.cli._references_text import describe_registered, list_registered_warnings
+    from serve_eval.cli._references_text import describe_registered, list_registered_remarks
     from serve_eval.cli._streams import emit, say
     from serve_eval.evaluation.plan.command_line import write_run_command
 
     emit("".join(f"{describe_registered(one)}\n" for one in found.registered))
-    say(*(line for one in found.registered for line in list_registered_warnings(one)))
+    say(*(line for one in found.registered for line in list_registered_remarks(one)))
     use = write_run_command(found.plan, str(references_dir))
     if file is not None:
         use = join_words(["serve-eval", "run", file, "--references-dir", str(references_dir)])

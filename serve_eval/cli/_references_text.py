@@ -27,9 +27,10 @@ def _count_runs(runs: int, samples: int) -> str:
     return f"{number} of {samples} sample" + "s" * (samples != 1)
 
 
-def list_registered_warnings(one: Registered) -> list[str]:
-    """Return the warnings about a reference that was written."""
-    return [f"warning: {one.task}: {warning}" for warning in one.warnings]
+def list_registered_remarks(one: Registered) -> list[str]:
+    """Return where a reference was taken that was written, and the warnings about it."""
+    taken = [f"{one.task}: taken at {one.taken}"] if one.taken else []
+    return [*taken, *(f"warning: {one.task}: {warning}" for warning in one.warnings)]
 
 
 def describe_entries(files: list[Path]) -> dict[str, list[str]]:
@@ -54,7 +55,9 @@ def describe_entries(files: list[Path]) -> dict[str, list[str]]:
                 more += ["old"] if r.old else []
                 text = f"{r.value:8.3f}  {references.spec_text(r.spec)}"
                 lines.setdefault(model, []).append(f"{text}  ({', '.join(more)})" if more else text)
-                lines[model] += [f"          {line}" for line in _noise(r)]
+                taken = references.describe_taken(r)
+                below = [f"taken at {taken}"] if taken else []
+                lines[model] += [f"          {line}" for line in (*below, *_noise(r))]
     return lines
 
 

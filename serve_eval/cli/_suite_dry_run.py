@@ -12,7 +12,7 @@ from serve_eval.cli._launch_preview import lines as launch_lines
 from serve_eval.cli._launch_preview import preview
 from serve_eval.cli._streams import emit, say
 from serve_eval.errors import PlanError, ServeEvalError
-from serve_eval.evaluation.plan.command_line import write_take_command
+from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.file_names import LOGS, SERVERS
 from serve_eval.evaluation.storage.private_files import pretty_json
@@ -117,12 +117,9 @@ def _run(run: SuiteRun, refused: PlanError | None) -> dict[str, Any]:
         or plan.allow_missing_reference
         or plan.integration_test
     ):
-        return {
-            **told,
-            "refused": f"no reference applies to {', '.join(lacking)};"
-            f" take one: {write_take_command(plan, lacking)}",
-            "exit_code": UNDECIDED,
-        }
+        take = f"{HOW_TO_TAKE}:\n  {write_take_command(plan, lacking)}"
+        why = f"no reference applies to {', '.join(lacking)}. {take}"
+        return {**told, "refused": why, "exit_code": UNDECIDED}
     return told
 
 

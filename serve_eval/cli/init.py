@@ -99,5 +99,5 @@ def _list_next(file: Path, base_url: str) -> list[str]:
         f"  serve-eval smoke {quote_word(base_url)}",
         f"  serve-eval run {plan} --dry-run",
         f"  serve-eval run {plan}",
-        f"  serve-eval references take {plan}",
+        f"  serve-eval references take {plan}   # only if this endpoint is known to be sound",
     ]

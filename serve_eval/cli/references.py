@@ -115,7 +115,7 @@ def register(
 
     The score of every sample is stored with it.
     """
-    from serve_eval.cli._references_text import describe_registered, list_registered_warnings
+    from serve_eval.cli._references_text import describe_registered, list_registered_remarks
     from serve_eval.cli._streams import say
     from serve_eval.workflows.references.register import register as register_runs
 
@@ -129,7 +129,7 @@ def register(
     )
     for one in written:
         _say(describe_registered(one))
-        say(*list_registered_warnings(one))
+        say(*list_registered_remarks(one))
 
 
 app.command("take")(take.function)

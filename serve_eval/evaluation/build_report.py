@@ -14,7 +14,7 @@ from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.controls import judge_controls
 from serve_eval.evaluation.endpoint import engine_counters
 from serve_eval.evaluation.path_proof import apply_path, prove_path
-from serve_eval.evaluation.plan.command_line import write_take_command
+from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.rerun import describe_archived
 from serve_eval.evaluation.run_session import RunSession
@@ -33,6 +33,7 @@ from serve_eval.schema import (
     Verdict,
     is_rehearsal,
 )
+from serve_eval.verdicts import references
 from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.verdicts.rehearsed import code_of_rehearsal, withhold
 
@@ -50,6 +51,7 @@ def report_on(
     plan, folder, work, endpoint = session.plan, session.folder, session.tasks, session.endpoint
     more = (
         *_other_versions(work, endpoint),
+        *_other_launches(work, plan),
         *_other_code(plan, folder),
         *describe_archived(folder, [w.prepared.task for w in work]),
     )
@@ -127,7 +129,7 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
                 f" the reference ({Path(p.reference.file).name}:{p.reference.line}) has no scores"
                 " per sample",
                 hint=(
-                    "Take a reference at an endpoint that you trust:\n"
+                    f"{HOW_TO_TAKE}:\n"
                     f"  {write_take_command(plan, [p.spec.name])} --reason 'scores per sample'"
                 ),
             )
@@ -142,8 +144,7 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
                 f" but the reference ({Path(p.reference.file).name}:{p.reference.line}) has"
                 f" {len(p.reference.runs.values)}",
                 hint=(
-                    "Take a reference with more runs at an endpoint that you trust. It replaces the"
-                    " old one, and this command names the endpoint that is judged:\n"
+                    f"More runs replace the old reference. {HOW_TO_TAKE}:\n"
                     f"  {write_take_command(plan, [p.spec.name], runs=needed)} --reason '...'"
                 ),
             )
@@ -164,6 +165,16 @@ def _other_versions(work: Sequence[TaskRun], endpoint: Endpoint) -> list[str]:
                 f"{w.prepared.task.name}: the reference was taken at version {runs.endpoint}; this"
                 f" endpoint reports {now}"
             )
+    return found
+
+
+def _other_launches(work: Sequence[TaskRun], plan: Plan) -> list[str]:
+    """Return a line per own reference taken at a server that was launched otherwise."""
+    found = []
+    for w in work:
+        known = w.prepared.reference
+        if known is not None and (told := references.describe_difference(known, plan)):
+            found.append(f"{w.prepared.task.name}: {told}")
     return found
 
 

@@ -56,6 +56,7 @@ async def evaluate(
     environ: Mapping[str, str] = os.environ,
     strict: bool = False,
     moved: bool = False,
+    grows: bool = False,
     launching: Launching | None = None,
     notify: Callable[[str], None] = ignore,
     rerun: Rerun = "failed",
@@ -74,6 +75,7 @@ async def evaluate(
 
     * `strict`: an undecided run fails.
     * `moved`: the run may resume at another base URL.
+    * `grows`: the plan may have more tasks than the run in the folder, whose answers are kept.
     * `launching`: yields the endpoint if something must be asked (None: `launch`, for this run).
     * `notify`: occasionally receives a line about what the run waits for.
     * `rerun`: which answers of earlier sessions are asked again.
@@ -99,6 +101,7 @@ async def evaluate(
             out_dir,
             clock,
             moved=moved,
+            grows=grows,
             own=True,
             environ=environ,
             progress=progress,

@@ -53,17 +53,19 @@ async def settle_prefixes(plan: Plan, out_dir: Path, environ: Mapping[str, str])
     lacking = await asyncio.to_thread(_find_lacking, plan)
     if not lacking:
         return plan
-    if run_folder.has_answers(out_dir):
-        found = _read_saved(out_dir)
-    elif plan.launcher.name == "external":
-        found = await _ask(plan, lacking, environ)
+    lacks = {task.name for task in lacking}
+    found: dict[str, str | bool] = {}
+    if run_folder.is_bound(out_dir):
+        known, found = _read_saved(out_dir)
+        lacking = [task for task in lacking if task.name not in known]
+    if lacking and plan.launcher.name == "external":
+        found |= await _ask(plan, lacking, environ)
     else:
-        found = {
+        found |= {
             task.name: told
             for task in lacking
             if (told := _before_the_start(plan, task)) is not None
         }
-    lacks = {task.name for task in lacking}
     found = {name: prefix for name, prefix in found.items() if name in lacks}
     return replace(plan, tasks=tuple(_with_prefix(spec, found) for spec in plan.tasks))
 
@@ -102,17 +104,17 @@ def _needs(sample: Sample) -> bool:
     return not sample.choices or lacks_context(sample)
 
 
-def _read_saved(out_dir: Path) -> dict[str, str | bool]:
-    """Return the prefixes of a resumed run.
+def _read_saved(out_dir: Path) -> tuple[set[str], dict[str, str | bool]]:
+    """Return the tasks of a resumed run, and the prefixes of those that have one.
 
-    Empty if it began without prefixes, or if the folder cannot be read, which `open_folder`
+    None if it began without prefixes, or if the folder cannot be read, which `open_folder`
     reports.
     """
     try:
         saved = run_folder.read_plan(out_dir).tasks
     except RunFolderError:
-        return {}
-    return {
+        return set(), {}
+    return {spec.name for spec in saved}, {
         spec.name: one for spec in saved if isinstance(one := spec.options.get(PREFIX), str | bool)
     }
 

@@ -27,7 +27,7 @@ from serve_eval.evaluation.plan.applicable_reference import (
     reference_directories,
 )
 from serve_eval.evaluation.plan.chosen_samples import SampleChoice
-from serve_eval.evaluation.plan.command_line import write_take_command
+from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
 from serve_eval.evaluation.plan.data_roots import DATASET, find_roots
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.request_size import check_sizes
@@ -57,7 +57,7 @@ _NO_ROW_HINT = (
 )
 _NO_VERDICT_HINT = (
     " To print the value without a verdict: --allow-missing-reference, or for all tasks"
-    " --no-reference. To take a reference at an endpoint that you trust:"
+    f" --no-reference. {HOW_TO_TAKE}:"
 )
 
 

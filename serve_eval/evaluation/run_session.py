@@ -94,15 +94,17 @@ def open_session(
     asked_plan: Plan | None = None,
     moved: bool = False,
     own: bool = False,
+    grows: bool = False,
     environ: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     notify: Callable[[str], None] = ignore,
 ) -> Iterator[RunSession]:
     """Open the folder of a run for a session, with the processes that score its answers.
 
-    `asked_plan` is the plan that the folder is bound to (None: `plan`); `moved` and `own` are those
-    of `open_folder`. Secrets of `environ` do not show in errors. Raises RunFolderError for a folder
-    of something else, and JournalError for file errors of the operating system within the block.
+    `asked_plan` is the plan that the folder is bound to (None: `plan`); `moved`, `own` and `grows`
+    are those of `open_folder`. Secrets of `environ` do not show in errors. Raises RunFolderError
+    for a folder of something else, and JournalError for file errors of the operating system within
+    the block.
     """
     environ = {} if environ is None else environ
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
@@ -110,7 +112,7 @@ def open_session(
         _broken_disk(out_dir),
         hide_in_errors(plan.connection, environ),
         run_folder.open_folder(
-            out_dir, asked_plan or plan, fingerprints, moved=moved, own=own
+            out_dir, asked_plan or plan, fingerprints, moved=moved, own=own, grows=grows
         ) as folder,
         open_scoring(plan, prepared) as scoring,
         ExitStack() as open_files,

@@ -25,7 +25,7 @@ from serve_eval.schema import (
 )
 from serve_eval.shell_words import quote_path
 from serve_eval.stats.availability import failure_rate_upper
-from serve_eval.verdicts.references import spec_text
+from serve_eval.verdicts.references import describe_taken, spec_text
 
 SHOWN_ERRORS = 3
 """Number of different scorer errors that are shown per task."""
@@ -195,6 +195,8 @@ def _basis(task: TaskReport) -> Iterator[str]:
         yield f"the test uses {whose} {verdict.num_samples}; the run has {planned}"
     if (found := task.reference) is not None:
         source = f", {found.source}" if found.source else ""
+        taken = describe_taken(found)
+        source += f", taken at {taken}" if taken else ""
         yield f"reference: {Path(found.file).name}:{found.line}, {spec_text(found.spec)}{source}"
         yield f"protocol: {verdict.protocol}"
     for isolation in task.isolations:

@@ -16,7 +16,8 @@ class ReferenceRuns:
     sample's score in points. `samples` is a file with the scores of each sample, next to the
     reference file, and `sha256` its checksum. `cochran_q`, with `df` degrees of freedom and its
     `p`, shows whether the runs differ as a whole (None: a single run, too few prompts whose score
-    varied, or an entry of an older version).
+    varied, or an entry of an older version). `deployments` are those that answered, each with the
+    launcher, its options and what the server said of itself (none: an older version).
     """
 
     values: tuple[float, ...]
@@ -29,6 +30,7 @@ class ReferenceRuns:
     cochran_q: float | None = None
     df: int | None = None
     p: float | None = None
+    deployments: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

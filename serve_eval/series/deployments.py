@@ -8,16 +8,18 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.report.results_table.content import RUN
 from serve_eval.schema import Endpoint, Plan, Report, file_stem
 from serve_eval.verdicts.references import SPEC_KEYS
+from serve_eval.verdicts.references.deployed import (
+    LAUNCHER,
+    list_launched,
+    shorten,
+    write_value,
+)
 
-LAUNCHER, ENDPOINT, SERVER, IMAGE, BEGAN = "launcher", "endpoint", "server", "image", "began"
-LONGEST = 60
-"""Characters of an attribute at most; the middle of a longer one is left out."""
+ENDPOINT, SERVER, IMAGE, BEGAN = "endpoint", "server", "image", "began"
 _TIME = re.compile(
     r"(?:19|20)\d{2}[-_.]?[01]\d[-_.]?[0-3]\d"
     r"(?:[-_.T ]*[0-2]\d[-_.:h]?[0-5]\d(?:[-_.:]?[0-5]\d)?Z?)?"
@@ -49,18 +51,18 @@ def describe_deployment(
     spec = {key: str(value) for key in SPEC_KEYS if (value := getattr(plan.accuracy_spec, key))}
     if spec.get("dtype") == "auto":
         del spec["dtype"]
-    options = dict(plan.launcher.options)
-    address = options.pop("base_url", None) if plan.launcher.name == "external" else None
+    launcher, *options = list_launched(plan).items()
+    address = plan.launcher.options.get("base_url") if plan.launcher.name == "external" else None
     if plan.launcher.name == "external" and endpoint is not None:
         address = endpoint.base_url  # in one form, however it was given
     known = {
         **spec,
-        LAUNCHER: plan.launcher.name,
+        launcher[0]: launcher[1],
         **({ENDPOINT: _USER.sub("//", str(address))} if address else {}),
         **({} if endpoint is None else dict(_describe_server(endpoint))),
-        **{f"{LAUNCHER}.{name}": _write(value) for name, value in sorted(options.items())},
+        **dict(options),
     }
-    words = {name: _write(value) for name, value in own.items()}
+    words = {name: write_value(value) for name, value in own.items()}
     free = {f"{name} (suite)" if name in known else name: words[name] for name in words}
     return {**free, **known}
 
@@ -72,12 +74,6 @@ def _describe_server(endpoint: Endpoint) -> Iterator[tuple[str, str]]:
     images = {one.digest or one.image for pod in info.pods or () for one in pod.containers}
     if images:
         yield IMAGE, ", ".join(sorted(images))
-
-
-def _write(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return msgspec.json.encode(value, order="sorted", enc_hook=str).decode()
 
 
 def name_of_model(report: Report) -> str:
@@ -169,9 +165,3 @@ def _rank(name: str) -> int:
     if name == BEGAN:
         return 3 + len(late)
     return 0 if name == RUN else 2 + late.index(name) if name in late else 1
-
-
-def shorten(text: str) -> str:
-    """Return an attribute without its middle if it is long."""
-    half = (LONGEST - 3) // 2
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3 - half]}...{text[-half:]}"

@@ -30,6 +30,7 @@ def compare_rows(table: ResultsTable, baseline: str = "") -> ResultsTable:
         first = _find(table, baseline)
         name = table.label(first)
         rows = [_compare(row, first, table.columns) for row in table.rows if row is not first]
+        table = replace(table, references=())
     else:
         cells = [cell for row in table.rows for cell in row.cells if cell is not None]
         names = {one.reference_name for one in cells if one.difference is not None}

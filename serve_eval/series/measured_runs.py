@@ -23,14 +23,19 @@ from serve_eval.report.results_table.content import RUN
 from serve_eval.schema import Report, Suite, SuiteReport, SuiteRow
 from serve_eval.series.deployments import (
     BEGAN,
+    IMAGE,
+    SERVER,
     describe_deployment,
     name_folders,
     name_of_model,
 )
+from serve_eval.series.planned_tasks import PlannedTask, list_planned
 from serve_eval.series.read_runs import UNFINISHED, FinishedRun, explain_no_run, search_runs
 from serve_eval.shell_words import quote_path
 
 NEVER = datetime.min.replace(tzinfo=UTC)
+UNNAMED = "-"
+"""The model of a run that named none and reached no endpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +43,9 @@ class MeasuredRun:
     """A run with the attributes of its deployment.
 
     `report` is None if an error ended the run of a suite. `judged` are its rows in the report of
-    its suite, by task: a suite corrects verdicts and waives them. `outside`: the run lies in the
-    folder of a suite that does not know it.
+    its suite, by task: a suite corrects verdicts and waives them. `planned` are the tasks of its
+    plan in a suite, which the report lacks if an error ended the run. `outside`: the run lies in
+    the folder of a suite that does not know it.
     """
 
     folder: Path
@@ -48,6 +54,7 @@ class MeasuredRun:
     began: datetime
     report: Report | None
     judged: Mapping[str, SuiteRow] = field(default_factory=dict)
+    planned: Mapping[str, PlannedTask] = field(default_factory=dict)
     outside: bool = False
 
 
@@ -151,12 +158,31 @@ def measure(
             attributes={
                 **({RUN: label} if label else {}),
                 **run.attributes,
-                **({BEGAN: f"{run.began:%Y-%m-%d %H:%M:%S}"} if each else {}),
+                **({BEGAN: f"{run.began:%Y-%m-%d %H:%M:%S}"} if each and run.began > NEVER else {}),
             },
         )
         for run, label in zip(measured, labels, strict=True)
     ]
-    return (_tell_apart(told) if each else told), notes
+    return (_tell_apart(told) if each else [_adopt(run, told) for run in told]), notes
+
+
+def _adopt(run: MeasuredRun, others: Sequence[MeasuredRun]) -> MeasuredRun:
+    """Return a run whose server never told what it is as one of the same deployment, if any.
+
+    The latest such run tells what the server said of itself, and its model.
+    """
+    if run.report is not None:
+        return run
+    for one in reversed(others):
+        same_model = one.model == run.model or run.model == UNNAMED
+        if one.report is not None and same_model and _leave_told(one) == _leave_told(run):
+            return replace(run, model=one.model, attributes=one.attributes)
+    return run
+
+
+def _leave_told(run: MeasuredRun) -> dict[str, str]:
+    """Return the attributes of a run without what its server told."""
+    return {k: v for k, v in run.attributes.items() if k not in (SERVER, IMAGE)}
 
 
 def _tell_apart(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
@@ -196,12 +222,16 @@ def _find_suites(runs: Sequence[FinishedRun], notes: list[str]) -> dict[Path, _S
 def _describe(run: FinishedRun, suite: _Suite | None) -> MeasuredRun:
     own: Mapping[str, object] = {}
     judged: Mapping[str, SuiteRow] = {}
+    planned: Mapping[str, PlannedTask] = {}
     outside = False
     if suite is not None:
         name = run.folder.name
-        own = next((one.attributes for one in suite.suite.runs if one.name == name), {})
-        judged = _pick(suite.report, name)
-        outside = all(one.name != name for one in suite.suite.runs)
+        known = next((one for one in suite.suite.runs if one.name == name), None)
+        judged, outside = _pick(suite.report, name), known is None
+        if known is not None:
+            own = known.attributes
+            asked = {task.result.task for task in run.report.tasks}
+            planned = list_planned(run.folder, known.plan) if judged.keys() - asked else {}
     return MeasuredRun(
         folder=run.folder,
         model=name_of_model(run.report),
@@ -209,6 +239,7 @@ def _describe(run: FinishedRun, suite: _Suite | None) -> MeasuredRun:
         began=run.began,
         report=run.report,
         judged=judged,
+        planned=planned,
         outside=outside,
     )
 
@@ -217,17 +248,27 @@ def _pick(report: SuiteReport | None, run: str) -> dict[str, SuiteRow]:
     return {} if report is None else {row.task: row for row in report.rows if row.run == run}
 
 
+def _read_time(stored: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(stored)
+    except ValueError:
+        return NEVER
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
 def _list_lost(place: Path, suite: _Suite) -> list[MeasuredRun]:
     """Return the runs of a suite that an error ended."""
     lost = [] if suite.report is None else [r.name for r in suite.report.runs if r.error]
+    began = NEVER if suite.report is None else _read_time(suite.report.started_at)
     return [
         MeasuredRun(
             folder=place / SUITE_RUNS / run.name,
-            model=run.plan.model or "-",
+            model=run.plan.model or UNNAMED,
             attributes=describe_deployment(run.plan, None, run.attributes),
-            began=NEVER,
+            began=began,
             report=None,
             judged=_pick(suite.report, run.name),
+            planned=list_planned(place / SUITE_RUNS / run.name, run.plan),
         )
         for run in suite.suite.runs
         if run.name in lost

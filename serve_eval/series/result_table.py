@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -15,14 +16,20 @@ from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS, without_scorer_options
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
 from serve_eval.schema import PairedComparison, Reference, SuiteRow, TaskReport
-from serve_eval.series.deployments import LAUNCHER, choose_shown, shorten
+from serve_eval.series.deployments import choose_shown
+from serve_eval.series.lost_tasks import Key, find_column, list_lost, make_column, make_lost_cell
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
-from serve_eval.verdicts.references import spec_text
+from serve_eval.series.planned_tasks import PlannedTask
+from serve_eval.verdicts.references.deployed import (
+    LAUNCHER,
+    describe_reference,
+    describe_taken,
+    shorten,
+)
 from serve_eval.verdicts.rise import find_rise_p
 
 _SHORT = 16
 """Characters of a setting that the heading of a column shows."""
-Key = tuple[str, str]
 RowKey = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -54,14 +61,24 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
     order = list(dict.fromkeys(name for name, _ in asked))
     columns = dict(sorted(asked.items(), key=lambda item: order.index(item[0][0])))
     rows: dict[RowKey, dict[Key, ResultCell]] = defaultdict(dict)
+    lost: dict[Key, PlannedTask] = {}
+    began: dict[tuple[RowKey, Key], datetime] = {}
     for run in runs:
-        cells = rows[run.model, tuple(run.attributes.items())]
-        for key, cell in _list_cells(run, list(columns)):
+        row = run.model, tuple(run.attributes.items())
+        cells = rows[row]
+        for planned, _ in list_lost(run):
+            if (key := find_column(planned, columns)) not in columns:
+                lost.setdefault(key, planned)
+        for key, cell in _list_cells(run, columns):
             before = cells.get(key)
-            cells[key] = cell if before is None else replace(cell, others=before.others + 1)
+            newest = before is None or run.began >= began[row, key]
+            shown = cell if newest or before is None else before
+            cells[key] = shown if before is None else replace(shown, others=before.others + 1)
+            began[row, key] = run.began if newest else began[row, key]
     headings = _name_columns(columns)
     repeats = _list_repeats(runs)
-    shown = choose_shown([dict(attributes) for _, attributes in rows])
+    keys = [*columns, *lost]
+    distinct = choose_shown([dict(attributes) for _, attributes in rows])
     return ResultsTable(
         columns=[
             TaskColumn(
@@ -72,19 +89,31 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
                 repeats=repeats[key],
             )
             for key, task in columns.items()
-        ],
+        ]
+        + [make_column(planned, list(headings.values())) for planned in lost.values()],
         rows=[
             DeploymentRow(
                 model=model,
                 attributes={name: shorten(value) for name, value in attributes},
-                cells=[cells.get(key) for key in columns],
+                cells=[cells.get(key) for key in keys],
             )
             for (model, attributes), cells in rows.items()
         ],
-        shown=shown,
+        shown=distinct,
         notes=(*_explain(columns, runs), *_explain_repeats(headings, repeats)),
         details=notes,
+        references=list(_list_references(runs)),
     )
+
+
+def _list_references(runs: Sequence[MeasuredRun]) -> Iterator[str]:
+    """Yield each reference that judged and whose deployment is known, with its tasks."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for run in runs:
+        for task in run.report.tasks if run.report else ():
+            if task.reference is not None and describe_taken(task.reference):
+                found[describe_reference(task.reference)][task.result.task] = None
+    yield from (f"{name} ({', '.join(tasks)})" for name, tasks in found.items())
 
 
 def _key(task: TaskReport) -> Key:
@@ -134,15 +163,13 @@ def _explain_repeats(
             yield f"{headings[key]}: runs asked each sample {' or '.join(map(str, times))} times"
 
 
-def _list_cells(run: MeasuredRun, keys: Sequence[Key]) -> Iterator[tuple[Key, ResultCell]]:
-    if run.report is not None:
-        for task in run.report.tasks:
-            yield _key(task), _make_cell(task, run, run.judged.get(task.result.task))
-        return
-    for name, row in run.judged.items():
-        for key in keys:
-            if key[0] == name:
-                yield key, _make_lost_cell(row, run)
+def _list_cells(
+    run: MeasuredRun, columns: Mapping[Key, TaskReport]
+) -> Iterator[tuple[Key, ResultCell]]:
+    for task in run.report.tasks if run.report else ():
+        yield _key(task), _make_cell(task, run, run.judged.get(task.result.task))
+    for planned, row in list_lost(run):
+        yield find_column(planned, columns), make_lost_cell(planned, row, run)
 
 
 def _make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> ResultCell:
@@ -162,7 +189,7 @@ def _make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resu
         estimate=early,
         waived=row is not None and row.waiver is not None,
         run=str(run.folder),
-        reason="; ".join(verdict.reasons) or _count_failures(task),
+        reason="; ".join(dict.fromkeys(verdict.reasons)) or _count_failures(task),
         rule=verdict.rule,
         reference=verdict.reference,
         difference=None if paired is None else paired.difference,
@@ -178,7 +205,7 @@ def _make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resu
 
 
 def _name_reference(reference: Reference | None) -> str:
-    return "" if reference is None else f"{reference.model}, {spec_text(reference.spec)}"
+    return "" if reference is None else describe_reference(reference)
 
 
 def _find_proven(paired: PairedComparison | None) -> Literal["", "drop", "rise"]:
@@ -192,19 +219,6 @@ def _find_proven(paired: PairedComparison | None) -> Literal["", "drop", "rise"]
 
 def _count_failures(task: TaskReport) -> str:
     return ", ".join(f"{n} {name}" for name, n in task.result.failures.items())
-
-
-def _make_lost_cell(row: SuiteRow, run: MeasuredRun) -> ResultCell:
-    return ResultCell(
-        value=None,
-        interval=None,
-        outcome=row.outcome,
-        scored=0,
-        planned=0,
-        waived=row.waiver is not None,
-        run=str(run.folder),
-        reason="; ".join(row.reasons),
-    )
 
 
 def _name_columns(columns: Mapping[Key, TaskReport]) -> dict[Key, str]:

@@ -155,7 +155,8 @@ def test_differences_from_a_named_row_have_intervals_and_stars(name: str, suite:
 
 def test_differences_without_a_baseline_are_from_the_reference(suite: Path) -> None:
     text = " ".join(_export(suite / "out", "--differences", "--format", "table").split())
-    assert f"from the reference ({MODEL}, default) on the same prompts" in text
+    taken = "taken at launcher simulated, server simulator"
+    assert f"from the reference ({MODEL}, default, {taken}) on the same prompts" in text
     assert "6 tests by Holm" in text
     rows = _rows(suite / "out", "--differences")
     named = _rows(suite / "out", "--differences", "--baseline", "bf16")

@@ -107,10 +107,10 @@ def _commands(text: str) -> list[str]:
     return re.findall(r"serve-eval references take .*?(?= ·|$)", text, re.MULTILINE)
 
 
-def _suite(tmp_path: Path) -> Path:
+def _suite(tmp_path: Path, more: str = ", allow_missing_reference: true") -> Path:
     file = tmp_path / "suite.yaml"
     plan = "{launcher: {name: simulated, accuracy: 0.7}, model: my-org/m, tasks: [passkey_short]"
-    file.write_text(f"name: s\nplans:\n  - {plan}, allow_missing_reference: true, name: a}}\n")
+    file.write_text(f"name: s\nplans:\n  - {plan}{more}, name: a}}\n")
     return file
 
 
@@ -118,8 +118,7 @@ def test_every_message_about_a_missing_reference_has_the_command_that_takes_it(
     tmp_path: Path,
 ) -> None:
     expected = [
-        "serve-eval references take --runs 3 --launcher simulated --model my-org/m"
-        " -t passkey_short --set launcher.accuracy=0.7"
+        "serve-eval references take TRUSTED_HOST:8000 --runs 3 --model my-org/m -t passkey_short"
     ]
     refused = serve_eval("run", *ASKED.split(), "-o", "refused")
     assert (refused.returncode, _commands(refused.stderr)) == (3, expected), refused.stderr
@@ -129,16 +128,57 @@ def test_every_message_about_a_missing_reference_has_the_command_that_takes_it(
     assert (value.returncode, _commands(value.stdout)) == (3, expected), value.stdout
     again = serve_eval("verdict", "value")
     assert (again.returncode, _commands(again.stdout)) == (3, expected), again.stdout
-    assert expected[0] in (tmp_path / "value/summary.md").read_text()
+    summary = (tmp_path / "value/summary.md").read_text()
+    assert expected[0] in summary
     suite = serve_eval("suite", _suite(tmp_path), "-o", "suite")
     assert (suite.returncode, _commands(suite.stdout)) == (3, expected), suite.stderr
+    faces = (refused.stderr, shown.stderr, value.stdout, again.stdout, summary, suite.stdout)
+    assert all("would pass against itself" in face for face in faces)
+    planned = serve_eval("suite", _suite(tmp_path, ""), "--dry-run")
+    assert (planned.returncode, _commands(planned.stderr)) == (3, expected), planned.stderr
+
+
+@pytest.mark.parametrize("rule", ["paired", "{anchors: {}}"])
+def test_a_rule_that_needs_more_of_a_reference_names_no_endpoint_under_test(
+    rule: str, tmp_path: Path
+) -> None:
+    (tmp_path / "refs").mkdir()
+    Path("refs/passkey_short.yaml").write_text("my-org/m: [{accuracy: 80}]\n")
+    if rule != "paired":
+        words = ["--runs", "1", *ASKED.split(), "--references-dir", "refs", "--reason", "x"]
+        Path("refs/passkey_short.yaml").write_text("my-org/m:\n- accuracy: 80\n")
+        assert serve_eval("references", "take", *words, "-o", "out").returncode == 0
+    Path("plan.yaml").write_text(
+        f"launcher: {{name: simulated, damage: 0.5}}\nmodel: my-org/m\ntasks: [passkey_short]\n"
+        f"references_dir: refs\nverdict: {rule}\n"
+    )
+    done = serve_eval("run", "plan.yaml", "-o", "judged")
+    [command] = _commands(done.stderr)
+    assert command.startswith("serve-eval references take TRUSTED_HOST:8000 --runs "), command
+    assert "damage" not in command
+    assert "launcher" not in command
+
+
+def test_a_copied_command_asks_for_the_address_that_it_lacks() -> None:
+    done = serve_eval("references", "take", "TRUSTED_HOST:8000", "-t", "passkey_short")
+    assert (done.returncode, "that you know to be sound" in done.stderr) == (2, True), done.stderr
+
+
+def test_keys_of_the_endpoint_under_test_are_not_sent_to_another() -> None:
+    connection = {"headers": {"X-Team": "a"}, "api_key_env": "MINE"}
+    content = {"model": "m", "tasks": ["passkey_short"], "base_url": "under-test:1"}
+    plan = resolve({**content, "connection": connection}, {}, {"MINE": "key"}).plan
+    told = write_take_command(plan, ["passkey_short"])
+    assert told == (
+        "serve-eval references take TRUSTED_HOST:8000 --runs 3 --model m -t passkey_short"
+    )
 
 
 def test_a_command_is_not_broken_on_a_terminal() -> None:
     done = serve_eval("run", *ASKED.split(), "-o", "r", terminal=True, COLUMNS="60")
     [command] = _commands(done.stderr)
-    assert len(command) > 100
-    assert command.endswith("--set launcher.accuracy=0.7")
+    assert len(command) > 60
+    assert command.endswith("-t passkey_short")
 
 
 @pytest.mark.parametrize(
@@ -163,9 +203,8 @@ def test_the_command_asks_what_the_plan_asks(content: dict[str, object]) -> None
     assert told.pop("references_dir") == str(Path("refs").absolute())
     assert told == json.loads(msgspec.json.encode(to_file(plan)))
     taken = shlex.split(write_take_command(plan, ["passkey_short"]))[1:]
-    position = 1 if plan.launcher.name == "external" else 0
-    assert taken[2 + position : 4 + position] == ["--runs", "3"]
-    assert taken[4 + position :] == words[1 + 2 * position : -2]
+    assert taken[2:5] == ["TRUSTED_HOST:8000", "--runs", "3"]
+    assert {*taken[5:]} <= {*words}
     make_command("references").commands["take"].make_context("take", taken[2:]).close()
 
 

@@ -240,7 +240,7 @@ def test_another_plan_in_the_same_folder_is_refused_naming_the_field(flags: list
     assert _run(*flags).returncode == 0
     done = _run(*flags, "--set", "gsm8k.num_fewshot=3", "--allow-mismatch", "num_fewshot")
     assert done.returncode == 2
-    assert "plan.tasks[0].options.num_fewshot: was null, now 3" in done.stderr
+    assert "plan.tasks.gsm8k.num_fewshot: was null, now 3" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

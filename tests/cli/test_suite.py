@@ -107,7 +107,7 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
     suite.write_text(suite.read_text().replace("num_samples: 90", "num_samples: 95"))
     other = serve_eval("suite", suite, "-o", out)
     assert other.returncode == 2
-    assert "simulated_gsm8k-2.tasks[0].options.num_samples: was 90, now 95" in other.stderr
+    assert "simulated_gsm8k-2.tasks.gsm8k.num_samples: was 90, now 95" in other.stderr
 
 
 def test_a_dry_run_shows_runs_servers_and_requests_and_sends_nothing(

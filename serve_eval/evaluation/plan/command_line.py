@@ -12,21 +12,26 @@ from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, is_m
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.shell_words import join_words
 
+_OTHER = Spec(name="external")
 RUNS = 3
 """The runs of a reference. One run is as noisy as the run that is compared with it."""
+TRUSTED = "TRUSTED_HOST:8000"
+"""Stands in commands for the address of a deployment that the user trusts."""
+HOW_TO_TAKE = (
+    "To take a reference, put the address of a deployment that you know to be sound in place of"
+    f" {TRUSTED}, never that of the one under test, which would pass against itself"
+)
 
 
 def write_take_command(plan: Plan, tasks: Collection[str], *, runs: int = RUNS) -> str:
-    """Return the command that takes a reference for these tasks of a plan at its endpoint.
+    """Return the command that takes a reference for these tasks of a plan at a trusted endpoint.
 
-    If the plan names none of them, it is that for all of its tasks.
+    It names neither the endpoint of the plan, which is under test and would pass against itself,
+    nor the way to reach it, with its keys. If the plan names none of the tasks, it is that for all.
     """
     named = tuple(spec for spec in plan.tasks if spec.name in tasks)
-    plan = replace(plan, tasks=named or plan.tasks)
-    words = ["serve-eval", "references", "take"]
-    if (url := plan.launcher.options.get("base_url")) is not None:
-        words.append(_shorten(str(url)))
-    words += ["--runs", str(runs), *_flags(plan)]
+    bare = replace(plan, tasks=named or plan.tasks, launcher=_OTHER, connection=Connection())
+    words = ["serve-eval", "references", "take", TRUSTED, "--runs", str(runs), *_flags(bare)]
     own = () if plan.references_dir is None else ("--references-dir", plan.references_dir)
     return join_words([*words, *own])
 

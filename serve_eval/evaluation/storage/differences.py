@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from serve_eval.errors import RunFolderError
+
+LONGEST, BEFORE = 80, 20
+"""Characters of a value that a line shows, and how many stand before its difference."""
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
@@ -41,9 +45,22 @@ def list_differing(old: Any, new: Any, where: str = "") -> list[tuple[str, str, 
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         pairs = enumerate(zip(old, new, strict=True))
         return [one for i, (a, b) in pairs for one in list_differing(a, b, f"{where}[{i}]")]
-    return [] if old == new else [(where, _brief(old), _brief(new))]
+    return [] if old == new else [(where, *_brief(old, new))]
 
 
-def _brief(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 80 else text[:77] + "..."
+def _brief(old: Any, new: Any) -> tuple[str, str]:
+    """Return two values in brief, each around the place at which they part."""
+    texts = [msgspec.json.encode(value).decode() for value in (old, new)]
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+    was, now = (_cut(text, same) for text in texts)
+    return was, now
+
+
+def _cut(text: str, place: int) -> str:
+    """Return at most LONGEST characters of a text, with a few before `place`."""
+    if len(text) <= LONGEST:
+        return text
+    kept = LONGEST - 6
+    start = max(0, min(place - BEFORE, len(text) - kept))
+    end = start + kept
+    return f"{'...' if start else ''}{text[start:end]}{'...' if end < len(text) else ''}"

@@ -5,10 +5,11 @@ See file_names for the files in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -17,13 +18,19 @@ from serve_eval.evaluation.storage import ownership
 from serve_eval.evaluation.storage._mutable_parts import drop_mutable_parts
 from serve_eval.evaluation.storage.copy_mark import forget_copy, is_unfinished_copy
 from serve_eval.evaluation.storage.differences import differences
+from serve_eval.evaluation.storage.failed_records import holds_more_than_failures
 from serve_eval.evaluation.storage.file_names import (
     LOGS,
     LOOKS_FILE,
+    PAGE_FILE,
     PLAN_FILE,
+    PROOFS_FILE,
+    REPORT_FILE,
     SAMPLES,
     SCORES,
+    TRACE_FILE,
     journals_below,
+    samples_file,
 )
 from serve_eval.evaluation.storage.folder_format import FOLDER_FORMAT, FORMAT_KEY, check_format
 from serve_eval.evaluation.storage.folder_lock import check_unused as check_unused
@@ -118,6 +125,16 @@ def holds_answer(path: Path) -> bool:
     return False
 
 
+def is_bound(path: Path) -> bool:
+    """Return True if a run folder holds more than failures, so that it keeps its plan."""
+    return any(map(holds_more_than_failures, (path / SAMPLES).glob("*.jsonl")))
+
+
+def is_bound_to(path: Path, task: str) -> bool:
+    """Return True if a run folder holds more than failures of a task."""
+    return holds_more_than_failures(samples_file(path, task))
+
+
 def read_looks(path: Path) -> dict[str, str]:
     """Return the tasks that a paired rule checked for an early stop, with the rule.
 
@@ -151,10 +168,12 @@ def open_folder(
     *,
     moved: bool = False,
     own: bool = False,
+    grows: bool = False,
 ) -> Iterator[Path]:
     """Yield the folder of a run, created if necessary, locked until the end of the block.
 
-    A folder without answers takes another plan. `moved` allows another base URL. `own` means that
+    A folder without answers takes another plan. `moved` allows another base URL, and `grows`
+    other tasks in place of those without an answer, and more of them. `own` means that
     this user gave or trusts the plan, so that it is saved with a signature. Raises RunFolderError
     if another process uses the folder, if it belongs to another plan or other data (and names the
     field that differs), or if it holds files other than a run's.
@@ -166,18 +185,24 @@ def open_folder(
                 hint="Give the command that began it again, serve-eval merge or rescore, or choose"
                 " another folder with -o.",
             )
-        bind(path, plan, fingerprints, moved=moved, own=own)
+        bind(path, plan, fingerprints, moved=moved, own=own, grows=grows)
         if own:
             forget_copy(path)
         yield path
 
 
 def list_differences(
-    path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool = False
+    path: Path,
+    plan: Plan,
+    fingerprints: Mapping[str, Mapping[str, str]],
+    *,
+    moved: bool = False,
+    grows: bool = False,
 ) -> list[str]:
     """Return a line for each difference that keeps a plan from continuing the run of a folder.
 
-    `moved` ignores the base URL. Raises RunFolderError if the folder holds no run.
+    `moved` ignores the base URL, and `grows` tasks without an answer. Raises RunFolderError if the
+    folder holds no run.
     """
     old_plan, old_prints, _ = _read_stored(path)
     found, wanted = (
@@ -192,7 +217,18 @@ def list_differences(
             options.pop("base_url", None)
             options.pop("servers", None)
     drop_mutable_parts(found, wanted)
+    for content in (found, wanted):
+        content["plan"]["tasks"] = name_tasks(content["plan"]["tasks"])
+        if grows:
+            for named in (content["plan"]["tasks"], content["fingerprints"]):
+                for name in [one for one in named if not is_bound_to(path, one)]:
+                    del named[name]
     return differences(found, wanted)
+
+
+def name_tasks(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the options of stored tasks by name, since their order changes nothing."""
+    return {task["name"]: task["options"] for task in tasks}
 
 
 def bind(
@@ -202,30 +238,37 @@ def bind(
     *,
     moved: bool = False,
     own: bool = False,
+    grows: bool = False,
 ) -> None:
     """Save the plan of a folder that is held, and make the folders in it.
 
     Raises RunFolderError if the folder has answers to another plan.
     """
-    _save_plan(path, plan, fingerprints, moved=moved, own=own)
+    _save_plan(path, plan, fingerprints, moved=moved, own=own, grows=grows)
     for name in (SAMPLES, SCORES, LOGS):
         (path / name).mkdir(mode=0o700, exist_ok=True)
 
 
 def _save_plan(
-    path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool, own: bool
+    path: Path,
+    plan: Plan,
+    fingerprints: Mapping[str, Mapping[str, str]],
+    *,
+    moved: bool,
+    own: bool,
+    grows: bool,
 ) -> None:
-    asked = has_answers(path)
+    asked = is_bound(path)
     if asked or (path / PLAN_FILE).exists():
         old_plan, old_prints, was_own = _read_stored(path)
-        differing = list_differences(path, plan, fingerprints, moved=moved)
+        differing = list_differences(path, plan, fingerprints, moved=moved, grows=grows)
         if asked and differing:
             raise RunFolderError(
                 f"{path} holds another run:\n" + "\n".join(f"  {line}" for line in differing),
                 hint="Use another folder with -o, or continue that run with --resume.",
             )
         if differing:
-            forget_sessions(path)  # they belong to the other plan and have no answers
+            _begin_again(path)
         elif not moved:
             later = replace(old_plan, tasks=plan.tasks, early_stop=plan.early_stop)
             later = replace(later, repeats=plan.repeats, repeats_of=plan.repeats_of)
@@ -243,3 +286,13 @@ def _save_plan(
     write_private(
         path / PLAN_FILE, pretty_json(ownership.add_signature(saved, path) if own else saved)
     )
+
+
+def _begin_again(path: Path) -> None:
+    """Remove what belongs to the earlier plan of a folder, none of which is an answer."""
+    forget_sessions(path)
+    for name in (LOOKS_FILE, PROOFS_FILE, TRACE_FILE, REPORT_FILE, PAGE_FILE):
+        (path / name).unlink(missing_ok=True)
+    for folder in (SAMPLES, SCORES):
+        for file in (path / folder).glob("*.jsonl"):
+            file.unlink()

@@ -14,7 +14,7 @@ from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, C
 from serve_eval.report.lines import count_lost
 from serve_eval.report.one_line import OneLine, lead
 from serve_eval.report.summary.figures import count
-from serve_eval.report.summary.next_steps import next_steps
+from serve_eval.report.summary.next_steps import explain_taking, next_steps
 from serve_eval.report.summary.rows import describe_rules
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
 from serve_eval.report.summary.table import COLUMNS, ORDER, cells, name_worst
@@ -58,7 +58,7 @@ def describe_report(
         outcome=name_worst([task.verdict.outcome for task in report.tasks]),
         suites=[suite],
         table=CiTable(columns=COLUMNS, rows=list_rows(report)),
-        notes=list(_list_notes(report)),
+        notes=[*_list_notes(report), *explain_taking(report)],
         commands=list(next_steps(report, out_dir)),
         line=choose_line(cases, [task.verdict.outcome for task in report.tasks]),
     )

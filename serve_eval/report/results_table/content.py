@@ -36,7 +36,8 @@ class ResultCell:
     """One task of one run.
 
     `value` and `interval` (95 %) are in points or in the unit of the metric. `scored` of `planned`
-    samples have a score; `estimate`: an early stop left the others out. `others` further runs of
+    samples have a score (None: an error ended the run before their number was known);
+    `estimate`: an early stop left the others out. `others` further runs of
     the same row and column are not shown. `reason` says why there is no value. `rule` judged,
     against `reference`; `difference` with its 95 % interval and the one-sided `p` are of the same
     prompts, if the reference has scores of single ones; `p_rise` is that of "no rise". `p_holm` and
@@ -50,7 +51,7 @@ class ResultCell:
     interval: tuple[float, float] | None
     outcome: VerdictOutcome
     scored: int
-    planned: int
+    planned: int | None
     failed: int = 0
     repaired: int = 0
     estimate: bool = False
@@ -115,14 +116,14 @@ class ResultCell:
 class TaskColumn:
     """A task as it was asked: runs that asked it in another way have a column of their own.
 
-    `heading` tells the columns of a task apart. `planned` is the number of samples, and `repeats`
-    are the numbers of times that the runs of the column asked each.
+    `heading` tells the columns of a task apart. `planned` is the number of samples (None: it is
+    not known), and `repeats` are the numbers of times that the runs of the column asked each.
     """
 
     task: str
     heading: str
     metric: Metric
-    planned: int
+    planned: int | None
     repeats: Sequence[int] = (1,)
 
     @property
@@ -138,6 +139,8 @@ class TaskColumn:
     def count(self) -> str:
         """The number of samples, with repeats that all runs have: "n 36 x 2"."""
         [*times] = self.repeats
+        if self.planned is None:
+            return f"n {MISSING}"
         return f"n {self.planned}" + (f" x {times[0]}" if len(times) == 1 and times[0] > 1 else "")
 
 
@@ -155,7 +158,8 @@ class ResultsTable:
     """Deployments by tasks. `shown` are the attributes that tell the rows apart.
 
     `notes` are sentences about what is not shown; `details` are others, with paths and commands,
-    which a paper or a picture leaves out. `against` names the baseline of a table of differences.
+    which a paper or a picture leaves out. `references` are those that judged, each with its
+    deployment and tasks. `against` names the baseline of a table of differences.
     """
 
     columns: Sequence[TaskColumn]
@@ -163,6 +167,7 @@ class ResultsTable:
     shown: Sequence[str]
     notes: Sequence[str] = field(default_factory=tuple)
     details: Sequence[str] = field(default_factory=tuple)
+    references: Sequence[str] = field(default_factory=tuple)
     against: str = ""
 
     @property
@@ -253,25 +258,30 @@ class ResultsTable:
             if present:
                 yield mark, meaning
 
-    def list_notes(self, *, plain: bool = False) -> Iterator[str]:
+    def list_notes(self, *, plain: bool = False, reasons: bool = True) -> Iterator[str]:
         """Yield why cells have no value, which runs are not shown, and the other notes.
 
-        A row has one note for the tasks about which the same is said. `plain`: without commands,
-        paths and URLs.
+        There is one note for the tasks and rows about which the same is said. `plain`: without
+        commands, paths and URLs. Without `reasons`, others say why cells have no value.
         """
+        alike: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             said: dict[str, list[str]] = {}
             for column, cell in zip(self.columns, row.cells, strict=True):
-                for note in () if cell is None else _explain_cell(cell, plain=plain):
+                known = cell is not None and (reasons or cell.value is not None or cell.others)
+                for note in _explain_cell(cell, plain=plain) if cell and known else ():
                     said.setdefault(note, []).append(column.heading)
             for note, tasks in said.items():
-                yield f"{self.label(row)}: {', '.join(tasks)}: {note}"
+                alike.setdefault((", ".join(tasks), note), []).append(self.label(row))
+        for (named, note), labels in alike.items():
+            yield f"{'; '.join(labels)}: {named}: {note}"
         if len(self.rows) > 1 and not self.against:
             yield (
                 "each interval is that of one value; a difference on the same prompts can be proven"
                 " although intervals overlap"
             )
         yield from self.notes
+        yield from (f"reference: {one}" for one in self.references)
         left = sum(note.startswith("left out: ") for note in self.details)
         if not plain:
             yield from self.details

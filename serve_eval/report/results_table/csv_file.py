@@ -19,6 +19,7 @@ FIGURES = (
     "repaired",
     "estimate",
     "reference",
+    "reference of",
     "difference",
     "difference low",
     "difference high",
@@ -61,7 +62,6 @@ def _list_cells(cell: ResultCell | None) -> list[str]:
     low, high = cell.interval or (None, None)
     least, most = cell.difference_interval or (None, None)
     judged = (
-        cell.reference,
         cell.difference,
         least,
         most,
@@ -73,8 +73,10 @@ def _list_cells(cell: ResultCell | None) -> list[str]:
     counts = (cell.scored, cell.planned, cell.failed, cell.repaired)
     return [
         *map(_write_number, (cell.value, low, high)),
-        *map(str, counts),
+        *("" if one is None else str(one) for one in counts),
         "yes" if cell.estimate else "no",
+        _write_number(cell.reference),
+        _flatten(cell.reference_name),
         *map(_write_number, judged),
         _flatten(cell.finding),
         _flatten(cell.rule),

@@ -19,12 +19,13 @@ SHORTEST = 10
 Column = list[str]
 
 
-def write_text(table: ResultsTable, width: int | None = None) -> str:
+def write_text(table: ResultsTable, width: int | None = None, *, reasons: bool = True) -> str:
     """Return the lines of the table, its legend and its notes.
 
     If it is wider than `width`, tasks go on in a further block below, with the names of the rows
-    again. Attributes that do not distinguish rows are left out before that, and names lose their
-    middle before a figure is cut. None: any width.
+    again. Addresses are shortened and attributes that do not distinguish rows are left out before
+    that, and names lose their middle before a figure is cut. None: any width.
+    Without `reasons`, no note says why a cell has no value.
     """
     fitted = table if width is None else fit_names(table, width)
     lines = [*_break(clean(table.caption), width), "", *list_lines(fitted, width)]
@@ -33,25 +34,72 @@ def write_text(table: ResultsTable, width: int | None = None) -> str:
     notes = [f"not shown here: {', '.join(left)}"] if left else []
     lines += ["", *_break(legend, width)]
     lines += [
-        part for one in (*fitted.list_notes(), *notes) for part in _break(f"* {clean(one)}", width)
+        part
+        for one in (*fitted.list_notes(reasons=reasons), *notes)
+        for part in _break(f"* {clean(one)}", width)
     ]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def fit_names(table: ResultsTable, width: int) -> ResultsTable:
-    """Return the table without the attributes that do not distinguish rows, the last first.
+    """Return the table with what tells its rows apart in `width`, as far as that is possible.
 
-    They go only as far as the table is wider than `width`.
+    What servers and launchers told goes first, then addresses become shorter, and only then what
+    the user declared goes. Nothing goes without which two rows would look the same.
     """
-    tasks = sum(_measure(one) + len(GAP) for one in _list_tasks(table)) - len(GAP)
-    for name in reversed(table.shown):
-        columns = [list(one) for one in zip(*_list_names(table), strict=True)]
-        if tasks + sum(_measure(one) + len(GAP) for one in columns) <= width:
-            break
-        fewer = replace(table, shown=[one for one in table.shown if one != name])
-        if len({tuple(fewer.name(row)) for row in table.rows}) == len(table.rows):
-            table = fewer
+    for told in (True, False):
+        for name in [one for one in reversed(table.shown) if _is_told(one) is told]:
+            fewer = replace(table, shown=[one for one in table.shown if one != name])
+            if not _fits(table, width) and _has_distinct_rows(fewer, table):
+                table = fewer
+        if told and not _fits(table, width):
+            table = _shorten_told(table, width)
     return table
+
+
+def _fits(table: ResultsTable, width: int) -> bool:
+    names = zip(*_list_names(table), strict=True)
+    columns = [*map(list, names), *_list_tasks(table)]
+    return sum(_measure(one) + len(GAP) for one in columns) - len(GAP) <= width
+
+
+def _has_distinct_rows(fewer: ResultsTable, table: ResultsTable) -> bool:
+    """Return True if a table tells as many rows apart as another one."""
+    apart, before = ({tuple(one.name(row)) for row in one.rows} for one in (fewer, table))
+    return len(apart) >= len(before)
+
+
+def _is_told(name: str) -> bool:
+    """Return True for an attribute that the user did not declare: an address, a server."""
+    return name.partition(".")[0] in ("launcher", "endpoint", "server", "image")
+
+
+def _shorten_told(table: ResultsTable, width: int) -> ResultsTable:
+    """Return the table with shorter addresses, and with less of what servers told if needed."""
+    for name in (one for one in table.shown if _is_told(one)):
+        bare = [_drop_scheme(row.attributes.get(name, "")) for row in table.rows]
+        shorter = _with_values(table, name, bare)
+        longest = max(map(cell_len, bare), default=0)
+        table = shorter if _has_distinct_rows(shorter, table) else table
+        while not _fits(table, width) and longest > SHORTEST:
+            longest -= 1
+            cut = _with_values(table, name, [_cut(one, longest) for one in bare])
+            if not _has_distinct_rows(cut, table):
+                break
+            table = cut
+    return table
+
+
+def _with_values(table: ResultsTable, name: str, values: Sequence[str]) -> ResultsTable:
+    rows = [
+        replace(row, attributes={**row.attributes, name: value}) if value else row
+        for row, value in zip(table.rows, values, strict=True)
+    ]
+    return replace(table, rows=rows)
+
+
+def _drop_scheme(address: str) -> str:
+    return address.removeprefix("http://").removesuffix("/v1")
 
 
 def list_lines(table: ResultsTable, width: int | None = None) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve_eval.evaluation.plan.command_line import write_take_command
+from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
 from serve_eval.report.terminal import RED, diagnose_command
 from serve_eval.schema import Report, TaskReport, VerdictOutcome
 from serve_eval.shell_words import quote_argument, quote_path, quote_word
@@ -26,8 +26,19 @@ def next_steps(report: Report, out_dir: Path) -> Iterator[str]:
         assert shown.example is not None
         several = f" --task {quote_word(shown.result.task)}" if len(report.tasks) > 1 else ""
         yield f"serve-eval show {folder}{several} {quote_argument(shown.example.id)}"
-    if _LACKING in outcomes and not report.rehearsal:
+    if lacks_reference(report):
         yield write_take_command(report.plan, list_unreferenced(report))
+
+
+def lacks_reference(report: Report) -> bool:
+    """Return True if the next steps of a run name the command that takes a reference."""
+    return not report.rehearsal and any(t.verdict.outcome is _LACKING for t in report.tasks)
+
+
+def explain_taking(report: Report) -> Iterator[str]:
+    """Yield where the reference must come from, if the next steps take one."""
+    if lacks_reference(report):
+        yield HOW_TO_TAKE
 
 
 def list_unreferenced(report: Report) -> list[str]:

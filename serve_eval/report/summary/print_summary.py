@@ -14,7 +14,7 @@ from serve_eval.report.attribution import table as worker_table
 from serve_eval.report.layout import fit_tables, say, tell_rehearsal
 from serve_eval.report.summary.axis import choose_marks
 from serve_eval.report.summary.headline import axis_of, headline
-from serve_eval.report.summary.next_steps import next_steps
+from serve_eval.report.summary.next_steps import explain_taking, next_steps
 from serve_eval.report.summary.print_rows import print_commands, print_rows
 from serve_eval.report.summary.rows import Row, rows_of, warnings_of
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
@@ -33,8 +33,13 @@ def print_summary(
     tell_rehearsal(report.rehearsal, console)
     tasks = list(map(summarise_task, report.tasks))
     print_tasks(tasks, console)
+    shared = find_shared(tasks)
+    for row, names in shared.items():
+        say(console, ", ".join(names))
+        print_rows(console, [row])
     for task, one in zip(tasks, report.tasks, strict=True):
-        if len(tasks) > 1 and (rows := list_details(task)):
+        rows = [row for row in list_details(task) if row not in shared] if len(tasks) > 1 else []
+        if rows:
             say(console, task.result.task)
             print_rows(console, rows)
         print_rows(console, describe_workers(one, report))
@@ -42,6 +47,7 @@ def print_summary(
             console.print(workers)
     print_rows(console, describe_slices(report, slices))
     print_rows(console, describe_run(report, out_dir))
+    print_rows(console, (("note", line) for line in explain_taking(report)))
     print_commands(console, list(next_steps(report, out_dir)), choose_marks(console).between)
 
 
@@ -82,6 +88,16 @@ def list_details(task: SummaryTask) -> list[Row]:
     """Return what must be known of one of several tasks."""
     passed = task.verdict.outcome is VerdictOutcome.PASS
     return list(warnings_of(task) if passed else rows_of(task))
+
+
+def find_shared(tasks: Sequence[SummaryTask]) -> dict[Row, list[str]]:
+    """Return the reasons that several tasks have, with the names of these tasks."""
+    found: dict[Row, list[str]] = {}
+    for task in tasks:
+        for row in dict.fromkeys(list_details(task)):
+            if row[0] == "why":
+                found.setdefault(row, []).append(task.result.task)
+    return {row: names for row, names in found.items() if len(names) > 1}
 
 
 def describe_workers(task: TaskReport, report: Report) -> Iterator[Row]:

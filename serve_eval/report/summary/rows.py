@@ -39,7 +39,7 @@ def rows_of(task: SummaryTask) -> Iterator[Row]:
     """Yield the rows of one task."""
     verdict, result = task.verdict, task.result
     if verdict.outcome is not VerdictOutcome.PASS or verdict.rule == "none":
-        yield from (("why", reason) for reason in verdict.reasons)
+        yield from (("why", reason) for reason in dict.fromkeys(verdict.reasons))
     if verdict.early is not None:
         yield "stopped", _describe_early(verdict.early)
     yield from _uncertainty(task)

@@ -16,6 +16,13 @@ from serve_eval.verdicts.references.acceptance_length import (
     load_acceptance_length,
 )
 from serve_eval.verdicts.references.checks import range_problems
+from serve_eval.verdicts.references.deployed import (
+    describe_difference,
+    describe_launched,
+    describe_reference,
+    describe_taken,
+    list_launched,
+)
 from serve_eval.verdicts.references.keys import METRICS, SPEC_KEYS, spec_text, value_key
 from serve_eval.verdicts.references.lookup import check, explain_missing, find
 from serve_eval.verdicts.references.reference_file import (
@@ -33,11 +40,16 @@ __all__ = [
     "AcceptanceLength",
     "Entries",
     "check",
+    "describe_difference",
+    "describe_launched",
+    "describe_reference",
+    "describe_taken",
     "explain_missing",
     "find",
     "find_acceptance_length",
     "find_shipped_dir",
     "list_files",
+    "list_launched",
     "load",
     "load_acceptance_length",
     "parse",

@@ -31,7 +31,8 @@ tasks:
 # limit: 100                   # a random subset of each task, for a first look
 """
 _VERDICT = """\
-# Until there is a reference, print values without a verdict. To take one:
+# Until there is a reference, print values without a verdict. To take one, from this endpoint only
+# if you know it to be sound, since it passes against itself:
 #   serve-eval references take {file}
 # Then remove this line, and let the next one begin with references_dir.
 allow_missing_reference: true

@@ -26,6 +26,7 @@ from serve_eval.schema import Plan, is_rehearsal
 from serve_eval.verdicts import few_samples, reference_samples, references
 from serve_eval.verdicts.reference_answers import StoredAnswers
 from serve_eval.verdicts.reference_samples import SampleScores
+from serve_eval.workflows.references.deployments import find_version, list_deployments
 from serve_eval.workflows.references.entries import make_folder, write_entry
 from serve_eval.workflows.references.first_answers import describe_answers
 from serve_eval.workflows.references.scored_runs import (
@@ -53,6 +54,7 @@ class Registered:
     value: float
     runs: int
     samples: int
+    taken: str
     warnings: tuple[str, ...]
 
 
@@ -84,7 +86,8 @@ def register(
     prepared = prepare(replace(asked, allow_missing_reference=True))
     taken = [read_scores(run, plan, prepared) for run, plan in zip(chosen, plans, strict=True)]
     answers = _read_answers(chosen[0], prepared)
-    endpoint = _version(chosen[0])
+    endpoint = find_version(chosen[0])
+    deployments = list_deployments(chosen, plans)
     make_folder(references_dir)
     written = []
     for i, p in enumerate(prepared):
@@ -98,6 +101,7 @@ def register(
                 answers[i],
                 references_dir,
                 endpoint,
+                deployments,
                 hardware,
                 reason,
                 wanted,
@@ -182,11 +186,6 @@ def _read_answers(run: Path, prepared: Sequence[PreparedTask]) -> list[StoredAns
     ]
 
 
-def _version(run: Path) -> str | None:
-    sessions = read_sessions(run)
-    return sessions[-1].endpoint.info.version if sessions else None
-
-
 def _register(
     prepared: PreparedTask,
     plan: Plan,
@@ -195,6 +194,7 @@ def _register(
     answers: StoredAnswers | None,
     references_dir: Path,
     endpoint: str | None,
+    deployments: Sequence[Mapping[str, str]],
     hardware: str | None,
     reason: str | None,
     wanted: int,
@@ -243,6 +243,7 @@ def _register(
             "samples": place.as_posix(),
             "sha256": sha256,
             **{k: v for k, v in told.items() if v is not None},
+            "deployments": [dict(one) for one in deployments],
         },
         "protocol": {**task.protocol, **task.reference_fields},
         "source": "serve-eval references register",
@@ -261,6 +262,9 @@ def _register(
         )
     if plan.launcher.name == "simulated":
         warnings.append("the runs were simulated: this reference says nothing about any model")
+    if len(deployments) > 1:
+        said = "; ".join(map(references.describe_launched, deployments))
+        warnings.append(f"the runs are of {len(deployments)} different deployments: {said}")
     if (line := differ_as_a_whole(effect)) is not None:
         warnings.append(line)
     if doubted := sum(run.doubted for run in scored):
@@ -275,6 +279,7 @@ def _register(
         value=value,
         runs=len(runs),
         samples=n,
+        taken=" and ".join(map(references.describe_launched, deployments)),
         warnings=(*warnings, *list_failed(chosen, task.name)),
     )
 

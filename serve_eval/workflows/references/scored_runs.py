@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from serve_eval.errors import DatasetError, EndpointError, RunFolderError
+from serve_eval.evaluation.capabilities import reason
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.replay import take
@@ -20,6 +21,7 @@ from serve_eval.evaluation.storage.records.executions import Executions
 from serve_eval.evaluation.storage.records.judgements import Judgements
 from serve_eval.evaluation.storage.records.reply_proofs import keep_standing, run_proofs
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
+from serve_eval.evaluation.storage.sessions import read_unsupported
 from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.schema import Plan, Task, VerdictOutcome
 
@@ -61,34 +63,37 @@ def read_scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list
             take(keep_standing(records, run_proofs(folder)), accumulator)
             missing = len(accumulator.samples) - accumulator.scored
             if missing:
-                check_supported(run, p.task.name)
-                total = len(accumulator.samples)
-                raise RunFolderError(
-                    f"{run}: {missing} of {total} samples of {p.task.name} have no answer or no"
-                    " score",
-                    hint=(
-                        "A reference needs every score: resume the run first, with"
-                        " --no-early-stop if it stopped early."
-                    ),
-                )
+                raise _explain_missing(run, p.task.name, missing, len(accumulator.samples))
             found.append(_list_runs(accumulator))
     return found
 
 
-def check_supported(run: Path, task: str | None = None) -> None:
-    """Raise EndpointError if a finished run found that its endpoint lacks what a task needs.
-
-    It examines one task, or all if none is named.
-    """
+def check_supported(run: Path) -> None:
+    """Raise EndpointError if a finished run found that its endpoint lacks what a task needs."""
     report = read_report(run) if has_report(run) else None
     for one in () if report is None else report.tasks:
         name, verdict = one.result.task, one.verdict
-        if verdict.outcome is VerdictOutcome.UNSUPPORTED and task in (None, name):
+        if verdict.outcome is VerdictOutcome.UNSUPPORTED:
             why = "; ".join(reason.removeprefix("unsupported: ") for reason in verdict.reasons)
             raise EndpointError(
                 f"{run}: {name} is UNSUPPORTED: {why}",
                 hint=f"Leave {name} out, or take it from an endpoint that can do this.",
             )
+
+
+def _explain_missing(run: Path, task: str, missing: int, total: int) -> RunFolderError:
+    """Return the error for samples without a score, and what gives them one."""
+    if (lacks := read_unsupported(run).get(task)) is not None:
+        return RunFolderError(
+            f"{run}: {task} is UNSUPPORTED there and has no scores: {reason(lacks)}",
+            hint="To ask again would change nothing. Take the reference at an endpoint that can"
+            " answer the task, or register a run without it.",
+        )
+    return RunFolderError(
+        f"{run}: {missing} of {total} samples of {task} have no answer or no score",
+        hint="A reference needs every score: resume the run first, with --no-early-stop if it"
+        " stopped early.",
+    )
 
 
 def _list_runs(accumulator: ScoreAccumulator) -> list[ScoredRun]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from serve_eval.report.summary.figures import count, write_figure
 from serve_eval.schema import SuiteChanges, SuiteReport, SuiteRow
-from serve_eval.series.deployments import shorten
+from serve_eval.verdicts.references.deployed import shorten
 from serve_eval.workflows.suite.proven import describe_verdict
 
 MOST_NAMED = 3

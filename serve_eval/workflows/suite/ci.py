@@ -92,7 +92,7 @@ def _make_lines(
     errors = {run.name: run.error for run in report.runs if run.error is not None}
     lines = []
     for row in rows:
-        error = errors.get(row.run)
+        error = errors.get(row.run) if row.outcome is VerdictOutcome.ERROR else None
         found = causes.get(f"{row.run}/{row.task}", "")
         known = [f"{error.kind}: {error.message}"] if error is not None else [*row.reasons]
         known += [found] if found else []

@@ -36,7 +36,13 @@ from serve_eval.schema import (
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.verdicts.rehearsed import went_through
 from serve_eval.workflows.suite.changes import find_changes
-from serve_eval.workflows.suite.folder import open_folder, read_kept_report
+from serve_eval.workflows.suite.folder import (
+    find_earlier_tasks,
+    keep_names,
+    list_new_tasks,
+    open_folder,
+    read_kept_report,
+)
 from serve_eval.workflows.suite.judgement import ALPHA, EndedRun, judge
 from serve_eval.workflows.suite.server_groups import groups
 
@@ -64,6 +70,9 @@ async def evaluate_suite(
     the progress of every run.
     """
     clock = Stopwatch()
+    suite, renamed = keep_names(out_dir, suite)
+    for line in renamed:
+        notify(line)
     with open_folder(out_dir, suite) as folder:
         session = _SuiteSession(
             suite=suite,
@@ -143,6 +152,8 @@ async def _finish_runs(session: _SuiteSession) -> list[EndedRun]:
         ) as server:
             for run in left:
                 notify(f"run {len(ended) + 1} of {len(runs)}: {run.name}")
+                if new := list_new_tasks(session.folder, run):
+                    notify(f"{run.name}: new: {', '.join(new)}; the other answers are kept")
                 ended[run.name] = await _run(session, run, server)
                 error = ended[run.name].error
                 await server.note_end(error)
@@ -162,10 +173,12 @@ async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> E
             strict=session.strict,
             launching=server.launch,
             rerun=session.rerun,
+            grows=True,
             notify=lambda line: session.notify(f"{run.name}: {line}"),
         )
     except ServeEvalError as error:
-        return EndedRun(run=run, error=describe_error(error))
+        earlier = find_earlier_tasks(session.folder, run)
+        return EndedRun(run=run, error=describe_error(error), earlier=earlier)
     except Exception as error:
         if session.environ.get("SERVE_EVAL_TRACEBACK"):
             raise

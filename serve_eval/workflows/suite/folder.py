@@ -39,13 +39,14 @@ def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
     """Create or reopen the folder, and lock it until the end of the block.
 
     The suite is saved with a signature, because this user provided or trusted it. It may have more
-    runs than the last time. Names, waivers and attributes may differ, because they change no
-    request. Raises RunFolderError if another process uses the folder, or if it contains other files
-    or runs that the suite lacks or changes (the message lists them).
+    runs and tasks than the last time. Names, waivers and attributes may differ, because they change
+    no request, and so may all of a run without an answer. Raises RunFolderError if another process
+    uses the folder, or if it contains other files or runs that the suite lacks or changes (the
+    message lists them).
     """
     with run_folder.hold(path, SUITE_FILE, "suite"):
         if holds_suite(path):
-            _check_kept(path, read_suite(path), suite)
+            _check_kept(path, suite)
         set_aside_report(path)
         write_suite(path, suite)
         try:
@@ -62,7 +63,7 @@ def check_folder(path: Path, suite: Suite) -> None:
     """Raise RunFolderError if `open_folder` would refuse the folder. Nothing is written."""
     check_free(path, SUITE_FILE, "suite")
     if holds_suite(path):
-        _check_kept(path, read_suite(path), suite)
+        _check_kept(path, keep_names(path, suite)[0])
 
 
 def read_kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Report | None:
@@ -77,7 +78,7 @@ def read_kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Repo
     except RunFolderError:
         return None
     model = run.plan.model or report.plan.model  # The endpoint's model if the plan names none.
-    same = _describe_asked(report.plan) == _describe_asked(replace(run.plan, model=model))
+    same = describe_asked(report.plan) == describe_asked(replace(run.plan, model=model))
     living = [task for task in report.tasks if is_mutable(task.spec.name)]
     if rerun == "all" or (living and rerun in ("changed", "version")):
         return None
@@ -106,11 +107,73 @@ def _as_they_were(plan: Plan, report: Report, living: Sequence[TaskReport]) -> b
     return [p.fingerprint for p in prepared] == [dict(task.fingerprint) for task in living]
 
 
-def _check_kept(path: Path, old: Suite, new: Suite) -> None:
+def keep_names(path: Path, suite: Suite) -> tuple[Suite, list[str]]:
+    """Return a suite in which runs of the folder have their earlier names, and what was renamed.
+
+    A second value on an axis changes the names that a matrix gives, and not what they ask.
+    """
+    if not holds_suite(path):
+        return suite, []
+    asked = {run.name: describe_asked(run.plan, address=True) for run in suite.runs}
+    had = _list_answered(path)
+    names: dict[str, str] = {}
+    for old, content in had.items():
+        alike = (n for n, one in asked.items() if n not in had and n not in names)
+        if old not in asked and (found := next((n for n in alike if asked[n] == content), None)):
+            names[found] = old
+    runs = tuple(replace(run, name=names.get(run.name, run.name)) for run in suite.runs)
+    told = [f"{new} keeps its earlier name {old}" for new, old in names.items()]
+    return replace(suite, runs=runs), told
+
+
+def find_earlier_tasks(path: Path, run: SuiteRun) -> Report | None:
+    """Return the report of a run that has fewer tasks than its plan, asked as the plan asks."""
+    try:
+        report = read_report(path / SUITE_RUNS / run.name)
+    except RunFolderError:
+        return None
     found, wanted = (
-        {run.name: _describe_asked(run.plan, address=True) for run in suite.runs}
-        for suite in (old, new)
+        describe_asked(plan)
+        for plan in (report.plan, replace(run.plan, model=run.plan.model or report.plan.model))
     )
+    had, tasks = found.pop("tasks"), wanted.pop("tasks")
+    fewer = had.keys() < tasks.keys() and all(tasks[name] == had[name] for name in had)
+    return report if fewer and found == wanted else None
+
+
+def list_new_tasks(path: Path, run: SuiteRun) -> list[str]:
+    """Return the tasks of a run that its folder, which has answers to others, lacks."""
+    place = path / SUITE_RUNS / run.name
+    if not run_folder.is_bound(place):
+        return []
+    known = {task.name for task in run_folder.read_plan(place).tasks}
+    return [task.name for task in run.plan.tasks if task.name not in known]
+
+
+def _list_answered(path: Path) -> dict[str, Any]:
+    """Return what the runs of a folder ask that have an answer, by their names.
+
+    Of their tasks only those with an answer count.
+    """
+    found = {}
+    for run in read_suite(path).runs:
+        place = path / SUITE_RUNS / run.name
+        if run_folder.is_bound(place):
+            asked = found[run.name] = describe_asked(run.plan, address=True)
+            asked["tasks"] = {
+                name: options
+                for name, options in asked["tasks"].items()
+                if run_folder.is_bound_to(place, name)
+            }
+    return found
+
+
+def _check_kept(path: Path, new: Suite) -> None:
+    found = _list_answered(path)
+    wanted = {run.name: describe_asked(run.plan, address=True) for run in new.runs}
+    for name in found.keys() & wanted.keys():
+        tasks = wanted[name]["tasks"]
+        wanted[name]["tasks"] = {t: tasks[t] for t in tasks if t in found[name]["tasks"]}
     lines = [f"run {name} is not in this suite" for name in found if name not in wanted]
     lines += [
         line
@@ -125,14 +188,14 @@ def _check_kept(path: Path, old: Suite, new: Suite) -> None:
         raise RunFolderError(
             f"{path} holds another suite:\n{shown}",
             hint=(
-                "Keep the runs of the folder, and add new ones: only these are asked. Or use"
+                "Keep the runs of the folder, and add runs or tasks: only these are asked. Or use"
                 " another folder with -o: serve-eval export of both makes one table. --resume"
                 " continues the suite of the folder."
             ),
         )
 
 
-def _describe_asked(plan: Plan, *, address: bool = False) -> Any:
+def describe_asked(plan: Plan, *, address: bool = False) -> Any:
     """Return what a plan asks, as JSON values, without speed, connection and data locations."""
     content = msgspec.json.decode(msgspec.json.encode(plan))
     kept = {"early_stop", "repeats", "repeats_of"}  # A suite does not resume a finished run.
@@ -142,7 +205,11 @@ def _describe_asked(plan: Plan, *, address: bool = False) -> Any:
         name: times for name, times in content["repeats_of"].items() if not is_mutable(name)
     }
     # `_as_they_were` checks the mutable tasks.
-    content["tasks"] = [task for task in content["tasks"] if not is_mutable(task["name"])]
+    content["tasks"] = {
+        name: options
+        for name, options in run_folder.name_tasks(content["tasks"]).items()
+        if not is_mutable(name)
+    }
     if not address and plan.launcher.name == "external":
         content["launcher"]["options"].pop("base_url", None)
     return content

@@ -16,7 +16,7 @@ from serve_eval.evaluation.storage.reports.suite_files import (
     holds_suite,
     read_suite,
 )
-from serve_eval.schema import Plan, Suite, SuiteReport
+from serve_eval.schema import Plan, Report, RunError, Suite, SuiteReport, SuiteRun
 from serve_eval.series.measured_runs import MeasuredRun
 from serve_eval.workflows.suite.execution import describe_error, report_on
 from serve_eval.workflows.suite.judgement import EndedRun
@@ -44,7 +44,7 @@ def _judge_runs(suite: Suite, folder: Path, plan_of: PlanOf, strict: bool) -> li
     stopped = {one.name: one.error for one in known.runs if one.error} if known else {}
     ended, refused = list[EndedRun](), list[PlanError]()
     for run in suite.runs:
-        place = folder / SUITE_RUNS / run.name
+        place, planned = folder / SUITE_RUNS / run.name, run
         try:
             read_report(place)
             run = replace(run, plan=plan_of(place))
@@ -56,10 +56,17 @@ def _judge_runs(suite: Suite, folder: Path, plan_of: PlanOf, strict: bool) -> li
             told = stopped.get(run.name) or describe_error(error)
             ended.append(EndedRun(run=run, error=told))
         else:
-            ended.append(EndedRun(run=run, report=report, kept=True))
+            ended.append(_add_stopped(planned, report, stopped.get(run.name)))
     if refused and len(refused) == len(ended):
         raise refused[0]
     return ended
+
+
+def _add_stopped(run: SuiteRun, report: Report, error: RunError | None) -> EndedRun:
+    """Return a run that was judged, with the tasks that an error kept out of its report."""
+    if error is None or {s.name for s in run.plan.tasks} <= {s.name for s in report.plan.tasks}:
+        return EndedRun(run=replace(run, plan=report.plan), report=report, kept=True)
+    return EndedRun(run=run, error=error, earlier=report)
 
 
 def judge_measured(
@@ -89,7 +96,9 @@ def judge_measured(
             continue
         ended, report = suites[place]
         rows = {row.task: row for row in report.rows if row.run == run.folder.name}
-        found = next((one.report for one in ended if one.run.name == run.folder.name), None)
+        found = next(
+            (one.report or one.earlier for one in ended if one.run.name == run.folder.name), None
+        )
         judged.append(replace(run, report=found, judged=rows))
     if all(run.report is None for run in judged):
         raise errors[0] if errors else _explain_errors(suites)

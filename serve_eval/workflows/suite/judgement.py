@@ -52,12 +52,16 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedRun:
-    """A run with its report or error. `kept` means that the report existed already."""
+    """A run with its report or error. `kept` means that the report existed already.
+
+    `earlier` is the report of fewer tasks, to which an error kept others from being added.
+    """
 
     run: SuiteRun
     report: Report | None = None
     error: RunError | None = None
     kept: bool = False
+    earlier: Report | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +83,15 @@ def judge(
     uses = [_use(waiver, found, runs, today) for waiver in waivers]
     valid = [use.waiver for use in uses if use.state is WaiverState.APPLIED]
     found = [_waive(row, valid, runs) for row in found]
-    errors = {one.run.name: one.error.exit_code for one in ended if one.error is not None}
-    codes = [PASS if row.waiver else errors.get(row.run, code_of(row.outcome)) for row in found]
+    errors = {
+        (one.run.name, VerdictOutcome.ERROR): one.error.exit_code
+        for one in ended
+        if one.error is not None
+    }
+    codes = [
+        PASS if row.waiver else errors.get((row.run, row.outcome), code_of(row.outcome))
+        for row in found
+    ]
     code = worst(codes, strict=strict)
     outcomes = {row.outcome for row in found}
     unjudged = outcomes <= {VerdictOutcome.NOT_JUDGED, VerdictOutcome.SHARD}
@@ -91,14 +102,17 @@ def judge(
 def rows(one: EndedRun) -> list[SuiteRow]:
     """Return one row per task, with the run's own verdict.
 
-    If the run has no report, every planned task is an ERROR.
+    If the run has no report, every planned task is an ERROR that no earlier report has.
     """
     run = one.run
     if one.report is not None:
         return [_row(run, one.report.plan, task) for task in one.report.tasks]
     assert one.error is not None
+    earlier = () if one.earlier is None else one.earlier.tasks
+    had = {task.spec.name: _row(run, one.earlier.plan, task) for task in earlier if one.earlier}
     return [
-        SuiteRow(
+        had.get(task.name)
+        or SuiteRow(
             run=run.name,
             task=task.name,
             model=run.plan.model,

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.evaluation.plan.command_line import write_take_command
+from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.evaluation.storage.run_folder import read_plan
 from serve_eval.report.ci.of_report import pick_remarks
@@ -58,15 +58,16 @@ def render(report: SuiteReport, out_dir: Path, console: Console, *, stored: bool
     if told:
         console.print(*fit_tables(*_lay_out(told, console.width), console.width), sep="\n\n")
     if table is not None:
-        console.out(f"\n{write_text(table, console.width)}", highlight=False)
+        console.out(f"\n{write_text(table, console.width, reasons=False)}", highlight=False)
     print_rows(console, list_explanations(report))
     print_rows(console, map(describe_waiver, report.waivers))
     print_rows(console, [("runs", f"{out_dir}/runs/RUN, each with report.json")])
     if (worst := find_worth_a_look(rows)) is not None:
         command = f"serve-eval show {quote_path(out_dir / SUITE_RUNS / worst.run)} --wrong"
         print_commands(console, [command])
-    if not report.rehearsal:
-        print_commands(console, _name_take_command(rows, out_dir))
+    if not report.rehearsal and (commands := _name_take_command(rows, out_dir)):
+        print_rows(console, [("note", HOW_TO_TAKE)])
+        print_commands(console, commands)
 
 
 def _name_take_command(rows: Sequence[SuiteRow], out_dir: Path) -> list[str]:
@@ -247,18 +248,21 @@ def list_explanations(report: SuiteReport) -> Iterator[Row]:
     """Yield rows that explain the table: changes, errors, reasons, p-values and warnings."""
     if report.changes is not None:
         yield "since", describe_changes(report.changes)
+    stopped: dict[tuple[str, str, str], list[str]] = {}
     for run in report.runs:
-        if run.error is not None:
-            yield "error", f"{run.name}: {run.error.kind}: {run.error.message}"
-            yield from (("fix", hint) for hint in (run.error.hint,) if hint)
+        if (one := run.error) is not None:
+            stopped.setdefault((one.kind, one.message, one.hint), []).append(run.name)
+    for (kind, message, hint), names in stopped.items():
+        yield "error", f"{_name_first(names)}: {kind}: {message}"
+        yield from (("fix", one) for one in (hint,) if one)
     errors = {run.name for run in report.runs if run.error is not None}
     remarks: dict[Row, list[str]] = {}
     for row in report.rows:
-        for remark in () if row.run in errors else _remarks(row):
+        lost = row.run in errors and row.outcome is VerdictOutcome.ERROR
+        for remark in () if lost else _remarks(row):
             remarks.setdefault(remark, []).append(f"{row.run}/{row.task}")
     for (label, text), names in remarks.items():
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield label, f"{names[0]}{more}: {text}"
+        yield label, f"{_name_first(names)}: {text}"
     if sum(row.p_holm is not None for row in report.rows) > 1:
         yield (
             "p holm",
@@ -269,9 +273,13 @@ def list_explanations(report: SuiteReport) -> Iterator[Row]:
         yield "warning", f"{warning}{f' ({n} runs)' if n > 1 else ''}"
 
 
+def _name_first(names: Sequence[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+
+
 def _remarks(row: SuiteRow) -> Iterator[Row]:
     """Yield the reasons of a row's verdict, and the warnings that its sample is small."""
-    yield from (("why", reason) for reason in row.reasons)
+    yield from (("why", reason) for reason in dict.fromkeys(row.reasons))
     yield from (("warning", line) for line in list_remarks(row))
     if row.repaired:
         yield "asked", f"{count(row.repaired, 'sample')} repaired"

@@ -41,7 +41,7 @@ def test_the_same_plan_opens_the_folder_again(tmp_path: Path) -> None:
         (
             replace(PLAN, tasks=(Spec(name="gsm8k", options={"num_fewshot": 3}),)),
             PRINTS,
-            r"plan\.tasks\[0\]\.options\.num_fewshot: was 5, now 3",
+            r"plan\.tasks\.gsm8k\.num_fewshot: was 5, now 3",
         ),
         (replace(PLAN, limit=10), PRINTS, r"plan\.limit: was null, now 10"),
         (
@@ -80,6 +80,53 @@ def test_a_run_without_any_answer_yet_takes_another_plan(tmp_path: Path) -> None
     with open_folder(tmp_path, other, PRINTS):
         pass
     assert read_plan(tmp_path) == other
+
+
+@pytest.mark.parametrize(
+    ("record", "kept"),
+    [
+        ('{"id":"1","failure":{"kind":"http"}}\n', False),
+        ('{"id":"1","failure":{"kind":"http"}}\n{"id":"2","response"', False),
+        ('{"id":"1","failure":{"kind":"http"}}\n{"id": "2", "response": {}}\n', True),
+        ('{"id":"1","withdrawn":"unproven"}\n', True),
+        ("damaged\n", True),
+    ],
+)
+def test_failures_alone_bind_no_plan_and_leave_with_it(
+    record: str, kept: bool, tmp_path: Path
+) -> None:
+    with open_folder(tmp_path, PLAN, PRINTS) as folder:
+        (folder / "samples/gsm8k.jsonl").write_text(record)
+        (folder / "report.json").write_text("{}")
+    other = replace(PLAN, model="corrected")
+    if kept:
+        with (
+            pytest.raises(RunFolderError, match="holds another run"),
+            open_folder(tmp_path, other, PRINTS),
+        ):
+            pass
+        assert (tmp_path / "samples/gsm8k.jsonl").read_text() == record
+        return
+    with open_folder(tmp_path, other, PRINTS):
+        pass
+    assert read_plan(tmp_path) == other
+    assert not (tmp_path / "samples/gsm8k.jsonl").exists()
+    assert not (tmp_path / "report.json").exists()
+
+
+def test_a_run_grows_by_tasks_only_where_that_is_meant(tmp_path: Path) -> None:
+    more = replace(PLAN, tasks=(Spec(name="mmlu"), *PLAN.tasks))
+    prints = {**PRINTS, "mmlu": {"dataset_sha256": "cc"}}
+    with open_folder(tmp_path, PLAN, PRINTS) as folder:
+        _answered(folder)
+    with pytest.raises(RunFolderError, match=r"tasks\.mmlu"), open_folder(tmp_path, more, prints):
+        pass
+    with open_folder(tmp_path, more, prints, grows=True):
+        pass
+    assert read_plan(tmp_path) == more
+    with open_folder(tmp_path, PLAN, PRINTS, grows=True):  # mmlu has no answer yet
+        pass
+    assert read_plan(tmp_path) == PLAN
 
 
 def test_a_run_may_go_on_at_another_address_only_when_told_so(tmp_path: Path) -> None:

@@ -1,0 +1,78 @@
+"""A narrow table keeps what the user said of the rows, and shortens what servers told first."""
+
+from __future__ import annotations
+
+import pytest
+
+from serve_eval.report.results_table import (
+    DeploymentRow,
+    ResultCell,
+    ResultsTable,
+    TaskColumn,
+    write_text,
+)
+from serve_eval.schema import Metric, VerdictOutcome
+
+CELL = ResultCell(
+    value=65.0, interval=(40.78, 84.56), outcome=VerdictOutcome.PASS, scored=20, planned=20
+)
+ADDRESS = "http://gpu-node-{}.cluster.example.org:8000/v1"
+
+
+def _make(*rows: dict[str, str]) -> ResultsTable:
+    return ResultsTable(
+        columns=[TaskColumn(task="gsm8k", heading="gsm8k", metric=Metric(), planned=20)],
+        rows=[DeploymentRow(model="org/m", attributes=one, cells=[CELL]) for one in rows],
+        shown=list(rows[0]),
+    )
+
+
+ROWS = [
+    {"recipe": f"recipe-{i % 2}", "kv": ("auto", "fp8")[i % 2], "endpoint": ADDRESS.format(i)}
+    for i in range(4)
+]
+
+
+@pytest.mark.parametrize("width", [60, 70, 80])
+def test_what_the_user_said_stays_where_a_shorter_address_is_enough(width: int) -> None:
+    text = write_text(_make(*ROWS), width)
+    head, _, *rows = text.split("\n\n")[1].splitlines()
+    assert head.split()[:3] == ["recipe", "kv", "endpoint"]
+    assert len({row.partition("  65.0")[0] for row in rows}) == 4, text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_wide_table_has_the_whole_address() -> None:
+    assert ADDRESS.format(3) in write_text(_make(*ROWS), 120)
+
+
+def test_addresses_are_cut_only_as_far_as_they_differ() -> None:
+    rows = [
+        {"recipe": "x" * 30, "endpoint": f"http://{'a' * 20}{i}{'b' * 20}/v1"} for i in range(3)
+    ]
+    text = write_text(_make(*rows), 70)
+    shown = text.split("\n\n")[1].splitlines()[2:]
+    assert len(set(shown)) == 3, text
+
+
+def test_what_tells_no_rows_apart_goes_before_an_address_is_cut() -> None:
+    rows = [
+        {**one, "server": "vLLM 0.11.0 build abcdef", "run": f"r{i}"} for i, one in enumerate(ROWS)
+    ]
+    text = write_text(_make(*rows), 80)
+    assert "not shown here: " in text
+    assert "vLLM" not in text
+    assert "recipe" in text.split("\n\n")[1].splitlines()[0]
+
+
+def test_a_reason_of_several_rows_is_one_note() -> None:
+    lost = ResultCell(
+        value=None, interval=None, outcome=VerdictOutcome.ERROR, scored=0, planned=20, reason="dead"
+    )
+    table = ResultsTable(
+        columns=[TaskColumn(task="gsm8k", heading="gsm8k", metric=Metric(), planned=20)],
+        rows=[DeploymentRow(model="m", attributes={"run": r}, cells=[lost]) for r in ("a", "b")],
+        shown=["run"],
+    )
+    assert write_text(table).count("dead") == 1
+    assert "* a; b: gsm8k: no value: dead" in write_text(table)

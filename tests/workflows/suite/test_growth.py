@@ -1,0 +1,125 @@
+"""A suite grows by tasks and by values of its matrix; a run without an answer may change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import serve_eval
+
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
+WORDS = "{word_problems: {num_samples: 40}}"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _write(tasks: str, *runs: str) -> None:
+    named = runs or ("a, launcher: {name: simulated, accuracy: 0.9}",)
+    plans = "".join(f"  - {{name: {run}}}\n" for run in named)
+    Path("s.yaml").write_text(
+        f"defaults: {{model: org/m, no_reference: true, tasks: [{tasks}]}}\nplans:\n{plans}"
+    )
+
+
+def test_an_added_task_is_asked_and_the_answers_of_the_others_are_kept() -> None:
+    _write(WORDS)
+    assert serve_eval("suite", "s.yaml", "-o", "out").returncode == 3
+    journal = Path("out/runs/a/samples/word_problems.jsonl")
+    before = journal.read_bytes()
+    _write(f"passkey_short, {WORDS}")  # at another place, too
+    dry = serve_eval("suite", "s.yaml", "-o", "out", "--dry-run")
+    assert (dry.returncode, "nothing was sent" in dry.stdout) == (0, True), dry.stderr
+    done = serve_eval("suite", "s.yaml", "-o", "out")
+    assert done.returncode == 3, done.stderr
+    assert "a: new: passkey_short; the other answers are kept" in done.stderr
+    assert "word_problems: 40/40" not in done.stderr
+    assert "1 row is new since the report of" in done.stdout
+    assert "new: a/passkey_short" in done.stdout
+    assert journal.read_bytes() == before
+    table = serve_eval("export", "out", "--format", "csv").stdout.splitlines()
+    assert len(table) == 2
+    again = serve_eval("suite", "s.yaml", "-o", "out")
+    assert "1 of 1 runs are already finished" in again.stderr
+    resumed = serve_eval("suite", "--resume", "out")
+    assert "1 of 1 runs are already finished" in resumed.stderr
+
+
+def test_a_task_that_cannot_be_added_takes_no_result_from_the_others() -> None:
+    _write(WORDS)
+    serve_eval("suite", "s.yaml", "-o", "out")
+    _write(f"{WORDS}, gsm8k")
+    done = serve_eval("suite", "s.yaml", "-o", "out")
+    assert done.returncode == 2, done.stdout
+    assert "the data set GSM8K was not found" in done.stdout
+    assert "1 NO REFERENCE" in done.stdout.replace("1 ERROR, ", "")
+    again = serve_eval("verdict", "out")
+    assert (again.returncode, "1 ERROR, 1 NO REFERENCE" in again.stdout) == (2, True)
+    _write(WORDS)
+    back = serve_eval("suite", "s.yaml", "-o", "out")
+    assert (back.returncode, "1 task: 1 NO REFERENCE" in back.stdout) == (3, True), back.stderr
+
+
+def test_what_is_refused_names_the_task_and_the_difference() -> None:
+    _write(f"{WORDS}, passkey_short")
+    serve_eval("suite", "s.yaml", "-o", "out")
+    for tasks, said in (
+        ("{word_problems: {num_samples: 41}}, passkey_short", "num_samples: was 40, now 41"),
+        ("passkey_short", 'a.tasks.word_problems: was {"num_samples":40}, now null'),
+    ):
+        _write(tasks)
+        done = serve_eval("suite", "s.yaml", "-o", "out")
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_a_long_value_is_shown_where_it_differs() -> None:
+    text = "Answer with a number. " * 8
+    for end in ("one", "two"):
+        _write(f"{{word_problems: {{num_samples: 40, system_prompt: '{text}{end}'}}}}")
+        done = serve_eval("suite", "s.yaml", "-o", "out")
+    assert done.returncode == 2
+    assert 'number. one", now ...' in done.stderr
+    assert 'number. two"' in done.stderr
+
+
+def test_a_value_that_is_added_to_a_matrix_keeps_the_names_of_the_finished_runs() -> None:
+    head = "defaults: {model: org/m, no_reference: true, launcher: {name: simulated}}\nmatrix:\n"
+    sizes = "  size: [{label: small, limits: {concurrency: 8}}]\n"
+    Path("s.yaml").write_text(f"{head}{sizes}  tasks: [{WORDS}]\n")
+    assert serve_eval("suite", "s.yaml", "-o", "out").returncode == 3
+    [name] = [one.name for one in Path("out/runs").iterdir()]
+    Path("s.yaml").write_text(f"{head}{sizes}  tasks: [{WORDS}, passkey_short]\n")
+    assert serve_eval("suite", "s.yaml", "-o", "out", "--dry-run").returncode == 0
+    done = serve_eval("suite", "s.yaml", "-o", "out")
+    assert done.returncode == 3, done.stderr
+    assert f"keeps its earlier name {name}" in done.stderr
+    assert "1 of 2 runs are already finished" in done.stderr
+    assert len([*Path("out/runs").iterdir()]) == 2
+
+
+def test_a_run_without_an_answer_may_change_or_go() -> None:
+    dead = "launcher: {name: external, base_url: 'http://127.0.0.1:9/v1'}"
+    sound = "a, launcher: {name: simulated}"
+    lost = (
+        "launcher: {name: simulated, failure_rate: 0.5, failure_kind: wrapped_400},"
+        " limits: {max_error_rate: 1.0}"
+    )
+    _write(WORDS, sound, f"b, {dead}", f"c, {lost}", f"d, {lost}")
+    assert serve_eval("suite", "s.yaml", "-o", "out").returncode == 4
+    for name in ("c", "d"):  # as if it was killed before the first answer
+        Path(f"out/runs/{name}/report.json").unlink()
+        journal = Path(f"out/runs/{name}/samples/word_problems.jsonl")
+        records = journal.read_text().splitlines(keepends=True)
+        failures = [one for one in records if '"response":{' not in one]
+        assert failures
+        journal.write_text("".join(failures))
+    now = "launcher: {name: simulated, accuracy: 0.9}"
+    _write(WORDS, sound, f"b, {now}", f"c, {now}")
+    done = serve_eval("suite", "s.yaml", "-o", "out")
+    assert done.returncode == 3, done.stderr
+    assert "3 NO REFERENCE" in done.stdout
+    assert "1 of 3 runs are already finished" in done.stderr
