@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -14,11 +13,11 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS, without_scorer_options
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
-from serve_eval.schema import PairedComparison, Reference, SuiteRow, TaskReport
+from serve_eval.schema import TaskReport
+from serve_eval.series.cells import make_cell, make_lost_cell
+from serve_eval.series.corrected import correct_cells, describe_rules
 from serve_eval.series.deployments import LAUNCHER, choose_shown, shorten
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
-from serve_eval.verdicts.references import spec_text
-from serve_eval.verdicts.rise import find_rise_p
 
 _SHORT = 16
 """Characters of a setting that the heading of a column shows."""
@@ -62,26 +61,29 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
     headings = _name_columns(columns)
     repeats = _list_repeats(runs)
     shown = choose_shown([dict(attributes) for _, attributes in rows])
+    listed = [
+        TaskColumn(
+            task=key[0],
+            heading=headings[key],
+            metric=task.result.metric,
+            planned=_count_prompts(task),
+            repeats=repeats[key],
+        )
+        for key, task in columns.items()
+    ]
+    deployments = correct_cells(
+        DeploymentRow(
+            model=model,
+            attributes={name: shorten(value) for name, value in attributes},
+            cells=[cells.get(key) for key in columns],
+        )
+        for (model, attributes), cells in rows.items()
+    )
     return ResultsTable(
-        columns=[
-            TaskColumn(
-                task=key[0],
-                heading=headings[key],
-                metric=task.result.metric,
-                planned=_count_prompts(task),
-                repeats=repeats[key],
-            )
-            for key, task in columns.items()
-        ],
-        rows=[
-            DeploymentRow(
-                model=model,
-                attributes={name: shorten(value) for name, value in attributes},
-                cells=[cells.get(key) for key in columns],
-            )
-            for (model, attributes), cells in rows.items()
-        ],
+        columns=listed,
+        rows=deployments,
         shown=shown,
+        rules=list(describe_rules(listed, deployments)),
         notes=(*_explain(columns, runs), *_explain_repeats(headings, repeats)),
         details=notes,
     )
@@ -137,74 +139,12 @@ def _explain_repeats(
 def _list_cells(run: MeasuredRun, keys: Sequence[Key]) -> Iterator[tuple[Key, ResultCell]]:
     if run.report is not None:
         for task in run.report.tasks:
-            yield _key(task), _make_cell(task, run, run.judged.get(task.result.task))
+            yield _key(task), make_cell(task, run, run.judged.get(task.result.task))
         return
     for name, row in run.judged.items():
         for key in keys:
             if key[0] == name:
-                yield key, _make_lost_cell(row, run)
-
-
-def _make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> ResultCell:
-    result, verdict = task.result, task.verdict
-    early = verdict.early is not None and verdict.early.stopped
-    value = verdict.early.estimate if early and verdict.early else result.value
-    outcome = verdict.outcome if row is None else row.outcome
-    paired = verdict.paired
-    return ResultCell(
-        value=value,
-        interval=None if value is None or early else result.interval,
-        outcome=outcome,
-        scored=result.scored,
-        planned=result.planned,
-        failed=result.failed,
-        repaired=result.doubted,
-        estimate=early,
-        waived=row is not None and row.waiver is not None,
-        run=str(run.folder),
-        reason="; ".join(verdict.reasons) or _count_failures(task),
-        rule=verdict.rule,
-        reference=verdict.reference,
-        difference=None if paired is None else paired.difference,
-        difference_interval=None if paired is None else paired.interval,
-        p=None if paired is None else paired.p,
-        p_rise=None if paired is None else find_rise_p(paired),
-        p_holm=None if row is None else row.p_holm,
-        q=None if row is None else row.q_bh,
-        finding=(row.finding or "") if row else "" if paired is None else paired.finding,
-        proven=row.proven if row else _find_proven(paired),
-        reference_name=_name_reference(task.reference),
-    )
-
-
-def _name_reference(reference: Reference | None) -> str:
-    return "" if reference is None else f"{reference.model}, {spec_text(reference.spec)}"
-
-
-def _find_proven(paired: PairedComparison | None) -> Literal["", "drop", "rise"]:
-    """Return the direction of a change that a run alone proves."""
-    if paired is None:
-        return ""
-    if paired.finding in ("SMALL_DROP", "FAIL"):
-        return "drop"
-    return "rise" if paired.interval is not None and paired.interval[0] > 0.0 else ""
-
-
-def _count_failures(task: TaskReport) -> str:
-    return ", ".join(f"{n} {name}" for name, n in task.result.failures.items())
-
-
-def _make_lost_cell(row: SuiteRow, run: MeasuredRun) -> ResultCell:
-    return ResultCell(
-        value=None,
-        interval=None,
-        outcome=row.outcome,
-        scored=0,
-        planned=0,
-        waived=row.waiver is not None,
-        run=str(run.folder),
-        reason="; ".join(row.reasons),
-    )
+                yield key, make_lost_cell(row, run)
 
 
 def _name_columns(columns: Mapping[Key, TaskReport]) -> dict[Key, str]:
@@ -266,7 +206,7 @@ def _explain(columns: Mapping[Key, TaskReport], runs: Sequence[MeasuredRun]) -> 
         ):
             fields.append("samples")
         differing = ", ".join(fields) or "metric or judge"
-        yield f"{name}: {len(alike)} columns, which cannot be compared: {differing} differ"
+        yield f"{name}: {len(alike)} columns, whose values cannot be compared: {differing} differ"
     if outside := [run.folder.name for run in runs if run.outside]:
         yield f"not in the file of the suite, and outside of its correction: {', '.join(outside)}"
     if any(run.attributes.get(LAUNCHER) == "simulated" for run in runs):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from serve_eval.schema import Verdict
 
+GATES = ("paired", "anchors")
+"""The rules whose verdict follows from the proof of a drop, so that its correction changes it. The
+verdicts of the classic threshold and of noninferiority stay; their findings are corrected too."""
 UNPROVEN = {"FAIL": "INCONCLUSIVE", "SMALL_DROP": "PASS"}
 """The finding in place of one that a correction does not leave proven."""
 

@@ -32,16 +32,12 @@ from serve_eval.verdicts.exit_code import (
     code_of,
     worst,
 )
-from serve_eval.verdicts.many_tests import UNPROVEN, find_test
+from serve_eval.verdicts.many_tests import GATES, UNPROVEN, find_test
 from serve_eval.verdicts.rise import find_rise_p
 from serve_eval.workflows.suite.match import matches
 
 ALPHA = 0.05
 """Probability of any false alarm among all paired gates of a suite."""
-GATES = ("paired", "anchors")
-"""The rules whose verdict follows from the proof of a drop, so that its correction changes it. The
-verdicts of the classic threshold and of noninferiority stay; their findings are corrected too."""
-
 _WORDS = {
     FAIL: "FAIL",
     INFRASTRUCTURE: "ERROR",

@@ -249,7 +249,8 @@ def test_verdicts_of_the_classic_gate_and_noninferiority_are_not_corrected() -> 
 
 @pytest.mark.parametrize("rule", ["classic", "noninferiority", "paired"])
 @pytest.mark.parametrize(
-    ("excluded", "alone", "corrected"), [(True, "SMALL_DROP", "PASS"), (False, "FAIL", "INCONCLUSIVE")]
+    ("excluded", "alone", "corrected"),
+    [(True, "SMALL_DROP", "PASS"), (False, "FAIL", "INCONCLUSIVE")],
 )
 def test_findings_are_corrected_under_every_rule(
     rule: str, excluded: bool, alone: str, corrected: str
