@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from serve_eval.report.results_table import ResultCell
-from serve_eval.report.results_table.cell import UNJUDGED
+from serve_eval.report.results_table.cell import UNJUDGED, name_outcome
 from serve_eval.schema import PairedComparison, Reference, SuiteRow, TaskReport, Verdict
 from serve_eval.series.measured_runs import MeasuredRun
 from serve_eval.verdicts.many_tests import find_test
@@ -70,7 +70,7 @@ def make_lost_cell(row: SuiteRow, run: MeasuredRun) -> ResultCell:
         waived=row.waiver is not None,
         run=str(run.folder),
         reason=reason,
-        no_difference=_say_outcome(row.outcome.value, reason),
+        no_difference=name_outcome(row.outcome, reason),
         in_suite=True,
     )
 
@@ -93,7 +93,7 @@ def _explain_no_difference(task: TaskReport) -> str:
     verdict, reference = task.verdict, task.reference
     if verdict.outcome in UNJUDGED:
         why = "; ".join(verdict.reasons) or _count_failures(task)
-        return _say_outcome(verdict.outcome.value, why)
+        return name_outcome(verdict.outcome, why)
     if told := [one for one in (*verdict.reasons, *verdict.warnings) if one.startswith(NO_PAIRS)]:
         return told[0]
     if verdict.early is not None and verdict.early.stopped:
@@ -101,10 +101,6 @@ def _explain_no_difference(task: TaskReport) -> str:
     if reference is not None and reference.runs is None:
         return "the reference has no scores of single samples"
     return "; ".join(verdict.reasons) or "the rule does not compare prompt by prompt"
-
-
-def _say_outcome(outcome: str, why: str) -> str:
-    return why if why.upper().startswith(outcome) else f"{outcome}: {why}" if why else outcome
 
 
 def _name_reference(reference: Reference | None) -> str:

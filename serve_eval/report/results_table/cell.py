@@ -138,7 +138,7 @@ class ResultCell:
             what, why = (
                 ("difference", self.no_difference or UNPAIRED)
                 if self.signed
-                else ("value", self.reason or self.outcome.value)
+                else ("value", name_outcome(self.outcome, self.reason))
             )
             judged = self.signed and self.outcome not in UNJUDGED
             rest = "the runs cannot be paired" if judged else self.outcome.value
@@ -148,6 +148,14 @@ class ResultCell:
         if self.others:
             which = "" if plain else f", {self.run}; --all shows each"
             yield f"the latest of {self.others + 1} runs{which}"
+
+
+def name_outcome(outcome: VerdictOutcome, why: str) -> str:
+    """Return a reason that names its outcome, if nothing was compared."""
+    if not why:
+        return outcome.value
+    told = outcome not in UNJUDGED or why.upper().startswith(outcome.value)
+    return why if told else f"{outcome.value}: {why}"
 
 
 def _leave_out_places(reason: str) -> str:
