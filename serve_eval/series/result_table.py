@@ -13,11 +13,13 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS, without_scorer_options
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
+from serve_eval.report.summary.figures import count
 from serve_eval.schema import TaskReport
 from serve_eval.series.cells import make_cell, make_lost_cell
 from serve_eval.series.corrected import correct_cells, describe_rules
 from serve_eval.series.deployments import LAUNCHER, choose_shown, shorten
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
+from serve_eval.verdicts.one_draw import describe_one_draw
 
 _SHORT = 16
 """Characters of a setting that the heading of a column shows."""
@@ -84,7 +86,11 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
         rows=deployments,
         shown=shown,
         rules=list(describe_rules(listed, deployments)),
-        notes=(*_explain(columns, runs), *_explain_repeats(headings, repeats)),
+        notes=(
+            *_explain(columns, runs),
+            *_explain_repeats(headings, repeats),
+            *_explain_one_draw(headings, runs),
+        ),
         details=notes,
     )
 
@@ -134,6 +140,20 @@ def _explain_repeats(
     for key, times in repeats.items():
         if len(times) > 1:
             yield f"{headings[key]}: runs asked each sample {' or '.join(map(str, times))} times"
+
+
+def _explain_one_draw(headings: Mapping[Key, str], runs: Sequence[MeasuredRun]) -> Iterator[str]:
+    """Yield the columns with runs whose repeats are no independent draws."""
+    found: dict[Key, int] = defaultdict(int)
+    for run in runs:
+        for task in run.report.tasks if run.report else ():
+            found[_key(task)] += describe_one_draw(task.result.stability) is not None
+    for key, number in found.items():
+        if number:
+            yield (
+                f"{headings[key]}: the repeats of {count(number, 'run')} are no independent draws"
+                " (the same seed or the same texts): their spread measures no uncertainty"
+            )
 
 
 def _list_cells(run: MeasuredRun, keys: Sequence[Key]) -> Iterator[tuple[Key, ResultCell]]:
