@@ -7,6 +7,7 @@ from typing import Literal
 from serve_eval.report.results_table import ResultCell
 from serve_eval.report.results_table.cell import UNJUDGED, name_outcome
 from serve_eval.schema import PairedComparison, Reference, SuiteRow, TaskReport, Verdict
+from serve_eval.series.deployments import find_seed
 from serve_eval.series.measured_runs import MeasuredRun
 from serve_eval.verdicts.many_tests import find_test
 from serve_eval.verdicts.pairing import UNPAIRED
@@ -36,6 +37,7 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         estimate=early,
         waived=row is not None and row.waiver is not None,
         run=str(run.folder),
+        draws=() if value is None else ((find_seed(task), value),),
         reason="; ".join(verdict.reasons) or _count_failures(task),
         rule=verdict.rule,
         reference=verdict.reference,

@@ -17,7 +17,7 @@ from serve_eval.report.summary.figures import count
 from serve_eval.schema import TaskReport
 from serve_eval.series.cells import make_cell, make_lost_cell
 from serve_eval.series.corrected import correct_cells, describe_rules
-from serve_eval.series.deployments import LAUNCHER, choose_shown, shorten
+from serve_eval.series.deployments import LAUNCHER, SEED, choose_shown, shorten
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
 from serve_eval.verdicts.one_draw import describe_one_draw
 
@@ -59,7 +59,9 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
         cells = rows[run.model, tuple(run.attributes.items())]
         for key, cell in _list_cells(run, list(columns)):
             before = cells.get(key)
-            cells[key] = cell if before is None else replace(cell, others=before.others + 1)
+            if before is not None:
+                cell = replace(cell, others=before.others + 1, draws=(*before.draws, *cell.draws))
+            cells[key] = cell
     headings = _name_columns(columns)
     repeats = _list_repeats(runs)
     shown = choose_shown([dict(attributes) for _, attributes in rows])
@@ -96,16 +98,17 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
 
 
 def _key(task: TaskReport) -> Key:
-    """Return a task with all that decides what its value means."""
-    result = task.result
-    asked = (
-        without_scorer_options(task.fingerprint),
+    """Return a task with all that decides what its value means; a sampling seed is a repeat."""
+    result, asked = task.result, without_scorer_options(task.fingerprint)
+    asked.pop(SEED, None)
+    content = (
+        asked,
         task.version,
         _count_prompts(task),
         result.metric,
+        result.aggregation,
+        sorted(judge.name for judge in task.judges),
     )
-    judges = sorted(judge.name for judge in task.judges)
-    content = (*asked, result.aggregation, judges)
     return result.task, msgspec.json.encode(content, order="sorted").decode()
 
 
@@ -198,7 +201,7 @@ def _list_differing(tasks: Sequence[TaskReport]) -> list[str]:
     return [
         name
         for name in names
-        if name != "samples" and len({task.fingerprint.get(name) for task in tasks}) > 1
+        if name not in ("samples", SEED) and len({task.fingerprint.get(name) for task in tasks}) > 1
     ]
 
 

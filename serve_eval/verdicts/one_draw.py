@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from serve_eval.schema import Stability
 
-VARY = "leave the sampling seed out, or run once for each seed"
+VARY = "leave --sampling-seed out, or run once for each seed"
 
 
 def describe_one_draw(stability: Stability | None) -> str | None:
@@ -22,15 +22,18 @@ def describe_one_draw(stability: Stability | None) -> str | None:
     seeded = f"every repeat was asked with sampling seed {stability.seed}"
     if not same:
         return (
-            f"one_draw: {seeded}: the repeats are no independent draws, and their spread is only the"
-            f" noise of the server; {VARY}"
+            f"one_draw: {seeded}: the repeats are no independent draws, and their spread is only"
+            f" the noise of the server; {VARY}"
         )
     if greedy:
         why, then = "at temperature 0 a server may choose alike each time", "sample to see a spread"
     elif stability.seed is not None:
         why, then = seeded, VARY
     else:
-        why, then = "the server may repeat its seed or keep its replies", "send a seed of each run"
+        why, then = (
+            "the server may repeat its seed or keep its replies",
+            "run once for each --sampling-seed",
+        )
     return (
         f"one_draw: the {stability.repeats} answers to each of {stability.prompts} prompts are the"
         f" same text: {why}; the repeats are one draw, so that their spread of"

@@ -11,8 +11,9 @@ from serve_eval.evaluation.storage.records.prompts import KeptPrompt, has_prompt
 from serve_eval.protocol.fingerprint import without_scorer_options
 
 SAMPLES = "samples"
-CHOICE = (SAMPLES, "shard", "samples_of_all_shards")
-"""The fields of a fingerprint in which a subset differs from the whole."""
+CHOICE = (SAMPLES, "shard", "samples_of_all_shards", "seed")
+"""The fields of a fingerprint in which a subset differs from the whole, and that of the sampling
+seed, which only draws other answers."""
 
 
 def asked_otherwise(a: TaskAnswers, b: TaskAnswers) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Literal
 
 from serve_eval.report.summary.figures import add_sign, count, figure
@@ -43,7 +44,8 @@ class ResultCell:
 
     `value` and `interval` (95 %) are in points or in the unit of the metric. `scored` of `planned`
     samples have a score; `estimate`: an early stop left the others out. `others` further runs of
-    the same row and column are not shown. `reason` says why there is no value. `rule` judged,
+    the same row and column are not shown; `draws` are the sampling seeds ("": none) and values of
+    all. `reason` says why there is no value. `rule` judged,
     against `reference`; `difference` with its 95 % interval and the one-sided `p` are of the same
     prompts, if the reference has scores of single ones, else `no_difference` says why there is
     none. `pairs` is the number of common prompts if the two sides planned others too. `p_rise` is
@@ -68,6 +70,7 @@ class ResultCell:
     waived: bool = False
     run: str = ""
     others: int = 0
+    draws: tuple[tuple[str, float], ...] = ()
     reason: str = ""
     rule: str = ""
     reference: float | None = None
@@ -129,7 +132,7 @@ class ResultCell:
         """Return the figures with the marks."""
         return f"{self.figures(metric)} {' '.join(self.marks)}".rstrip()
 
-    def explain(self, *, plain: bool) -> Iterator[str]:
+    def explain(self, metric: Metric, *, plain: bool) -> Iterator[str]:
         """Yield why there is no figure, and of how many runs it is of the latest.
 
         `plain`: without commands, paths and URLs.
@@ -147,7 +150,17 @@ class ResultCell:
             yield f"on the {count(self.pairs, 'prompt')} that both runs asked"
         if self.others:
             which = "" if plain else f", {self.run}; --all shows each"
-            yield f"the latest of {self.others + 1} runs{which}"
+            yield f"the latest of {self.others + 1} runs{self._say_spread(metric)}{which}"
+
+    def _say_spread(self, metric: Metric) -> str:
+        """Return the mean and the spread of runs that differ in their sampling seeds."""
+        seeds = list(dict.fromkeys(seed for seed, _ in self.draws))
+        if len(seeds) < 2 or self.signed:
+            return ""
+        values = [value for _, value in self.draws]
+        mean, sd = (figure(one, metric) for one in (fmean(values), stdev(values)))
+        named = ", ".join(seed or "none" for seed in seeds)
+        return f" with sampling seeds {named}: mean {mean}, sd {sd} of the {len(values)} values"
 
 
 def name_outcome(outcome: VerdictOutcome, why: str) -> str:

@@ -166,7 +166,7 @@ class ResultsTable:
         for row in self.rows:
             said: dict[str, list[str]] = {}
             for column, cell in zip(self.columns, row.cells, strict=True):
-                for note in () if cell is None else cell.explain(plain=plain):
+                for note in () if cell is None else cell.explain(column.metric, plain=plain):
                     said.setdefault(note, []).append(column.heading)
             for note, tasks in said.items():
                 yield f"{self.label(row)}: {', '.join(tasks)}: {note}"
