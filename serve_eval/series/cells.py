@@ -14,6 +14,7 @@ from serve_eval.verdicts.pairing import UNPAIRED
 from serve_eval.verdicts.references import spec_text
 from serve_eval.verdicts.rise import find_rise_p
 from serve_eval.verdicts.rules._classic import margin
+from serve_eval.verdicts.validity import CHOSEN_SAMPLES
 
 NO_PAIRS = (UNPAIRED, "no_pairs: ")
 """How remarks of a verdict begin that say why there are no pairs."""
@@ -53,6 +54,7 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         p_holm=None if row is None else row.p_holm,
         tests=None if row is None else row.tests,
         in_suite=row is not None,
+        chosen=any(one.startswith(CHOSEN_SAMPLES) for one in verdict.warnings),
         q=None if row is None else row.q_bh,
         finding=_find_corrected(row) if row else finding or "",
         proven=row.proven if row else _find_proven(paired),

@@ -160,6 +160,7 @@ def test_a_subset_is_paired_with_the_whole_on_their_common_prompts(
     text = _flat(_export(*asked, "--format", name))
     if name != "csv":
         assert "on the 20 prompts that both runs asked" in text
+        assert "named by the user: p and stars do not hold if they were chosen by how" in text
         return
     row = _rows(*asked)["part"]
     [head] = {column.removesuffix(" difference") for column in row if column.endswith("ifference")}
@@ -168,3 +169,80 @@ def test_a_subset_is_paired_with_the_whole_on_their_common_prompts(
     before, after = (sum(one[name]["value"] for name in ids) for one in scores)
     assert float(row[f"{head} difference"]) == pytest.approx(5 * (after - before))
     assert float(row[f"{head} reference"]) == pytest.approx(5 * before)
+    assert row[f"{head} samples named"] == "yes"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_p_of_samples_that_were_named_comes_with_its_doubt(
+    name: str, made: Path, tmp_path: Path
+) -> None:
+    """The wrong answers of a damaged night are asked again, and the drop looks proven."""
+    flags = ("--references-dir", made / "refs", SET[0], "--set", "launcher.damage=0.3")
+    _run(tmp_path / "night", *flags, tasks="word_problems")
+    wrong = serve_eval("show", tmp_path / "night", "--wrong", "--all", "--json").stdout
+    (tmp_path / "wrong.json").write_text(wrong)
+    again = ("--verdict", "paired", "--samples", tmp_path / "wrong.json", "-o", tmp_path / "again")
+    asked = ("run", "--launcher", "simulated", "-m", MODEL, "-t", "word_problems", *flags)
+    summary = tmp_path / "summary.md"
+    done = serve_eval(*asked, *again, GITHUB_STEP_SUMMARY=str(summary), GITHUB_ACTIONS="true")
+    said = "verdict says nothing of the model and p does not hold: asked again, such scores change"
+    assert said in " ".join(done.stdout.split())
+    assert said in summary.read_text()
+    text = _flat(_export(tmp_path / "again", "--format", name))
+    if name == "csv":
+        [row] = csv.DictReader(io.StringIO(_export(tmp_path / "again", "--format", name)))
+        assert row["word_problems samples named"] == "yes"
+    else:
+        assert "named by the user: p, findings and the verdict do not hold if they were" in text
+
+
+def test_runs_with_other_sampling_seeds_are_one_row_with_its_spread(tmp_path: Path) -> None:
+    flags = ("--no-reference", SET[0], "--set", "word_problems.temperature=0.8")
+    for seed in ("1", "2", "3"):
+        to = tmp_path / f"runs/fp8-seed{seed}"
+        _run(to, *flags, "--sampling-seed", seed, tasks="word_problems")
+    _run(tmp_path / "runs/bf16", *flags, tasks="word_problems")
+    rows = _rows(tmp_path / "runs")
+    assert sorted(rows) == ["bf16", "fp8"]
+    assert {column for column in rows["fp8"] if column.endswith(" value")} == {
+        "word_problems value"
+    }
+    assert rows["fp8"]["word_problems other runs"] == "2"
+    text = _flat(_export(tmp_path / "runs", "--format", "latex"))
+    assert "the latest of 3 runs with sampling seeds 1, 2, 3: mean 71.7, sd 0.0 of the 3" in text
+    each = _rows(tmp_path / "runs", "--all")
+    assert [each[f"fp8-seed{seed}"]["sampling seed"] for seed in "123"] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--sampling-seed", "7"), "every repeat was asked with sampling seed 7"),
+        (
+            ("--set=word_problems.extra_body={seed: 7}",),
+            "every repeat was asked with sampling seed",
+        ),
+        ((), "the server may repeat its seed or keep its replies"),
+        (("--set=word_problems.temperature=0",), "at temperature 0 a server may choose alike"),
+        (
+            ("--sampling-seed", "7", "--set=launcher.varied=true"),
+            "their spread is only the noise of the server",
+        ),
+        (("--set=launcher.varied=true",), ""),
+    ],
+)
+def test_repeats_that_are_one_draw_are_named(
+    flags: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    hot = ("--no-reference", SET[0], "--repeats", "3", "--set", "word_problems.temperature=0.8")
+    printed = _run(tmp_path / "r", *hot, *flags, tasks="word_problems")
+    report = json.loads((tmp_path / "r/report.json").read_text())
+    [verdict] = [task["verdict"] for task in report["tasks"]]
+    told = [line for line in verdict["warnings"] if line.startswith("one_draw: ")]
+    noted = "no independent draws" in _flat(_export(tmp_path / "r", "--format", "markdown"))
+    if not said:
+        assert (told, "one_draw" in printed, noted) == ([], False, False)
+        return
+    assert said in told[0]
+    assert said in printed
+    assert noted

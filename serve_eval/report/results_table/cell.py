@@ -56,7 +56,7 @@ class ResultCell:
     table; `q` is that of a suite. `finding` is after this correction, and so is `proven`, the
     direction of a proven change. `reference_name` names what judged it. In a table of differences
     `p_table` is the two-sided p by Holm over the table, and `star` says that it proves the
-    difference; `signed`: the value is one.
+    difference; `signed`: the value is one. `chosen`: the user named the samples.
     """
 
     value: float | None
@@ -86,6 +86,7 @@ class ResultCell:
     p_holm: float | None = None
     tests: int | None = None
     in_suite: bool = False
+    chosen: bool = False
     q: float | None = None
     finding: str = ""
     proven: Literal["", "drop", "rise"] = ""
@@ -148,6 +149,12 @@ class ResultCell:
             yield f"no {what}: {_leave_out_places(why) or rest if plain else why}"
         if self.signed and self.pairs is not None:
             yield f"on the {count(self.pairs, 'prompt')} that both runs asked"
+        if self.chosen and self.value is not None:
+            what = "p and stars" if self.signed else "p, findings and the verdict"
+            yield (
+                f"the samples were named by the user: {what} do not hold if they were chosen by how"
+                " they were answered"
+            )
         if self.others:
             which = "" if plain else f", {self.run}; --all shows each"
             yield f"the latest of {self.others + 1} runs{self._say_spread(metric)}{which}"

@@ -38,6 +38,7 @@ FIGURES = (
     "common prompts",
     "margin",
     "tests",
+    "samples named",
 )
 """The columns of each task, after its heading."""
 _REASONS = ("no value because", "no difference because")
@@ -93,6 +94,7 @@ def _list_cells(cell: ResultCell | None) -> list[str]:
         "" if cell.pairs is None else str(cell.pairs),
         _write_number(cell.margin),
         "" if cell.tests is None else str(cell.tests),
+        "yes" if cell.chosen else "no",
     ]
 
 
