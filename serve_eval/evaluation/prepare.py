@@ -300,8 +300,8 @@ def _subset(
     dataset, hypothesis, notes = _draw(plan, task, named, hypothesis)
     told = f"{count} of {len(full.samples)} samples, named by --samples"
     doubt = (
-        f"{CHOSEN_SAMPLES}: if samples were named by how they were answered, the verdict says nothing"
-        " of the model and p does not hold: asked again, such scores change by chance"
+        f"{CHOSEN_SAMPLES}: if samples were named by how they were answered, the verdict says"
+        " nothing of the model and p does not hold: asked again, such scores change by chance"
     )
     return dataset, hypothesis, (told, doubt, *notes)
 

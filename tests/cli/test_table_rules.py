@@ -218,10 +218,6 @@ def test_runs_with_other_sampling_seeds_are_one_row_with_its_spread(tmp_path: Pa
     ("flags", "said"),
     [
         (("--sampling-seed", "7"), "every repeat was asked with sampling seed 7"),
-        (
-            ("--set=word_problems.extra_body={seed: 7}",),
-            "every repeat was asked with sampling seed",
-        ),
         ((), "the server may repeat its seed or keep its replies"),
         (("--set=word_problems.temperature=0",), "at temperature 0 a server may choose alike"),
         (
@@ -241,8 +237,31 @@ def test_repeats_that_are_one_draw_are_named(
     told = [line for line in verdict["warnings"] if line.startswith("one_draw: ")]
     noted = "no independent draws" in _flat(_export(tmp_path / "r", "--format", "markdown"))
     if not said:
-        assert (told, "one_draw" in printed, noted) == ([], False, False)
+        assert (told, "one_draw: " in printed, noted) == ([], False, False)
         return
     assert said in told[0]
     assert said in printed
     assert noted
+
+
+def test_collect_has_the_verdict_of_the_suite_and_names_what_it_lacks(made: Path) -> None:
+    done = serve_eval("collect", made / "out")
+    rows = list(csv.DictReader(io.StringIO(done.stdout, newline="")))
+    report = json.loads((made / "out/suite_report.json").read_text())
+    judged = {(row["run"], row["task"]): row for row in report["rows"]}
+    assert len(rows) == len(judged) == 8
+    for row in rows:
+        suite = judged[Path(row["source"]).name, row["task"]]
+        assert row["suite_verdict"] == suite["outcome"]
+        assert row["reason"] == "; ".join(suite["reasons"])
+        if suite["p"] is None:
+            assert (row["value"], row["verdict"], row["p"], row["p_holm"]) == ("", "ERROR", "", "")
+            continue
+        assert float(row["p"]) == pytest.approx(suite["p"], rel=1e-5)
+        assert float(row["p_holm"]) == pytest.approx(suite["p_holm"], rel=1e-5)
+        assert (row["tests"], row["finding"]) == ("6", suite["finding"])
+    assert "left out: 1 run: " in done.stderr
+    assert f"{made / 'out/runs/lost'}" in done.stderr
+    alone = serve_eval("collect", made / "first").stdout
+    [one, _] = csv.DictReader(io.StringIO(alone, newline=""))
+    assert (one["suite_verdict"], one["p_holm"], one["verdict"]) == ("", "", "NO REFERENCE")

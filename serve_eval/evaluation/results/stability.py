@@ -67,12 +67,6 @@ def stability(scores: RepeatedScores) -> Stability | None:
         pass_at={str(k): 100.0 * pass_at(right, scores.repeats, k) for k in numbers},
         majority=None if vote is None else metric.scale * vote,
         identical=scores.count_identical(),
-        seed=_find_seed(scores.task),
+        seed=scores.task.sampling.seed,
         temperature=scores.task.sampling.temperature,
     )
-
-
-def _find_seed(task: Task) -> int | None:
-    """Return the sampling seed that every request of a task has, also one among extra fields."""
-    seed = task.sampling.seed if task.sampling.seed is not None else task.extra.get("seed")
-    return seed if isinstance(seed, int) else None
