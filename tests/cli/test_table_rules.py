@@ -265,3 +265,25 @@ def test_collect_has_the_verdict_of_the_suite_and_names_what_it_lacks(made: Path
     alone = serve_eval("collect", made / "first").stdout
     [one, _] = csv.DictReader(io.StringIO(alone, newline=""))
     assert (one["suite_verdict"], one["p_holm"], one["verdict"]) == ("", "", "NO REFERENCE")
+
+
+def test_compare_pairs_a_subset_with_the_whole(made: Path, tmp_path: Path) -> None:
+    whole, word = made / "out/runs/bf16", "word_problems"
+    _run(tmp_path / "whole", "--no-reference", SET[0], tasks=word)
+    ids = list(_read_lines(whole / f"prompts/{word}.jsonl"))[10:30]
+    flags = ("--no-reference", SET[0], "--set", "launcher.damage=0.9")
+    _run(tmp_path / "part", "--samples", ",".join(ids), *flags, tasks=word)
+    done = serve_eval("compare", tmp_path / "whole", tmp_path / "part", "-o", tmp_path / "c")
+    assert done.returncode == 1, done.stderr
+    [task] = json.loads((tmp_path / "c/comparison.json").read_text())["tasks"]
+    scores = [_read_lines(tmp_path / run / f"scores/{word}.jsonl") for run in ("whole", "part")]
+    values = [5 * sum(one[name]["value"] for name in ids) for one in scores]
+    assert [task[side]["value"] for side in ("a", "b")] == pytest.approx(values)
+    assert (task["verdict"]["paired"]["pairs"], task["a"]["planned"]) == (20, 20)
+    said = "the figures are of the 20 prompts that both asked, of 60 of A and 20 of B"
+    assert said in " ".join(done.stdout.split())
+    other = [name for name in _read_lines(whole / f"prompts/{word}.jsonl") if name not in ids][:12]
+    _run(tmp_path / "rest", "--samples", ",".join(other), *flags, tasks=word)
+    none = serve_eval("compare", tmp_path / "rest", tmp_path / "part", "-o", tmp_path / "d")
+    assert none.returncode == 3
+    assert "the two runs asked no common prompt" in none.stderr

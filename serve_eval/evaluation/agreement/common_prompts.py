@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from serve_eval.errors import ServeEvalError
+from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.evaluation.storage.records.prompts import KeptPrompt, has_prompts, read_prompts
+from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.protocol.fingerprint import without_scorer_options
+from serve_eval.schema import MEAN, Metric, TaskResult
+from serve_eval.stats.missing import bound_missing
 
-SAMPLES = "samples"
-CHOICE = (SAMPLES, "shard", "samples_of_all_shards", "seed")
-"""The fields of a fingerprint in which a subset differs from the whole, and that of the sampling
-seed, which only draws other answers."""
+SAMPLES, SEED = "samples", "seed"
+CHOICE = (SAMPLES, "shard", "samples_of_all_shards")
+"""The fields of a fingerprint in which a subset differs from the whole."""
 
 
 def asked_otherwise(a: TaskAnswers, b: TaskAnswers) -> list[str]:
-    """Return what forbids to pair two runs of a task, apart from their choice of samples."""
+    """Return what forbids to pair two runs of a task, apart from their choice of samples.
+
+    A sampling seed forbids nothing: it only draws other answers.
+    """
     one, other = (without_scorer_options(side.task.fingerprint) for side in (a, b))
     fields = [name for name in dict.fromkeys((*one, *other)) if one.get(name) != other.get(name)]
     facts = {
@@ -27,7 +34,9 @@ def asked_otherwise(a: TaskAnswers, b: TaskAnswers) -> list[str]:
         "judge": tuple(sorted(judge.name for judge in side.task.judges) for side in (a, b)),
     }
     differing = [name for name, (first, second) in facts.items() if first != second]
-    return list(dict.fromkeys(name for name in (*fields, *differing) if name not in CHOICE))
+    return list(
+        dict.fromkeys(name for name in (*fields, *differing) if name not in (*CHOICE, SEED))
+    )
 
 
 def keep_common(a: TaskAnswers, b: TaskAnswers) -> tuple[TaskAnswers, TaskAnswers, int]:
@@ -35,10 +44,15 @@ def keep_common(a: TaskAnswers, b: TaskAnswers) -> tuple[TaskAnswers, TaskAnswer
 
     A prompt is the same if its id, its text and its target are. An unanswered one counts, if the
     run folders keep the texts; without these, each unanswered prompt of either run counts, which
-    can only widen an interval. Raises ServeEvalError if the runs share no prompt.
+    can only widen an interval. Raises NotComparableError if the runs share no prompt, or if the
+    value is no mean of scores.
     """
     if a.task.fingerprint.get(SAMPLES) == b.task.fingerprint.get(SAMPLES):
         return a, b, a.planned
+    if (kind := a.task.result.aggregation) != MEAN.name:
+        raise NotComparableError(
+            f"{a.task.result.task}: the value is the {kind}, no mean of scores"
+        )
     targets, others = _targets(a), _targets(b)
     kept, unknown = _match_texts(a, b), 0
     if kept is None:
@@ -49,9 +63,10 @@ def keep_common(a: TaskAnswers, b: TaskAnswers) -> tuple[TaskAnswers, TaskAnswer
         for name in kept
         if name not in targets or name not in others or targets[name] == others[name]
     }
-    if not kept & {*targets} & {*others}:
-        raise ServeEvalError(
-            "the two runs asked no common prompt", hint="Name runs that asked the same data."
+    if not kept & {*targets} & {*others}:  # so that each side has a value too
+        raise NotComparableError(
+            f"{result.task}: the two runs asked no common prompt",
+            hint="Name runs that asked the same data.",
         )
     prompts = len(kept) + unknown
     return _restrict(a, kept, prompts), _restrict(b, kept, prompts), prompts
@@ -80,12 +95,54 @@ def _texts(answers: TaskAnswers) -> Mapping[str, KeptPrompt] | None:
 
 
 def _restrict(answers: TaskAnswers, kept: set[str], prompts: int) -> TaskAnswers:
-    result = replace(answers.task.result, planned=prompts * len(answers.lines))
-    return replace(
-        answers,
-        task=replace(answers.task, result=result),
-        lines=tuple(
-            {name: line for name, line in lines.items() if name in kept} for lines in answers.lines
-        ),
-        doubted=tuple(frozenset(one & kept) for one in answers.doubted),
+    lines = tuple(
+        {name: line for name, line in lines.items() if name in kept} for lines in answers.lines
     )
+    doubted = tuple(frozenset(one & kept) for one in answers.doubted)
+    result = _sum_up(answers.task.result, lines, doubted, prompts * len(lines))
+    return replace(answers, task=replace(answers.task, result=result), lines=lines, doubted=doubted)
+
+
+def _sum_up(
+    whole: TaskResult,
+    lines: Sequence[Mapping[str, ScoreRecord]],
+    doubted: Sequence[frozenset[str]],
+    planned: int,
+) -> TaskResult:
+    """Return a result with the figures of some prompts alone. What they do not give is left out."""
+    scored = [line for run in lines for line in run.values()]
+    known = [
+        line
+        for run, unknown in zip(lines, doubted, strict=True)
+        for name, line in run.items()
+        if name not in unknown
+    ]
+    metric = whole.metric
+    return TaskResult(
+        task=whole.task,
+        metric=metric,
+        planned=planned,
+        scored=len(scored),
+        failed=planned - len(scored),
+        truncated=sum(line.truncated for line in scored),
+        stopped_in_reasoning=0,
+        outcomes=dict(Counter(str(line.outcome) for line in scored)),
+        failures={},
+        value=metric.scale * math.fsum(line.value for line in scored) / len(scored),
+        bounds=_bound(metric, scored, planned),
+        parts={},
+        breakdown={},
+        aggregation=whole.aggregation,
+        repaired=sum(map(len, doubted)),
+        doubted_bounds=_bound(metric, known, planned),
+    )
+
+
+def _bound(
+    metric: Metric, known: Sequence[ScoreRecord], planned: int
+) -> tuple[float, float] | None:
+    if metric.lo is None or metric.hi is None:
+        return None
+    total = math.fsum(line.value for line in known)
+    low, high = bound_missing(total, len(known), planned, metric.lo, metric.hi)
+    return metric.scale * low, metric.scale * high

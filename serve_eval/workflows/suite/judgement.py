@@ -183,7 +183,7 @@ def _name_proven(found: Sequence[SuiteRow], alpha: float) -> list[SuiteRow]:
     """
     result = list(found)
     tested = [i for i, row in enumerate(found) if row.p is not None]
-    rises = holm([1.0 if found[i].p_rise is None else found[i].p_rise for i in tested])
+    rises = holm([1.0 if (p := found[i].p_rise) is None else p for i in tested])
     for i, rise in zip(tested, rises, strict=True):
         row = found[i]
         if row.finding in ("SMALL_DROP", "FAIL") and row.p_holm is not None:
