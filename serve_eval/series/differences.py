@@ -9,7 +9,7 @@ from pathlib import Path
 
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.agreement.answer_pairs import read_task
-from serve_eval.evaluation.agreement.common_prompts import asked_otherwise, keep_common
+from serve_eval.evaluation.agreement.common_prompts import keep_common, list_mismatches
 from serve_eval.evaluation.agreement.score_pairs import score_pairs
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
@@ -147,7 +147,7 @@ def _measure_difference(task: str, cell: ResultCell, had: ResultCell) -> ResultC
     from serve_eval.stats.judgement import judge
 
     a, b = (read_task(Path(one.run), read_report(Path(one.run)), task) for one in (had, cell))
-    if differing := asked_otherwise(a, b):
+    if differing := list_mismatches(a, b):
         raise ServeEvalError(f"the baseline was asked otherwise: {', '.join(differing)} differ")
     if (kind := b.task.result.aggregation) != MEAN.name:
         raise ServeEvalError(f"the value is the {kind}, not the mean of the scores")

@@ -20,7 +20,7 @@ CHOICE = (SAMPLES, "shard", "samples_of_all_shards")
 """The fields of a fingerprint in which a subset differs from the whole."""
 
 
-def asked_otherwise(a: TaskAnswers, b: TaskAnswers) -> list[str]:
+def list_mismatches(a: TaskAnswers, b: TaskAnswers) -> list[str]:
     """Return what forbids to pair two runs of a task, apart from their choice of samples.
 
     A sampling seed forbids nothing: it only draws other answers.
@@ -34,9 +34,8 @@ def asked_otherwise(a: TaskAnswers, b: TaskAnswers) -> list[str]:
         "judge": tuple(sorted(judge.name for judge in side.task.judges) for side in (a, b)),
     }
     differing = [name for name, (first, second) in facts.items() if first != second]
-    return list(
-        dict.fromkeys(name for name in (*fields, *differing) if name not in (*CHOICE, SEED))
-    )
+    ignored = {*CHOICE, SEED}
+    return list(dict.fromkeys(name for name in (*fields, *differing) if name not in ignored))
 
 
 def keep_common(a: TaskAnswers, b: TaskAnswers) -> tuple[TaskAnswers, TaskAnswers, int]:
@@ -49,9 +48,10 @@ def keep_common(a: TaskAnswers, b: TaskAnswers) -> tuple[TaskAnswers, TaskAnswer
     """
     if a.task.fingerprint.get(SAMPLES) == b.task.fingerprint.get(SAMPLES):
         return a, b, a.planned
-    if (kind := a.task.result.aggregation) != MEAN.name:
+    result = a.task.result
+    if result.aggregation != MEAN.name:
         raise NotComparableError(
-            f"{a.task.result.task}: the value is the {kind}, no mean of scores"
+            f"{result.task}: the value is the {result.aggregation}, not the mean of the scores"
         )
     targets, others = _targets(a), _targets(b)
     kept, unknown = _match_texts(a, b), 0
@@ -63,7 +63,7 @@ def keep_common(a: TaskAnswers, b: TaskAnswers) -> tuple[TaskAnswers, TaskAnswer
         for name in kept
         if name not in targets or name not in others or targets[name] == others[name]
     }
-    if not kept & {*targets} & {*others}:  # so that each side has a value too
+    if not kept & {*targets} & {*others}:
         raise NotComparableError(
             f"{result.task}: the two runs asked no common prompt",
             hint="Name runs that asked the same data.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import fmean, stdev
 from typing import Literal
 
@@ -179,6 +180,10 @@ def name_outcome(outcome: VerdictOutcome, why: str) -> str:
 
 
 def _leave_out_places(reason: str) -> str:
-    """Return the clauses of a reason that have no path, URL or command."""
-    clauses = reason.split("; ")
-    return "; ".join(one for one in clauses if not any(sign in one for sign in _NOT_PLAIN))
+    """Return a reason without a path, a URL or a command, each with the rest of its clause."""
+    kept = []
+    for clause in reason.split("; "):
+        parts = clause.split(": ")
+        plain = takewhile(lambda part: not any(sign in part for sign in _NOT_PLAIN), parts)
+        kept.append(": ".join(plain))
+    return "; ".join(filter(None, kept))

@@ -16,6 +16,7 @@ from serve_eval.report.results_table import (
     TaskColumn,
     write_table,
 )
+from serve_eval.report.results_table.cell import name_outcome
 from serve_eval.schema import Metric, VerdictOutcome
 
 WHY = "something is the matter"
@@ -31,7 +32,7 @@ def _table(outcome: VerdictOutcome, *, value: float | None, against: str, why: s
             planned=20,
             run="a",
             reason=why if value is None else "",
-            no_difference=f"{outcome.value}: {why}",
+            no_difference=name_outcome(outcome, why),
         ),
         None,
     ]
@@ -55,7 +56,7 @@ def test_a_difference_that_is_missing_has_its_own_reason(
 ) -> None:
     table = _table(outcome, value=value, against="the reference", why=WHY)
     text = _read(write_table(table, name))
-    assert f"{outcome.value}: {WHY}" in text
+    assert name_outcome(outcome, WHY) in text
     assert "not run in this way, or not finished" in text
     for other in {one.value for one in VerdictOutcome} - {outcome.value}:
         assert other not in text.replace(outcome.value, "")
@@ -66,7 +67,7 @@ def test_a_difference_that_is_missing_has_its_own_reason(
 def test_a_paper_leaves_paths_out_and_not_the_reason(name: str, outcome: VerdictOutcome) -> None:
     table = _table(outcome, value=None, against="it", why=f"{WHY}; see /etc/x; run serve-eval y")
     text = _read(write_table(table, name))
-    assert f"no difference: {outcome.value}: {WHY}" in text
+    assert f"no difference: {name_outcome(outcome, WHY)}" in text
     assert "/etc" not in text
     only = _table(outcome, value=None, against="it", why="see /etc/x")
     text = _read(write_table(only, name))
