@@ -281,7 +281,7 @@ def test_a_run_that_a_row_shows_is_not_said_to_be_left_out(suite: Path, tmp_path
     serve_eval("suite", suite, "-o", tmp_path / "out")
     text = " ".join(_export(tmp_path / "out", "--format", "table").split())
     assert "left out" not in text
-    assert text.count("lost: word_problems, passkey_short: no value: http://") == 1
+    assert text.count("lost: word_problems, passkey_short: no value: ERROR: http://") == 1
     for name in ("latex", "svg"):
         picture = _export(tmp_path / "out", "--format", name).replace("\\", "")
         assert "lost: word_problems, passkey_short: no value: " in picture

@@ -78,10 +78,9 @@ def _targets(answers: TaskAnswers) -> dict[str, str]:
 
 def _match_texts(a: TaskAnswers, b: TaskAnswers) -> set[str] | None:
     """Return the ids of the prompts with the same text on both sides, or None without texts."""
-    texts = _texts(a), _texts(b)
-    if texts[0] is None or texts[1] is None:
+    one, other = _texts(a), _texts(b)
+    if one is None or other is None:
         return None
-    one, other = texts
     return {name for name, asked in one.items() if name in other and other[name] == asked}
 
 
