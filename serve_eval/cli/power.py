@@ -17,6 +17,8 @@ USUAL_FLIP_RATE = 0.034
 """Share of prompts on which two greedy runs of one endpoint disagree, if none was measured."""
 USUAL_MARGIN = 1.0
 """Margin in points of the non-inferiority rule, unless one is given."""
+USUAL_SIGMA = 50.0
+"""Standard deviation of the classic test in points, unless a reference or a task sets another."""
 DROPS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
 """Drops in points for which the power is shown."""
 CURVE_STEPS = 100
@@ -55,8 +57,15 @@ def power(
         ),
     ] = None,
     sigma: Annotated[
-        float, typer.Option(help="Standard deviation of a sample's score, in points.")
-    ] = 50.0,
+        float | None,
+        typer.Option(
+            help=(
+                "Standard deviation of a sample's score in points, for the classic rule. Default:"
+                " with --from that which judged the run, else the measured one; without, 50."
+            ),
+            show_default=False,
+        ),
+    ] = None,
     alpha: Annotated[
         float, typer.Option(help="Probability of failing an unchanged endpoint.")
     ] = 0.05,
@@ -92,9 +101,9 @@ def power(
     found = _measure_tasks(from_run)
     lines: list[str] = []
     for one in found:
-        spread = sigma if one is None or not one.sigma else one.sigma
+        spread, whose = _choose_sigma(sigma, one)
         flips, how = _choose_flip_rate(flip_rate, one)
-        lines += ["", _spread(one), how] if one is not None else []
+        lines += ["", _spread(one), whose, how] if one is not None else []
         if total is not None:
             lines += _table(total, spread, alpha, beta, flips, probability)
         if theta is not None:
@@ -109,7 +118,8 @@ def power(
 
     panels, sizes = [], []
     for one in found:
-        spread, n = (sigma, total) if one is None else (one.sigma or sigma, total or one.n)
+        n = total if one is None else total or one.n
+        spread, _ = _choose_sigma(sigma, one)
         flips, _ = _choose_flip_rate(flip_rate, one)
         n = n or _compute_needed(detect, theta, probability, flips, spread, alpha, beta)
         panel = _curves(n, detect, probability, flips, spread, alpha)
@@ -127,6 +137,29 @@ def _measure_tasks(run: Path | None) -> Sequence[Measured | None]:
     from serve_eval.workflows.measured import measure_run
 
     return measure_run(run)
+
+
+def _choose_sigma(given: float | None, one: Measured | None) -> tuple[float, str]:
+    """Return the sigma to plan the classic rule with, and a line about where it is from.
+
+    The rule judges by the sigma of its reference or task, not by that of the run.
+    """
+    if given is not None:
+        return given, f"sigma {given:g}, as given"
+    if one is None:
+        return USUAL_SIGMA, ""
+    if one.judged_by is not None:
+        other = "" if not one.sigma else f"; the measured {one.sigma:.3f} judges nothing"
+        return one.judged_by, (
+            f"sigma {one.judged_by:.5g}, by which the classic rule judged this run: that of its"
+            f" reference{other}"
+        )
+    if not one.sigma:
+        return USUAL_SIGMA, f"sigma {USUAL_SIGMA:g}, the default: the run shows no spread"
+    return one.sigma, (
+        f"sigma {one.sigma:.5g}, measured: a reference that is registered from this run sets it;"
+        f" against one without a sigma the classic rule judges with {USUAL_SIGMA:g}"
+    )
 
 
 def _choose_flip_rate(given: float | None, one: Measured | None) -> tuple[float, str]:
@@ -170,7 +203,7 @@ def _spread(one: Measured) -> str:
     if not one.sigma:
         return (
             f"{one.task}: {one.n} samples, value {one.value:.3f}, all with the same score: their"
-            f" spread is not known, and --sigma stands for it{rate}"
+            f" spread is not known{rate}"
         )
     return (
         f"{one.task}: {one.n} samples, value {one.value:.3f}, standard deviation {one.sigma:.3f}"

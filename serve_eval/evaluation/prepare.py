@@ -40,6 +40,7 @@ from serve_eval.stats.classic import num_samples_for
 from serve_eval.verdicts import few_samples, pairing
 from serve_eval.verdicts.exit_code import worst
 from serve_eval.verdicts.references import find_acceptance_length
+from serve_eval.verdicts.validity import CHOSEN_SAMPLES
 
 OTHER_DATA = "the data is not the published set"
 """Beginning of the note about such data."""
@@ -298,7 +299,10 @@ def _subset(
     hypothesis = replace(hypothesis, num_samples=count)
     dataset, hypothesis, notes = _draw(plan, task, named, hypothesis)
     told = f"{count} of {len(full.samples)} samples, named by --samples"
-    doubt = "if samples were named by how they were answered, the verdict says nothing of the model"
+    doubt = (
+        f"{CHOSEN_SAMPLES}: if samples were named by how they were answered, the verdict says"
+        " nothing of the model and p does not hold: asked again, such scores change by chance"
+    )
     return dataset, hypothesis, (told, doubt, *notes)
 
 

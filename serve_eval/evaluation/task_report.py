@@ -38,7 +38,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.shell_words import quote_path
-from serve_eval.verdicts import pairing, repaired, two_rules
+from serve_eval.verdicts import one_draw, pairing, repaired, two_rules
 from serve_eval.verdicts.rules import _acceptance, _early
 from serve_eval.verdicts.rules._classic import NO_PAIRS
 from serve_eval.verdicts.validity import remarks
@@ -275,11 +275,13 @@ def _warnings(
     """Return what a reader of the verdict should know, except for the rule's own warnings."""
     sampling = task_run.prepared.task.sampling
     late = [latency.describe_slow(row) for row in (() if who is None else who.times) if row.slow]
+    drawn = one_draw.describe_one_draw(result.stability)
     said = remarks(result, one_token_answers=sampling.max_tokens <= 2, stop=sampling.stop)
     return (
         *task_run.prepared.notes,
         *judge_remarks(run.plan, judges),
         *map(told_of, worse),
         *late,
+        *([] if drawn is None else [drawn]),
         *said,
     )

@@ -18,7 +18,9 @@ class Stability:
     chance that two repeats disagree on a prompt; `mixed`, the share of prompts that were both;
     Cochran's Q with `df` and `p`, low if repeats differ as a whole. `pass_at` has pass@k in percent
     by k; `majority` is the value in points if the repeats vote (None: answers are not discrete, or
-    the value is not a mean).
+    the value is not a mean). `identical` counts the prompts with one text all the times (None: an
+    older version did not count); every request had the `seed` (None: the server draws) and the
+    `temperature` (None: the server's).
     """
 
     repeats: int
@@ -31,6 +33,9 @@ class Stability:
     p: float | None
     pass_at: Mapping[str, float]
     majority: float | None
+    identical: int | None = None
+    seed: int | None = None
+    temperature: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,11 +59,12 @@ class SuiteRow:
     False in the unit of the task's metric. `higher_is_better` is None in files of older versions.
     `estimate` replaces the value after an early stop. `own` is the outcome of the run alone,
     `outcome` the one after the correction for many tests. `p` is that of the paired comparison;
-    `p_holm` exists if the paired rule judged, `q_bh` if there is a p. `finding` is the paired one
-    after the correction. `difference` is the mean of the pairs with its 95 % interval, if the
-    reference has scores of single samples; `margin` the drop that matters to the pairs; `p_rise`
-    the p of "no rise". `proven` is the direction of a change that is proven after the correction,
-    and `proven_p` its corrected p; the rule may pass a drop for all that. `waiver` is the one that
+    `p_holm` is its correction over `tests` tests of the suite: those of the paired and the anchors
+    rule for their rows, all for others. `finding` is the paired one after the correction.
+    `difference` is the mean of the pairs with its 95 % interval, if the reference has scores of
+    single samples; `margin` the drop that matters to the pairs; `p_rise` the p of "no rise".
+    `proven` is the direction of a change that is proven after the correction, and `proven_p` its
+    corrected p; the rule may pass a drop for all that. `waiver` is the one that
     keeps this row from failing the suite. The first answers to `repaired` samples are unknown.
     `other` is what the rule that did not judge says.
     """
@@ -91,6 +92,7 @@ class SuiteRow:
     difference_interval: tuple[float, float] | None = None
     p: float | None = None
     p_holm: float | None = None
+    tests: int | None = None
     q_bh: float | None = None
     finding: str | None = None
     p_rise: float | None = None

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.report.results_table.content import RUN
-from serve_eval.schema import Endpoint, Plan, Report, file_stem
+from serve_eval.schema import Endpoint, Plan, Report, TaskReport, file_stem
 from serve_eval.verdicts.references import SPEC_KEYS
 from serve_eval.verdicts.references.deployed import (
     LAUNCHER,
@@ -20,11 +20,14 @@ from serve_eval.verdicts.references.deployed import (
 )
 
 ENDPOINT, SERVER, IMAGE, BEGAN = "endpoint", "server", "image", "began"
+SAMPLING_SEED, SEED = "sampling seed", "seed"
+"""The attribute with the sampling seed, and the field of a fingerprint with it, which is JSON."""
 _TIME = re.compile(
     r"(?:19|20)\d{2}[-_.]?[01]\d[-_.]?[0-3]\d"
     r"(?:[-_.T ]*[0-2]\d[-_.:h]?[0-5]\d(?:[-_.:]?[0-5]\d)?Z?)?"
 )
 """A date, with or without a time of day."""
+_SEED_NAME = re.compile(r"(?:sampling[-_. ]?)?seed", re.IGNORECASE)
 _GAP = "-_. "
 _USER = re.compile(r"//[^/?#]*@")
 """The name and the password of a URL, which no table needs."""
@@ -81,22 +84,38 @@ def name_of_model(report: Report) -> str:
     return report.plan.model or report.endpoint.model or report.endpoint.base_url
 
 
-def name_folders(runs: Sequence[tuple[Path, Sequence[str]]]) -> list[str]:
+def find_seed(task: TaskReport) -> str:
+    """Return the sampling seed that a task was asked with; "" for none."""
+    told = task.fingerprint.get(SEED, "null")
+    return "" if told == "null" else told
+
+
+def without_seeds(attributes: Mapping[str, str], seeds: Sequence[str]) -> dict[str, str]:
+    """Return attributes without one that says only which sampling seed a run has."""
+    return {
+        name: value
+        for name, value in attributes.items()
+        if not (_SEED_NAME.fullmatch(name) and value in seeds)
+    }
+
+
+def name_folders(runs: Sequence[tuple[Path, Sequence[str], Sequence[str]]]) -> list[str]:
     """Return what the names of run folders say about their deployments.
 
-    `runs` are folders with the tasks of each. Times and tasks are left out, which differ between
-    runs of one deployment, and so is what all names begin with. The rest may be empty.
+    `runs` are folders with the tasks and the sampling seeds of each. Times, tasks and these seeds
+    are left out, which differ between runs of one deployment, and so is what all names begin with.
+    The rest may be empty.
     """
     names = [
-        tuple(filter(None, (_strip(part, tasks) for part in folder.absolute().parts[1:])))
-        for folder, tasks in runs
+        tuple(filter(None, (_strip(part, tasks, seeds) for part in folder.absolute().parts[1:])))
+        for folder, tasks, seeds in runs
     ]
     common = len(list(takewhile(lambda parts: len({*parts}) == 1, zip(*names, strict=False))))
     return ["/".join(name[common:]) for name in names]
 
 
-def _strip(part: str, tasks: Sequence[str]) -> str:
-    """Return a part of a path without times and tasks; empty if nothing else is left."""
+def _strip(part: str, tasks: Sequence[str], seeds: Sequence[str]) -> str:
+    """Return a part of a path without times, tasks and seeds; empty if nothing else is left."""
     if part == SUITE_RUNS:
         return ""
     found, timed = _TIME.subn("", part)
@@ -104,6 +123,9 @@ def _strip(part: str, tasks: Sequence[str]) -> str:
         found = re.sub(r"[-_. ]+\d+$", "", found)  # the number of a folder whose name was taken
     for task in sorted(map(file_stem, tasks), key=len, reverse=True):
         found = re.sub(rf"(^|[-_. ]){re.escape(task)}(?=$|[-_. ])", "", found)
+    for seed in seeds:
+        named = rf"(^|[-_. ])(?:sampling[-_. ]?)?(?:seed|s)[-_.= ]?{re.escape(seed)}(?=$|[-_. ])"
+        found = re.sub(named, "", found)
     return found.strip(_GAP) if found != part else part
 
 

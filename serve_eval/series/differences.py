@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.errors import PlanError, RunFolderError, ServeEvalError
+from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.agreement.answer_pairs import read_task
+from serve_eval.evaluation.agreement.common_prompts import keep_common, list_mismatches
 from serve_eval.evaluation.agreement.score_pairs import score_pairs
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
 from serve_eval.report.results_table.content import RUN
-from serve_eval.schema import MEAN
+from serve_eval.schema import MEAN, VerdictOutcome
 from serve_eval.stats.multiplicity import holm
 
 ALPHA = 0.05
@@ -49,7 +51,14 @@ def compare_rows(table: ResultsTable, baseline: str = "") -> ResultsTable:
         f"paired with {name}, each prompt with itself; negative is worse; 95 % intervals,"
         f" two-sided; {tests} {'test' if tests == 1 else 'tests'} by Holm, two-sided"
     )
-    return replace(table, rows=rows, notes=(note, *table.notes), against=name)
+    kept = [i for i, _ in enumerate(table.columns) if any(row.cells[i] for row in rows)]
+    return replace(
+        table,
+        columns=[table.columns[i] for i in kept],
+        rows=[replace(row, cells=[row.cells[i] for i in kept]) for row in rows],
+        notes=(note, *table.notes),
+        against=name,
+    )
 
 
 def _find(table: ResultsTable, name: str) -> DeploymentRow:
@@ -76,9 +85,28 @@ def _find(table: ResultsTable, name: str) -> DeploymentRow:
 def _compare(
     row: DeploymentRow, baseline: DeploymentRow, columns: Sequence[TaskColumn]
 ) -> DeploymentRow:
-    pairs = zip(columns, row.cells, baseline.cells, strict=True)
-    cells = [None if cell is None else _pair(column.task, cell, had) for column, cell, had in pairs]
+    """Return a row with its differences from the baseline.
+
+    A cell whose column the baseline lacks is paired with one of the same task in another column:
+    a subset and the whole have common prompts.
+    """
+    cells: list[ResultCell | None] = []
+    for i, (column, cell) in enumerate(zip(columns, row.cells, strict=True)):
+        others = [
+            had
+            for j, had in enumerate(baseline.cells)
+            if j != i and columns[j].task == column.task and had is not None
+        ]
+        same = baseline.cells[i]
+        tried = [same] if same is not None and same.value is not None else [*others, same]
+        cells.append(None if cell is None else _pair_best(column.task, cell, tried))
     return replace(row, cells=cells)
+
+
+def _pair_best(task: str, cell: ResultCell, tried: Sequence[ResultCell | None]) -> ResultCell:
+    """Return a cell paired with that of the baseline with which it has the most common prompts."""
+    found = [_pair(task, cell, had) for had in tried]
+    return max(found, key=lambda one: (one.difference is not None, one.pairs or 0))
 
 
 def _pair(task: str, cell: ResultCell, had: ResultCell | None) -> ResultCell:
@@ -91,30 +119,51 @@ def _pair(task: str, cell: ResultCell, had: ResultCell | None) -> ResultCell:
         reference=None if had is None else had.value,
         difference=None,
         difference_interval=None,
+        no_difference="",
+        margin=None,
         p=None,
         p_rise=None,
+        p_rule=None,
         p_holm=None,
+        tests=None,
         q=None,
         finding="",
         proven="",
     )
-    if had is None or had.value is None or cell.value is None:
-        return bare
+    for one, whose in ((cell, ""), (had, "the baseline: ")):
+        if one is None:
+            return replace(bare, no_difference="the baseline did not run this task")
+        if one.value is None or one.estimate or one.outcome is VerdictOutcome.NOT_JUDGED:
+            why = one.no_difference or one.reason or one.outcome.value
+            return replace(bare, no_difference=f"{whose}{why}")
+    assert had is not None
+    try:
+        return _measure_difference(task, bare, had)
+    except ServeEvalError as error:
+        return replace(bare, no_difference=str(error))
+
+
+def _measure_difference(task: str, cell: ResultCell, had: ResultCell) -> ResultCell:
+    """Return a cell with its difference. Raises ServeEvalError if the runs cannot be paired."""
     from serve_eval.stats.judgement import judge
 
-    try:
-        a, b = (read_task(Path(one.run), read_report(Path(one.run)), task) for one in (had, cell))
-        if {a.task.result.aggregation, b.task.result.aggregation} != {MEAN.name}:
-            return bare
-        told = judge(score_pairs(a, b), margin=0.0)
-        turned = judge(score_pairs(b, a), margin=0.0)
-    except (RunFolderError, ServeEvalError):
-        return bare
+    a, b = (read_task(Path(one.run), read_report(Path(one.run)), task) for one in (had, cell))
+    if differing := list_mismatches(a, b):
+        raise ServeEvalError(f"the baseline was asked otherwise: {', '.join(differing)} differ")
+    if (kind := b.task.result.aggregation) != MEAN.name:
+        raise ServeEvalError(f"the value is the {kind}, not the mean of the scores")
+    whole = a
+    a, b, prompts = keep_common(a, b)
+    told = judge(score_pairs(a, b), margin=0.0)
+    turned = judge(score_pairs(b, a), margin=0.0)
     scale = a.task.result.metric.scale
     ends = told.interval.lower, told.interval.upper
     finite = all(abs(end) != float("inf") for end in ends)
+    if a is not whole:
+        values = [line.value for lines in a.lines for line in lines.values()]
+        cell = replace(cell, pairs=prompts, reference=scale * statistics.fmean(values))
     return replace(
-        bare,
+        cell,
         difference=scale * told.test.mean,
         difference_interval=(scale * ends[0], scale * ends[1]) if finite else None,
         p=told.test.p,

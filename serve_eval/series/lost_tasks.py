@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from serve_eval.report.results_table import ResultCell, TaskColumn
+from serve_eval.report.results_table.cell import name_outcome
 from serve_eval.schema import SuiteRow, TaskReport, VerdictOutcome
+from serve_eval.series.deployments import SEED
 from serve_eval.series.measured_runs import MeasuredRun
 from serve_eval.series.planned_tasks import PlannedTask
 
@@ -35,11 +37,16 @@ def find_column(planned: PlannedTask, columns: Mapping[Key, TaskReport]) -> Key:
         if known is None:
             alike = dict(task.spec.options) == dict(planned.spec.options)
         else:
-            alike = dict(task.fingerprint) == dict(known)
+            alike = _without_seed(task.fingerprint) == _without_seed(known)
         if task.spec.name == name and alike:
             return key
     asked = planned.spec.options if known is None else known
     return name, f"planned {msgspec.json.encode(asked, order='sorted').decode()}"
+
+
+def _without_seed(fingerprint: Mapping[str, str]) -> dict[str, str]:
+    """Return a fingerprint without the sampling seed, which tells repeats apart."""
+    return {name: value for name, value in fingerprint.items() if name != SEED}
 
 
 def make_column(planned: PlannedTask, headings: Sequence[str]) -> TaskColumn:
@@ -58,6 +65,7 @@ def make_column(planned: PlannedTask, headings: Sequence[str]) -> TaskColumn:
 
 def make_lost_cell(planned: PlannedTask, row: SuiteRow, run: MeasuredRun) -> ResultCell:
     """Return the cell of a task without a result."""
+    reason = "; ".join(dict.fromkeys(row.reasons))
     return ResultCell(
         value=None,
         interval=None,
@@ -66,5 +74,7 @@ def make_lost_cell(planned: PlannedTask, row: SuiteRow, run: MeasuredRun) -> Res
         planned=planned.samples,
         waived=row.waiver is not None,
         run=str(run.folder),
-        reason="; ".join(dict.fromkeys(row.reasons)),
+        reason=reason,
+        no_difference=name_outcome(row.outcome, reason),
+        in_suite=True,
     )

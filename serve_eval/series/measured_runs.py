@@ -24,10 +24,13 @@ from serve_eval.schema import Report, Suite, SuiteReport, SuiteRow
 from serve_eval.series.deployments import (
     BEGAN,
     IMAGE,
+    SAMPLING_SEED,
     SERVER,
     describe_deployment,
+    find_seed,
     name_folders,
     name_of_model,
+    without_seeds,
 )
 from serve_eval.series.planned_tasks import PlannedTask, list_planned
 from serve_eval.series.read_runs import UNFINISHED, FinishedRun, explain_no_run, search_runs
@@ -69,9 +72,9 @@ def read_measured(
 ) -> tuple[list[MeasuredRun], list[str]]:
     """Return the runs in or below the folders, the oldest first, and notes on those left out.
 
-    Copies of a run count once. `each`: runs that differ only in their time are kept apart
-    too. A comparison stands for its two sides. Raises RunFolderError if no folder has a finished
-    run.
+    Copies of a run count once. `each`: runs that differ only in their time or in their sampling
+    seed are kept apart too. A comparison stands for its two sides. Raises RunFolderError if no
+    folder has a finished run.
     """
     found: dict[Path, FinishedRun] = {}
     unfinished: dict[Path, Path] = {}
@@ -150,18 +153,24 @@ def measure(
                 lost.folder.resolve().is_relative_to(top) for top in tops
             ):
                 measured.append(lost)
-    tasks = [_list_tasks(run) for run in measured]
-    labels = name_folders([(run.folder, one) for run, one in zip(measured, tasks, strict=True)])
+    seeds = [_list_seeds(run) for run in measured]
+    labels = name_folders(
+        [
+            (run.folder, _list_tasks(run), () if each else drawn)
+            for run, drawn in zip(measured, seeds, strict=True)
+        ]
+    )
     told = [
         replace(
             run,
             attributes={
                 **({RUN: label} if label else {}),
-                **run.attributes,
+                **(run.attributes if each else without_seeds(run.attributes, drawn)),
+                **({SAMPLING_SEED: ", ".join(drawn)} if each and drawn else {}),
                 **({BEGAN: f"{run.began:%Y-%m-%d %H:%M:%S}"} if each and run.began > NEVER else {}),
             },
         )
-        for run, label in zip(measured, labels, strict=True)
+        for run, label, drawn in zip(measured, labels, seeds, strict=True)
     ]
     return (_tell_apart(told) if each else [_adopt(run, told) for run in told]), notes
 
@@ -203,6 +212,12 @@ def _list_tasks(run: MeasuredRun) -> list[str]:
     if run.report is None:
         return list(run.judged)
     return [task.result.task for task in run.report.tasks]
+
+
+def _list_seeds(run: MeasuredRun) -> list[str]:
+    """Return the sampling seeds that a run sent."""
+    tasks = () if run.report is None else run.report.tasks
+    return list(dict.fromkeys(seed for task in tasks if (seed := find_seed(task))))
 
 
 def _find_suites(runs: Sequence[FinishedRun], notes: list[str]) -> dict[Path, _Suite]:

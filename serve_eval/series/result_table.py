@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -15,18 +14,21 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS, without_scorer_options
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
-from serve_eval.schema import PairedComparison, Reference, SuiteRow, TaskReport
-from serve_eval.series.deployments import choose_shown
+from serve_eval.report.summary.figures import count
+from serve_eval.schema import TaskReport
+from serve_eval.series.cells import make_cell
+from serve_eval.series.corrected import correct_cells, describe_rules
+from serve_eval.series.deployments import SEED, choose_shown
 from serve_eval.series.lost_tasks import Key, find_column, list_lost, make_column, make_lost_cell
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
 from serve_eval.series.planned_tasks import PlannedTask
+from serve_eval.verdicts.one_draw import describe_one_draw
 from serve_eval.verdicts.references.deployed import (
     LAUNCHER,
     describe_reference,
     describe_taken,
     shorten,
 )
-from serve_eval.verdicts.rise import find_rise_p
 
 _SHORT = 16
 """Characters of a setting that the heading of a column shows."""
@@ -73,34 +75,43 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
             before = cells.get(key)
             newest = before is None or run.began >= began[row, key]
             shown = cell if newest or before is None else before
-            cells[key] = shown if before is None else replace(shown, others=before.others + 1)
+            if before is not None:
+                draws = (*before.draws, *cell.draws)
+                shown = replace(shown, others=before.others + 1, draws=draws)
+            cells[key] = shown
             began[row, key] = run.began if newest else began[row, key]
     headings = _name_columns(columns)
     repeats = _list_repeats(runs)
     keys = [*columns, *lost]
-    distinct = choose_shown([dict(attributes) for _, attributes in rows])
+    listed = [
+        TaskColumn(
+            task=key[0],
+            heading=headings[key],
+            metric=task.result.metric,
+            planned=_count_prompts(task),
+            repeats=repeats[key],
+        )
+        for key, task in columns.items()
+    ]
+    listed += [make_column(planned, list(headings.values())) for planned in lost.values()]
+    deployments = correct_cells(
+        DeploymentRow(
+            model=model,
+            attributes={name: shorten(value) for name, value in attributes},
+            cells=[cells.get(key) for key in keys],
+        )
+        for (model, attributes), cells in rows.items()
+    )
     return ResultsTable(
-        columns=[
-            TaskColumn(
-                task=key[0],
-                heading=headings[key],
-                metric=task.result.metric,
-                planned=_count_prompts(task),
-                repeats=repeats[key],
-            )
-            for key, task in columns.items()
-        ]
-        + [make_column(planned, list(headings.values())) for planned in lost.values()],
-        rows=[
-            DeploymentRow(
-                model=model,
-                attributes={name: shorten(value) for name, value in attributes},
-                cells=[cells.get(key) for key in keys],
-            )
-            for (model, attributes), cells in rows.items()
-        ],
-        shown=distinct,
-        notes=(*_explain(columns, runs), *_explain_repeats(headings, repeats)),
+        columns=listed,
+        rows=deployments,
+        shown=choose_shown([dict(attributes) for _, attributes in rows]),
+        rules=list(describe_rules(listed, deployments)),
+        notes=(
+            *_explain(columns, runs),
+            *_explain_repeats(headings, repeats),
+            *_explain_one_draw(headings, runs),
+        ),
         details=notes,
         references=list(_list_references(runs)),
     )
@@ -117,16 +128,17 @@ def _list_references(runs: Sequence[MeasuredRun]) -> Iterator[str]:
 
 
 def _key(task: TaskReport) -> Key:
-    """Return a task with all that decides what its value means."""
-    result = task.result
-    asked = (
-        without_scorer_options(task.fingerprint),
+    """Return a task with all that decides what its value means; a sampling seed is a repeat."""
+    result, asked = task.result, without_scorer_options(task.fingerprint)
+    asked.pop(SEED, None)
+    content = (
+        asked,
         task.version,
         _count_prompts(task),
         result.metric,
+        result.aggregation,
+        sorted(judge.name for judge in task.judges),
     )
-    judges = sorted(judge.name for judge in task.judges)
-    content = (*asked, result.aggregation, judges)
     return result.task, msgspec.json.encode(content, order="sorted").decode()
 
 
@@ -163,62 +175,27 @@ def _explain_repeats(
             yield f"{headings[key]}: runs asked each sample {' or '.join(map(str, times))} times"
 
 
+def _explain_one_draw(headings: Mapping[Key, str], runs: Sequence[MeasuredRun]) -> Iterator[str]:
+    """Yield the columns with runs whose repeats are no independent draws."""
+    found: dict[Key, int] = defaultdict(int)
+    for run in runs:
+        for task in run.report.tasks if run.report else ():
+            found[_key(task)] += describe_one_draw(task.result.stability) is not None
+    for key, number in found.items():
+        if number:
+            yield (
+                f"{headings[key]}: the repeats of {count(number, 'run')} are no independent draws"
+                " (the same seed or the same texts): their spread measures no uncertainty"
+            )
+
+
 def _list_cells(
     run: MeasuredRun, columns: Mapping[Key, TaskReport]
 ) -> Iterator[tuple[Key, ResultCell]]:
     for task in run.report.tasks if run.report else ():
-        yield _key(task), _make_cell(task, run, run.judged.get(task.result.task))
+        yield _key(task), make_cell(task, run, run.judged.get(task.result.task))
     for planned, row in list_lost(run):
         yield find_column(planned, columns), make_lost_cell(planned, row, run)
-
-
-def _make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> ResultCell:
-    result, verdict = task.result, task.verdict
-    early = verdict.early is not None and verdict.early.stopped
-    value = verdict.early.estimate if early and verdict.early else result.value
-    outcome = verdict.outcome if row is None else row.outcome
-    paired = verdict.paired
-    return ResultCell(
-        value=value,
-        interval=None if value is None or early else result.interval,
-        outcome=outcome,
-        scored=result.scored,
-        planned=result.planned,
-        failed=result.failed,
-        repaired=result.doubted,
-        estimate=early,
-        waived=row is not None and row.waiver is not None,
-        run=str(run.folder),
-        reason="; ".join(dict.fromkeys(verdict.reasons)) or _count_failures(task),
-        rule=verdict.rule,
-        reference=verdict.reference,
-        difference=None if paired is None else paired.difference,
-        difference_interval=None if paired is None else paired.interval,
-        p=None if paired is None else paired.p,
-        p_rise=None if paired is None else find_rise_p(paired),
-        p_holm=None if row is None else row.p_holm,
-        q=None if row is None else row.q_bh,
-        finding=(row.finding or "") if row else "" if paired is None else paired.finding,
-        proven=row.proven if row else _find_proven(paired),
-        reference_name=_name_reference(task.reference),
-    )
-
-
-def _name_reference(reference: Reference | None) -> str:
-    return "" if reference is None else describe_reference(reference)
-
-
-def _find_proven(paired: PairedComparison | None) -> Literal["", "drop", "rise"]:
-    """Return the direction of a change that a run alone proves."""
-    if paired is None:
-        return ""
-    if paired.finding in ("SMALL_DROP", "FAIL"):
-        return "drop"
-    return "rise" if paired.interval is not None and paired.interval[0] > 0.0 else ""
-
-
-def _count_failures(task: TaskReport) -> str:
-    return ", ".join(f"{n} {name}" for name, n in task.result.failures.items())
 
 
 def _name_columns(columns: Mapping[Key, TaskReport]) -> dict[Key, str]:
@@ -252,7 +229,7 @@ def _list_differing(tasks: Sequence[TaskReport]) -> list[str]:
     return [
         name
         for name in names
-        if name != "samples" and len({task.fingerprint.get(name) for task in tasks}) > 1
+        if name not in ("samples", SEED) and len({task.fingerprint.get(name) for task in tasks}) > 1
     ]
 
 
@@ -280,7 +257,7 @@ def _explain(columns: Mapping[Key, TaskReport], runs: Sequence[MeasuredRun]) -> 
         ):
             fields.append("samples")
         differing = ", ".join(fields) or "metric or judge"
-        yield f"{name}: {len(alike)} columns, which cannot be compared: {differing} differ"
+        yield f"{name}: {len(alike)} columns, whose values cannot be compared: {differing} differ"
     if outside := [run.folder.name for run in runs if run.outside]:
         yield f"not in the file of the suite, and outside of its correction: {', '.join(outside)}"
     if any(run.attributes.get(LAUNCHER) == "simulated" for run in runs):

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from serve_eval.schema import Outcome, TaskResult
 from serve_eval.shell_words import quote_word
 
+CHOSEN_SAMPLES = "chosen_samples"
+"""The name with which the warning about samples that a user named begins."""
 MAX_MISSING = 0.02
 """Largest share of the planned samples that may lack an answer for a result to be judged."""
 

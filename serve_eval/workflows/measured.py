@@ -20,9 +20,10 @@ class Measured:
     """The measurements of one task.
 
     `sigma` is the standard deviation of its scores in points, `bernoulli` that of right-or-wrong
-    scores with the same mean. `per_second` is the number of samples per second in the last session
-    (None: not known). `flip_rate` is the share of prompts on which two runs of the endpoint
-    disagree, and `flips_of` says how it was measured (None: it was not).
+    scores with the same mean. `judged_by` is the sigma of the classic test that judged the run, or
+    would have (None: the run has no reference). `per_second` is the number of samples per second in
+    the last session (None: not known). `flip_rate` is the share of prompts on which two runs of the
+    endpoint disagree, and `flips_of` says how it was measured (None: it was not).
     """
 
     task: str
@@ -30,6 +31,7 @@ class Measured:
     value: float
     sigma: float
     bernoulli: float
+    judged_by: float | None
     per_second: float | None
     flip_rate: float | None
     flips_of: str | None
@@ -65,6 +67,7 @@ def measure_run(run: Path) -> list[Measured]:
                 value=mean,
                 sigma=math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)),
                 bernoulli=abs(scale) * math.sqrt(max(0.0, share * (1.0 - share))),
+                judged_by=task.verdict.sigma,
                 per_second=rate,
             )
         )

@@ -140,7 +140,7 @@ def test_a_task_that_was_asked_in_two_ways_has_two_columns(tmp_path: Path) -> No
     _run(tmp_path / "b", tasks="word_problems", limit=20)
     _run(tmp_path / "c", "--set", "word_problems.max_tokens=99", tasks="word_problems", limit=20)
     text = _export(tmp_path, "--format", "table")
-    assert "word_problems: 3 columns, which cannot be compared: max_tokens, number" in text
+    assert "word_problems: 3 columns, whose values cannot be compared: max_tokens, number" in text
     rows = {row["run"]: row for row in _rows(tmp_path)}
     columns = [name for name in rows["a"] if name.endswith(" value")]
     assert len(columns) == 3
@@ -281,7 +281,7 @@ def test_a_run_that_a_row_shows_is_not_said_to_be_left_out(suite: Path, tmp_path
     serve_eval("suite", suite, "-o", tmp_path / "out")
     text = " ".join(_export(tmp_path / "out", "--format", "table").split())
     assert "left out" not in text
-    assert text.count("lost: word_problems, passkey_short: no value: http://") == 1
+    assert text.count("lost: word_problems, passkey_short: no value: ERROR: http://") == 1
     for name in ("latex", "svg"):
         picture = _export(tmp_path / "out", "--format", name).replace("\\", "")
         assert "lost: word_problems, passkey_short: no value: " in picture

@@ -67,7 +67,8 @@ def test_equal_scores_have_no_spread_to_plan_with(tmp_path: Path) -> None:
     right = ["--set", "launcher.accuracy=1", "--no-reference", "-o", tmp_path / "out"]
     assert serve_eval(*run, *right).returncode == 3
     done = serve_eval("power", "--from", tmp_path / "out", "--detect", "5")
-    assert "their spread is not known, and --sigma stands for it" in done.stdout
+    assert "their spread is not known" in done.stdout
+    assert "sigma 50, the default: the run shows no spread" in done.stdout
     assert re.search(r"classic +1237 samples", done.stdout), done.stdout
 
 
@@ -136,6 +137,31 @@ def test_the_flips_against_a_reference_are_planned_with(tmp_path: Path) -> None:
     rate = f"{turned / 80:.4g}"
     said = f"flip rate {rate}, measured: {turned} of 80 prompts turned over against its reference"
     assert said in done.stdout
+
+
+def test_the_classic_rule_is_planned_with_the_sigma_that_judges(tmp_path: Path) -> None:
+    size = ("--set", "word_problems.num_samples=80")
+    _run(tmp_path / "first", *size, "--no-reference")
+    refs = tmp_path / "refs"
+    plain = serve_eval("power", "--from", tmp_path / "first", "--detect", "5").stdout
+    assert "measured: a reference that is registered from this run sets it" in plain
+    serve_eval("references", "register", tmp_path / "first", "--references-dir", refs)
+    [file] = refs.glob("*.yaml")
+    text = file.read_text()
+    registered = float(re.search(r"sigma: ([\d.]+)", text)[1])  # type: ignore[index]
+    file.write_text(re.sub(r"sigma: [\d.]+", "sigma: 50.0", text))
+    task = _run(tmp_path / "out", "--references-dir", refs, *size)
+    assert task["verdict"]["sigma"] == 50.0 > registered
+    told = serve_eval("power", "--from", tmp_path / "out", "--detect", "5", "--total", "80").stdout
+    assert "sigma 50, by which the classic rule judged this run: that of its reference" in told
+    assert f"the measured {registered:.3f} judges nothing" in told
+    assert re.search(r"classic +1237 samples", told), told
+    theta = next(line.split()[1] for line in told.splitlines() if line.split()[:1] == ["80"])
+    assert float(theta) == pytest.approx(task["verdict"]["theta"], abs=1e-5)
+    given = ("--detect", "5", "--sigma", "25")
+    asked = serve_eval("power", "--from", tmp_path / "out", *given).stdout
+    assert "sigma 25, as given" in asked
+    assert re.search(r"classic +310 samples", asked), asked
 
 
 def test_the_default_is_named_if_a_run_shows_no_flips(tmp_path: Path) -> None:

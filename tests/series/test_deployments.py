@@ -13,6 +13,7 @@ from serve_eval.series.deployments import (
     describe_deployment,
     name_deployments,
     name_folders,
+    without_seeds,
 )
 
 
@@ -34,8 +35,30 @@ from serve_eval.series.deployments import (
 def test_names_of_folders_lose_times_tasks_and_what_is_common(
     folders: list[str], names: list[str]
 ) -> None:
-    runs = [(Path("/top") / folder, ["gsm8k", "mmlu"]) for folder in folders]
+    runs = [(Path("/top") / folder, ["gsm8k", "mmlu"], []) for folder in folders]
     assert name_folders(runs) == names
+
+
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (["o/fp8-seed1", "o/fp8_seed2", "o/bf16-s3"], ["fp8", "fp8", "bf16"]),
+        (["o/seed1/fp8", "o/seed2/fp8", "o/sampling-seed=3"], ["fp8", "fp8", ""]),
+        (["o/fp8-seed4", "o/fp8-12", "o/s1x"], ["fp8-seed4", "fp8-12", "s1x"]),
+    ],
+)
+def test_names_of_folders_lose_the_sampling_seed_that_was_sent(
+    folders: list[str], names: list[str]
+) -> None:
+    runs = [
+        (Path("/top") / folder, ["gsm8k"], [str(i)]) for i, folder in enumerate(folders, start=1)
+    ]
+    assert name_folders(runs) == names
+
+
+def test_an_attribute_that_is_the_sampling_seed_is_left_out() -> None:
+    given = {"seed": "1", "sampling_seed": "1", "launcher.seed": "1", "bits": "1", "Seed": "2"}
+    assert without_seeds(given, ["1"]) == {"launcher.seed": "1", "bits": "1", "Seed": "2"}
 
 
 def _plan(options: dict[str, object], launcher: str = "simulated") -> Plan:

@@ -14,6 +14,7 @@ from msgspec import UNSET
 from serve_eval.client.traffic import TrafficCounter
 from serve_eval.errors import ExternalCodeError
 from serve_eval.evaluation.results._scorer_errors import ScorerErrors
+from serve_eval.evaluation.results.answer_hash import hash_answer
 from serve_eval.evaluation.results.sample_table import (
     FAILURE_CODES,
     LOOPING,
@@ -221,6 +222,8 @@ class ScoreAccumulator(SampleTable):
         self.values[i] = score.value
         if self.answers is not None and score.answer is not None:
             self.answers[i] = hash(score.answer) or 1
+        if self.texts is not None:
+            self.texts[i] = hash(hash_answer(response)) or 1
         for name, part in score.parts.items():
             if name not in self.parts:
                 self.parts[name] = array("d", bytes(8 * len(self.samples)))
@@ -277,6 +280,8 @@ class ScoreAccumulator(SampleTable):
         self.values[i] = self.started[i] = self.ended[i] = 0.0
         if self.answers is not None:
             self.answers[i] = 0
+        if self.texts is not None:
+            self.texts[i] = 0
         for part in self.parts.values():
             part[i] = 0.0
 

@@ -31,7 +31,8 @@ class SampleTable:
 
     Columns are `values`, `outcomes` and `failures` (codes, 0: none), `retryable`, `flags`, the
     times of the first request and of the end of the answer in seconds since 1970, `lengths` in
-    tokens or else characters, `parts` by name, and with repeats the hashes of the `answers`.
+    tokens or else characters, `parts` by name, and with repeats the hashes of the `answers` that
+    were extracted and of the whole `texts` (0: none).
     """
 
     def __init__(self, task: Task, samples: Sequence[Sample], repeats: int = 1) -> None:
@@ -43,6 +44,7 @@ class SampleTable:
         self.lengths = array("i", bytes(4 * n))
         self.parts: dict[str, array[float]] = {}
         self.answers = array("q", bytes(8 * n)) if repeats > 1 else None
+        self.texts = array("q", bytes(8 * n)) if repeats > 1 else None
         self.scored, self.failed = 0, 0
         self._failed_by_code = [0] * (len(FAILURE_CODES) + 1)
 
@@ -116,6 +118,13 @@ class SampleTable:
             places = range(i, len(self.samples), n)
             if all(self.outcomes[place] for place in places):
                 yield [(self.answers[place] or None, self.values[place]) for place in places]
+
+    def count_identical(self) -> int:
+        """Return the number of prompts that were scored every time, with one text all the times."""
+        assert self.texts is not None
+        n = len(self.samples) // self.repeats
+        said = ([self.texts[place] for place in range(i, len(self.samples), n)] for i in range(n))
+        return sum(0 not in texts and len(set(texts)) == 1 for texts in said)
 
     def list_unanswered(self) -> Iterator[int]:
         """Yield the positions of the samples without a response, including failed ones."""

@@ -22,6 +22,8 @@ class RepeatedScores(Protocol):
 
     def run_values(self) -> Sequence[float]: ...
 
+    def count_identical(self) -> int: ...
+
     def votes(self) -> Iterable[Sequence[tuple[int | None, float]]]: ...
 
 
@@ -64,4 +66,7 @@ def stability(scores: RepeatedScores) -> Stability | None:
         p=told.p,
         pass_at={str(k): 100.0 * pass_at(right, scores.repeats, k) for k in numbers},
         majority=None if vote is None else metric.scale * vote,
+        identical=scores.count_identical(),
+        seed=scores.task.sampling.seed,
+        temperature=scores.task.sampling.temperature,
     )

@@ -32,6 +32,7 @@ from serve_eval.schema import (
 )
 from serve_eval.stats.planning import FLIP_RATE, find_least_drop
 from serve_eval.verdicts import repaired, two_rules
+from serve_eval.verdicts.validity import CHOSEN_SAMPLES
 
 _STATES = {
     VerdictOutcome.PASS: CiState.PASSED,
@@ -135,7 +136,7 @@ def list_other(other: OtherRule | None) -> dict[str, str]:
     return {} if other is None else {"other_rule": other.rule, "other_outcome": other.outcome.value}
 
 
-_REMARKS = (two_rules.DISAGREE, "small_drop", *repaired.WARNINGS)
+_REMARKS = (two_rules.DISAGREE, "small_drop", CHOSEN_SAMPLES, *repaired.WARNINGS)
 
 
 def pick_remarks(warnings: Sequence[str]) -> list[str]:

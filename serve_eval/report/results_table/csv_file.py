@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 
-from serve_eval.report.results_table.content import ResultCell, ResultsTable
+from serve_eval.report.results_table.cell import LEFT_OUT, UNPAIRED, ResultCell
+from serve_eval.report.results_table.content import ResultsTable
 from serve_eval.report.spreadsheet import disarm
 from serve_eval.report.text import clean
 
@@ -34,8 +35,14 @@ FIGURES = (
     "run",
     "other runs",
     "no value because",
+    "no difference because",
+    "common prompts",
+    "margin",
+    "tests",
+    "samples named",
 )
 """The columns of each task, after its heading."""
+_REASONS = ("no value because", "no difference because")
 
 
 def write_csv_table(table: ResultsTable) -> str:
@@ -58,7 +65,7 @@ def write_csv_table(table: ResultsTable) -> str:
 
 def _list_cells(cell: ResultCell | None) -> list[str]:
     if cell is None:
-        return [*[""] * (len(FIGURES) - 1), "not run in this way, or not finished"]
+        return ["" if name not in _REASONS else LEFT_OUT for name in FIGURES]
     low, high = cell.interval or (None, None)
     least, most = cell.difference_interval or (None, None)
     judged = (
@@ -84,7 +91,12 @@ def _list_cells(cell: ResultCell | None) -> list[str]:
         "yes" if cell.waived else "no",
         _flatten(cell.run),
         str(cell.others),
-        _flatten(cell.reason) if cell.value is None else "",
+        _flatten(cell.reason or cell.outcome.value) if cell.value is None else "",
+        _flatten(cell.no_difference or UNPAIRED) if cell.difference is None else "",
+        "" if cell.pairs is None else str(cell.pairs),
+        _write_number(cell.margin),
+        "" if cell.tests is None else str(cell.tests),
+        "yes" if cell.chosen else "no",
     ]
 
 

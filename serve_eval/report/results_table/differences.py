@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from serve_eval.report.results_table.content import ResultCell, ResultsTable
-from serve_eval.schema import VerdictOutcome
-
-UNPAIRED = "there are no scores of the baseline on the same prompts"
+from serve_eval.report.results_table.cell import ResultCell
+from serve_eval.report.results_table.content import ResultsTable
 
 
 def show_differences(table: ResultsTable) -> ResultsTable:
@@ -26,14 +24,11 @@ def show_differences(table: ResultsTable) -> ResultsTable:
 
 
 def _turn(cell: ResultCell) -> ResultCell:
-    reason = (cell.reason if cell.value is None else "") or UNPAIRED
     direction: Literal["drop", "rise"] = "drop" if (cell.difference or 0.0) < 0.0 else "rise"
     return replace(
         cell,
         value=cell.difference,
         interval=cell.difference_interval,
-        outcome=VerdictOutcome.NOT_JUDGED,
-        reason=reason,
         proven=direction if cell.star else "",
         waived=False,
         signed=True,

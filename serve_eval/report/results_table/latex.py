@@ -5,12 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from serve_eval.report.results_table.content import (
-    MISSING,
-    ResultCell,
-    ResultsTable,
-    TaskColumn,
-)
+from serve_eval.report.results_table.cell import MISSING, ResultCell
+from serve_eval.report.results_table.content import ResultsTable, TaskColumn
 from serve_eval.report.text import clean
 
 _ESCAPES = {

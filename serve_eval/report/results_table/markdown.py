@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from serve_eval.report.ci.markdown import escape_text
-from serve_eval.report.results_table.content import MISSING, ResultsTable, TaskColumn
+from serve_eval.report.results_table.cell import MISSING
+from serve_eval.report.results_table.content import ResultsTable, TaskColumn
 
 
 def write_markdown_table(table: ResultsTable) -> str:

@@ -13,12 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from serve_eval.report.results_table.content import (
-    MISSING,
-    ResultCell,
-    ResultsTable,
-    TaskColumn,
-)
+from serve_eval.report.results_table.cell import MISSING, ResultCell
+from serve_eval.report.results_table.content import ResultsTable, TaskColumn
 from serve_eval.report.text import clean
 from serve_eval.schema import VerdictOutcome
 
@@ -135,7 +131,7 @@ def _draw_row(
     yield _text(MARGIN, top + 14, _cut(name, room), "")
     yield _text(WIDTH - MARGIN, top + 14, figures, "", end=True)
     if cell is not None and cell.value is not None:
-        colour = _PROVEN.get(cell.change) or _COLOURS.get(cell.outcome, _COLOUR)
+        colour = _PROVEN.get(cell.change) or _colour(cell)
         y = top + 26
         if cell.interval is not None:
             low, high = map(ruler.place, cell.interval)
@@ -146,6 +142,11 @@ def _draw_row(
         fill = "#fff" if cell.estimate else colour
         yield _draw_point(ruler.place(cell.value), y, cell.change, fill, colour)
     yield "</g>"
+
+
+def _colour(cell: ResultCell) -> str:
+    """Return the colour of a verdict; a difference has none."""
+    return _COLOUR if cell.signed else _COLOURS.get(cell.outcome, _COLOUR)
 
 
 def _draw_point(across: float, down: int, change: str, fill: str, colour: str) -> str:

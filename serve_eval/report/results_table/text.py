@@ -10,7 +10,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from serve_eval.report.layout import wrap
-from serve_eval.report.results_table.content import MISSING, ResultsTable
+from serve_eval.report.results_table.cell import MISSING
+from serve_eval.report.results_table.content import ResultsTable
 from serve_eval.report.text import clean
 
 GAP = "  "

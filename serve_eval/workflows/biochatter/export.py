@@ -23,6 +23,7 @@ from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import file_stem
 from serve_eval.series.deployments import name_deployments
 from serve_eval.series.measured_runs import read_measured
+from serve_eval.verdicts.one_draw import describe_one_draw
 from serve_eval.workflows.biochatter.records import CaseRow, read_rows
 from serve_eval.workflows.biochatter.tables import (
     SUMMARY,
@@ -97,6 +98,8 @@ def export_biochatter(
             assert report is not None
             rows, missing = read_rows(run.folder, report, task, model, include_path)
             by_task[name].update({(row.model, row.md5): row for row in rows})
+            if drawn := describe_one_draw(task.result.stability):
+                notes.append(f"{run.folder}: {name}: {drawn}")
             if missing > 0:
                 notes.append(f"{run.folder}: {name}: {missing} answers without a score")
     try:

@@ -8,11 +8,16 @@ from pathlib import Path
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import REPORT_FILE, SUITE_RUNS
-from serve_eval.evaluation.storage.reports.report_file import read_report
-from serve_eval.evaluation.storage.reports.suite_files import holds_suite, read_suite
+from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
+from serve_eval.evaluation.storage.reports.suite_files import (
+    find_suite_report,
+    holds_suite,
+    read_suite,
+)
 from serve_eval.evaluation.storage.run_folder import holds_run
 from serve_eval.report.summary.figures import count
-from serve_eval.schema import Report, Scalar, TaskReport
+from serve_eval.schema import Report, Scalar, SuiteRow, TaskReport
+from serve_eval.verdicts.many_tests import find_test
 from serve_eval.workflows.collect.rows import CollectedRow
 from serve_eval.workflows.collect.trtllm_log import read_trtllm_log
 
@@ -30,61 +35,107 @@ def collect(paths: Sequence[Path], notify: Callable[[str], None]) -> Iterator[Co
 
     Folders are searched, in the order of their names; links to folders are not followed. `notify`
     receives a line about each run or log that cannot be read. Raises RunFolderError for a path that
-    does not exist.
+    does not exist. At the end it receives the number of runs that are left out, with their folders.
     """
+    left_out: list[Path] = []
     for path in paths:
         if not path.exists():
             raise RunFolderError(f"{path}: there is no such file or folder")
         if path.is_dir():
-            yield from _collect_folder(path, notify)
+            yield from _collect_folder(path, notify, left_out)
         else:
             yield from _read_log(path, notify)
+    if left_out:
+        notify(f"left out: {count(len(left_out), 'run')}: {', '.join(map(str, left_out))}")
 
 
-def _collect_folder(folder: Path, notify: Callable[[str], None]) -> Iterator[CollectedRow]:
+def _collect_folder(
+    folder: Path, notify: Callable[[str], None], left_out: list[Path]
+) -> Iterator[CollectedRow]:
     for place, below, files in os.walk(folder):
         here = Path(place)
         below.sort()
+        if holds_suite(here):
+            yield from _list_lost(here, notify)
         if holds_run(here):
             below.clear()  # its logs are those of its servers
             if REPORT_FILE in files:
-                yield from _read_run(here, notify)
+                yield from _read_run(here, notify, left_out)
             else:
                 notify(f"warning: {here} is not finished, and is left out")
+                left_out.append(here)
             continue
         for name in sorted(files):
             if name.endswith(LOGS):
                 yield from _read_log(here / name, notify)
 
 
-def _read_run(run: Path, notify: Callable[[str], None]) -> Iterator[CollectedRow]:
+def _read_run(
+    run: Path, notify: Callable[[str], None], left_out: list[Path]
+) -> Iterator[CollectedRow]:
     try:
         report = read_report(run)
     except RunFolderError as error:
         notify(f"warning: {error}")
+        left_out.append(run)
         return
-    attributes = _find_attributes(run, notify)
-    yield from (describe_task(report, task, run, attributes) for task in report.tasks)
+    attributes, rows = _find_suite(run, notify)
+    for task in report.tasks:
+        yield describe_task(report, task, run, attributes, rows.get(task.result.task))
 
 
-def _find_attributes(run: Path, notify: Callable[[str], None]) -> Mapping[str, Scalar]:
-    """Return the attributes of a run in the folder of a suite; none of any other run."""
+def _find_suite(
+    run: Path, notify: Callable[[str], None]
+) -> tuple[Mapping[str, Scalar], Mapping[str, SuiteRow]]:
+    """Return the attributes and the rows by task of a run in a suite; none of any other run."""
     place = run.resolve()
     suite = place.parent.parent
     if place.parent.name != SUITE_RUNS or not holds_suite(suite):
-        return {}
+        return {}, {}
     try:
-        runs = read_suite(suite).runs
+        runs, report = read_suite(suite).runs, find_suite_report(suite)
     except RunFolderError as error:
         notify(f"warning: {run} has no attributes of its suite: {error}")
-        return {}
-    return next((one.attributes for one in runs if one.name == place.name), {})
+        return {}, {}
+    own = next((one.attributes for one in runs if one.name == place.name), {})
+    rows = () if report is None else report.rows
+    return own, {row.task: row for row in rows if row.run == place.name}
+
+
+def _list_lost(place: Path, notify: Callable[[str], None]) -> Iterator[CollectedRow]:
+    """Yield a row for each task of the runs of a suite that an error ended."""
+    try:
+        report = find_suite_report(place)
+    except RunFolderError as error:
+        notify(f"warning: {error}")
+        return
+    lost = () if report is None else {run.name for run in report.runs if run.error}
+    for row in () if report is None else report.rows:
+        if row.run in lost and not has_report(place / SUITE_RUNS / row.run):
+            yield CollectedRow(
+                source=str(place / SUITE_RUNS / row.run),
+                kind="run",
+                model=row.model,
+                task=row.task,
+                verdict=row.own.value,
+                rule=row.rule,
+                suite_verdict=row.outcome.value,
+                reason="; ".join(row.reasons),
+                attributes=row.attributes,
+            )
 
 
 def describe_task(
-    report: Report, task: TaskReport, run: Path, attributes: Mapping[str, Scalar]
+    report: Report,
+    task: TaskReport,
+    run: Path,
+    attributes: Mapping[str, Scalar],
+    row: SuiteRow | None = None,
 ) -> CollectedRow:
-    """Return the row of a task of a run, with the figures that its rule judges by."""
+    """Return the row of a task of a run, with the figures that its rule judges by.
+
+    `row` is its judgement in a suite.
+    """
     result, verdict, spec = task.result, task.verdict, report.plan.accuracy_spec
     low, high = result.interval or (None, None)
     # The acceptance length may have failed the task: `verdict.rule` is not the rule of the plan.
@@ -118,6 +169,12 @@ def describe_task(
         started_at=report.started_at,
         wall_s=report.wall_s,
         margin=_find_margin(report, task),
+        suite_verdict=None if row is None else row.outcome.value,
+        p=find_test(verdict)[0],
+        p_holm=None if row is None else row.p_holm,
+        tests=None if row is None else row.tests,
+        finding=None if row is None or row.p_holm is None else row.finding,
+        reason="; ".join(verdict.reasons if row is None else row.reasons) or None,
         attributes=attributes,
     )
 

@@ -18,7 +18,9 @@ class CollectedRow:
 
     `kind` is run, trtllm-test or trtllm-eval. Values, `low` and `high` (95 %), reference,
     threshold, theta and margin are in points, or in the unit of the task's metric. `attributes` are
-    the suite's words about the run; each has a column of its own.
+    the suite's words about the run; each has a column of its own. `verdict` and `p` are those of
+    the run alone; `suite_verdict`, `p_holm` over `tests` tests and `finding` those of its suite,
+    None outside of one.
     """
 
     source: str
@@ -50,6 +52,12 @@ class CollectedRow:
     started_at: str | None = None
     wall_s: float | None = None
     margin: float | None = None
+    suite_verdict: str | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    tests: int | None = None
+    finding: str | None = None
+    reason: str | None = None
     attributes: Mapping[str, Cell] = field(default_factory=dict)
 
 

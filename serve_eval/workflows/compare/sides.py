@@ -14,6 +14,7 @@ import msgspec
 from serve_eval.errors import NotComparableError, PlanError
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.agreement.answer_pairs import read_task
+from serve_eval.evaluation.agreement.common_prompts import CHOICE
 from serve_eval.evaluation.endpoint.launch import check_launcher, with_model
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
@@ -173,7 +174,9 @@ def check_alike(
     for name, side in (("A", a), ("B", b)):
         if side.folder is not None:
             prints[name] = run_folder.read_fingerprints(side.folder)
-    if lines := same_fingerprints(prints["A"], prints["B"], rules.allow_mismatch):
+    # Finished runs of a subset and of the whole are compared on their common prompts.
+    allowed = rules.allow_mismatch if runs else (*rules.allow_mismatch, *CHOICE)
+    if lines := same_fingerprints(prints["A"], prints["B"], allowed):
         more = [f"... and {len(lines) - 20} more"] if len(lines) > 20 else []
         raise NotComparableError(
             "A and B do not ask the same:\n"

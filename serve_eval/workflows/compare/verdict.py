@@ -12,6 +12,7 @@ import msgspec
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.agreement import answer_pairs
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
+from serve_eval.evaluation.agreement.common_prompts import keep_common
 from serve_eval.evaluation.agreement.self_flips import self_flips
 from serve_eval.evaluation.agreement.text_places import find_text_places
 from serve_eval.evaluation.agreement.words import conclusion, evidence
@@ -101,14 +102,18 @@ def compare_folders(
     tasks, doubled = [], []
     for task in reports[0].tasks:
         name = task.result.task
-        sides = (
-            answer_pairs.read_task(a, reports[0], name),
-            answer_pairs.read_task(b, reports[1], name),
+        first, other = (
+            answer_pairs.read_task(folder, report, name)
+            for folder, report in zip((a, b), reports, strict=True)
         )
+        asked = first.planned, other.planned
+        first, other, common = keep_common(first, other)
+        sides = first, other
         twice = read_twice(sides, second)
         doubled.append((sides, twice))
         seen = looked or Looked()
-        tasks.append(_task(reports[0].plan, sides, rule, twice, show_flips, seen, hidden))
+        compared = _task(reports[0].plan, sides, rule, twice, show_flips, seen, hidden)
+        tasks.append(_note_common(compared, common, asked))
     path = [
         one for name, report in zip("AB", reports, strict=True) for one in _read_path(name, report)
     ]
@@ -136,6 +141,17 @@ def compare_folders(
         wall_s=0.0,
         warnings=(*warnings, *describe_unsteady(doubled, {"A": a, "B": b})),
     )
+
+
+def _note_common(task: ComparedTask, common: int, asked: tuple[int, int]) -> ComparedTask:
+    """Return a task with a warning if the sides have only some prompts in common."""
+    if asked == (common, common):
+        return task
+    told = (
+        f"common_prompts: the figures are of the {common} prompts that both asked, of {asked[0]} of"
+        f" A and {asked[1]} of B"
+    )
+    return replace(task, warnings=(told, *task.warnings))
 
 
 def _read_path(side: str, report: Report) -> list[PathFinding]:

@@ -32,15 +32,12 @@ from serve_eval.verdicts.exit_code import (
     code_of,
     worst,
 )
+from serve_eval.verdicts.many_tests import GATES, UNPROVEN, find_test
 from serve_eval.verdicts.rise import find_rise_p
 from serve_eval.workflows.suite.match import matches
 
 ALPHA = 0.05
 """Probability of any false alarm among all paired gates of a suite."""
-GATES = ("paired", "anchors")
-"""The rules whose proof of a drop is corrected. The classic threshold and noninferiority are used
-without correction."""
-
 _WORDS = {
     FAIL: "FAIL",
     INFRASTRUCTURE: "ERROR",
@@ -129,10 +126,7 @@ def rows(one: EndedRun) -> list[SuiteRow]:
 def _row(run: SuiteRun, plan: Plan, task: TaskReport) -> SuiteRow:
     verdict, paired = task.verdict, task.verdict.paired
     by_anchors = verdict.rule == "anchors"
-    p, finding = (None, None) if paired is None else (paired.p, paired.finding)
-    if by_anchors:
-        p = None if paired is None or paired.anchors is None else paired.anchors.p
-        finding = verdict.outcome.value
+    p, finding = find_test(verdict)
     return SuiteRow(
         run=run.name,
         task=task.result.task,
@@ -168,22 +162,28 @@ def _row(run: SuiteRun, plan: Plan, task: TaskReport) -> SuiteRow:
 
 
 def correct_rows(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteRow]:
-    """Return the rows with p_holm, q_bh and the corrected outcomes.
+    """Return the rows with p_holm, q_bh, and the corrected findings and outcomes.
 
     Holm's correction covers the tests of the rules in GATES, and affects only proven drops. If a
     drop is no longer proven, FAIL becomes INCONCLUSIVE (a drop of the margin is not excluded
-    either) and SMALL_DROP becomes PASS. No row becomes worse. q covers the tests of all rules,
-    because it decides nothing.
+    either) and SMALL_DROP becomes PASS. No row becomes worse. Of other rules, whose outcome does
+    not follow from the test, only the finding is corrected, over the tests of all rules. q covers
+    these as well, because it decides nothing.
     """
-    tested = [i for i, row in enumerate(found) if row.p is not None]
-    gates = [i for i in tested if found[i].rule in GATES]
-    q = dict(
-        zip(tested, benjamini_hochberg([row.p for row in found if row.p is not None]), strict=True)
-    )
-    adjusted = dict(
-        zip(gates, holm([p for i in gates if (p := found[i].p) is not None]), strict=True)
-    )
-    result = [replace(row, q_bh=q.get(i), p_holm=adjusted.get(i)) for i, row in enumerate(found)]
+    tested = {i: row.p for i, row in enumerate(found) if row.p is not None}
+    gates = {i: p for i, p in tested.items() if found[i].rule in GATES}
+    q = dict(zip(tested, benjamini_hochberg(list(tested.values())), strict=True))
+    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
+    adjusted |= dict(zip(gates, holm(list(gates.values())), strict=True))
+    result = [
+        replace(
+            row,
+            q_bh=q.get(i),
+            p_holm=adjusted.get(i),
+            tests=None if i not in tested else len(gates) if i in gates else len(tested),
+        )
+        for i, row in enumerate(found)
+    ]
     found = [
         _unproven(row) if row.p_holm is not None and row.p_holm > alpha else row for row in result
     ]
@@ -193,27 +193,22 @@ def correct_rows(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteR
 def _name_proven(found: Sequence[SuiteRow], alpha: float) -> list[SuiteRow]:
     """Return the rows with the direction of each change that is proven after a correction.
 
-    Rules outside of GATES are not corrected, so that Holm's correction over all tests decides
-    here. A rise must be outside of its interval too.
+    A rise must be outside of its interval too.
     """
     result = list(found)
-    tested = [(i, row.p) for i, row in enumerate(found) if row.p is not None]
-    drops, rises = (
-        holm([p for _, p in tested]),
-        holm([1.0 if (p := found[i].p_rise) is None else p for i, _ in tested]),
-    )
-    for (i, _), drop, rise in zip(tested, drops, rises, strict=True):
+    tested = [i for i, row in enumerate(found) if row.p is not None]
+    rises = holm([1.0 if (p := found[i].p_rise) is None else p for i in tested])
+    for i, rise in zip(tested, rises, strict=True):
         row = found[i]
-        drop = drop if row.p_holm is None else row.p_holm
-        if row.finding in ("SMALL_DROP", "FAIL") and drop <= alpha:
-            result[i] = replace(row, proven="drop", proven_p=drop)
+        if row.finding in ("SMALL_DROP", "FAIL") and row.p_holm is not None:
+            result[i] = replace(row, proven="drop", proven_p=row.p_holm)
         elif row.difference_interval and row.difference_interval[0] > 0.0 and rise <= alpha:
             result[i] = replace(row, proven="rise", proven_p=rise)
     return result
 
 
 def _unproven(row: SuiteRow) -> SuiteRow:
-    """Return a row of the paired or the anchors rule with the outcome for an unproven drop.
+    """Return a row with the finding for an unproven drop, and a row of GATES with the outcome.
 
     The anchors rule has no margin to leave open: without a proof it passes, as in a single run.
     """
@@ -226,6 +221,8 @@ def _unproven(row: SuiteRow) -> SuiteRow:
         return replace(
             row, outcome=VerdictOutcome.PASS, finding="PASS", reasons=(), warnings=warnings
         )
+    if row.finding == "FAIL" and row.rule not in GATES:
+        return replace(row, finding=UNPROVEN[row.finding])
     if row.finding == "FAIL":
         reasons = (*row.reasons, f"margin_not_excluded: {why}")
         return replace(

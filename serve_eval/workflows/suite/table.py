@@ -23,6 +23,7 @@ from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome
 from serve_eval.series.result_table import find_suite_results
 from serve_eval.shell_words import quote_path
 from serve_eval.verdicts import two_rules
+from serve_eval.verdicts.many_tests import GATES
 from serve_eval.verdicts.pairing import UNPAIRED
 from serve_eval.workflows.suite.changes import describe_changes
 from serve_eval.workflows.suite.proven import describe_proven, describe_verdict, is_marked
@@ -197,9 +198,10 @@ def _shorten(name: Text, room: int) -> Text:
 def list_cells(row: SuiteRow, attributes: Sequence[str], *, tested: bool) -> list[Text]:
     """Return the cells of a row: verdict, run, attributes, task, value, interval, reference, limit.
 
-    With `tested`, its p-values follow.
+    With `tested`, its p-values follow; p holm only where it decides the verdict.
     """
-    tests = [_p(row.p), _p(row.p_holm), _p(row.q_bh)] if tested else []
+    holm = row.p_holm if row.rule in GATES else None
+    tests = [_p(row.p), _p(holm), _p(row.q_bh)] if tested else []
     style = "bold yellow" if row.waiver else style_of(row.outcome)
     shown = [
         row.run,
@@ -263,7 +265,7 @@ def list_explanations(report: SuiteReport) -> Iterator[Row]:
             remarks.setdefault(remark, []).append(f"{row.run}/{row.task}")
     for (label, text), names in remarks.items():
         yield label, f"{_name_first(names)}: {text}"
-    if sum(row.p_holm is not None for row in report.rows) > 1:
+    if sum(row.p_holm is not None and row.rule in GATES for row in report.rows) > 1:
         yield (
             "p holm",
             f"{report.alpha:g} or less proves a drop; any false alarm has at most that probability;"

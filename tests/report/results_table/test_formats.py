@@ -80,7 +80,7 @@ def test_marks_and_their_meaning_are_in_every_format(name: str) -> None:
         assert meaning in text
     for meaning in ("f: number of failed", "r: number of", "e: number of", "-: not run in"):
         assert meaning in " ".join(text.split())
-    assert "e: gsm8k: no value: no guided decoding" in text
+    assert "e: gsm8k: no value: UNSUPPORTED: no guided decoding" in text
     assert "n 20" in text
     assert "points" in text
 

@@ -234,7 +234,7 @@ def test_the_anchors_gate_is_corrected_by_its_own_p() -> None:
     assert said in row.warnings[-1]
 
 
-def test_the_classic_gate_and_noninferiority_are_never_corrected() -> None:
+def test_verdicts_of_the_classic_gate_and_noninferiority_are_not_corrected() -> None:
     rules = [
         _ended(f"{rule}{i}", _gate("mmlu", 0.02, False, rule))
         for rule in ("classic", "noninferiority")
@@ -242,8 +242,27 @@ def test_the_classic_gate_and_noninferiority_are_never_corrected() -> None:
     ]
     rows = _judge([*rules, _ended("gate", _gate("mmlu", 0.04, False))]).rows
     assert [row.outcome for row in rows] == [FAIL] * 5
-    assert [row.p_holm for row in rows] == [None] * 4 + [0.04]
+    assert [row.p_holm for row in rows] == [pytest.approx(0.1)] * 4 + [0.04]
+    assert [row.tests for row in rows] == [5] * 4 + [1]
     assert all(row.q_bh == pytest.approx(0.025) for row in rows[:4])
+
+
+@pytest.mark.parametrize("rule", ["classic", "noninferiority", "paired"])
+@pytest.mark.parametrize(
+    ("excluded", "alone", "corrected"),
+    [(True, "SMALL_DROP", "PASS"), (False, "FAIL", "INCONCLUSIVE")],
+)
+def test_findings_are_corrected_under_every_rule(
+    rule: str, excluded: bool, alone: str, corrected: str
+) -> None:
+    many = [_ended(f"r{i}", _gate("mmlu", 0.5, True, rule)) for i in range(9)]
+    odd = _judge([_ended("odd", _gate("mmlu", 0.02, excluded, rule)), *many]).rows[0]
+    assert (odd.finding, odd.p_holm, odd.tests) == (corrected, pytest.approx(0.2), 10)
+    assert (odd.proven, odd.proven_p) == ("", None)
+    assert not any(warning.startswith("small_drop") for warning in odd.warnings)
+    assert odd.outcome is odd.own or rule == "paired"
+    clear = _judge([_ended("odd", _gate("mmlu", 0.004, excluded, rule)), *many]).rows[0]
+    assert (clear.finding, clear.p_holm) == (alone, pytest.approx(0.04))
 
 
 def test_a_lost_acceptance_length_fails_the_suite_whatever_the_correction_says() -> None:
@@ -255,7 +274,8 @@ def test_a_lost_acceptance_length_fails_the_suite_whatever_the_correction_says()
     gate = _gate("mmlu", 0.02, False)
     lost = acceptance(gate, _task(gate).result, told, "A::b", entry)
     judged = _judge([_ended("odd", lost), *many])
-    assert (judged.rows[0].outcome, judged.rows[0].p_holm, judged.exit_code) == (FAIL, None, 1)
+    assert (judged.rows[0].outcome, judged.rows[0].finding) == (FAIL, "INCONCLUSIVE")
+    assert judged.exit_code == 1
     assert "below 1.900" in judged.rows[0].reasons[-1]
 
 
@@ -273,14 +293,14 @@ def test_the_correction_only_ever_takes_a_proof_away(
     before = [_row(i, *one) for i, one in enumerate(given_rows)]
     after = correct_rows([replace(row, p_holm=None, q_bh=None) for row in before])
     for old, new, (p, excluded, rule) in zip(before, after, given_rows, strict=True):
-        assert (new.p_holm is None) == (rule != "paired" or p is None)
-        assert (new.q_bh is None) == (p is None)
+        assert (new.p_holm is None) == (new.q_bh is None) == (new.tests is None) == (p is None)
         if new.p_holm is None or p is None:
             assert (new.outcome, new.finding) == (old.own, old.finding)
         else:
             assert new.p_holm >= p
             expected = finding(new.p_holm, 0.05, -0.5 if excluded else -1.5, 1.0).value
-            assert (new.finding, new.outcome) == (expected, OUTCOMES[expected])
+            assert new.finding == expected
+            assert new.outcome is (OUTCOMES[expected] if rule == "paired" else old.own)
             assert new.outcome is old.own or (old.own, new.outcome) == (FAIL, INCONCLUSIVE)
 
 

@@ -1,0 +1,107 @@
+"""Make a cell of the table of deployments by tasks from one task of one run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from serve_eval.report.results_table import ResultCell
+from serve_eval.report.results_table.cell import UNJUDGED, name_outcome
+from serve_eval.schema import PairedComparison, Reference, SuiteRow, TaskReport, Verdict
+from serve_eval.series.deployments import find_seed
+from serve_eval.series.measured_runs import MeasuredRun
+from serve_eval.verdicts.many_tests import find_test
+from serve_eval.verdicts.pairing import UNPAIRED
+from serve_eval.verdicts.references.deployed import describe_reference
+from serve_eval.verdicts.rise import find_rise_p
+from serve_eval.verdicts.rules._classic import margin
+from serve_eval.verdicts.validity import CHOSEN_SAMPLES
+
+NO_PAIRS = (UNPAIRED, "no_pairs: ")
+"""How remarks of a verdict begin that say why there are no pairs."""
+
+
+def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> ResultCell:
+    """Return the cell of a task, with the verdict of its suite if it has one."""
+    result, verdict = task.result, task.verdict
+    early = verdict.early is not None and verdict.early.stopped
+    value = verdict.early.estimate if early and verdict.early else result.value
+    paired = verdict.paired
+    p_rule, finding = find_test(verdict)
+    return ResultCell(
+        value=value,
+        interval=None if value is None or early else result.interval,
+        outcome=verdict.outcome if row is None else row.outcome,
+        scored=result.scored,
+        planned=result.planned,
+        failed=result.failed,
+        repaired=result.doubted,
+        estimate=early,
+        waived=row is not None and row.waiver is not None,
+        run=str(run.folder),
+        draws=() if value is None else ((find_seed(task), value),),
+        reason="; ".join(dict.fromkeys(verdict.reasons)) or _count_failures(task),
+        rule=verdict.rule,
+        reference=verdict.reference,
+        difference=None if paired is None else paired.difference,
+        difference_interval=None if paired is None else paired.interval,
+        no_difference=_explain_no_difference(task) if paired is None else "",
+        margin=_find_margin(verdict),
+        default_margin=run.report is not None
+        and run.report.plan.verdict.options.get("margin") is None,
+        p=None if paired is None else paired.p,
+        p_rise=None if paired is None else find_rise_p(paired),
+        p_rule=p_rule,
+        p_holm=None if row is None else row.p_holm,
+        tests=None if row is None else row.tests,
+        in_suite=row is not None,
+        chosen=any(one.startswith(CHOSEN_SAMPLES) for one in verdict.warnings),
+        q=None if row is None else row.q_bh,
+        finding=_find_corrected(row) if row else finding or "",
+        proven=row.proven if row else _find_proven(paired),
+        reference_name=_name_reference(task.reference),
+    )
+
+
+def _find_margin(verdict: Verdict) -> float | None:
+    """Return the drop at which a rule fails; under classic the threshold says it."""
+    if verdict.rule == "classic":
+        return None if verdict.threshold is None else margin(verdict)
+    paired = verdict.paired
+    return None if paired is None or verdict.rule == "anchors" else paired.margin
+
+
+def _find_corrected(row: SuiteRow) -> str:
+    """Return the finding of a suite; "" if an older version left it without a correction."""
+    return "" if row.p is not None and row.p_holm is None else row.finding or ""
+
+
+def _explain_no_difference(task: TaskReport) -> str:
+    """Return why a task has no difference from its reference on the same prompts."""
+    verdict, reference = task.verdict, task.reference
+    if verdict.outcome in UNJUDGED:
+        why = "; ".join(verdict.reasons) or _count_failures(task)
+        return name_outcome(verdict.outcome, why)
+    if told := [one for one in (*verdict.reasons, *verdict.warnings) if one.startswith(NO_PAIRS)]:
+        return told[0]
+    if verdict.early is not None and verdict.early.stopped:
+        return "an early stop leaves an estimate, which is not paired"
+    if reference is not None and reference.runs is None:
+        return "the reference has no scores of single samples"
+    return "; ".join(verdict.reasons) or "the rule does not compare prompt by prompt"
+
+
+def _name_reference(reference: Reference | None) -> str:
+    return "" if reference is None else describe_reference(reference)
+
+
+def _find_proven(paired: PairedComparison | None) -> Literal["", "drop", "rise"]:
+    """Return the direction of a change that a run alone proves."""
+    if paired is None:
+        return ""
+    if paired.finding in ("SMALL_DROP", "FAIL"):
+        return "drop"
+    return "rise" if paired.interval is not None and paired.interval[0] > 0.0 else ""
+
+
+def _count_failures(task: TaskReport) -> str:
+    return ", ".join(f"{n} {name}" for name, n in task.result.failures.items())
