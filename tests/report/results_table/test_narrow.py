@@ -75,4 +75,4 @@ def test_a_reason_of_several_rows_is_one_note() -> None:
         shown=["run"],
     )
     assert write_text(table).count("dead") == 1
-    assert "* a; b: gsm8k: no value: dead" in write_text(table)
+    assert "* a; b: gsm8k: no value: ERROR: dead" in write_text(table)
