@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -197,8 +198,6 @@ def _execute(asked: _Asked, *, as_json: bool, notify_text: Path | None) -> int:
     from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._streams import draw
     from serve_eval.cli._verified import show_verified
-    from serve_eval.evaluation.storage.file_names import VERIFICATION_PLAN
-    from serve_eval.evaluation.storage.folder_lock import occupy
     from serve_eval.evaluation.storage.reports.verification_files import (
         read_reference,
         write_reference,
@@ -217,8 +216,8 @@ def _execute(asked: _Asked, *, as_json: bool, notify_text: Path | None) -> int:
         )
     known = asked.reference.reference
     reference = None if known is None else read_reference(known)
-    with occupy(asked.out_dir, VERIFICATION_PLAN):  # So that view knows that it still runs.
-        found, used, addresses = run_async(_verify(asked, reference))
+    with ExitStack() as stack:
+        found, used, addresses = run_async(_verify(asked, reference, stack))
         return show_verified(
             found,
             used if known is None else None,
@@ -247,10 +246,15 @@ async def _register(asked: _Asked) -> VerificationReference:
 
 
 async def _verify(
-    asked: _Asked, known: VerificationReference | None
+    asked: _Asked, known: VerificationReference | None, stack: ExitStack
 ) -> tuple[Verification, VerificationReference, dict[str, str]]:
-    """Return the result, the reference, and the address of each server that has a lasting one."""
+    """Return the result, the reference, and the address of each server that has a lasting one.
+
+    The folder stays locked until the stack ends.
+    """
     from serve_eval.cli._streams import say
+    from serve_eval.evaluation.storage.file_names import VERIFICATION_PLAN
+    from serve_eval.evaluation.storage.folder_lock import occupy
     from serve_eval.evaluation.storage.reports.verification_files import write_verification_plan
     from serve_eval.workflows.verify.legs import parse_worker
     from serve_eval.workflows.verify.verify import verify, verify_fleet
@@ -259,6 +263,7 @@ async def _verify(
         _check_number(len(given), asked.reference)
         named = to_plans(given, asked.settings)
         addresses = {one.name: one.text for one in given if one.lasts}
+        stack.enter_context(occupy(asked.out_dir, VERIFICATION_PLAN))  # view: it still runs
         write_verification_plan(asked.out_dir, [one.name for one in named])
         if asked.reference.fleet:
             found, used = await verify_fleet(named, asked.rules, asked.out_dir, notify=say)

@@ -250,7 +250,7 @@ def test_what_is_chosen_for_all_cases_stays_bound_to_the_folder(
     cases, out = Cases(tmp_path / "cases.yaml", 3), tmp_path / "out"
     _run(cases, endpoint, out)
     with pytest.raises(
-        RunFolderError, match=r"tasks\[0\]\.options\.temperature: was null, now 0\.5"
+        RunFolderError, match=r"tasks\.cases:numbers\.temperature: was null, now 0\.5"
     ):
         _run(cases, endpoint, out, choices={"temperature": 0.5})
 
