@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import PlanError
-from serve_eval.plugins import extensions, nested_options
+from serve_eval.plugins import extensions, nested_options, withheld
 from serve_eval.plugins._shape import check_shape
 from serve_eval.plugins.declarations import Option, read_options
 from serve_eval.plugins.returned import check_returned
@@ -116,6 +116,8 @@ def load(folder: str, name: str) -> Callable[..., Any]:
     known = names(folder)
     file, colon, member = name.partition(":")
     kind = kind_of(folder)
+    if file not in known and (folders := withheld.find_withheld(folder, name)):
+        raise withheld.explain_withheld([f"{kind} {name!r}"], folders)
     if file not in known:
         raise PlanError(f"unknown {kind} {name!r}.{nearest(name, known)}")
     make = function(folder, file)

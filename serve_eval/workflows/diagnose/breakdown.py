@@ -165,7 +165,7 @@ def _next(run: Evidence, task: TaskEvidence, shown: list[AskedSample], good: str
         yield capsule_of(run, task, shown)
     yield describe_verify(run, good)
     if run.several_workers:
-        yield f"serve-eval attribute {run.place}"
+        yield f"serve-eval attribute {run.place_and_code}"
 
 
 def describe_verify(run: Evidence, good: str = "GOOD") -> str:
