@@ -163,9 +163,15 @@ def _judge_errors(run: Evidence, task: TaskEvidence) -> Iterator[str]:
 def _next(run: Evidence, task: TaskEvidence, shown: list[AskedSample], good: str) -> Iterator[str]:
     if shown:
         yield capsule_of(run, task, shown)
-    yield describe_verify(run, good)
-    if run.several_workers:
+    if not _is_only_unscored(task):
+        yield describe_verify(run, good)
+    if run.several_workers and not _is_only_unscored(task):
         yield f"serve-eval attribute {run.place_and_code}"
+
+
+def _is_only_unscored(task: TaskEvidence) -> bool:
+    """Return True if only answers without a score are lost, so that no server is to blame."""
+    return 0 < len(task.lost) <= task.unscored
 
 
 def describe_verify(run: Evidence, good: str = "GOOD") -> str:
