@@ -163,15 +163,12 @@ def _judge_errors(run: Evidence, task: TaskEvidence) -> Iterator[str]:
 def _next(run: Evidence, task: TaskEvidence, shown: list[AskedSample], good: str) -> Iterator[str]:
     if shown:
         yield capsule_of(run, task, shown)
-    if not _is_only_unscored(task):
-        yield describe_verify(run, good)
-    if run.several_workers and not _is_only_unscored(task):
+    if not task.lost:  # only answers without a score, for which no server is to blame
+        yield f"serve-eval show {run.place} --failed"
+        return
+    yield describe_verify(run, good)
+    if run.several_workers:
         yield f"serve-eval attribute {run.place_and_code}"
-
-
-def _is_only_unscored(task: TaskEvidence) -> bool:
-    """Return True if only answers without a score are lost, so that no server is to blame."""
-    return 0 < len(task.lost) <= task.unscored
 
 
 def describe_verify(run: Evidence, good: str = "GOOD") -> str:
