@@ -233,9 +233,16 @@ def rows(file: DataFile, columns: Sequence[str]) -> list[dict[str, Any]]:
         if wrong:
             raise DatasetError(
                 f"{file.path}: row {number}: {_describe_wrong(row, wrong[0])}",
-                hint="Fetch the data again, or correct the file.",
+                hint=f"Fetch the data again, or correct the file{_name_page(file.path)}.",
             )
     return table
+
+
+def _name_page(file: Path) -> str:
+    """Return where the form of a file is described, if its set is one of docs/datasets.md."""
+    folders = {folder for source in find_sources().values() for folder in source.folders}
+    listed = any(f"/{folder}/" in f"{file.absolute().parent.as_posix()}/" for folder in folders)
+    return ": docs/datasets.md shows its form" if listed else ""
 
 
 def _describe_wrong(row: Mapping[str, Any], column: str) -> str:
