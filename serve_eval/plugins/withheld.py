@@ -1,7 +1,7 @@
 """Say which folder of a saved plan has the code that a name stands for.
 
 A saved plan keeps its folders of code, but their code runs only if the user names them again. Until
-then nothing but the names of their files is read.
+then serve-eval looks for the names of their files only.
 """
 
 from __future__ import annotations
