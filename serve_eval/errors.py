@@ -5,6 +5,7 @@ ServeEvalError.
 
 ServeEvalError
 ├── PlanError          the plan, a flag or an option is wrong              exit 2
+├── WithheldCodeError  a saved plan's folder of code was not named again   exit 2
 ├── DatasetError       a data set is missing, incomplete or changed        exit 2
 ├── ReferenceFileError a reference file is malformed                       exit 2
 ├── RunFolderError     the run folder is locked or holds another run       exit 2
@@ -67,6 +68,10 @@ class PlanError(ServeEvalError):
     def __init__(self, problems: str | list[str], *, hint: str = "") -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
         super().__init__("\n".join(self.problems), hint=hint)
+
+
+class WithheldCodeError(ServeEvalError):
+    """A saved plan needs code of a folder that this user has not named again."""
 
 
 class DatasetError(ServeEvalError):

@@ -145,6 +145,8 @@ def test_a_file_a_line_and_a_command_are_all_that_a_task_takes(copy: Path) -> No
         removed = [row for row in changes if row.startswith("-")]
         assert removed == [] or name.endswith(".json"), removed
         assert [row for row in changes if "capitals" in row], name
+    lines = {len((folder / "README.md").read_text().splitlines()) for folder in (ROOT, copy)}
+    assert len(lines) == 1, "a task makes README longer"
     again = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
     assert (again.returncode, again.stdout) == (0, ""), again.stderr
 
@@ -153,6 +155,39 @@ def test_a_file_a_line_and_a_command_are_all_that_a_task_takes(copy: Path) -> No
     tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not slow")
     tried = _python(copy, *tests, "-k", CONCERNED, *TESTS, seconds=600)
     assert tried.returncode == 0, tried.stdout[-15000:]
+
+
+@pytest.mark.slow
+def test_values_that_a_task_refuses_are_named_with_the_line_that_lists_others(copy: Path) -> None:
+    [line] = re.findall(r"^    write_rows\(.*\)$", PAGE, re.MULTILINE)
+    more = "*, num_samples: int = ROWS, num_fewshot: int = 3, random_seed: int = 0, style: int = 0"
+    ranges = (
+        '    if not 0 <= num_fewshot <= 3:\n        raise PlanError("0 to 3")\n'
+        "    [0][style]\n    if num_samples < 1:\n"
+    )
+    file = _block("python").replace("*, num_samples: int = ROWS", more)
+    file = file.replace("    if num_samples < 1:\n", ranges)
+    (copy / "serve_eval/tasks/capitals.py").write_text(file)
+    head = '    """Write every set below a root, with as many rows as its task asks for."""\n'
+    _insert_below(copy / "tests/tasks/made_data.py", head, line)
+
+    refused = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.splitlines() == [
+        "capitals: another value than the default was tried for num_fewshot, style, and the task"
+        " refused it:",
+        "  capitals num_fewshot=4: PlanError: 0 to 3",
+        "  capitals style=1: IndexError: list index out of range",
+        "Add this line to OPTIONS of tests/tasks/golden_prompts.py, with a value that the task"
+        " takes for VALUE:",
+        '    "capitals": [{"num_fewshot": VALUE}, {"random_seed": 1}, {"style": VALUE}],',
+    ]
+    listed = refused.stderr.splitlines()[-1].replace("VALUE", "0")
+    options = "OPTIONS: dict[str, list[dict[str, object]]] = {\n"
+    _insert_below(copy / "tests/tasks/golden_prompts.py", options, listed)
+    done = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
+    assert done.returncode == 0, done.stderr
+    assert "added capitals num_fewshot=0" in done.stdout
 
 
 SCORER_AND_RULE_TESTS = [

@@ -19,6 +19,7 @@ from serve_eval.yaml_source import parse
 from tests.cli.command import serve_eval
 from tests.prose.count import long_page_lines
 from tests.tasks.made_data import NAMES
+from tests.tasks.task_pages import find_too_long
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -29,7 +30,6 @@ PAGES = README + "".join(
 )
 LINKING = ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
 LINKING += sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))
-LONGEST_README = 150
 TO_DO = "run make task-pages, which adds what a new task lacks"
 
 
@@ -40,10 +40,13 @@ def _help(*command: str) -> str:
 
 def test_the_two_commands_stand_at_the_top_and_in_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    assert re.findall(r"^make (\w+)", README, re.MULTILINE)[:2] == ["demo", "test"]
-    assert README.index("make test") < 400
+    first = re.findall(r"^make (\w+)", README, re.MULTILINE)[:2]
+    assert first == ["demo", "test"], "README begins with make demo and make test"
+    assert README.index("make test") < 400, "README begins with make demo and make test"
     for target in re.findall(r"\bmake ([a-z-]+)", PAGES):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), (
+            f"a page names make {target}, which the Makefile lacks"
+        )
 
 
 def test_every_flag_that_is_named_exists() -> None:
@@ -70,7 +73,7 @@ def test_every_flag_that_is_named_exists() -> None:
         )
     )
     for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGES)):
-        assert re.search(rf"{flag}\b", known), flag
+        assert re.search(rf"{flag}\b", known), f"a page names {flag}, which no help has"
 
 
 def test_every_command_that_is_named_exists() -> None:
@@ -79,7 +82,9 @@ def test_every_command_that_is_named_exists() -> None:
     blocks = "".join(text for language, text in fences if not language)
     inline = re.findall(r"`serve-eval ([a-z]+)", PAGES)
     for name in {*inline, *re.findall(r"^(?:\$ )?serve-eval ([a-z]+)", blocks, re.MULTILINE)}:
-        assert re.search(rf"\b{name}\b", commands), name
+        assert re.search(rf"\b{name}\b", commands), (
+            f"a page names serve-eval {name}, which is no command"
+        )
 
 
 def test_the_plan_file_of_the_readme_is_a_plan() -> None:
@@ -116,7 +121,9 @@ def test_the_table_of_tasks_has_a_row_for_each() -> None:
     for name in registry.names("serve_eval.tasks"):
         row = re.sub("^mixed_modality_.*_alone$", "mixed_modality_*_alone", name)
         assert f"\n| {row} |" in (ROOT / "docs/tasks.md").read_text(), f"{name}: {TO_DO}"
-        assert re.search(rf"\b{_base(name)}\b", README[README.index("## Tasks") :]), TO_DO
+        assert re.search(rf"\b{_base(name)}\b", README[README.index("## Tasks") :]), (
+            f"{name}: {TO_DO}"
+        )
 
 
 def test_the_table_of_data_has_a_row_for_each_task_that_reads_some() -> None:
@@ -126,7 +133,8 @@ def test_the_table_of_data_has_a_row_for_each_task_that_reads_some() -> None:
     known = find_sources()
     for name in NAMES:
         sets = usual_task(Spec(name=name)).datasets if name != "cases" else ()
-        assert set(sets) <= known.keys(), name
+        unknown = set(sets) - known.keys()
+        assert not unknown, f"{name}: datasets names {unknown}, of which no file has a SOURCE"
         named = any(fnmatch.fnmatchcase(name, cell.strip()) for cell in cells)
         assert named or not sets, f"{name}: {TO_DO}"
 
@@ -139,8 +147,8 @@ def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
             continue
         file, _, heading = link.partition("#")
         target = path.parent / file if file else path
-        assert target.exists(), link
-        assert not heading or heading in _headings(target), link
+        assert target.exists(), f"{page}: no file of the link {link}"
+        assert not heading or heading in _headings(target), f"{page}: no heading of the link {link}"
 
 
 def _headings(path: Path) -> set[str]:
@@ -156,11 +164,12 @@ def test_the_index_names_every_page_once() -> None:
 
 
 def test_the_readme_is_read_in_two_minutes() -> None:
-    assert len(README.splitlines()) <= LONGEST_README
+    assert find_too_long(README) is None, find_too_long(README)
 
 
 def test_no_page_has_lines_that_could_be_shorter() -> None:
-    assert list(long_page_lines(ROOT)) == []
+    found = "\n".join(map(str, long_page_lines(ROOT)))
+    assert not found, f"reflow these lines to at most 100 characters:\n{found}"
 
 
 def test_the_notice_names_the_source_of_every_prompt_template() -> None:

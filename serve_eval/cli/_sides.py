@@ -147,7 +147,8 @@ def resolve_side(text: str, settings: dict[str, Any], **how: Any) -> tuple[Resol
 
     path = Path(text)
     if path.is_dir():
-        saved = to_file(to_read(path, settings.get("include_path", ()), writes=False))
+        included = settings.get("include_path", ())
+        saved = to_file(to_read(path, included, writes=False, replaced=("verdict",)))
         saved = {key: value for key, value in saved.items() if key not in ("verdict", "early_stop")}
         judged = [one for one in settings.get("set", ()) if one.startswith("verdict.")]
         kept: dict[str, Any] = {

@@ -92,8 +92,8 @@ def write_run(plan: Plan, job: JobOptions, *, out_dir: str | None, flags: list[s
     job's command line. Raises ServeEvalError for a plan that would be refused, before anything is
     written, and PlanError if sbatch refuses the script.
     """
-    from serve_eval.cli._include import permissions
     from serve_eval.evaluation.endpoint.launch import job_size
+    from serve_eval.evaluation.plan.again import permissions
     from serve_eval.evaluation.plan.serialise import to_file
 
     size = job_size(plan)
@@ -126,9 +126,9 @@ def write_run(plan: Plan, job: JobOptions, *, out_dir: str | None, flags: list[s
 
 def write_suite(suite: Suite, job: JobOptions, *, out_dir: str | None, flags: list[str]) -> None:
     """Write the job of a suite, and print how to submit it. Raises as `write_run` does."""
-    from serve_eval.cli._include import permissions
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.endpoint.launch import job_size
+    from serve_eval.evaluation.plan.again import permissions
     from serve_eval.workflows.suite.serialise import suite_to_file
 
     if job.job_array is not None:

@@ -23,7 +23,6 @@ from serve_eval.cli._common_options import (
     rerun_of,
 )
 from serve_eval.cli._events import check_events, choose_evaluate
-from serve_eval.cli._include import permissions
 from serve_eval.cli._options import command, list_given_flags
 from serve_eval.cli._run_folder import find_run
 from serve_eval.cli._run_plan import (
@@ -35,6 +34,7 @@ from serve_eval.cli._run_plan import (
     resolve_plan,
 )
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_run
+from serve_eval.evaluation.plan.again import write_resume_command
 from serve_eval.evaluation.plan.limits_options import LimitsOptions
 from serve_eval.evaluation.plan.options import (
     AddressOptions,
@@ -45,7 +45,6 @@ from serve_eval.evaluation.plan.options import (
     ProtocolOptions,
 )
 from serve_eval.plugins.setting import Setting
-from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -324,7 +323,7 @@ def execute(
         except (Interrupted, ServeEvalError) as ending:
             stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
             if stopped and holds_run(out_dir):
-                again = f"serve-eval run --resume {quote_path(out_dir)}{permissions([plan])}"
+                again = write_resume_command(out_dir, plan)
                 say(
                     explain_kept(
                         out_dir, f"{again}{flag_of([plan], own=plan_and_owner(out_dir)[1])}"

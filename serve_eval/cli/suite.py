@@ -21,9 +21,9 @@ from serve_eval.cli._common_options import (
     TrustPlan,
     rerun_of,
 )
-from serve_eval.cli._include import permissions
 from serve_eval.cli._options import command
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_suite
+from serve_eval.evaluation.plan.again import permissions
 from serve_eval.evaluation.plan.flag_values import absolute_all
 from serve_eval.evaluation.plan.shared_options import AllowCodeExecution, IncludePath, Rehearse
 from serve_eval.plugins.setting import Setting

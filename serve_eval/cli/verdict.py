@@ -109,7 +109,8 @@ def choose_plan(judged: JudgedAgainOptions, include_path: Sequence[str] | None, 
     from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.trust import to_read
 
-    plan = to_read(run, folders_of(include_path))
+    given = set() if judged.verdict is None else {"verdict"}
+    plan = to_read(run, folders_of(include_path), replaced=given)
     saved, was = to_file(plan), plan.verdict.name
     if judged.verdict not in (None, was):
         saved.pop("early_stop", None)  # it belongs to the other rule

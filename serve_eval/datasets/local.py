@@ -10,8 +10,9 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from serve_eval.datasets.source import Source as Source
 from serve_eval.errors import DatasetError, install_hint
 from serve_eval.schema import DataRoots, SourceFile
 
+SHOWN_VALUE = 60
+"""Characters of a wrong value that are shown."""
 _SPLIT_NAMES = (
     *("{split}.jsonl", "{split}.jsonl.gz", "{split}.json", "{split}.csv", "{split}.tsv"),
     *("{split}.parquet", "{split}-*.parquet"),
@@ -226,13 +229,33 @@ def rows(file: DataFile, columns: Sequence[str]) -> list[dict[str, Any]]:
     if not table:
         raise DatasetError(f"{file.path}: no rows")
     for number, row in enumerate(table, 1):
-        missing = [name for name in columns if not isinstance(row.get(name), str)]
-        if missing:
+        wrong = [name for name in columns if not isinstance(row.get(name), str)]
+        if wrong:
             raise DatasetError(
-                f"{file.path}: row {number} has no text in column {', '.join(missing)}",
-                hint="Fetch the data again, or correct the file: docs/datasets.md shows its form.",
+                f"{file.path}: row {number}: {_describe_wrong(row, wrong[0])}",
+                hint=f"Fetch the data again, or correct the file{_name_page(file.path)}.",
             )
     return table
+
+
+def _name_page(file: Path) -> str:
+    """Return where the form of a file is described, if its set is one of docs/datasets.md."""
+    folders = {folder for source in find_sources().values() for folder in source.folders}
+    listed = any(f"/{folder}/" in f"{file.absolute().parent.as_posix()}/" for folder in folders)
+    return ": docs/datasets.md shows its form" if listed else ""
+
+
+def _describe_wrong(row: Mapping[str, Any], column: str) -> str:
+    """Return what is wrong with a column of a row that should have a text."""
+    if column not in row:
+        return f"no column {column}; its columns are: {', '.join(map(str, row))}"
+    value = row[column]
+    if value is None:
+        return f"{column} is empty, not a text"
+    shown = json.dumps(value, ensure_ascii=False, default=str)
+    shown = shown if len(shown) <= SHOWN_VALUE else f"{shown[:SHOWN_VALUE]}..."
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{column} is {'the number ' if number else ''}{shown}, not a text"
 
 
 def _unpack(file: DataFile) -> bytes:

@@ -286,7 +286,12 @@ def check_ids(task: Task, dataset: Dataset) -> None:
     if (ordered[1:] == ordered[:-1]).any() and len({s.id for s in dataset.samples}) < len(
         dataset.samples
     ):
-        raise DatasetError(f"{task.name}: two samples have the same id")
+        first: dict[str, int] = {}
+        for place, sample in enumerate(dataset.samples, 1):
+            if (before := first.setdefault(sample.id, place)) != place:
+                raise DatasetError(
+                    f"{task.name}: samples {before} and {place} have the same id {sample.id!r}"
+                )
 
 
 def _subset(

@@ -14,6 +14,7 @@ from serve_eval.evaluation.attribution.from_run import attribute_task
 from serve_eval.evaluation.attribution.prompt_kinds import kinds_of
 from serve_eval.evaluation.capabilities import reason
 from serve_eval.evaluation.judges import remarks as judge_remarks
+from serve_eval.evaluation.plan.again import permissions
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.degradation import degradations
 from serve_eval.evaluation.results.degradation import describe as told_of
@@ -163,8 +164,7 @@ def _verdict(
 
 def _tell_how_to_mend(run: RunFacts) -> str:
     """Return what to do after a function of the user failed on the answers of a run."""
-    folders = "".join(f" --include-path {quote_path(path)}" for path in run.plan.include_path)
-    again = f"serve-eval verdict {quote_path(run.folder)}{folders}"
+    again = f"serve-eval verdict {quote_path(run.folder)}{permissions([run.plan])}"
     return f"the answers are kept: mend it, then judge them with {again}"
 
 

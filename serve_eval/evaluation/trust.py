@@ -19,22 +19,27 @@ from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.reach import CONNECTION, list_reached
 from serve_eval.evaluation.storage import ownership, run_folder, sessions
 from serve_eval.evaluation.storage.records.traces import read_traces
-from serve_eval.plugins import extensions, registry
+from serve_eval.plugins import extensions, registry, withheld
 from serve_eval.plugins.values import LAUNCHERS, VERDICTS
 from serve_eval.schema import Plan
-from serve_eval.shell_words import quote_path
 
 SHOWN = 2000
 """Maximum characters of a value in a refusal; the rest can be read in the folder."""
 
 
-def to_read(run: Path, include_path: Sequence[str], *, writes: bool = True) -> Plan:
+def to_read(
+    run: Path,
+    include_path: Sequence[str],
+    *,
+    writes: bool = True,
+    replaced: Collection[str] = (),
+) -> Plan:
     """Return the plan of a run folder for a command that only reads the folder.
 
-    The plan is as in `adopt_code`, and without the hub unless this user allowed it. Raises
-    PlanError as `adopt_code`, and RunFolderError for a folder without a plan. If the command
-    `writes` scores, capsules and the like there, raises RunFolderError also for another user's
-    folder with links out of it.
+    The plan is as in `adopt_code`, also for what is `replaced`, and without the hub unless this
+    user allowed it. Raises WithheldCodeError as `adopt_code`, and RunFolderError for a folder
+    without a plan. If the command `writes` scores, capsules and the like there, raises
+    RunFolderError also for another user's folder with links out of it.
     """
     saved, own = run_folder.plan_and_owner(run)
     leading = (
@@ -48,7 +53,7 @@ def to_read(run: Path, include_path: Sequence[str], *, writes: bool = True) -> P
             + "\n".join(f"  {_plain(name)} leads to {show_safely(to)}" for name, to in leading),
             hint="If you trust it, copy it with the link targets (cp -rL), or delete the links.",
         )
-    plan = adopt_code(saved, include_path)
+    plan = adopt_code(saved, include_path, replaced)
     return replace(plan, allow_hub=plan.allow_hub and own)
 
 
@@ -65,7 +70,9 @@ def to_follow(
     True.
     """
     saved, own = run_folder.plan_and_owner(run)
-    plan = adopt_code(saved, settings.get("include_path", ()))
+    replaced = {name for name in ("launcher", "verdict") if name in settings}
+    replaced |= {"launcher"} if "base_url" in settings else set()
+    plan = adopt_code(saved, settings.get("include_path", ()), replaced)
     if not trust_plan and not (own and (not endpoint or sessions.own_endpoint(run))):
         key = settings.get("api_key_env", plan.connection.api_key_env)
         chosen = tuple(
@@ -183,27 +190,30 @@ def show_safely(value: object) -> str:
     )
 
 
-def adopt_code(saved: Plan, include_path: Sequence[str]) -> Plan:
+def adopt_code(saved: Plan, include_path: Sequence[str], replaced: Collection[str] = ()) -> Plan:
     """Return the saved plan with the given folders of code in place of its own.
 
-    The plan's own folders are not read. Raises PlanError, with the plan's folders, for a task,
-    launcher or verdict rule that is not found.
+    The code of the plan's own folders does not run. Raises WithheldCodeError, with the folders that
+    have it, for a task, launcher or verdict rule that is not found; a scorer that a case names
+    raises it when the case is read. `replaced` is what the user gives instead of the saved one:
+    "launcher", "verdict".
     """
     extensions.include(include_path)
+    withheld.withhold(path for path in saved.include_path if path not in include_path)
     wanted = [("serve_eval.tasks", task) for task in saved.tasks]
-    wanted += [(LAUNCHERS, saved.launcher), (VERDICTS, saved.verdict)]
+    wanted += [] if "launcher" in replaced else [(LAUNCHERS, saved.launcher)]
+    wanted += [] if "verdict" in replaced else [(VERDICTS, saved.verdict)]
     unknown = [
-        f"{registry.kind_of(folder)} {spec.name!r}"
+        (folder, spec.name)
         for folder, spec in wanted
         if spec.name.partition(":")[0] not in registry.names(folder)
         # The lm-eval tasks in a folder are unknown until the folder is read.
         or (spec.name.startswith(f"{extensions.LM_EVAL}:") and not include_path)
     ]
     if unknown and saved.include_path:
-        flags = " ".join(f"--include-path {quote_path(path)}" for path in saved.include_path)
-        raise PlanError(
-            f"the saved plan takes its {', '.join(unknown)} from {', '.join(saved.include_path)},"
-            " whose code runs only if you name the folder again",
-            hint=f"If you trust it: {flags}",
+        having = [path for one in unknown for path in withheld.find_withheld(*one)]
+        raise withheld.explain_withheld(
+            [f"{registry.kind_of(folder)} {name!r}" for folder, name in unknown],
+            list(dict.fromkeys(having)) or saved.include_path,
         )
     return replace(saved, include_path=tuple(include_path))

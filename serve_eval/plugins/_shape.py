@@ -42,6 +42,20 @@ def check_shape(folder: str, made: Callable[..., Any], place: str) -> None:
         raise PlanError(f"{place}: its file has no function {', '.join(lacking)}")
 
 
+def check_options_named(made: Callable[..., Any], place: str) -> None:
+    """Raise PlanError for a task or a scorer with a default before its keyword-only options."""
+    given = inspect.signature(made).parameters.values()
+    usual = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    wrong = [one.name for one in given if one.kind in usual and one.default is not one.empty]
+    if wrong:
+        code = getattr(inspect.unwrap(made), "__code__", None)
+        at = place if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+        raise PlanError(
+            f"{at}: {wrong[0]} has a default, so it is an option, but only parameters behind `*`"
+            f" are options: write `*, {wrong[0]}`"
+        )
+
+
 def _takes(made: Callable[..., Any], count: int) -> bool:
     names = read_options(made) if find_structure(made) is None else [PARAMETER]
     try:

@@ -44,6 +44,7 @@ KINDS = {
 """Our packages, and their names as subfolders of a user's folder and in entry points."""
 LM_EVAL = "lm_eval"
 """The subfolder of a user's folder with tasks in the format of lm-evaluation-harness."""
+_OURS = ("serve_eval.tasks.", "serve_eval.scorers.", "serve_eval.verdicts.rules.")
 _PREFIX = "_serve_eval_included_"
 _CHECKSUM = "__serve_eval_sha256__"
 """The attribute of a module with the checksum of its file and the files next to it, taken at its
@@ -164,9 +165,11 @@ def note_file(folder: str, name: str, file: Path) -> None:
 def defect(error: BaseException) -> str:
     """Return whose defect an unexpected error is.
 
-    It is that of the external code through which the error passed last, else of serve-eval.
+    It is that of the external code through which the error passed last, else of serve-eval, with
+    the line of its task, scorer or rule that the error passed last.
     """
-    whose = find_external(error) or "serve-eval"
+    own = _find_last(error, lambda module: module.startswith(_OURS))
+    whose = find_external(error) or (f"serve-eval, at {own}" if own else "serve-eval")
     return f"This is a defect of {whose}. Set SERVE_EVAL_TRACEBACK=1 to see the traceback."
 
 
@@ -178,9 +181,14 @@ def find_external(error: BaseException) -> str | None:
         for folder in KINDS
         for point in _points(folder)
     }
+    return _find_last(error, lambda module: module.partition(".")[0] in others)
+
+
+def _find_last(error: BaseException, chosen: Callable[[str], bool]) -> str | None:
+    """Return FILE:LINE of the last frame of an error whose module is chosen."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in others:
+        if chosen(str(frame.f_globals.get("__name__", ""))):
             found = f"{frame.f_code.co_filename}:{line}"
     return found
 

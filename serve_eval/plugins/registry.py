@@ -27,8 +27,8 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import PlanError
-from serve_eval.plugins import extensions, nested_options
-from serve_eval.plugins._shape import check_shape
+from serve_eval.plugins import extensions, nested_options, withheld
+from serve_eval.plugins._shape import check_options_named, check_shape
 from serve_eval.plugins.declarations import Option, read_options
 from serve_eval.plugins.returned import check_returned
 
@@ -116,9 +116,13 @@ def load(folder: str, name: str) -> Callable[..., Any]:
     known = names(folder)
     file, colon, member = name.partition(":")
     kind = kind_of(folder)
+    if file not in known and (folders := withheld.find_withheld(folder, name)):
+        raise withheld.explain_withheld([f"{kind} {name!r}"], folders)
     if file not in known:
         raise PlanError(f"unknown {kind} {name!r}.{nearest(name, known)}")
     make = function(folder, file)
+    if folder in (FAMILIES, SCORERS):
+        check_options_named(make, file)
     parameter = family_of(folder, make)
     if parameter is None and colon:
         raise PlanError(

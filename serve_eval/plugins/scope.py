@@ -34,13 +34,15 @@ class Loaded:
 class Scope:
     """The included folders, the loaded code by kind and name, and cached results.
 
-    `kept` holds results by their function and arguments. A scope starts with the content of
-    `outer`, the scope around it. All scopes within the outermost have one `shared`, so that runs of
-    one command that take turns share it.
+    `withheld` has the folders of saved plans whose code does not run, since this user has not named
+    them again. `kept` holds results by their function and arguments. A scope starts with the
+    content of `outer`, the scope around it. All scopes within the outermost have one `shared`, so
+    that runs of one command that take turns share it.
     """
 
     def __init__(self, outer: Scope | None) -> None:
         self.folders: list[Path] = [] if outer is None else list(outer.folders)
+        self.withheld: list[str] = [] if outer is None else list(outer.withheld)
         self.loaded: dict[str, Loaded] = {} if outer is None else dict(outer.loaded)
         self.kept: dict[tuple[object, ...], Any] = {} if outer is None else dict(outer.kept)
         self.shared: dict[tuple[object, ...], Any] = {} if outer is None else outer.shared

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from serve_eval.evaluation.endpoint.deployment import describe
+from serve_eval.evaluation.plan.again import write_resume_command
+from serve_eval.plugins.withheld import name_folders
 from serve_eval.report import engine, lines
 from serve_eval.report.attribution import sentences, table
 from serve_eval.report.layout import fit_tables, say, tell_rehearsal
@@ -29,10 +31,6 @@ from serve_eval.verdicts.references import describe_taken, spec_text
 
 SHOWN_ERRORS = 3
 """Number of different scorer errors that are shown per task."""
-MENDED = (
-    "after fixing the scorer, serve-eval run --resume RUN scores these answers without new"
-    " requests; --scorer-timeout gives the scorer more time"
-)
 
 _STYLES = {
     VerdictOutcome.PASS: "bold green",
@@ -74,7 +72,7 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
         say(console, f"{kind}: {what}")
     console.print(*fit_tables(_COLUMNS, list(map(_cells, report.tasks)), console.width), sep="\n\n")
     for task in report.tasks:
-        for line in explain(task):
+        for line in explain(task, write_resume_command(out_dir, report.plan)):
             say(console, f"{task.result.task}: {line}")
         if task.attribution is not None:
             attribution(task.attribution, task.result.task, console)
@@ -89,9 +87,17 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
     say(console, f"run folder: {out_dir}")
 
 
-def diagnose_command(out_dir: Path) -> str:
-    """Return the command that explains a red verdict."""
-    return f"serve-eval diagnose {quote_path(out_dir)}"
+def diagnose_command(out_dir: Path, include_path: Sequence[str] = ()) -> str:
+    """Return the command that explains a red verdict; it may need folders of code."""
+    return f"serve-eval diagnose {quote_path(out_dir)}{name_folders(include_path)}"
+
+
+def tell_how_to_score_again(resume: str) -> str:
+    """Return what to do about a failed scorer; `resume` is the command that resumes the run."""
+    return (
+        f"after fixing the scorer, {resume} scores these answers without new requests;"
+        " --scorer-timeout gives the scorer more time"
+    )
 
 
 def _cells(task: TaskReport) -> list[Text]:
@@ -129,16 +135,19 @@ def _value(task: TaskReport) -> str:
     return number(task.verdict.evaluated)
 
 
-def explain(task: TaskReport) -> Iterator[str]:
-    """Yield lines that explain the row of a task in the table."""
-    yield from _losses(task.result)
+def explain(task: TaskReport, resume: str) -> Iterator[str]:
+    """Yield lines that explain the row of a task in the table.
+
+    `resume` is the command that resumes the run.
+    """
+    yield from _losses(task.result, resume)
     yield lines.traffic_of(task)
     yield from _figures(task)
     yield from _basis(task)
     yield from _decision(task.verdict)
 
 
-def _losses(result: TaskResult) -> Iterator[str]:
+def _losses(result: TaskResult, resume: str) -> Iterator[str]:
     """Yield lines about the samples without a score."""
     if result.failed and result.value is not None:
         yield f"{result.value:.3f} over the {result.scored} of {result.planned} scored samples"
@@ -149,7 +158,7 @@ def _losses(result: TaskResult) -> Iterator[str]:
     if len(result.scorer_errors) > SHOWN_ERRORS:
         yield f"{len(result.scorer_errors) - SHOWN_ERRORS} more scorer errors in report.json"
     if result.scorer_errors:
-        yield MENDED
+        yield tell_how_to_score_again(resume)
     for line in result.hook_errors:
         yield f"left out of the figures: {line}"
 

@@ -146,7 +146,7 @@ DATA = {
     ),
     "form": _wrong(
         "run --base-url {ok} -m m --tasks gsm8k --no-reference --dataset-root bad",
-        "row 1 has no text in column question, answer",
+        "row 1: no column question; its columns are: ",
         "docs/datasets.md shows its form",
     ),
     "reference": _wrong(

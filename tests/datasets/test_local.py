@@ -8,7 +8,9 @@ import pytest
 from serve_eval.datasets import local
 from serve_eval.datasets.hub import HubSource, download
 from serve_eval.errors import DatasetError
-from serve_eval.schema import DataRoots
+from serve_eval.evaluation.prepare import check_ids
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import DataRoots, Dataset, Sample, Spec
 from serve_eval.tasks._gsm8k import SOURCE
 
 
@@ -61,7 +63,7 @@ def test_the_first_root_wins_and_the_suites_layout_is_found(tmp_path: Path) -> N
     [
         ("x.jsonl", b'{"q": "a"}\n{"q": \n', "x.jsonl:2"),
         ("x.jsonl", b"[1]\n", "x.jsonl:1"),
-        ("x.jsonl", b'{"q": 3}\n', "row 1 has no text in column q"),
+        ("x.jsonl", b'{"q": 3}\n', "row 1: q is the number 3, not a text"),
         ("x.jsonl", b"", "no rows"),
         ("x.csv", b"q\n\xff\n", "not UTF-8"),
         ("x.csv", b'q\n"a\n', "x.csv"),
@@ -106,3 +108,10 @@ def test_an_archive_that_reaches_outside_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="could not be downloaded"):
         download(source, lambda _: tmp_path)
     assert not (tmp_path.parent / "outside").exists()
+
+
+def test_two_samples_with_one_id_are_named_with_their_positions() -> None:
+    task = build_task(Spec(name="passkey_lines"))
+    samples = [Sample(id=name, prompt="p", target="t") for name in ("a", "b", "a")]
+    with pytest.raises(DatasetError, match=r"samples 1 and 3 have the same id 'a'"):
+        check_ids(task, Dataset(samples=samples, files=(), total=3))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from serve_eval.cli.suite import _suite
-from serve_eval.errors import PlanError
+from serve_eval.errors import PlanError, WithheldCodeError
 from serve_eval.evaluation.storage.reports.suite_files import write_suite
 from serve_eval.evaluation.storage.run_folder import open_folder
 from serve_eval.evaluation.trust import adopt_code, to_follow, to_read
@@ -118,7 +118,7 @@ def test_what_the_plans_own_folders_of_code_hold_must_be_named_again(
     tmp_path: Path, fields: Mapping[str, Any], named: str
 ) -> None:
     saved = replace(_plan(allow_hub=False), include_path=("/evil",), **fields)
-    with pytest.raises(PlanError, match=f"takes its .*{named}.* from /evil") as caught:
+    with pytest.raises(WithheldCodeError, match=f"takes its .*{named}.* from /evil") as caught:
         adopt_code(saved, ())
     assert caught.value.hint == "If you trust it: --include-path /evil"
     (tmp_path / "lm_eval").mkdir()

@@ -15,7 +15,13 @@ from typing import Any
 
 import pytest
 
-from serve_eval.errors import DatasetError, PlanError, SandboxError, ServeEvalError
+from serve_eval.errors import (
+    DatasetError,
+    PlanError,
+    SandboxError,
+    ServeEvalError,
+    WithheldCodeError,
+)
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
@@ -334,7 +340,7 @@ def test_the_code_of_a_folder_runs_anew_only_when_it_is_named_anew(
 ) -> None:
     _run(_plan(folder, ("made_sums",)), tmp_path / "out")
     with pytest.raises(
-        PlanError, match=r"takes its task 'lm_eval:made_sums' from .*, whose code runs only"
+        WithheldCodeError, match=r"takes its task 'lm_eval:made_sums' from .*, whose code runs only"
     ) as caught:
         export(tmp_path / "out")
     assert caught.value.hint == f"If you trust it: --include-path {folder}"

@@ -58,6 +58,7 @@ def _nothing_included(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget all extensions, as in a new process."""
     open_scope().folders.clear()
+    open_scope().withheld.clear()
     open_scope().loaded.clear()
     open_scope().kept.clear()
     for name in [name for name in sys.modules if name.startswith("_serve_eval_included_")]:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.plugins import registry
+from serve_eval.plugins import extensions, registry
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import Spec
 
 
 def _example(
@@ -104,3 +108,28 @@ def test_without_a_near_name_the_known_ones_are_listed() -> None:
     assert registry.nearest("zzz", ["alpha", "beta"]) == " Known: alpha, beta."
     assert registry.nearest("ALPHA", ["alpha", "beta"]) == " Did you mean 'alpha'?"
     assert registry.nearest("x", []) == ""
+
+
+def test_an_option_before_the_star_is_named_with_what_to_write(tmp_path: Path) -> None:
+    for kind in ("task", "scorer"):
+        file = tmp_path / f"{kind}s/usual.py"
+        file.parent.mkdir()
+        file.write_text(f'"""Usual."""\n\n\ndef {kind}(count: int = 3):\n    return None\n')
+    extensions.include([str(tmp_path)])
+    for kind in ("task", "scorer"):
+        with pytest.raises(PlanError) as caught:
+            registry.load(f"serve_eval.{kind}s", "usual")
+        assert str(caught.value) == (
+            f"{tmp_path}/{kind}s/usual.py:4: count has a default, so it is an option, but only"
+            " parameters behind `*` are options: write `*, count`"
+        )
+
+
+def test_a_defect_of_a_task_of_ours_is_named_with_its_line() -> None:
+    load = build_task(Spec(name="gsm8k")).load
+    with pytest.raises(AttributeError) as caught:
+        load(None, 1)  # type: ignore[arg-type]
+    assert re.match(
+        r"This is a defect of serve-eval, at .*/serve_eval/tasks/\S+\.py:\d+\. Set",
+        extensions.defect(caught.value),
+    )

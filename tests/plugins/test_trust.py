@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.cli._include import permissions
-from serve_eval.errors import PlanError
+from serve_eval.errors import WithheldCodeError
+from serve_eval.evaluation.plan.again import permissions
 from serve_eval.evaluation.trust import adopt_code
 from serve_eval.plugins import extensions, registry
 from serve_eval.schema import Plan, Spec
@@ -137,7 +137,7 @@ def test_what_is_ours_needs_no_permission_of_a_plan_that_names_folders(tmp_path:
         include_path=(str(write_task(tmp_path)),),
     )
     assert adopt_code(plan, ()).include_path == ()
-    with pytest.raises(PlanError, match="unknown task 'towns'"):
+    with pytest.raises(WithheldCodeError, match=f"takes its task 'towns' from {tmp_path}, whose"):
         registry.load("serve_eval.tasks", "towns")
 
 

@@ -14,6 +14,7 @@ import hashlib
 import json
 import tempfile
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +32,8 @@ from serve_eval.tasks._mmlu_subjects import SUBJECTS
 from tests.tasks.made_data import NAMES, spec_of, write_all
 
 FILE = Path(__file__).with_name("golden_prompts.json")
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = ROOT.parent / "shared" / "data"
 CASES = Path(__file__).with_name("golden_cases.yaml")
 SHOWN = 1500
 """Characters of the first request that are kept."""
@@ -161,6 +163,10 @@ ASK_THE_SAME = {
 """Options that do not change the requests, and what they set."""
 
 
+class Missing(Exception):
+    """A task file or the test data lacks something; the text says what to add."""
+
+
 @dataclass(frozen=True)
 class Asked:
     """The hash of all requests of a task, their number, and the start of the first one."""
@@ -281,16 +287,49 @@ def _real() -> dict[str, str]:
 def add_missing(root: Path) -> list[str]:
     """Add the variants that the file lacks, on the made data below a root; return their labels.
 
-    Those that it has stay as they are, so that a change of another task is not hidden.
+    Those that it has stay as they are, so that a change of another task is not hidden. Raises
+    Missing, which names the options, if a task refuses values that nobody listed.
     """
     kept = json.loads(FILE.read_text("utf-8"))
     missing = {label(*one): one for one in variants() if label(*one) not in kept["made"]}
+    found: dict[str, Asked] = {}
+    refused: dict[str, dict[str, str]] = {}
+    for place, (name, options) in missing.items():
+        try:
+            found[place] = asked(name, options, root)
+        except Exception as error:  # a task does what it likes with a value that it cannot use
+            if not options or name in OPTIONS:
+                raise
+            [option] = options
+            refused.setdefault(name, {})[option] = f"{place}: {type(error).__name__}: {error}"
+    if refused:
+        raise Missing("\n".join(say_refused(*one) for one in refused.items()))
     if missing:
-        kept["made"] |= {
-            name: msgspec.to_builtins(asked(*one, root)) for name, one in missing.items()
-        }
+        kept["made"] |= {place: msgspec.to_builtins(one) for place, one in found.items()}
         _write(kept)
     return list(missing)
+
+
+def say_refused(name: str, refused: Mapping[str, str]) -> str:
+    """Return which options of a task refused the values tried, and the line that lists others.
+
+    `refused` has what happened by option.
+    """
+    listed = [
+        f'{{"{option}": {"VALUE" if option in refused else repr(value)}}}'
+        for one in tried(name)
+        for option, value in one.items()
+    ]
+    return "\n".join(
+        (
+            f"{name}: another value than the default was tried for {', '.join(refused)}, and the"
+            " task refused it:",
+            *(f"  {line}" for line in refused.values()),
+            f"Add this line to OPTIONS of {FILE.with_suffix('.py').relative_to(ROOT)}, with a value"
+            " that the task takes for VALUE:",
+            f'    "{name}": [{", ".join(listed)}],',
+        )
+    )
 
 
 def main() -> None:

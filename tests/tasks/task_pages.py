@@ -12,26 +12,22 @@ import importlib
 import re
 import sys
 import tempfile
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
 from serve_eval.cli.schema import KINDS, format_schema
 from serve_eval.datasets import local
 from serve_eval.datasets.declared import find_sources
-from serve_eval.errors import DatasetError
+from serve_eval.errors import DatasetError, ServeEvalError
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Task
+from serve_eval.schema.media import MEDIA_NEEDS
 from tests.tasks import golden_prompts
+from tests.tasks.golden_prompts import Missing
 from tests.tasks.made_data import NAMES, spec_of
 
 ROOT = Path(__file__).resolve().parents[2]
-WIDTH = 100
-
-
-class Missing(Exception):
-    """A task file or the test data lacks something; the text says what to add."""
 
 
 def add_row(page: str, head: str, row: str) -> str:
@@ -126,20 +122,36 @@ def say_notice(notice: str, name: str) -> str:
     return f"{before}{heading}{after[: last.start()]}{row}{after[last.start() :]}"
 
 
-def say_readme(readme: str, name: str) -> str:
-    """Return README with a task in its list of built-in ones, as the last before the first `;`."""
-    before, heading, after = readme.partition("## Tasks\n\n")
+README_HEAD = "| kind | built-in tasks |"
+LONGEST_README = 150
+"""Lines of README that can be read in two minutes."""
+
+
+def say_readme(readme: str, name: str, task: Task | None = None) -> str:
+    """Return README with a task in its table of built-in ones, which gets wider and not longer.
+
+    A task with media joins the second row, any other one the first.
+    """
+    before, heading, after = readme.partition(f"{README_HEAD}\n")
+    assert heading, f"README.md: no table {README_HEAD}"
     if re.search(rf"\b{_base(name)}\b", after):
         return readme
-    paragraph, gap, rest = after.partition("\n\n")
-    first, end, more = " ".join(paragraph.split()).partition(";")
-    wrapped = textwrap.fill(
-        f"{first}, {name}{end}{more}",
-        width=WIDTH,
-        break_long_words=False,
-        break_on_hyphens=False,
+    media = task is not None and not MEDIA_NEEDS.isdisjoint(task.requires)
+    rows = after.split("\n")
+    place = 2 if media else 1
+    first, end, more = rows[place].removesuffix(" |").partition(";")
+    rows[place] = f"{first}, {name}{end}{more} |"
+    return before + heading + "\n".join(rows)
+
+
+def find_too_long(readme: str) -> str | None:
+    """Return what to do about a README with too many lines; None for one that is short enough."""
+    if (lines := len(readme.splitlines())) <= LONGEST_README:
+        return None
+    return (
+        f"README.md has {lines} lines, {lines - LONGEST_README} more than it may have: move text"
+        " from it to a page of docs/, or join rows of its tables"
     )
-    return f"{before}{heading}{wrapped}{gap}{rest}"
 
 
 def _base(name: str) -> str:
@@ -156,9 +168,9 @@ def write_pages(root: Path) -> dict[Path, str]:
     tasks, data, notice, readme = pages
     for name in registry.list_shipped("serve_eval.tasks"):
         pages[notice] = say_notice(pages[notice], name)
-        pages[readme] = say_readme(pages[readme], name)
-        if name in NAMES:
-            task = build_task(spec_of(name, root))
+        task = build_task(spec_of(name, root)) if name in NAMES else None
+        pages[readme] = say_readme(pages[readme], name, task)
+        if task is not None:
             _check_file(name, task, find_sources())
             pages[tasks] = say_task(pages[tasks], name, task)
             pages[data] = say_data(pages[data], name, task, root)
@@ -189,14 +201,16 @@ def main() -> None:
         try:
             pages = write_pages(Path(folder))
             added = golden_prompts.add_missing(Path(folder))
-        except (Missing, DatasetError) as error:
-            sys.exit(str(error))
+        except (Missing, ServeEvalError) as error:
+            sys.exit("\n".join(filter(None, (str(error), getattr(error, "hint", "")))))
     for place, text in pages.items():
         if (ROOT / place).read_text("utf-8") != text:
             (ROOT / place).write_text(text, encoding="utf-8")
             print(f"{place}: changed")
     for one in added:
         print(f"{golden_prompts.FILE.relative_to(ROOT)}: added {one}")
+    if too_long := find_too_long(pages[Path("README.md")]):
+        sys.exit(too_long)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -39,7 +40,7 @@ def loaded(request: pytest.FixtureRequest, data_root: Path) -> tuple[Task, Datas
     task = build_task(
         request.param if isinstance(request.param, Spec) else spec_of(request.param, data_root)
     )
-    assert task.hypothesis.num_samples is not None
+    assert task.hypothesis.num_samples is not None, f"{task.name}: num_samples is not set"
     return task, task.load(DataRoots(roots=(data_root,)), task.hypothesis.num_samples)
 
 
@@ -96,36 +97,50 @@ def test_a_gold_answer_scores_full_marks_and_a_wrong_one_nothing(
     right, wrong = _scored(task, dataset, 0), _scored(task, dataset, 1)
     for (sample, gold), (_, other) in zip(right, wrong, strict=True):
         if metric.lo is None or metric.hi is None:
-            assert gold.value != other.value, sample.id
+            assert gold.value != other.value, f"{sample.id}: both answers() score {gold.value}"
         else:
-            assert gold.outcome is Outcome.CORRECT, sample.id
-            assert (gold.value, other.value) == (metric.hi, metric.lo), sample.id
+            right_answer, wrong_answer = task.answers(sample)
+            told = f"{sample.id}: score of answers()[0] {right_answer[:80]!r}"
+            assert gold.outcome is Outcome.CORRECT, f"{told} is {gold}, not CORRECT"
+            assert gold.value == metric.hi, f"{told} is {gold}, not {metric.hi}"
+            told = f"{sample.id}: score of answers()[1] {wrong_answer[:80]!r}"
+            assert other.value == metric.lo, f"{told} is {other}, not {metric.lo}"
     best, worst = task.aggregation.of(right), task.aggregation.of(wrong)
-    assert best > worst if metric.higher_is_better else best < worst
-    assert all(math.isfinite(value) for value in (best, worst, *task.secondary(right).values()))
+    better = best > worst if metric.higher_is_better else best < worst
+    assert better, f"the aggregation gives {best} for right answers and {worst} for wrong ones"
+    values = (best, worst, *task.secondary(right).values())
+    assert all(math.isfinite(value) for value in values), f"not all are finite: {values}"
 
 
 def test_ids_are_unique_and_loading_twice_gives_the_same(
     loaded: tuple[Task, Dataset], data_root: Path
 ) -> None:
     task, dataset = loaded
-    assert len({sample.id for sample in dataset.samples}) == len(dataset.samples)
+    twice = [name for name, n in Counter(s.id for s in dataset.samples).items() if n > 1]
+    assert not twice, f"{task.name}: ids of several samples: {twice[:5]}"
     assert task.hypothesis.num_samples is not None
-    assert task.load(DataRoots(roots=(data_root,)), task.hypothesis.num_samples) == dataset
+    again = task.load(DataRoots(roots=(data_root,)), task.hypothesis.num_samples)
+    assert again == dataset, f"{task.name}: load() gives another data set the second time"
 
 
 def test_the_name_is_the_file_and_the_protocol_is_plain_data(loaded: tuple[Task, Dataset]) -> None:
     task, _ = loaded
-    assert task.name.partition(":")[0] in NAMES
-    assert task.protocol["max_tokens"] == task.sampling.max_tokens
-    assert canonical(task.protocol)
+    assert task.name.partition(":")[0] in NAMES, f"the name {task.name!r} is not that of the file"
+    assert task.protocol["max_tokens"] == task.sampling.max_tokens, (
+        "protocol must not replace max_tokens of the sampling"
+    )
+    assert canonical(task.protocol), "the protocol is empty"
 
 
 def test_the_breakdown_takes_any_scores(loaded: tuple[Task, Dataset]) -> None:
     task, dataset = loaded
-    assert canonical(task.breakdown((sample, 1.0) for sample in dataset.samples))
+    found = canonical(task.breakdown((sample, 1.0) for sample in dataset.samples))
+    assert found, f"{task.name}: breakdown() gives nothing that can be written as JSON"
 
 
 def test_every_task_has_a_one_line_summary() -> None:
     for name in registry.names("serve_eval.tasks"):
-        assert 20 < len(registry.summary("serve_eval.tasks", name)) <= 140
+        summary = registry.summary("serve_eval.tasks", name)
+        assert 20 < len(summary) <= 140, (
+            f"{name}: the first line of its docstring has {len(summary)} characters, not 21 to 140"
+        )

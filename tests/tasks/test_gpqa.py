@@ -127,7 +127,7 @@ def test_a_plain_file_of_the_hub_s_layout_is_read_too(data_root: Path, tmp_path:
         (encrypted_zip({"x": b""}, GPQA_PASSWORD), "the archive has no gpqa_diamond.csv"),
         (
             encrypted_zip({"gpqa_diamond.csv": b"Question\nq\n"}, GPQA_PASSWORD),
-            "no text in column Incorrect Answer 1",
+            "Incorrect Answer 1",
         ),
     ],
 )

@@ -97,7 +97,7 @@ def test_an_open_question_may_have_several_answers(tmp_path: Path) -> None:
         (_row(image_2=None), "image_2: the image is missing"),
         (_row(image_2="3.png"), "No such file"),
         (_row(image_2="validation.jsonl"), "not a PNG, JPEG"),
-        (_row(question=None), "no text in column question"),
+        (_row(question=None), "row 1: question is empty, not a text"),
     ],
 )
 def test_rows_that_cannot_be_asked_are_named(

@@ -92,7 +92,7 @@ def test_both_subsets_are_found_and_broken_down(data_root: Path) -> None:
         (_row(answer="E"), "the answer 'E' is not one of the 4 options"),
         (_row(options="a or b"), "is not a list"),
         (_row(image_1="2.png"), "No such file"),
-        (_row(question=None), "no text in column question"),
+        (_row(question=None), "row 1: question is empty, not a text"),
     ],
 )
 def test_rows_that_cannot_be_asked_are_named(

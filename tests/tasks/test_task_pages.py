@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.plugins import registry
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import Spec
 from tests.tasks import task_pages
 
 TABLE = """Before.
@@ -56,13 +57,27 @@ def test_a_task_file_that_does_not_say_where_its_prompt_is_from_is_named() -> No
         task_pages.say_notice(NOTICE, "mmlu")
 
 
-def test_a_name_joins_the_first_tasks_of_the_readme() -> None:
-    readme = "# A\n\n## Tasks\n\nBuilt in: gsm8k, mmlu; for small models aime.\n\n## B\n\nmore\n"
+def _readme(*rows: str) -> str:
+    return "\n".join(["# A", "", task_pages.README_HEAD, "|---|---|", *rows, "", "## B", ""])
+
+
+def test_a_name_joins_the_first_tasks_of_the_readme_whose_lines_stay_as_many() -> None:
+    rows = ["| text | gsm8k, mmlu; more |", "| images | mmmu |", "| small | aime |"]
+    readme = _readme(*rows)
     assert task_pages.say_readme(readme, "aime") == readme
+    assert task_pages.say_readme(readme, "mmmu_alone") == readme
     assert task_pages.say_readme(readme, "new") == readme.replace("mmlu;", "mmlu, new;")
-    names = [f"{name}_of_some_length" for name in registry.list_shipped("serve_eval.tasks")]
+    seen = build_task(Spec(name="mmmu"))
+    assert task_pages.say_readme(readme, "seen", seen) == readme.replace("mmmu", "mmmu, seen")
+    longer, names = readme, [f"{'n' * 60}_{i}" for i in range(30)]
     for name in names:
-        readme = task_pages.say_readme(readme, name)
-    assert all(name in readme for name in names)
-    assert max(map(len, readme.splitlines())) <= task_pages.WIDTH
-    assert " ".join(readme.split()).endswith("; for small models aime. ## B more")
+        longer = task_pages.say_readme(longer, name)
+    assert all(name in longer for name in names)
+    assert len(longer.splitlines()) == len(readme.splitlines())
+
+
+def test_a_readme_that_is_too_long_is_told_with_what_to_do() -> None:
+    most = task_pages.LONGEST_README
+    assert task_pages.find_too_long("line\n" * most) is None
+    told = task_pages.find_too_long("line\n" * (most + 2)) or ""
+    assert told.startswith("README.md has 152 lines, 2 more than it may have: move text from it")

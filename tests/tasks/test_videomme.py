@@ -112,7 +112,7 @@ def test_the_value_is_broken_down_by_known_columns(data_root: Path) -> None:
     [
         (_row(answer="E"), "annotations.jsonl: 001-1: the answer 'E' is not A, B, C or D"),
         (_row(options="A or B"), "row 1 has no list of texts in column options"),
-        (_row(question=None), "row 1 has no text in column question"),
+        (_row(question=None), "row 1: question is empty, not a text"),
         (_row(video_path="v/2.avi"), "v/2.avi: No such file"),
         (_row(video_path="annotations.jsonl"), "annotations.jsonl: cannot be read as a video"),
     ],

@@ -41,12 +41,13 @@ from serve_eval.report.pictures.run_pictures import draw_answers, draw_task
 from serve_eval.report.samples.known import know_task
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.report.summary import (
+    SummaryTask,
     describe_run,
     describe_slices,
     describe_workers,
     list_details,
     rows_of,
-    summarise_task,
+    summarise_tasks,
 )
 from serve_eval.report.terminal import explain
 from serve_eval.schema import REHEARSED, Attribution, Report, TaskReport
@@ -83,7 +84,7 @@ def make_run_page(
     prepared: Sequence[PreparedTask] = (),
 ) -> PageContent:
     """Return the page of a run."""
-    tasks = list(map(summarise_task, report.tasks))
+    tasks = summarise_tasks(report, out_dir)
     first = make_first_line(tasks)
     ready = {one.task.name: one for one in prepared}
     opened = [
@@ -105,14 +106,15 @@ def make_run_page(
         headline=first.text,
         ruler=rule_task(tasks[0]) if alone else None,
         rows=[*facts, *make_facts(rows)],
-        sections=tuple(_list_sections(report, data)),
+        sections=tuple(_list_sections(report, tasks, data)),
         foot=f"serve-eval {__version__}, {report.started_at}",
     )
 
 
-def _list_sections(report: Report, data: SampleData) -> Iterator[Section]:
-    tasks, several = list(map(summarise_task, report.tasks)), len(report.tasks) > 1
-    if several:
+def _list_sections(
+    report: Report, tasks: Sequence[SummaryTask], data: SampleData
+) -> Iterator[Section]:
+    if several := len(tasks) > 1:
         yield tabulate_tasks(tasks)
         for summary in tasks:
             if details := list_details(summary):
@@ -130,7 +132,7 @@ def _list_sections(report: Report, data: SampleData) -> Iterator[Section]:
             yield from _show_workers(task.attribution, task.result.task)
     if (samples := show_samples(data)) is not None:
         yield samples
-    yield from _show_settings(report)
+    yield from _show_settings(report, tasks[0].resume)
 
 
 def _draw(task: TaskReport, data: SampleData) -> Iterator[Picture]:
@@ -175,10 +177,12 @@ def _show_workers(told: Attribution, task: str) -> Iterator[DataTable]:
         yield DataTable(title=f"{task}: workers", columns=columns, rows=rows)
 
 
-def _show_settings(report: Report) -> Iterator[Section]:
+def _show_settings(report: Report, resume: str) -> Iterator[Section]:
     """Yield the details that the terminal shows with --verbose, the settings and the machines."""
     for one in report.tasks:
-        yield TextLines(title=f"Details: {one.result.task}", lines=[*explain(one)], closed=True)
+        yield TextLines(
+            title=f"Details: {one.result.task}", lines=[*explain(one, resume)], closed=True
+        )
     yield show_settings("Settings", report.plan)
     servers = [Fact(label=kind, text=what) for kind, what in describe(report.endpoint.info).items()]
     yield Facts(

@@ -18,7 +18,7 @@ from serve_eval.report.summary.rows import (
     name_expected,
     rows_of,
 )
-from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
+from serve_eval.report.summary.summary_task import SummaryTask, summarise_task, summarise_tasks
 
 __all__ = [
     "Row",
@@ -40,4 +40,5 @@ __all__ = [
     "rows_of",
     "style_of",
     "summarise_task",
+    "summarise_tasks",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from serve_eval.evaluation.plan.again import write_resume_command
 from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
 from serve_eval.report.terminal import RED, diagnose_command
 from serve_eval.schema import Report, TaskReport, VerdictOutcome
@@ -18,9 +19,9 @@ def next_steps(report: Report, out_dir: Path) -> Iterator[str]:
     folder = quote_path(out_dir)
     outcomes = {task.verdict.outcome for task in report.tasks}
     if outcomes & set(RED):
-        yield diagnose_command(out_dir)
+        yield diagnose_command(out_dir, report.plan.include_path)
     if any(task.result.failed for task in report.tasks):
-        yield f"serve-eval run --resume {folder}"
+        yield write_resume_command(out_dir, report.plan)
         yield f"serve-eval show {folder} --failed"
     if (shown := next(filter(_has_example, report.tasks), None)) is not None:
         assert shown.example is not None

@@ -17,7 +17,7 @@ from serve_eval.report.summary.headline import axis_of, headline
 from serve_eval.report.summary.next_steps import explain_taking, next_steps
 from serve_eval.report.summary.print_rows import print_commands, print_rows
 from serve_eval.report.summary.rows import Row, rows_of, warnings_of
-from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
+from serve_eval.report.summary.summary_task import SummaryTask, summarise_task, summarise_tasks
 from serve_eval.report.summary.table import COLUMNS, cells, lay_out, name_columns, title
 from serve_eval.schema import Load, Report, TaskReport, VerdictOutcome
 from serve_eval.verdicts.references import spec_text
@@ -31,7 +31,7 @@ def print_summary(
     `slices` are sentences that name where a red run lost its score.
     """
     tell_rehearsal(report.rehearsal, console)
-    tasks = list(map(summarise_task, report.tasks))
+    tasks = summarise_tasks(report, out_dir)
     print_tasks(tasks, console)
     shared = find_shared(tasks)
     for row, names in shared.items():

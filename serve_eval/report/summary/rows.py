@@ -10,7 +10,7 @@ from serve_eval.report import lines
 from serve_eval.report.summary import figures
 from serve_eval.report.summary.breakdown import describe_breakdown
 from serve_eval.report.summary.summary_task import SummaryTask
-from serve_eval.report.terminal import MENDED, SHOWN_ERRORS
+from serve_eval.report.terminal import SHOWN_ERRORS, tell_how_to_score_again
 from serve_eval.schema import (
     EarlyStop,
     Metric,
@@ -80,7 +80,7 @@ def warnings_of(task: SummaryTask) -> Iterator[Row]:
     if (more := len(result.scorer_errors) - SHOWN_ERRORS) > 0:
         yield "error", f"{figures.count(more, 'more scorer error')} in report.json"
     if result.scorer_errors:
-        yield "fix", MENDED
+        yield "fix", tell_how_to_score_again(task.resume)
     yield from (("error", f"left out of the figures: {line}") for line in result.hook_errors)
     yield from (("warning", warning) for warning in task.verdict.warnings)
 

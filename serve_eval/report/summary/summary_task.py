@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from serve_eval.evaluation.plan.again import write_resume_command
 from serve_eval.schema import (
     Acceptance,
+    Report,
     TaskReport,
     TaskResult,
     Verdict,
@@ -20,6 +23,7 @@ class SummaryTask:
 
     `before` is the breakdown of the same prompts by the reference, empty if not known. `names` are
     those of the value and of the reference. `default_rule` judges if nothing else is chosen.
+    `resume` is the command that resumes the run.
     """
 
     result: TaskResult
@@ -29,9 +33,16 @@ class SummaryTask:
     example: WrongExample | None = None
     names: tuple[str, str] = ("", "reference")
     default_rule: str = "classic"
+    resume: str = ""
 
 
-def summarise_task(task: TaskReport) -> SummaryTask:
+def summarise_tasks(report: Report, out_dir: Path) -> list[SummaryTask]:
+    """Return what the summary needs of each task of the run in a folder."""
+    resume = write_resume_command(out_dir, report.plan)
+    return [summarise_task(task, resume) for task in report.tasks]
+
+
+def summarise_task(task: TaskReport, resume: str = "") -> SummaryTask:
     """Return what the summary needs of a task of a run."""
     return SummaryTask(
         result=task.result,
@@ -39,4 +50,5 @@ def summarise_task(task: TaskReport) -> SummaryTask:
         before=task.reference_breakdown,
         acceptance=task.traffic.acceptance,
         example=task.example,
+        resume=resume,
     )

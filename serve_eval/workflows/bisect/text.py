@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from serve_eval.plugins.withheld import name_folders
 from serve_eval.report.layout import say
 from serve_eval.report.text import clean
 from serve_eval.schema import Bisection, BisectionResult, BisectionStep, BisectionSuspect
@@ -168,5 +169,5 @@ def suggest(state: Bisection, found: Configurations, out_dir: Path) -> str | Non
         last = min(worse, key=lambda step: step.configuration)
     else:
         last = min(worse, key=lambda step: (step.configuration.bit_count(), step.number))
-    paths = [f" --include-path {quote_path(path)}" for path in found.good.include_path]
-    return f"serve-eval diagnose {quote_path(out_dir / last.folder)}{''.join(paths)}"
+    folders = name_folders(found.good.include_path)
+    return f"serve-eval diagnose {quote_path(out_dir / last.folder)}{folders}"

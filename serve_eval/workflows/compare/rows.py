@@ -27,6 +27,7 @@ def summarise_compared(task: ComparedTask) -> SummaryTask:
         before=task.a.breakdown,
         names=("B", "A"),
         default_rule="paired",
+        resume="the same serve-eval compare",
     )
 
 

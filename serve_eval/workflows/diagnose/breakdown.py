@@ -163,9 +163,12 @@ def _judge_errors(run: Evidence, task: TaskEvidence) -> Iterator[str]:
 def _next(run: Evidence, task: TaskEvidence, shown: list[AskedSample], good: str) -> Iterator[str]:
     if shown:
         yield capsule_of(run, task, shown)
+    if not task.lost:  # only answers without a score, for which no server is to blame
+        yield f"serve-eval show {run.place} --failed"
+        return
     yield describe_verify(run, good)
     if run.several_workers:
-        yield f"serve-eval attribute {run.place}"
+        yield f"serve-eval attribute {run.place_and_code}"
 
 
 def describe_verify(run: Evidence, good: str = "GOOD") -> str:

@@ -16,6 +16,7 @@ import msgspec
 
 from serve_eval.client.secret_mask import SecretMask
 from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.plan.again import write_resume_command
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.reports.report_file import find_report
@@ -23,6 +24,7 @@ from serve_eval.evaluation.storage.reports.served import find_served_plans, shor
 from serve_eval.evaluation.storage.server_logs import log_files
 from serve_eval.evaluation.storage.sessions import SessionRecord, read_sessions
 from serve_eval.evaluation.trust import adopt_code
+from serve_eval.plugins.withheld import name_folders
 from serve_eval.schema import (
     HOLDOUT,
     FailureKind,
@@ -143,11 +145,27 @@ class Evidence:
     share: float = 1.0
     include_path: tuple[str, ...] = ()
     """Folders of code that the user named."""
+    own: bool = False
+    """True if this user saved the plan, so that its folders of code may stand in commands."""
 
     @property
     def place(self) -> str:
         """The folder, quoted for a shell."""
         return quote_path(self.folder)
+
+    @property
+    def place_and_code(self) -> str:
+        """The folder and the flags that name its folders of code, quoted for a shell."""
+        return f"{self.place}{name_folders(self._folders)}"
+
+    @property
+    def resume(self) -> str:
+        """The command that resumes the run."""
+        return write_resume_command(self.folder, replace(self.plan, include_path=self._folders))
+
+    @property
+    def _folders(self) -> tuple[str, ...]:
+        return self.include_path or (self.plan.include_path if self.own else ())
 
     @property
     def info(self) -> ServerInfo:
@@ -195,7 +213,7 @@ def read(folder: Path, *, include_path: Sequence[str] = (), share: float = 1.0) 
 
     Raises RunFolderError if it is not one or is damaged.
     """
-    plan, prints = run_folder.read_plan(folder), run_folder.read_fingerprints(folder)
+    (plan, own), prints = run_folder.plan_and_owner(folder), run_folder.read_fingerprints(folder)
     sessions, report = read_sessions(folder), find_report(folder)
     told = {} if report is None else {task.result.task: task for task in report.tasks}
     hidden = _find_hidden(plan, prints, include_path)
@@ -227,6 +245,7 @@ def read(folder: Path, *, include_path: Sequence[str] = (), share: float = 1.0) 
         mask=SecretMask(plan.connection, os.environ),
         share=share,
         include_path=tuple(include_path),
+        own=own,
     )
 
 

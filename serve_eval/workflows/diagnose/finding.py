@@ -114,9 +114,8 @@ def ids(asked: Iterable[AskedSample]) -> tuple[str, ...]:
 def capsule_of(run: Evidence, task: TaskEvidence, shown: Iterable[AskedSample]) -> str:
     """Return the shell command for a capsule of the first of the samples that may be shown."""
     one = next((one.id for one in shown if one.shown), "ID")
-    return (
-        f"serve-eval capsule {run.place} --task {quote_word(task.name)} --sample {quote_word(one)}"
-    )
+    chosen = f"--task {quote_word(task.name)} --sample {quote_word(one)}"
+    return f"serve-eval capsule {run.place_and_code} {chosen}"
 
 
 def matters(task: TaskEvidence, shown: Sequence[AskedSample]) -> bool:

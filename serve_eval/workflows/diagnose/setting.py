@@ -99,7 +99,7 @@ def find_missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     yield Finding(
         rule="missing",
         told=told,
-        change=(f"serve-eval run --resume {run.place}",),
+        change=(run.resume,),
         count=result.failed,
         of=result.planned,
         explains=len(task.missing),
@@ -117,7 +117,7 @@ def find_unscored(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         yield Finding(
             rule="scorer_error",
             told=f"{error.line}; after the scorer is fixed, no request has to be sent again",
-            change=(f"serve-eval run --resume {run.place}", "--scorer-timeout S"),
+            change=(run.resume, "--scorer-timeout S"),
             count=error.count,
             of=len(task.asked),
             lost=len(task.lost),

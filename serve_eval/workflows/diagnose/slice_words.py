@@ -133,4 +133,4 @@ def _describe(
 
 def _advise(run: Evidence, kind: str) -> tuple[str, ...]:
     url = quote_word(run.base_url or "URL")
-    return tuple(text.format(place=run.place, url=url) for text in _ADVICE.get(kind, ()))
+    return tuple(text.format(place=run.place_and_code, url=url) for text in _ADVICE.get(kind, ()))

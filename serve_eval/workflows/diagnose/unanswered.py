@@ -135,7 +135,7 @@ def _reason(
     return (
         "failed",
         "",
-        ("read the server's log of that time", f"serve-eval run --resume {run.place}"),
+        ("read the server's log of that time", run.resume),
     )
 
 
@@ -204,7 +204,7 @@ def server_errors(run: Evidence) -> Iterator[Finding]:
     yield Finding(
         rule="server_errors",
         told=told,
-        change=(where, f"serve-eval run --resume {run.place}"),
+        change=(where, run.resume),
         count=round(after * (of - number + 1)),
         of=of,
         explains=len(lost),
@@ -224,7 +224,7 @@ def find_unfinished(run: Evidence) -> Iterator[Finding]:
     asked = sum(len(task.asked) for task in run.tasks)
     planned = sum(task.planned for task in run.tasks)
     told = f"the run did not finish: {asked} of {planned} samples have a recorded answer or failure"
-    change, log = f"serve-eval run --resume {run.place}", []
+    change, log = run.resume, []
     for path in run.logs:
         lines = [line.text for line in deque(read(path), LOG_TAIL)]
         if (known := cause("\n".join(lines))) is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.errors import PlanError, RunFolderError, ServeEvalError
+from serve_eval.errors import PlanError, RunFolderError, ServeEvalError, WithheldCodeError
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
@@ -38,18 +38,18 @@ def judge_suite_again(folder: Path, plan_of: PlanOf, *, strict: bool = False) ->
 def _judge_runs(suite: Suite, folder: Path, plan_of: PlanOf, strict: bool) -> list[EndedRun]:
     """Return the runs of a suite, in its order, as they are judged now.
 
-    Raises PlanError if no run can be judged in the way that was asked for.
+    Raises PlanError or WithheldCodeError if no run can be judged in the way that was asked for.
     """
     known = find_suite_report(folder)
     stopped = {one.name: one.error for one in known.runs if one.error} if known else {}
-    ended, refused = list[EndedRun](), list[PlanError]()
+    ended, refused = list[EndedRun](), list[ServeEvalError]()
     for run in suite.runs:
         place, planned = folder / SUITE_RUNS / run.name, run
         try:
             read_report(place)
             run = replace(run, plan=plan_of(place))
             report = judge_again(run.plan, place, strict=strict)
-        except PlanError as error:
+        except (PlanError, WithheldCodeError) as error:
             refused.append(error)
             ended.append(EndedRun(run=run, error=describe_error(error)))
         except ServeEvalError as error:

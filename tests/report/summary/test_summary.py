@@ -246,7 +246,7 @@ def test_scorer_errors_say_what_to_do_and_are_counted() -> None:
     assert "error 1 answer has no score, for example sample s2: error 2" in shown
     assert "error 2 more scorer errors in report.json" in shown
     assert "sample s3" not in shown
-    assert "fix after fixing the scorer, serve-eval run --resume RUN scores" in shown
+    assert "fix after fixing the scorer, serve-eval run --resume out scores" in shown
 
 
 def test_workers_of_several_tasks_are_told_with_the_task() -> None:
