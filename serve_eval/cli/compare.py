@@ -339,19 +339,18 @@ def _execute(
     except (Interrupted, ServeEvalError) as ending:
         return end_early(ending, out_dir, COMPARISON_PLAN)
     red = RedResult(out_dir, comparison.exit_code)
-    slices = red.find_slices()
+    leads = red.leads
     if result.as_json:
         emit(read_written_text(out_dir / COMPARISON))
     else:
-        draw_comparison(comparison, out_dir, slices)
-    causes = red.find_causes()
+        draw_comparison(comparison, out_dir, leads.rows)
     code = save_ci_files(
-        lambda: describe_comparison(comparison, out_dir, causes),
+        lambda: describe_comparison(comparison, out_dir, leads.causes),
         comparison.exit_code,
         folder=out_dir,
         notify_text=result.notify_text,
     )
     save_comparison_page(
-        comparison, out_dir, slices, sides[1].plan.include_path, most=result.page_samples
+        comparison, out_dir, leads.rows, sides[1].plan.include_path, most=result.page_samples
     )
     return code

@@ -104,18 +104,17 @@ def merge(
     say(f"serve-eval: {len(found)} shards, run folder {out_dir}")
     report = merged(found, plan, out_dir, strict=output.strict)
     red = RedResult(out_dir, report.exit_code, report.plan.include_path)
-    slices = red.find_slices()
+    leads = red.leads
     if output.as_json:
         emit(report_text(out_dir))
     else:
-        draw_report(report, out_dir, slices, verbose=output.verbose)
-    causes = red.find_causes()
+        draw_report(report, out_dir, leads.rows, verbose=output.verbose)
     code = save_ci_files(
-        lambda: describe_report(report, out_dir, causes),
+        lambda: describe_report(report, out_dir, leads.causes),
         report.exit_code,
         folder=out_dir,
         junit=output.junit,
         notify_text=output.notify_text,
     )
-    save_run_page(report, out_dir, slices)
+    save_run_page(report, out_dir, leads.rows)
     raise typer.Exit(code)

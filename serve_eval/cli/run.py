@@ -367,18 +367,17 @@ def _tell(
     from serve_eval.report.ci import describe_report
 
     red = RedResult(out_dir, report.exit_code, report.plan.include_path)
-    slices = red.find_slices()
+    leads = red.leads
     if as_json:
         emit(report_text(out_dir))
     elif not json_events:
-        draw_report(report, out_dir, slices, verbose=verbose)
-    causes = red.find_causes()
+        draw_report(report, out_dir, leads.rows, verbose=verbose)
     code = save_ci_files(
-        lambda: describe_report(report, out_dir, causes),
+        lambda: describe_report(report, out_dir, leads.causes),
         report.exit_code,
         folder=out_dir,
         junit=junit,
         notify_text=notify_text,
     )
-    save_run_page(report, out_dir, slices, prepared)
+    save_run_page(report, out_dir, leads.rows, prepared)
     return code

@@ -90,11 +90,9 @@ def verdict(
     if output.as_json:
         emit(pretty_json(report).decode())
     else:
-        slices = red.find_slices()
-        draw_report(report, run, slices, verbose=output.verbose)
-    causes = red.find_causes()
+        draw_report(report, run, red.leads.rows, verbose=output.verbose)
     code = save_ci_files(
-        lambda: describe_report(report, run, causes),
+        lambda: describe_report(report, run, red.leads.causes),
         report.exit_code,
         junit=output.junit,
         notify_text=output.notify_text,
