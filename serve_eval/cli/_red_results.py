@@ -61,3 +61,17 @@ class RedResult:
             return find_leads(read_folder(self._folder, self._include_path))
         except RunFolderError:
             return Leads()
+
+
+def fail_undecided(
+    result: Report | Comparison, code: int, *, strict: bool, most: float | None = None
+) -> int:
+    """Return the exit code: under `strict`, 1 for a PASS that decides nothing, after its reason."""
+    from serve_eval.cli._streams import say
+    from serve_eval.report.deciding import describe_undecided
+    from serve_eval.verdicts.exit_code import FAIL, PASS
+
+    if not strict or code != PASS or not (told := describe_undecided(result, most)):
+        return code
+    say(f"--strict: {told}")
+    return FAIL

@@ -312,7 +312,7 @@ def _execute(
     from serve_eval.cli._kept import end_early
     from serve_eval.cli._page import save_comparison_page
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import RedResult, draw_comparison
+    from serve_eval.cli._red_results import RedResult, draw_comparison, fail_undecided
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
@@ -353,4 +353,4 @@ def _execute(
     save_comparison_page(
         comparison, out_dir, leads.rows, sides[1].plan.include_path, most=result.page_samples
     )
-    return code
+    return fail_undecided(comparison, code, strict=result.strict)

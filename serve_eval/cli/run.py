@@ -133,6 +133,13 @@ class EndingOptions:
         Setting("Write all prompts to this file as JSON lines; send nothing.", metavar="FILE"),
     ] = None
     strict: Strict = False
+    max_detects: Annotated[
+        float | None,
+        Setting(
+            "With --strict, a PASS that detects only drops of more points exits with 1.",
+            metavar="POINTS",
+        ),
+    ] = None
     junit: JunitFile = None
     notify_text: NotifyText = None
     verbose: Verbose = False
@@ -240,6 +247,7 @@ def _evaluate(
         json_events=ending.json_events,
         verbose=ending.verbose,
         strict=ending.strict,
+        max_detects=ending.max_detects,
         moved=moved,
         rerun=rerun,
         junit=ending.junit,
@@ -272,6 +280,7 @@ def execute(
     json_events: bool = False,
     verbose: bool = False,
     strict: bool = False,
+    max_detects: float | None = None,
     moved: bool = False,
     launching: Launching | None = None,
     rerun: Rerun = "failed",
@@ -285,6 +294,7 @@ def execute(
     from serve_eval.cli._half_way import HalfWay
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._red_results import fail_undecided
     from serve_eval.cli._streams import say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.run_folder import holds_run, plan_and_owner
@@ -335,7 +345,7 @@ def execute(
             if isinstance(ending, ServeEvalError):
                 raise
             return INTERRUPTED
-        return _tell(
+        code = _tell(
             report,
             out_dir,
             prepared,
@@ -345,6 +355,7 @@ def execute(
             junit=junit,
             notify_text=notify_text,
         )
+        return fail_undecided(report, code, strict=strict, most=max_detects)
 
 
 def _tell(

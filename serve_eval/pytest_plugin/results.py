@@ -66,8 +66,9 @@ def describe_run(
     that `judges_itself` asked for no reference. A run that detects only drops above `max_detects`
     points decides nothing.
     """
-    from serve_eval.pytest_plugin.deciding import describe_undecided, pass_unjudged
+    from serve_eval.pytest_plugin.deciding import pass_unjudged
     from serve_eval.report.ci import CiState, list_cases
+    from serve_eval.report.deciding import describe_undecided
     from serve_eval.report.one_line import write_line
 
     report = _speak_to_tests(report)
