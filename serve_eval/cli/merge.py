@@ -82,7 +82,7 @@ def merge(
     """
     from serve_eval.cli._ci_files import check_asked, save_ci_files
     from serve_eval.cli._page import save_run_page
-    from serve_eval.cli._red_results import RedResult, draw_report
+    from serve_eval.cli._red_results import RedResult, draw_report, fail_undecided
     from serve_eval.cli._run_plan import new_folder
     from serve_eval.cli._streams import emit, say
     from serve_eval.evaluation.plan.resolve import resolve
@@ -117,4 +117,4 @@ def merge(
         notify_text=output.notify_text,
     )
     save_run_page(report, out_dir, leads.rows)
-    raise typer.Exit(code)
+    raise typer.Exit(fail_undecided(report, code, strict=output.strict))

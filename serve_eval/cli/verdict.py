@@ -75,7 +75,7 @@ def verdict(
     """
 
     from serve_eval.cli._ci_files import check_asked, save_ci_files
-    from serve_eval.cli._red_results import RedResult, draw_report
+    from serve_eval.cli._red_results import RedResult, draw_report, fail_undecided
     from serve_eval.cli._streams import emit
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.evaluation.storage.private_files import pretty_json
@@ -98,7 +98,7 @@ def verdict(
         notify_text=output.notify_text,
         about=run,
     )
-    raise typer.Exit(code)
+    raise typer.Exit(fail_undecided(report, code, strict=output.strict))
 
 
 def choose_plan(judged: JudgedAgainOptions, include_path: Sequence[str] | None, run: Path) -> Plan:
