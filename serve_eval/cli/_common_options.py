@@ -20,7 +20,7 @@ RerunWhat = Annotated[
     ),
 ]
 RunAll = Annotated[bool, Setting("Same as --rerun all. Old answers are archived.")]
-Strict = Annotated[bool, Setting("Exit with code 1 instead of 3.")]
+Strict = Annotated[bool, Setting("Exit with code 1 if nothing was decided.")]
 JunitFile = Annotated[Path | None, Setting("Write the verdicts as a JUnit file.", metavar="FILE")]
 NotifyText = Annotated[
     Path | None,

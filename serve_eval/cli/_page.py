@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from serve_eval.evaluation.plan.prepared_task import PreparedTask
     from serve_eval.report.page.content import PageContent
     from serve_eval.report.plots import Panel
+    from serve_eval.report.summary import Row
     from serve_eval.schema import Comparison, Report
 
 
 def save_run_page(
-    report: Report, out_dir: Path, slices: Sequence[str], prepared: Sequence[PreparedTask] = ()
+    report: Report, out_dir: Path, leads: Sequence[Row], prepared: Sequence[PreparedTask] = ()
 ) -> None:
     """Write the page of a run, and tell where it is.
 
-    `slices` are sentences about where a red run lost its score. Tasks that are not `prepared` are
+    `leads` are the rows that lead to the cause of a red run. Tasks that are not `prepared` are
     prepared again.
     """
     from serve_eval.cli._streams import say
@@ -35,7 +36,7 @@ def save_run_page(
         write_page(
             report,
             out_dir,
-            slices,
+            leads,
             include_path=report.plan.include_path,
             prepared=prepared,
             notify=say,
@@ -48,14 +49,14 @@ def save_run_page(
 def save_comparison_page(
     comparison: Comparison,
     out_dir: Path,
-    slices: Sequence[str],
+    leads: Sequence[Row],
     include_path: Sequence[str],
     *,
     most: int | None = None,
 ) -> None:
     """Write the page of a comparison, and tell where it is.
 
-    `slices` are sentences about where B lost its score; `most` is the number of answers of a side.
+    `leads` are the rows that lead to a cause; `most` is the number of answers of a side.
     """
     from serve_eval.cli._streams import say
 
@@ -64,7 +65,7 @@ def save_comparison_page(
         from serve_eval.workflows.compare.page import write_comparison_page
 
         write_comparison_page(
-            comparison, out_dir, slices, include_path=include_path, most=most, notify=say
+            comparison, out_dir, leads, include_path=include_path, most=most, notify=say
         )
         say(f"page: {out_dir / PAGE_FILE}")
 

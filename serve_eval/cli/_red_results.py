@@ -1,4 +1,4 @@
-"""Print results; after a red one, name the slice that lost score."""
+"""Print results; after a red one, name what leads to its cause."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from serve_eval.report.summary import Row
     from serve_eval.schema import Comparison, Report
-    from serve_eval.workflows.diagnose.read_folder import ReadFolder
+    from serve_eval.workflows.diagnose.causes import Leads
 
 
 def draw_report(
-    report: Report, out_dir: Path, slices: Sequence[str], *, verbose: bool = False
+    report: Report, out_dir: Path, leads: Sequence[Row], *, verbose: bool = False
 ) -> None:
     """Print the summary of a run; with `verbose`, the details below it.
 
-    `slices` are sentences about where a red run lost its score.
+    `leads` are the rows that lead to the cause of a red run.
     """
     from serve_eval.cli._streams import draw, emit
     from serve_eval.report.summary import print_summary
     from serve_eval.report.terminal import render
 
-    draw(lambda console: print_summary(report, out_dir, console, slices))
+    draw(lambda console: print_summary(report, out_dir, console, leads))
     if verbose:
         emit("\n")
         draw(lambda console: render(report, out_dir, console))
 
 
-def draw_comparison(comparison: Comparison, out_dir: Path, slices: Sequence[str]) -> None:
-    """Print the result of a comparison. `slices` are as in `draw_report`."""
+def draw_comparison(comparison: Comparison, out_dir: Path, leads: Sequence[Row]) -> None:
+    """Print the result of a comparison. `leads` are as in `draw_report`."""
     from serve_eval.cli._streams import draw
     from serve_eval.workflows.compare.text import render
 
-    draw(lambda console: render(comparison, out_dir, console, slices))
+    draw(lambda console: render(comparison, out_dir, console, leads))
 
 
 class RedResult:
@@ -48,36 +49,29 @@ class RedResult:
         self._red = exit_code == FAIL
 
     @cached_property
-    def _answers(self) -> ReadFolder:
+    def leads(self) -> Leads:
+        """What leads to the cause; nothing if the result is not red or cannot be read."""
+        from serve_eval.errors import RunFolderError
+        from serve_eval.workflows.diagnose.causes import Leads, find_leads
         from serve_eval.workflows.diagnose.read_folder import read_folder
 
-        return read_folder(self._folder, self._include_path)
-
-    def find_causes(self) -> dict[str, str]:
-        """Return the likeliest cause by task; nothing if it is not red or cannot be read.
-
-        The answers are then let go, since a page may come next.
-        """
         if not self._red:
-            return {}
-        from serve_eval.errors import RunFolderError
-        from serve_eval.workflows.diagnose.causes import find_causes
-
+            return Leads()
         try:
-            return find_causes(self._answers)
+            return find_leads(read_folder(self._folder, self._include_path))
         except RunFolderError:
-            return {}
-        finally:
-            vars(self).pop("_answers", None)
+            return Leads()
 
-    def find_slices(self) -> list[str]:
-        """Return sentences about where it lost its score; nothing as for `find_causes`."""
-        if not self._red:
-            return []
-        from serve_eval.errors import RunFolderError
-        from serve_eval.workflows.diagnose.story import name_slices
 
-        try:
-            return list(name_slices(self._answers))
-        except RunFolderError:
-            return []
+def fail_undecided(
+    result: Report | Comparison, code: int, *, strict: bool, most: float | None = None
+) -> int:
+    """Return the exit code: under `strict`, 1 for a PASS that decides nothing, after its reason."""
+    from serve_eval.cli._streams import say
+    from serve_eval.report.deciding import describe_undecided
+    from serve_eval.verdicts.exit_code import FAIL, PASS
+
+    if not strict or code != PASS or not (told := describe_undecided(result, most)):
+        return code
+    say(f"--strict: {told}")
+    return FAIL

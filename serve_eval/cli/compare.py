@@ -312,7 +312,7 @@ def _execute(
     from serve_eval.cli._kept import end_early
     from serve_eval.cli._page import save_comparison_page
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import RedResult, draw_comparison
+    from serve_eval.cli._red_results import RedResult, draw_comparison, fail_undecided
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
@@ -339,19 +339,18 @@ def _execute(
     except (Interrupted, ServeEvalError) as ending:
         return end_early(ending, out_dir, COMPARISON_PLAN)
     red = RedResult(out_dir, comparison.exit_code)
-    slices = red.find_slices()
+    leads = red.leads
     if result.as_json:
         emit(read_written_text(out_dir / COMPARISON))
     else:
-        draw_comparison(comparison, out_dir, slices)
-    causes = red.find_causes()
+        draw_comparison(comparison, out_dir, leads.rows)
     code = save_ci_files(
-        lambda: describe_comparison(comparison, out_dir, causes),
+        lambda: describe_comparison(comparison, out_dir, leads.causes),
         comparison.exit_code,
         folder=out_dir,
         notify_text=result.notify_text,
     )
     save_comparison_page(
-        comparison, out_dir, slices, sides[1].plan.include_path, most=result.page_samples
+        comparison, out_dir, leads.rows, sides[1].plan.include_path, most=result.page_samples
     )
-    return code
+    return fail_undecided(comparison, code, strict=result.strict)

@@ -82,7 +82,7 @@ def merge(
     """
     from serve_eval.cli._ci_files import check_asked, save_ci_files
     from serve_eval.cli._page import save_run_page
-    from serve_eval.cli._red_results import RedResult, draw_report
+    from serve_eval.cli._red_results import RedResult, draw_report, fail_undecided
     from serve_eval.cli._run_plan import new_folder
     from serve_eval.cli._streams import emit, say
     from serve_eval.evaluation.plan.resolve import resolve
@@ -104,18 +104,17 @@ def merge(
     say(f"serve-eval: {len(found)} shards, run folder {out_dir}")
     report = merged(found, plan, out_dir, strict=output.strict)
     red = RedResult(out_dir, report.exit_code, report.plan.include_path)
-    slices = red.find_slices()
+    leads = red.leads
     if output.as_json:
         emit(report_text(out_dir))
     else:
-        draw_report(report, out_dir, slices, verbose=output.verbose)
-    causes = red.find_causes()
+        draw_report(report, out_dir, leads.rows, verbose=output.verbose)
     code = save_ci_files(
-        lambda: describe_report(report, out_dir, causes),
+        lambda: describe_report(report, out_dir, leads.causes),
         report.exit_code,
         folder=out_dir,
         junit=output.junit,
         notify_text=output.notify_text,
     )
-    save_run_page(report, out_dir, slices)
-    raise typer.Exit(code)
+    save_run_page(report, out_dir, leads.rows)
+    raise typer.Exit(fail_undecided(report, code, strict=output.strict))

@@ -132,6 +132,13 @@ class EndingOptions:
         Setting("Write all prompts to this file as JSON lines; send nothing.", metavar="FILE"),
     ] = None
     strict: Strict = False
+    max_detects: Annotated[
+        float | None,
+        Setting(
+            "With --strict, a PASS that detects only drops of more points exits with 1.",
+            metavar="POINTS",
+        ),
+    ] = None
     junit: JunitFile = None
     notify_text: NotifyText = None
     verbose: Verbose = False
@@ -239,6 +246,7 @@ def _evaluate(
         json_events=ending.json_events,
         verbose=ending.verbose,
         strict=ending.strict,
+        max_detects=ending.max_detects,
         moved=moved,
         rerun=rerun,
         junit=ending.junit,
@@ -271,6 +279,7 @@ def execute(
     json_events: bool = False,
     verbose: bool = False,
     strict: bool = False,
+    max_detects: float | None = None,
     moved: bool = False,
     launching: Launching | None = None,
     rerun: Rerun = "failed",
@@ -284,6 +293,7 @@ def execute(
     from serve_eval.cli._half_way import HalfWay
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._red_results import fail_undecided
     from serve_eval.cli._streams import say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.run_folder import holds_run, plan_and_owner
@@ -334,7 +344,7 @@ def execute(
             if isinstance(ending, ServeEvalError):
                 raise
             return INTERRUPTED
-        return _tell(
+        code = _tell(
             report,
             out_dir,
             prepared,
@@ -344,6 +354,7 @@ def execute(
             junit=junit,
             notify_text=notify_text,
         )
+        return fail_undecided(report, code, strict=strict, most=max_detects)
 
 
 def _tell(
@@ -366,18 +377,17 @@ def _tell(
     from serve_eval.report.ci import describe_report
 
     red = RedResult(out_dir, report.exit_code, report.plan.include_path)
-    slices = red.find_slices()
+    leads = red.leads
     if as_json:
         emit(report_text(out_dir))
     elif not json_events:
-        draw_report(report, out_dir, slices, verbose=verbose)
-    causes = red.find_causes()
+        draw_report(report, out_dir, leads.rows, verbose=verbose)
     code = save_ci_files(
-        lambda: describe_report(report, out_dir, causes),
+        lambda: describe_report(report, out_dir, leads.causes),
         report.exit_code,
         folder=out_dir,
         junit=junit,
         notify_text=notify_text,
     )
-    save_run_page(report, out_dir, slices, prepared)
+    save_run_page(report, out_dir, leads.rows, prepared)
     return code

@@ -272,7 +272,7 @@ def execute(
         draw(lambda console: render(report, out_dir, console))
     causes = {}
     if (worst := find_worst_fail(report)) is not None:
-        found = RedResult(out_dir / SUITE_RUNS / worst.run, FAIL).find_causes()
+        found = RedResult(out_dir / SUITE_RUNS / worst.run, FAIL).leads.causes
         causes = {f"{worst.run}/{task}": cause for task, cause in found.items()}
     code = save_ci_files(
         lambda: describe_suite(report, out_dir, causes),

@@ -75,7 +75,7 @@ def verdict(
     """
 
     from serve_eval.cli._ci_files import check_asked, save_ci_files
-    from serve_eval.cli._red_results import RedResult, draw_report
+    from serve_eval.cli._red_results import RedResult, draw_report, fail_undecided
     from serve_eval.cli._streams import emit
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.evaluation.storage.private_files import pretty_json
@@ -90,17 +90,15 @@ def verdict(
     if output.as_json:
         emit(pretty_json(report).decode())
     else:
-        slices = red.find_slices()
-        draw_report(report, run, slices, verbose=output.verbose)
-    causes = red.find_causes()
+        draw_report(report, run, red.leads.rows, verbose=output.verbose)
     code = save_ci_files(
-        lambda: describe_report(report, run, causes),
+        lambda: describe_report(report, run, red.leads.causes),
         report.exit_code,
         junit=output.junit,
         notify_text=output.notify_text,
         about=run,
     )
-    raise typer.Exit(code)
+    raise typer.Exit(fail_undecided(report, code, strict=output.strict))
 
 
 def choose_plan(judged: JudgedAgainOptions, include_path: Sequence[str] | None, run: Path) -> Plan:

@@ -62,6 +62,7 @@ class Evaluator:
         __tracebackhide__ = True
         from serve_eval.errors import ServeEvalError
         from serve_eval.plugins.scope import scope
+        from serve_eval.pytest_plugin.foreign import PASSED_ON, describe_foreign
         from serve_eval.pytest_plugin.lines_of_tests import note_error, note_line
         from serve_eval.pytest_plugin.results import describe_error, describe_run, end_test
 
@@ -79,8 +80,15 @@ class Evaluator:
                     judges_itself=asked.judges_itself,
                     max_detects=self._workbench.options.max_detects,
                 )
-        except ServeEvalError as error:
-            ending = AccuracyNotMeasured(describe_error(error, folder, kept=kept))
+        except PASSED_ON:
+            raise
+        except BaseException as error:
+            told = (
+                describe_error(error, folder, kept=kept)
+                if isinstance(error, ServeEvalError)
+                else describe_foreign(error, folder)
+            )
+            ending = AccuracyNotMeasured(told)
             note_error(self._item, ending, folder)
             raise ending from None
         self._item.user_properties.extend(result.properties.items())

@@ -71,6 +71,11 @@ class KeptServers:
         if (server := self._servers.get(_key_of(plan))) is not None:
             await server.note_end(error)
 
+    async def drop(self, plan: Plan) -> None:
+        """Stop the server of a plan, so that the next test starts another one."""
+        if (server := self._servers.pop(_key_of(plan), None)) is not None:
+            await server.stop()
+
     async def stop(self) -> None:
         """Stop all servers, even if one of them reports an error."""
         servers, self._servers = self._servers, {}

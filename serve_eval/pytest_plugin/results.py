@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from serve_eval.report.ci import CiCase, CiState
     from serve_eval.report.one_line import OneLine
     from serve_eval.schema import Report, TaskReport
+    from serve_eval.workflows.diagnose.causes import Leads
 
 COLUMNS = 80
 NOT_KEPT = (
@@ -65,12 +66,14 @@ def describe_run(
     that `judges_itself` asked for no reference. A run that detects only drops above `max_detects`
     points decides nothing.
     """
-    from serve_eval.pytest_plugin.deciding import describe_undecided, pass_unjudged
+    from serve_eval.pytest_plugin.deciding import pass_unjudged
     from serve_eval.report.ci import CiState, list_cases
+    from serve_eval.report.deciding import describe_undecided
     from serve_eval.report.one_line import write_line
 
     report = _speak_to_tests(report)
-    cases = list_cases(report, _find_causes(report, folder))
+    leads = _find_leads(report, folder)
+    cases = list_cases(report, leads.causes)
     if judges_itself:
         cases = pass_unjudged(report, cases)
     order = (CiState.FAILURE, CiState.ERROR, CiState.SKIPPED, CiState.PASSED)
@@ -79,7 +82,7 @@ def describe_run(
     found.sort(key=lambda line: not line.others)  # the one that counts all tasks
     reasons = [write_line(line) for line in found]
     passed = worst is CiState.PASSED
-    summary = _print(_drop_warnings(report) if passed else report, folder)
+    summary = _print(_drop_warnings(report) if passed else report, folder, leads)
     undecided = describe_undecided(report, max_detects) if passed else ""
     told = [*reasons, "", summary, *(() if kept else (f" {'kept':<8} {NOT_KEPT}",))]
     return EvaluatedTest(
@@ -135,20 +138,19 @@ def _say(case: CiCase) -> OneLine:
     return OneLine(outcome=case.state.upper(), about=case.name, cause=case.message, sure=True)
 
 
-def _find_causes(report: Report, folder: Path) -> Mapping[str, str]:
-    """Return the likeliest cause of each task of a red run."""
-    from serve_eval.verdicts.exit_code import FAIL
-
-    if report.exit_code != FAIL:
-        return {}
+def _find_leads(report: Report, folder: Path) -> Leads:
+    """Return what leads to the cause of a red run."""
     from serve_eval.errors import RunFolderError
-    from serve_eval.workflows.diagnose.causes import find_causes
+    from serve_eval.verdicts.exit_code import FAIL
+    from serve_eval.workflows.diagnose.causes import Leads, find_leads
     from serve_eval.workflows.diagnose.read_folder import read_folder
 
+    if report.exit_code != FAIL:
+        return Leads()
     try:
-        return find_causes(read_folder(folder, report.plan.include_path))
+        return find_leads(read_folder(folder, report.plan.include_path))
     except RunFolderError:
-        return {}
+        return Leads()
 
 
 def _list_warnings(report: Report) -> Iterator[str]:
@@ -188,7 +190,7 @@ def _drop_warnings(report: Report) -> Report:
     return replace(report, tasks=tuple(tasks), warnings=())
 
 
-def _print(report: Report, folder: Path) -> str:
+def _print(report: Report, folder: Path, leads: Leads) -> str:
     """Return the summary as `serve-eval run` prints it, without colours."""
     from rich.console import Console
 
@@ -203,7 +205,7 @@ def _print(report: Report, folder: Path) -> str:
         highlight=False,
         emoji=False,
     )
-    print_summary(report, shorten_path(folder), console, _find_slices(report, folder))
+    print_summary(report, shorten_path(folder), console, leads.rows)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().rstrip()
 
@@ -212,22 +214,6 @@ def shorten_path(folder: Path) -> Path:
     """Return a folder below the working directory as commands there can name it."""
     here = Path.cwd()
     return folder.relative_to(here) if folder.is_relative_to(here) else folder
-
-
-def _find_slices(report: Report, folder: Path) -> Sequence[str]:
-    """Return sentences about where a red run lost its score."""
-    from serve_eval.verdicts.exit_code import FAIL
-
-    if report.exit_code != FAIL:
-        return ()
-    from serve_eval.errors import RunFolderError
-    from serve_eval.workflows.diagnose.read_folder import read_folder
-    from serve_eval.workflows.diagnose.story import name_slices
-
-    try:
-        return list(name_slices(read_folder(folder, report.plan.include_path)))
-    except RunFolderError:
-        return ()
 
 
 def _list_properties(report: Report, folder: Path) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log = logging.getLogger("serve_eval")
+CLOSING_S = 10.0
+"""Time in which an interrupted evaluation closes its files and connections."""
 
 
 class Workbench:
@@ -34,11 +36,25 @@ class Workbench:
         self.servers = KeptServers(self.folder / "held", log.info)
         self._runner: asyncio.Runner | None = None
 
-    def _run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end. Ctrl-C cancels it first, so that files are closed."""
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end. What interrupts it cancels it, so that files are closed.
+
+        That is Ctrl-C, or an exception that another plug-in raises in this thread.
+        """
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(main, context=contextvars.copy_context())
+        tasks: list[asyncio.Task[Any]] = []
+
+        async def guard() -> T:
+            tasks.extend(filter(None, [asyncio.current_task()]))
+            return await main
+
+        try:
+            return self._runner.run(guard(), context=contextvars.copy_context())
+        finally:
+            if left := [task for task in tasks if not task.done()]:
+                left[0].cancel()
+                self._runner.get_loop().run_until_complete(asyncio.wait(left, timeout=CLOSING_S))
 
     def close(self) -> None:
         """End the servers and the event loop."""
@@ -59,8 +75,20 @@ class Workbench:
         return folder / (f"{stamp}_{taken + 1}" if taken else stamp)
 
     def evaluate(self, plan: Plan, folder: Path) -> Report:
-        """Run a plan in a folder, with kept servers. Raises ServeEvalError."""
-        return self._run(self._evaluate(plan, folder))
+        """Run a plan in a folder, with kept servers. Raises ServeEvalError.
+
+        After an exception from outside, a kept server is not used again, since it may hang.
+        """
+        from serve_eval.errors import ServeEvalError
+        from serve_eval.pytest_plugin.foreign import PASSED_ON
+
+        try:
+            return self.run(self._evaluate(plan, folder))
+        except (ServeEvalError, *PASSED_ON):
+            raise
+        except BaseException:
+            self.run(self.servers.drop(plan))
+            raise
 
     def start_server(
         self,
@@ -84,7 +112,7 @@ class Workbench:
             with scope(), chdir(self.options.root):
                 found = _read_launcher(launcher, plan, model, options)
                 skip_without_room(found)
-                return self._run(self.servers.start(found))
+                return self.run(self.servers.start(found))
         except ServeEvalError as error:
             raise AccuracyNotMeasured(describe_error(error)) from None
 
@@ -100,7 +128,7 @@ class Workbench:
 
         name = plan.launcher.name
         if name == "external":
-            return self._run(ask_endpoint(plan))
+            return self.run(ask_endpoint(plan))
         if name in UNHELD:
             raise PlanError(
                 f"launcher {name}: {UNHELD[name]}, so serve_eval_endpoint cannot hold it",
@@ -108,7 +136,7 @@ class Workbench:
                 " running endpoint as base_url.",
             )
         check_launcher(plan)
-        return self._run(self.servers.start(plan))
+        return self.run(self.servers.start(plan))
 
     async def _evaluate(self, plan: Plan, folder: Path) -> Report:
         from serve_eval.errors import ServeEvalError

@@ -41,9 +41,10 @@ from serve_eval.report.pictures.run_pictures import draw_answers, draw_task
 from serve_eval.report.samples.known import know_task
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.report.summary import (
+    Row,
     SummaryTask,
+    describe_leads,
     describe_run,
-    describe_slices,
     describe_workers,
     list_details,
     rows_of,
@@ -56,7 +57,7 @@ from serve_eval.schema import REHEARSED, Attribution, Report, TaskReport
 def write_page(
     report: Report,
     out_dir: Path,
-    slices: Sequence[str] = (),
+    leads: Sequence[Row] = (),
     *,
     include_path: Sequence[str] = (),
     prepared: Sequence[PreparedTask] = (),
@@ -64,12 +65,12 @@ def write_page(
 ) -> Path:
     """Write the page into the run folder and return its path.
 
-    `slices` are sentences about where a red run lost its score; `notify` gets a warning if the
+    `leads` are the rows that lead to the cause of a red run; `notify` gets a warning if the
     pictures could not be drawn. Tasks that are not `prepared` are prepared again. Raises
     RunFolderError if the page cannot be written.
     """
     path = out_dir / PAGE_FILE
-    content = make_run_page(report, out_dir, slices, include_path=include_path, prepared=prepared)
+    content = make_run_page(report, out_dir, leads, include_path=include_path, prepared=prepared)
     save_page(content, path, notify)
     return path
 
@@ -78,7 +79,7 @@ def write_page(
 def make_run_page(
     report: Report,
     out_dir: Path,
-    slices: Sequence[str] = (),
+    leads: Sequence[Row] = (),
     *,
     include_path: Sequence[str] = (),
     prepared: Sequence[PreparedTask] = (),
@@ -95,7 +96,7 @@ def make_run_page(
     alone = tasks[0].result.task if len(tasks) == 1 else ""
     facts = make_facts(rows_of(tasks[0]), alone) if alone else []
     rows = [row for task in report.tasks for row in describe_workers(task, report)]
-    rows += [*describe_slices(report, slices), *describe_run(report, out_dir)]
+    rows += [*describe_leads(report, leads), *describe_run(report, out_dir)]
     return PageContent(
         notice=REHEARSED if report.rehearsal else "",
         kind="run",

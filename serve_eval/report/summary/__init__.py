@@ -3,8 +3,8 @@
 from serve_eval.report.summary.headline import badge, style_of
 from serve_eval.report.summary.print_rows import join_row, print_commands, print_rows
 from serve_eval.report.summary.print_summary import (
+    describe_leads,
     describe_run,
-    describe_slices,
     describe_workers,
     list_details,
     print_summary,
@@ -26,8 +26,8 @@ __all__ = [
     "badge",
     "brief",
     "describe_answers",
+    "describe_leads",
     "describe_run",
-    "describe_slices",
     "describe_workers",
     "join_row",
     "list_details",

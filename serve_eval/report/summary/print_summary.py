@@ -24,11 +24,11 @@ from serve_eval.verdicts.references import spec_text
 
 
 def print_summary(
-    report: Report, out_dir: Path, console: Console, slices: Sequence[str] = ()
+    report: Report, out_dir: Path, console: Console, leads: Sequence[Row] = ()
 ) -> None:
     """Print the summary of a run.
 
-    `slices` are sentences that name where a red run lost its score.
+    `leads` are rows that name the likeliest causes of a red run, each behind the task's name.
     """
     tell_rehearsal(report.rehearsal, console)
     tasks = summarise_tasks(report, out_dir)
@@ -45,7 +45,7 @@ def print_summary(
         print_rows(console, describe_workers(one, report))
         if one.attribution is not None and (workers := worker_table(one.attribution)) is not None:
             console.print(workers)
-    print_rows(console, describe_slices(report, slices))
+    print_rows(console, describe_leads(report, leads))
     print_rows(console, describe_run(report, out_dir))
     print_rows(console, (("note", line) for line in explain_taking(report)))
     print_commands(console, list(next_steps(report, out_dir)), choose_marks(console).between)
@@ -107,10 +107,10 @@ def describe_workers(task: TaskReport, report: Report) -> Iterator[Row]:
         yield from (("workers", f"{prefix}{line}") for line in sentences(task.attribution))
 
 
-def describe_slices(report: Report, slices: Sequence[str]) -> Iterator[Row]:
-    """Yield where a red run lost its score."""
+def describe_leads(report: Report, leads: Sequence[Row]) -> Iterator[Row]:
+    """Yield the likeliest causes of a red run, without the name of an only task."""
     only = f"{report.tasks[0].result.task}: " if len(report.tasks) == 1 else ""
-    return (("where", line.removeprefix(only)) for line in slices)
+    return ((label, line.removeprefix(only)) for label, line in leads)
 
 
 def describe_run(report: Report, out_dir: Path) -> Iterable[Row]:

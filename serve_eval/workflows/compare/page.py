@@ -53,7 +53,7 @@ from serve_eval.workflows.compare.rows import (
 def write_comparison_page(
     comparison: Comparison,
     out_dir: Path,
-    slices: Sequence[str] = (),
+    leads: Sequence[Row] = (),
     *,
     include_path: Sequence[str] = (),
     most: int | None = None,
@@ -61,14 +61,12 @@ def write_comparison_page(
 ) -> Path:
     """Write the page into the comparison's folder and return its path.
 
-    `slices` are sentences about where B lost its score; `most` is the number of answers of a side
+    `leads` are the rows that lead to a cause; `most` is the number of answers of a side
     that are shown (None: as B's plan says); `notify` gets a warning if the pictures could not be
     drawn. Raises RunFolderError if it cannot be written.
     """
     path = out_dir / PAGE_FILE
-    content = make_comparison_page(
-        comparison, out_dir, slices, include_path=include_path, most=most
-    )
+    content = make_comparison_page(comparison, out_dir, leads, include_path=include_path, most=most)
     save_page(content, path, notify)
     return path
 
@@ -77,7 +75,7 @@ def write_comparison_page(
 def make_comparison_page(
     comparison: Comparison,
     out_dir: Path,
-    slices: Sequence[str] = (),
+    leads: Sequence[Row] = (),
     *,
     include_path: Sequence[str] = (),
     most: int | None = None,
@@ -91,7 +89,7 @@ def make_comparison_page(
         facts = make_facts([*rows_of(tasks[0]), *_list_rows(task)], task.task)
     only = f"{comparison.tasks[0].task}: " if alone else ""
     rows = [
-        *(("where", line.removeprefix(only)) for line in slices),
+        *((label, line.removeprefix(only)) for label, line in leads),
         *describe_sides(comparison),
         *(("warning", line) for line in list_warnings(comparison)),
         ("folder", str(out_dir)),

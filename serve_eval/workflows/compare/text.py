@@ -34,11 +34,11 @@ SHOWN = 3
 
 
 def render(
-    comparison: Comparison, out_dir: Path, console: Console, slices: Sequence[str] = ()
+    comparison: Comparison, out_dir: Path, console: Console, leads: Sequence[Row] = ()
 ) -> None:
     """Print the verdicts, what is behind them, and what to do next.
 
-    `slices` are sentences that name where B lost its score.
+    `leads` are rows that name the likeliest causes, each behind the name of its task.
     """
     tell_rehearsal(comparison.rehearsal, console)
     tasks = list(map(summarise_compared, comparison.tasks))
@@ -49,7 +49,7 @@ def render(
             print_rows(console, _list_details(summary))
         _explain(task, console)
     only = f"{comparison.tasks[0].task}: " if len(tasks) == 1 else ""
-    print_rows(console, (("where", line.removeprefix(only)) for line in slices))
+    print_rows(console, ((label, line.removeprefix(only)) for label, line in leads))
     print_rows(console, describe_sides(comparison))
     print_rows(console, (("warning", line) for line in list_warnings(comparison)))
     print_rows(console, [("folder", str(out_dir))])

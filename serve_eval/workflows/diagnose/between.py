@@ -62,6 +62,7 @@ def find_cuts(both: ComparedAnswers) -> Iterator[Finding]:
         _find_server(side),
         shown,
         p,
+        explains=sum(one.lost for one in shown) if side else None,
     )
 
 
@@ -295,6 +296,7 @@ def _find(
     *,
     of: int | None = None,
     count: int | None = None,
+    explains: int | None = None,
     leads: bool = True,
 ) -> Finding:
     return Finding(
@@ -303,6 +305,8 @@ def _find(
         change=change,
         count=len(shown) if count is None else count,
         of=len(both.pairs) if of is None else of,
+        explains=explains,
+        lost=0 if explains is None else sum(other.lost for _, other in both.pairs),
         task=both.name,
         samples=ids(shown),
         p=p,

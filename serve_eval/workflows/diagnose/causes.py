@@ -1,16 +1,36 @@
-"""Name the likeliest cause of a red result in a few words, for the line about it."""
+"""Name what leads to the cause of a red result: in a few words for its line, in rows below it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from serve_eval.workflows.diagnose.read_folder import ReadFolder
+from serve_eval.workflows.diagnose.slice_words import RULE
 from serve_eval.workflows.diagnose.story import diagnose_read, order_findings
 
 
-def find_causes(answers: ReadFolder) -> dict[str, str]:
-    """Return the likeliest cause by task of a run, or of B of a comparison.
+class Leads(NamedTuple):
+    """The likeliest cause by task, and where score was lost if that is one slice of the samples.
 
-    It is that of the first finding of `serve-eval diagnose` that leads. One about the whole run
-    stands for the tasks without one.
+    `places` are sentences, each behind the name of its task.
+    """
+
+    causes: Mapping[str, str] = {}
+    places: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """The rows of a summary, each with a label, behind the names of the tasks."""
+        causes = [("likely", f"{task}: {cause}") for task, cause in self.causes.items()]
+        return [*causes, *(("where", place) for place in self.places)]
+
+
+def find_leads(answers: ReadFolder) -> Leads:
+    """Return what leads to the cause of a run, or of B of a comparison.
+
+    A cause is the first finding of `serve-eval diagnose` that leads. One about the whole run stands
+    for the tasks without one.
     """
     found = diagnose_read(answers)
     judged = found.runs[-1]
@@ -24,4 +44,6 @@ def find_causes(answers: ReadFolder) -> dict[str, str]:
             causes[task.task] = own[0].brief
         elif task.accused:
             causes[task.task] = task.accused[0]
-    return causes
+    slices = [one for one in findings if one.rule == RULE and not one.rather]
+    places = [f"{one.task}: the loss lies in one slice: {one.told}" for one in slices]
+    return Leads(causes, tuple(places))

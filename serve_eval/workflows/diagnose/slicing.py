@@ -15,6 +15,7 @@ from serve_eval.workflows.diagnose import candidates
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.candidates import KnownSamples
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.explained import EXPLAINED, is_explained
 from serve_eval.workflows.diagnose.finding import BETWEEN_SHARE, Finding
 from serve_eval.workflows.diagnose.slice_data import (
     Data,
@@ -44,6 +45,16 @@ COVERED = {
     candidates.ANSWER_LENGTH: {*_ENDS, "empty", "lengths"},
 }
 """Rules that say more about a kind of slice. Such a slice is not named in addition."""
+SERVING = {
+    candidates.WORKER,
+    candidates.PAIR,
+    candidates.CACHED,
+    candidates.RESIDUE,
+    candidates.LOAD,
+    candidates.PLACE,
+    candidates.STREAM,
+}
+"""Slices by how the requests were served. Such a slice says where, and another rule how."""
 
 
 def find_slices(
@@ -59,9 +70,11 @@ def find_slices(
         covered = _list_covered(task, found)
         if (scores := pair_with_reference(task, data)) is not None:
             count, share = len(run.tasks), run.share
-            yield from _find_paired(run, task, scores, data, covered, tasks=count, share=share)
+            named = _find_paired(run, task, scores, data, covered, tasks=count, share=share)
+            fell = [scores.asked[i] for i in scores.lost]
         else:
-            yield from _find_alone(run, task, data, covered)
+            named, fell = _find_alone(run, task, data, covered), task.lost
+        yield from (one for kind, one in named if _adds(kind, one, task, fell, found))
 
 
 def compare_slices(
@@ -74,7 +87,7 @@ def compare_slices(
     for task in tasks:
         covered, other = _list_covered(task, found), others[task.name]
         if (scores := pair_sides(other, task, data)) is not None:
-            yield from _find_paired(
+            named = _find_paired(
                 b,
                 task,
                 scores,
@@ -84,12 +97,34 @@ def compare_slices(
                 tasks=len(b.tasks),
                 share=BETWEEN_SHARE,
             )
+            fell = [scores.asked[i] for i in scores.lost]
+            yield from (one for kind, one in named if _adds(kind, one, task, fell, found))
 
 
 def _list_covered(task: TaskEvidence, found: Collection[Finding]) -> set[str]:
     """Return the kinds of slices about which other rules have said more."""
     rules = {one.rule for one in found if one.task in (None, task.name)}
     return {kind for kind, others in COVERED.items() if rules & others}
+
+
+def _adds(
+    kind: str,
+    one: Finding,
+    task: TaskEvidence,
+    fell: Collection[AskedSample],
+    found: Collection[Finding],
+) -> bool:
+    """Return True for a slice that says more than the other findings about a task.
+
+    If they explain its loss, no other cause is likelier, and only a slice by how requests were
+    served that has nearly all of the loss says where. A sign of damage leaves open what is damaged.
+    """
+    if not is_explained(task, fell, found, by_signs=True):
+        return True
+    if one.rather:
+        return False
+    most = kind in SERVING and one.count >= EXPLAINED * one.of
+    return most or not is_explained(task, fell, found)
 
 
 def _find_paired(
@@ -102,10 +137,11 @@ def _find_paired(
     tasks: int,
     share: float,
     other: TaskEvidence | None = None,
-) -> Iterator[Finding]:
-    """Yield the slice in which score is lost against the reference or against side A.
+) -> Iterator[tuple[str, Finding]]:
+    """Yield the kind and the finding of the slice in which score is lost.
 
-    Slices that other rules cover are tested too, so that no other slice has to stand for them.
+    It is lost against the reference, or against side A. Slices that other rules cover are tested
+    too, so that no other slice has to stand for them.
     """
     from serve_eval.stats.largest_statistic import LEAST_PROMPTS, tabulate
     from serve_eval.stats.other_model import is_like_another
@@ -136,13 +172,13 @@ def _find_paired(
         one = None if named is None else pairs[named.place][0]
     if named is not None and one is not None and one.kind not in covered:
         leads = not is_like_another(*scores.rights())
-        yield report_slice(run, task, one, named, asked, scores.lost, leads=leads)
+        yield one.kind, report_slice(run, task, one, named, asked, scores.lost, leads=leads)
 
 
 def _find_alone(
     run: Evidence, task: TaskEvidence, data: Data, covered: Collection[str]
-) -> Iterator[Finding]:
-    """Yield the slice in which more samples are wrong or missing than elsewhere."""
+) -> Iterator[tuple[str, Finding]]:
+    """Yield the kind and the finding of the slice with more wrong or missing samples."""
     from serve_eval.stats.largest_statistic import LEAST_PROMPTS, tabulate
     from serve_eval.stats.unpaired_slices import find_unpaired_slice
 
@@ -162,7 +198,7 @@ def _find_alone(
         draws=_count_draws(task.share),
     )
     if named is not None and (one := slices[named.place]).kind not in covered:
-        yield report_slice(run, task, one, named, asked, None)
+        yield one.kind, report_slice(run, task, one, named, asked, None)
 
 
 def _list_testable(run: Evidence, task: TaskEvidence) -> set[str]:

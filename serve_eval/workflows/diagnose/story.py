@@ -186,23 +186,6 @@ def _audit(evidence: Evidence, local: LocalTokenizer) -> list[Finding]:
     return [*found, *answer_counts.audit_answer_counts(evidence, local)]
 
 
-@with_scope
-def name_slices(answers: ReadFolder) -> tuple[str, ...]:
-    """Return a line for each slice that leads to the cause of a red run, in about a second.
-
-    No other rule is applied.
-    """
-    both = [evidence for _, evidence in answers.runs]
-    found = (
-        slicing.compare_slices(both[0], both[1])
-        if answers.compared
-        else slicing.find_slices(both[0])
-    )
-    return tuple(
-        f"{one.task}: the loss lies in one slice: {one.told}" for one in found if one.leads
-    )
-
-
 def find_between(
     a: Evidence, b: Evidence, comparison: Comparison | None, of_b: Sequence[Finding] = ()
 ) -> tuple[Finding, ...]:

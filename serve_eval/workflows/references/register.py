@@ -202,7 +202,7 @@ def _register(
     task, metric, model = prepared.task, prepared.task.metric, plan.reference_model or plan.model
     assert model is not None
     n, runs = len(prepared.dataset.samples), tuple(run.scores for run in scored)
-    lo, hi = find_range(task, runs)
+    bounds = find_range(task, runs)
     values = [run.value for run in scored]
     value = math.fsum(values) / len(values)
     means = [metric.scale * (math.fsum(run) / n) for run in runs]
@@ -215,17 +215,19 @@ def _register(
         Path("samples")
         / f"{task.reference_file}-{slug}-{prepared.fingerprint['samples'][-8:]}-{_stamp()}.json"
     )
-    keys = b"".join(map(sample_key, prepared.dataset.samples))
-    scores = SampleScores(
-        task=task.name,
-        lo=lo,
-        hi=hi,
-        keys=keys,
-        runs=runs,
-        answers=answers,
-        parts=join_parts(task, scored),
-    )
-    sha256 = reference_samples.write(references_dir / place, scores)
+    sha256 = ""
+    if bounds is not None:
+        keys = b"".join(map(sample_key, prepared.dataset.samples))
+        scores = SampleScores(
+            task=task.name,
+            lo=bounds[0],
+            hi=bounds[1],
+            keys=keys,
+            runs=runs,
+            answers=answers,
+            parts=join_parts(task, scored),
+        )
+        sha256 = reference_samples.write(references_dir / place, scores)
     spec = {
         k: v
         for k in references.SPEC_KEYS
@@ -249,9 +251,14 @@ def _register(
         "source": "serve-eval references register",
         "date": today,
     }
+    if bounds is None:
+        del entry["runs"]
+        entry["sigma"] = round(math.sqrt(variance / (n * len(runs))), 3)
     file = references_dir / f"{task.reference_file}.yaml"
     write_entry(file, model, spec, entry, reason)
     warnings = []
+    if bounds is None:
+        warnings.append("its scores have no bounds, so the entry has no score per sample")
     usual = usual_task(prepared.spec).hypothesis
     own_n = prepared.dataset.total if usual.num_samples is None else usual.num_samples
     if (line := few_samples.describe_few(n, own_n, usual)) is not None:

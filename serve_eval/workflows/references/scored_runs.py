@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from serve_eval.errors import DatasetError, EndpointError, RunFolderError
+from serve_eval.errors import EndpointError, RunFolderError
 from serve_eval.evaluation.capabilities import reason
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
@@ -114,18 +114,16 @@ def join_parts(task: Task, scored: Sequence[ScoredRun]) -> Mapping[str, Sequence
     return {name: [run.parts[i] for run in scored] for i, name in enumerate(names)}
 
 
-def find_range(task: Task, runs: Sequence[array[float]]) -> tuple[float, float]:
+def find_range(task: Task, runs: Sequence[array[float]]) -> tuple[float, float] | None:
     """Return the range of the stored scores.
 
-    The verdict on sums does not depend on it, so that it may end at the highest score. Raises
-    DatasetError for the scores of a mean without a range.
+    The verdict on sums does not depend on it, so that it may end at the highest score. Scores of a
+    mean without a range cannot be stored: None.
     """
     lo, hi = task.metric.lo, task.metric.hi
     if lo is not None and hi is None and task.aggregation.sums is not None:
         hi = math.ceil(max(lo + 1.0, *map(max, runs)))
-    if lo is None or hi is None:
-        raise DatasetError(f"{task.name}: scores without bounds cannot be stored per sample")
-    return lo, hi
+    return None if lo is None or hi is None else (lo, hi)
 
 
 def list_failed(runs: Sequence[Path], task: str) -> Iterator[str]:

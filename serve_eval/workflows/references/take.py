@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.client.connection import connect
-from serve_eval.errors import DatasetError, PlanError, RunFolderError, ServeEvalError
+from serve_eval.errors import PlanError, RunFolderError, ServeEvalError
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.engine.progress import Labelled
@@ -168,11 +168,6 @@ def _check(
     model = plan.reference_model or plan.model
     assert model is not None
     for one in prepared:
-        metric = one.task.metric
-        if metric.lo is None or metric.hi is None:
-            raise DatasetError(
-                f"{one.task.name}: scores without bounds cannot be stored per sample"
-            )
         file = references_dir / f"{one.task.reference_file}.yaml"
         check_entry(file, model, plan.accuracy_spec, reason)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.schema import Report
-from serve_eval.workflows.diagnose.causes import find_causes
+from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.read_folder import read_folder
 
 PROMPTS, SEEDS = 100, range(20)
@@ -33,7 +33,7 @@ def run_other_model(folder: Path, accuracy: float, seed: int) -> tuple[Report, s
         {},
     ).plan
     report = asyncio.run(evaluate(plan, folder))
-    return report, find_causes(read_folder(folder)).get("word_problems", "")
+    return report, find_leads(read_folder(folder)).causes.get("word_problems", "")
 
 
 def main() -> None:

@@ -16,11 +16,12 @@ from serve_eval.stats.largest_statistic import FoundSlice
 from serve_eval.verdicts.exit_code import FAIL
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.candidates import KnownSamples, list_prompt_slices
+from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.read_folder import read_folder
 from serve_eval.workflows.diagnose.slice_words import _lose_elsewhere
 from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
-from serve_eval.workflows.diagnose.story import diagnose, name_slices
+from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.references.register import register
 from tests.cli.command import serve_eval
 from tests.workflows.diagnose.other_model_trials import run_other_model
@@ -209,7 +210,7 @@ def test_a_real_comparison_names_the_slice(
     assert 0.9 * found.of <= found.count == found.explains
     assert len(found.samples) == 3
     assert found.change[-1].startswith("serve-eval capsule")
-    [line] = name_slices(read_folder(folder))
+    [line] = find_leads(read_folder(folder)).places
     assert line == f"word_problems: the loss lies in one slice: {found.told}"
 
 
@@ -236,7 +237,7 @@ def test_the_slice_is_printed_below_a_red_comparison(
 def test_equal_sides_have_no_slice(good: tuple[Plan, Path], tmp_path: Path) -> None:
     folder = compare_with(good, tell, tmp_path)
     assert diagnose(folder).between == ()
-    assert name_slices(read_folder(folder)) == ()
+    assert find_leads(read_folder(folder)).places == ()
 
 
 def test_a_run_is_compared_with_the_scores_of_its_registered_reference(

@@ -1,0 +1,52 @@
+"""Tell which results that passed decide nothing: strict ones fail. Pure."""
+
+from __future__ import annotations
+
+from serve_eval.report.ci.of_report import compute_least_drop
+from serve_eval.report.task_line import find_vacuous
+from serve_eval.schema import (
+    ComparedTask,
+    Comparison,
+    Report,
+    TaskResult,
+    Verdict,
+    VerdictOutcome,
+)
+
+
+def describe_undecided(report: Report | Comparison, most: float | None = None) -> str:
+    """Return why a run that passed decides nothing, or "".
+
+    No value could have failed it, its rule detects no drop that is possible, or only drops above
+    `most` points.
+    """
+    told = []
+    for task in report.tasks:
+        result = task.b if isinstance(task, ComparedTask) else task.result
+        said = find_vacuous(task.verdict) or _find_blindness(result, task.verdict, most)
+        told += [f"{result.task}: {said}"] if said else []
+    return f"does not decide: {'; '.join(told)}: ask more samples" if told else ""
+
+
+def _find_blindness(result: TaskResult, verdict: Verdict, most: float | None) -> str:
+    """Return the words for a rule that detects no drop which matters."""
+    possible = _find_largest_drop(result, verdict)
+    if verdict.outcome is not VerdictOutcome.PASS:
+        return ""
+    least = compute_least_drop(verdict)
+    if least is None:
+        return ""
+    if possible is not None and least >= possible:
+        return f"detects only drops of {least:.1f} points or more, and {possible:.1f} are possible"
+    if most is not None and least > most:
+        return f"detects only drops of {least:.1f} points or more, above max_detects = {most:g}"
+    return ""
+
+
+def _find_largest_drop(result: TaskResult, verdict: Verdict) -> float | None:
+    """Return the drop from the reference to the worst value, in points; None without a bound."""
+    metric, reference = result.metric, verdict.reference
+    worst = metric.lo if metric.higher_is_better else metric.hi
+    if reference is None or worst is None:
+        return None
+    return abs(reference - metric.scale * worst)

@@ -1,0 +1,70 @@
+"""An exception from outside that ends the wait for a server is an ERROR, never a regression."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from junitparser import Error, Failure, JUnitXml
+
+from tests.pytest_plugin.run_pytest import run_pytest
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models, stall
+
+LIMITED = """
+import signal
+import pytest
+
+@pytest.fixture(autouse=True)
+def _limit():
+    def end(number, frame): {raises}
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, 4)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+@pytest.mark.serve_eval("word_problems", limit=40, concurrency=4, no_reference=True, model="m")
+@pytest.mark.parametrize("n", [1, 2])
+def test_it(serve_eval, n): serve_eval.evaluate()
+"""
+RAISES = {
+    "Failed": 'pytest.fail("Timeout (>4.0s) from pytest-timeout.")',
+    "TimeoutError": 'raise TimeoutError("too slow")',
+}
+
+
+@pytest.mark.parametrize("name", RAISES)
+def test_a_server_that_hangs_is_an_error(tmp_path: Path, name: str) -> None:
+    """It answers some samples and then none, until the time limit of the test."""
+    answered = 0
+
+    def act(request: HttpRequest) -> Reply:
+        nonlocal answered
+        answered += 1
+        return answer("4") if answered <= 10 else stall()
+
+    server = ScriptedServer(act, routes={"/v1/models": models("m")})
+    (tmp_path / "test_it.py").write_text(LIMITED.format(raises=RAISES[name]))
+    with server.serve_in_thread() as url:
+        done = run_pytest(
+            tmp_path, "--junitxml", "j.xml", "--serve-eval-output", "runs", "-ra",
+            "--serve-eval-notify", "line", SERVE_EVAL_BASE_URL=url,
+        )  # fmt: skip
+    assert "2 errors" in done.stdout.splitlines()[-1], done.stdout
+    cases = [case for suite in JUnitXml.fromfile(str(tmp_path / "j.xml")) for case in suite]
+    results = [one for case in cases for one in case.result]
+    assert [type(one) for one in results] == [Error, Error]
+    assert not any(isinstance(one, Failure) for one in results)
+    told = str(results[0].text)
+    assert told.startswith(f"{name}: ")
+    assert " of 40 of word_problems" in told
+    assert "run folder: runs/test_it.py/test_it-1-" in told
+    assert "sample_timeout_s=" in told
+    assert (tmp_path / "line").read_text().startswith("ERROR")
+
+
+def test_ctrl_c_still_ends_the_session(tmp_path: Path) -> None:
+    server = ScriptedServer(lambda _: stall(), routes={"/v1/models": models("m")})
+    (tmp_path / "test_it.py").write_text(LIMITED.format(raises="raise KeyboardInterrupt"))
+    with server.serve_in_thread() as url:
+        done = run_pytest(tmp_path, SERVE_EVAL_BASE_URL=url)
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
