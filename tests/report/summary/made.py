@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from serve_eval.report.summary import print_summary
+from serve_eval.report.summary import Row, print_summary
 from serve_eval.schema import (
     EarlyStop,
     Endpoint,
@@ -138,7 +138,7 @@ def named(name: str, one: TaskReport) -> TaskReport:
 
 
 def show(
-    *tasks: TaskReport, width: int = 80, terminal: bool = True, slices: Sequence[str] = ()
+    *tasks: TaskReport, width: int = 80, terminal: bool = True, leads: Sequence[Row] = ()
 ) -> str:
     """Return the summary of a run of these tasks as a terminal shows it, without colours."""
     out = io.StringIO()
@@ -146,7 +146,7 @@ def show(
         file=out, width=width, force_terminal=terminal, no_color=True, highlight=False, emoji=False
     )
     console._color_system = None  # attributes such as reverse are escapes too
-    print_summary(make_report(*tasks), Path("out"), console, slices)
+    print_summary(make_report(*tasks), Path("out"), console, leads)
     return out.getvalue()
 
 

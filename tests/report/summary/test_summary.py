@@ -35,7 +35,8 @@ def test_a_red_run_says_what_fell_by_how_much_and_what_to_do() -> None:
         example=WrongExample(id="test-198", answer="90", target="12*7=84\n#### 80"),
         before={"steps": {"1": {"value": 95.2, "scored": 117}, "2": {"value": 68.0}}},
     )
-    lines = show(red, slices=["word_problems: prompts of more than 38 tokens"]).splitlines()
+    leads = [("where", "word_problems: prompts of more than 38 tokens")]
+    lines = show(red, leads=leads).splitlines()
     assert lines[0] == (
         " FAIL   word_problems  ● 49.2  ▲ ref 83.8  -34.6  ┃ fails below 78.6 (classic)"
     )
