@@ -91,7 +91,7 @@ def build_sides(
         again=SELF if ask_twice is None else ask_twice,
         allow_mismatch=(allowed,) if isinstance(allowed, str) else tuple(allowed),
     )
-    check_two_servers(*sides, rules)
+    check_two_servers(sides[0], sides[1], rules)
     return ComparedSides(a=sides[0], b=sides[1], rules=rules)
 
 

@@ -13,7 +13,7 @@ _FLAG = re.compile(
 )
 """A flag, with the word behind it unless that goes on with the sentence."""
 _RESUME = re.compile(r"(?<![\w-])([Rr])esume(?: the run)?(?= (?:with|once)\b|[.,:;]|$)")
-"""Advice to go on with a run, which a test begins anew."""
+"""Advice to go on with a run. A test begins another one."""
 _OWN = {"model": "model_name", "sampling_seed": "sampling_seed"}
 """Keywords that differ from the key of a plan."""
 _TAKE = "serve-eval references take "

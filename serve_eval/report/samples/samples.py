@@ -138,7 +138,7 @@ class SampleSource:
         file = samples_file(self.run, self.task)
         return journal.read(file) if file.exists() else iter(())
 
-    def unscored(self) -> dict[str, tuple[Failure, str | None]]:
+    def read_unscored(self) -> dict[str, tuple[Failure, str | None]]:
         """Return the scorer's error and what was expected, by id, of samples that the report has.
 
         Those of a run that is unfinished, or of an earlier version, are not known.
@@ -184,7 +184,7 @@ def list_rows(source: SampleSource) -> list[SampleRow]:
         for line in scores.values()
     ]
     if any(row.outcome == UNSCORED for row in rest.values()):
-        for name, (failure, expected) in source.unscored().items():
+        for name, (failure, expected) in source.read_unscored().items():
             if (row := rest.get(name)) is not None and row.outcome == UNSCORED:
                 rest[name] = replace(row, failure=failure, expected=expected)
     return [*rows, *rest.values()]
@@ -244,7 +244,7 @@ def _add_scorer_errors(
     """Return the samples with the scorer's error and the expected text where there is no score."""
     if not any(one.outcome == UNSCORED for one in samples.values()):
         return samples
-    for name, (failure, expected) in source.unscored().items():
+    for name, (failure, expected) in source.read_unscored().items():
         one = samples.get(name)
         if one is not None and one.outcome == UNSCORED:
             shown = None if one.prompt_hidden else expected
