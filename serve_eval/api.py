@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -16,11 +16,12 @@ from serve_eval.checks.run import choose_checks
 from serve_eval.evaluation.evaluate import evaluate as run_plan
 from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.evaluation.trust import to_read
-from serve_eval.report.one_line import write_line
+from serve_eval.report.telling import TellingReport
 from serve_eval.schema import Comparison, Event, Plan, Progress, Report, Spec, Verification
-from serve_eval.workflows.compare.ci import describe_comparison
 from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules, CompareSide
 from serve_eval.workflows.compare.compare import compare as compare_sides
+from serve_eval.workflows.compare.sides import check_two_servers
+from serve_eval.workflows.compare.telling import TellingComparison
 from serve_eval.workflows.events import evaluate_with_events
 from serve_eval.workflows.smoke.endpoint import smoke_endpoint
 from serve_eval.workflows.smoke.smoke import Smoke, check_required
@@ -43,12 +44,14 @@ async def evaluate(
     The folder holds the same report as report.json. Keys are read from the variables of `environ`
     that `plan.connection` names. `on_event` receives everything that happens, the results of the
     tasks too; `progress` and `notify` receive parts of it. With `strict`, an undecided run fails.
-    Raises ServeEvalError for anything that stops the run; finished answers stay in the folder.
+    Raises ServeEvalError for anything that stops the run; finished answers stay in the folder. The
+    text of the report, `str()`, is one line: the worst task with its figures, and the folder.
     """
     run = run_plan if on_event is None else partial(evaluate_with_events, on_event=on_event)
-    return await run(
+    report = await run(
         plan, Path(folder), environ=environ, progress=progress, notify=notify, strict=strict
     )
+    return TellingReport.of(report, Path(folder))
 
 
 async def compare(
@@ -69,13 +72,16 @@ async def compare(
     A side is a plan, or the folder of a finished run, which is not asked again. `rule` defaults to
     `paired`. `ask_twice` prompts per task are asked twice on both sides, to measure how much an
     endpoint differs from itself. Raises NotComparableError if the sides do not ask the same
-    prompts, and ServeEvalError for anything that stops a run. The text of the result, `str()`, is
-    the line of its verdict, as `serve-eval compare --notify-text` writes it without a cause.
+    prompts, PlanError if they are one server, and ServeEvalError for anything that stops a run. The
+    text of the result, `str()`, is the line of its verdict, as `serve-eval compare --notify-text`
+    writes it without a cause.
     """
+    sides = _side(a), _side(b)
+    rules = CompareRules(rule=rule or Spec(name="paired"), again=ask_twice)
+    check_two_servers(*sides, rules)
     comparison = await compare_sides(
-        _side(a),
-        _side(b),
-        CompareRules(rule=rule or Spec(name="paired"), again=ask_twice),
+        *sides,
+        rules,
         Path(folder),
         show_flips=show_flips,
         strict=strict,
@@ -83,19 +89,7 @@ async def compare(
         environ=environ,
         notify=notify,
     )
-    return _TellingComparison(
-        **{one.name: getattr(comparison, one.name) for one in fields(comparison)}
-    )
-
-
-class _TellingComparison(Comparison):
-    """A comparison whose text is the line of its verdict: the outcome and the figures."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        line = describe_comparison(self, Path(self.b.folder).parent).line
-        return "no task was compared" if line is None else write_line(line)
+    return TellingComparison.of(comparison)
 
 
 async def smoke(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,29 @@ def test_the_smoke_example_checks_an_endpoint(tmp_path: Path) -> None:
     )
     assert done.returncode == 4, done.stderr
     assert "FAIL reachable" in done.stdout
+
+
+def test_one_server_is_not_compared_with_itself(tmp_path: Path) -> None:
+    launcher = serve_eval.Spec(name="external", options={"base_url": "http://127.0.0.1:9/v1"})
+    plan = serve_eval.Plan(model="m", launcher=launcher, tasks=(serve_eval.Spec(name="aime"),))
+    with pytest.raises(serve_eval.ServeEvalError, match="A and B are the same server"):
+        asyncio.run(serve_eval.compare(plan, plan, tmp_path / "compared"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_text_of_a_report_is_one_line_with_its_folder(tmp_path: Path) -> None:
+    plan = serve_eval.Plan(
+        model="m",
+        launcher=serve_eval.Spec(name="simulated", options={"accuracy": 1.0}),
+        tasks=(serve_eval.Spec(name="word_problems", options={"num_samples": 5}),),
+        no_reference=True,
+    )
+    folder = tmp_path / "run"
+    report = asyncio.run(serve_eval.evaluate(plan, folder))
+    assert str(report).startswith("NO REFERENCE word_problems m: 100.0; 5 asked, 0 failed")
+    assert str(report).endswith(f"; {folder}")
+    assert "\n" not in str(report)
+    assert str(replace(report, warnings=("more",))).startswith("NO REFERENCE word_problems m")
 
 
 @pytest.mark.slow

@@ -135,7 +135,10 @@ class EndingOptions:
     max_detects: Annotated[
         float | None,
         Setting(
-            "With --strict, a PASS that detects only drops of more points exits with 1.",
+            (
+                "With --strict, a PASS that detects only drops of more points exits with 1 (tasks"
+                " with values in points)."
+            ),
             metavar="POINTS",
         ),
     ] = None
@@ -179,6 +182,7 @@ def run(
     ending = replace(ending, resume=find_run(ending.resume))
     check_events(ending.json_events, {"--json": ending.as_json, "--dry-run": ending.dry_run})
     sections = (address, asked, judged, connection, limits, folder)
+    _check_max_detects(ending)
     settings = read_settings(
         sections, protocol, flags=list_given_flags(ctx), resuming=ending.resume is not None
     )
@@ -225,6 +229,18 @@ def _list_refused(held: HeldServerOptions, ending: EndingOptions) -> dict[str, b
         "--keep-servers": held.keep_servers,
         "--reuse": held.reuse,
     }
+
+
+def _check_max_detects(ending: EndingOptions) -> None:
+    """Raise PlanError if --max-detects would decide nothing."""
+    from serve_eval.errors import PlanError
+
+    if ending.max_detects is None:
+        return
+    if not ending.strict:
+        raise PlanError("--max-detects is part of --strict", hint="Give both.")
+    if not 0.0 < ending.max_detects < float("inf"):
+        raise PlanError("--max-detects must be a number of points above 0")
 
 
 def _evaluate(

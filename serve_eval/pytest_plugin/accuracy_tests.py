@@ -11,7 +11,8 @@ from serve_eval.pytest_plugin.asked import LauncherOption, TaskOption
 from serve_eval.pytest_plugin.evaluator import Evaluator
 
 if TYPE_CHECKING:
-    from serve_eval.schema import Report
+    from serve_eval.pytest_plugin.compared import SideOption
+    from serve_eval.schema import Comparison, Report
 
 
 class AccuracyTests:
@@ -55,3 +56,10 @@ class AccuracyTests:
         """Evaluate the endpoint on tasks, as `Evaluator.evaluate` does, and return the report."""
         __tracebackhide__ = True
         return self._evaluator.evaluate(*tasks, **options)
+
+    def compare(
+        self, a: SideOption, b: SideOption, *tasks: TaskOption, **options: Any
+    ) -> Comparison:
+        """Judge deployment B against A, as `Evaluator.compare` does, and return the comparison."""
+        __tracebackhide__ = True
+        return self._evaluator.compare(a, b, *tasks, **options)

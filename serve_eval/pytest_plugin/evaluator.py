@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import chdir
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, chdir
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +25,9 @@ from serve_eval.pytest_plugin.options import MARKER, NO_ADDRESS, USED_ADDRESS
 from serve_eval.pytest_plugin.workbench import Workbench
 
 if TYPE_CHECKING:
-    from serve_eval.schema import Endpoint, Plan, Report
+    from serve_eval.pytest_plugin.compared import SideOption
+    from serve_eval.pytest_plugin.results import EvaluatedTest
+    from serve_eval.schema import Comparison, Endpoint, Plan, Report
 
 _STRICT = "Without --serve-eval-strict, or serve_eval_strict of the ini file, the test is skipped."
 
@@ -60,46 +64,129 @@ class Evaluator:
         that passed.
         """
         __tracebackhide__ = True
-        from serve_eval.errors import ServeEvalError
         from serve_eval.plugins.scope import scope
-        from serve_eval.pytest_plugin.foreign import PASSED_ON, describe_foreign
-        from serve_eval.pytest_plugin.lines_of_tests import note_error, note_line
-        from serve_eval.pytest_plugin.results import describe_error, describe_run, end_test
+        from serve_eval.pytest_plugin.foreign import PASSED_ON
+        from serve_eval.pytest_plugin.results import describe_run, shorten_path
+        from serve_eval.report.telling import TellingReport
 
-        kept = self._workbench.options.output is not None
         folder = self._workbench.name_folder(self._item.nodeid)
         try:
             with scope():
-                with chdir(self._workbench.options.root):
+                with self._work_in_root():
                     asked = self._merge(tasks, options)
                     report = self._workbench.evaluate(self._plan(asked), folder)
                 result = describe_run(
                     report,
                     folder,
-                    kept=kept,
+                    kept=self._keeps,
                     judges_itself=asked.judges_itself,
                     max_detects=self._workbench.options.max_detects,
                 )
         except PASSED_ON:
             raise
         except BaseException as error:
-            told = (
-                describe_error(error, folder, kept=kept)
-                if isinstance(error, ServeEvalError)
-                else describe_foreign(error, folder)
-            )
-            ending = AccuracyNotMeasured(told)
-            note_error(self._item, ending, folder)
-            raise ending from None
+            raise self._describe_end(error, folder) from None
+        self._end(result, folder)
+        return TellingReport.of(report, shorten_path(folder))
+
+    def compare(
+        self,
+        a: SideOption,
+        b: SideOption,
+        *tasks: TaskOption,
+        ask_twice: int | None = None,
+        show_flips: int | None = None,
+        one_after_the_other: bool = False,
+        **options: Any,
+    ) -> Comparison:
+        """Ask two deployments the same prompts, judge B against A, and end the test by the verdict.
+
+        A side is the address of an endpoint, options of `evaluate` for this side only, a plan or
+        its file, or the folder of a finished run. `tasks` and `options` are those of `evaluate`, of
+        both sides; `verdict` is `paired` if not named. `ask_twice`, `show_flips` and
+        `one_after_the_other` are as for `serve-eval compare`. The test ends as by `evaluate`.
+        """
+        __tracebackhide__ = True
+        from serve_eval.plugins.scope import scope
+        from serve_eval.pytest_plugin.compared import build_sides, describe_compared
+        from serve_eval.pytest_plugin.foreign import PASSED_ON
+        from serve_eval.workflows.compare.telling import TellingComparison
+
+        folder = self._workbench.name_folder(self._item.nodeid)
+        found = self._workbench.options
+        try:
+            with scope():
+                with self._work_in_root():
+                    marked_tasks, marked = read_marker(self._item)
+                    sides = build_sides(
+                        (a, b),
+                        tasks or marked_tasks,
+                        (self._defaults, marked, options),
+                        self._plan,
+                        base=read_base(found.plan),
+                        ask_twice=ask_twice,
+                    )
+                    comparison = self._workbench.compare(
+                        sides,
+                        folder,
+                        show_flips=show_flips,
+                        one_after_the_other=one_after_the_other,
+                    )
+                result = describe_compared(
+                    comparison,
+                    folder,
+                    kept=self._keeps,
+                    include_path=sides.b.plan.include_path,
+                    max_detects=found.max_detects,
+                )
+        except PASSED_ON:
+            raise
+        except BaseException as error:
+            raise self._describe_end(error, folder) from None
+        self._end(result, folder)
+        return TellingComparison.of(comparison)
+
+    @property
+    def _keeps(self) -> bool:
+        """True if the run folders outlive the session."""
+        return self._workbench.options.output is not None
+
+    def _work_in_root(self) -> AbstractContextManager[None]:
+        """Return a context in which relative paths are below pytest's rootdir."""
+        return chdir(self._workbench.options.root)
+
+    def _describe_end(self, error: BaseException, folder: Path) -> AccuracyNotMeasured:
+        """Return the error of a test that measured nothing, and keep its line."""
+        from serve_eval.errors import ServeEvalError
+        from serve_eval.pytest_plugin.foreign import describe_foreign
+        from serve_eval.pytest_plugin.lines_of_tests import note_error
+        from serve_eval.pytest_plugin.results import describe_error
+
+        told = (
+            describe_error(error, folder, kept=self._keeps)
+            if isinstance(error, ServeEvalError)
+            else describe_foreign(error, folder)
+        )
+        ending = AccuracyNotMeasured(told)
+        note_error(self._item, ending, folder)
+        return ending
+
+    def _end(self, result: EvaluatedTest, folder: Path) -> None:
+        """Keep the properties, the line and the warnings of a test, and end it by its result."""
+        __tracebackhide__ = True
+        from serve_eval.pytest_plugin.lines_of_tests import note_line
+        from serve_eval.pytest_plugin.results import end_test
+
+        strict = self._workbench.options.strict
         self._item.user_properties.extend(result.properties.items())
-        if result.passed:  # Otherwise the text is that of the outcome.
+        if result.passed and not (strict and result.undecided):
+            # Otherwise the text is that of the outcome.
             self._item.add_report_section("call", "serve-eval", result.text)
         if result.line is not None:
             note_line(self._item, result.line, folder)
         for warning in result.warnings:
             self._item.warn(AccuracyWarning(warning))
-        end_test(result, strict=self._workbench.options.strict)
-        return report
+        end_test(result, strict=strict)
 
     def find_endpoint(self) -> Endpoint:
         """Return the endpoint that an evaluation of this test would ask, started if needed.
@@ -123,15 +210,23 @@ class Evaluator:
         marked_tasks, marked = read_marker(self._item)
         return merge_levels(tasks or marked_tasks, self._defaults, marked, called)
 
-    def _plan(self, asked: AskedEvaluation, *, needs_tasks: bool = True) -> Plan:
+    def _plan(
+        self,
+        asked: AskedEvaluation,
+        base: Options | None = None,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        needs_tasks: bool = True,
+    ) -> Plan:
         """Return the plan of the test, or skip it if it cannot run here.
 
-        A wrong option is an error on every machine, so it comes before a reason to skip.
+        A wrong option is an error on every machine, so it comes before a reason to skip. `base`
+        holds the keys below those of the test (None: those of the plan file of all tests).
         """
         __tracebackhide__ = True
         options = self._workbench.options
-        base = read_base(options.plan)
-        plan = build_plan(asked, base, options.base_url, needs_tasks=needs_tasks)
+        base = read_base(options.plan) if base is None else base
+        plan = build_plan(asked, base, options.base_url, environ, needs_tasks=needs_tasks)
         named = {"launcher", "base_url"} & {*drop_unset(asked, base), *asked.options}
         if asked.launcher is None and not named:
             if options.base_url is not None:

@@ -19,6 +19,8 @@ PASSED_ON = (
     AccuracyEnding,
 )
 """Exceptions that end the session, or a test by intent."""
+_PARTS = ("", "a", "b")
+"""Folders with answers: a run, or the sides of a comparison."""
 _LIMITS = (
     "The test ended while it waited for the server, so nothing was judged. sample_timeout_s= and"
     " stall_timeout_s= of evaluate() end the wait for a server that hangs, before the time limit"
@@ -40,24 +42,30 @@ def describe_foreign(error: BaseException, folder: Path) -> str:
 
 def _list_answered(folder: Path) -> Iterator[str]:
     """Yield what was answered of each task, and the folder that holds it."""
-    from serve_eval.errors import ServeEvalError
-    from serve_eval.evaluation.storage.file_names import samples_file
-    from serve_eval.evaluation.storage.run_folder import read_fingerprints
     from serve_eval.pytest_plugin.results import shorten_path
 
     if not folder.is_dir():
         yield "nothing was asked yet"
         return
+    answered = [line for name in _PARTS for line in _count_in_run(folder / name, name)]
+    yield from answered or ["nothing was asked yet"]
+    yield f"run folder: {shorten_path(folder)}"
+
+
+def _count_in_run(folder: Path, side: str) -> Iterator[str]:
+    """Yield what was answered of each task of a run, or of a side of a comparison."""
+    from serve_eval.errors import ServeEvalError
+    from serve_eval.evaluation.storage.file_names import samples_file
+    from serve_eval.evaluation.storage.run_folder import read_fingerprints
+
     try:
         prints = read_fingerprints(folder)
     except ServeEvalError:
-        prints = {}
+        return
+    by = f" by {side.upper()}" if side else ""
     for task, fingerprint in prints.items():
         answered = _count_answers(samples_file(folder, task))
-        yield f"answered so far: {answered} of {fingerprint['samples'].split()[0]} of {task}"
-    if not prints:
-        yield "nothing was asked yet"
-    yield f"run folder: {shorten_path(folder)}"
+        yield f"answered so far{by}: {answered} of {fingerprint['samples'].split()[0]} of {task}"
 
 
 def _count_answers(journal: Path) -> int:

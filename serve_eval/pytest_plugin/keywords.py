@@ -12,6 +12,8 @@ _FLAG = re.compile(
     r"(?:[ =](?P<value>'[^']*'|(?!(?:and|or|in|to|with|if|sets|allows)\b)[\w./+-]*\w))?"
 )
 """A flag, with the word behind it unless that goes on with the sentence."""
+_RESUME = re.compile(r"(?<![\w-])([Rr])esume(?: the run)?(?= (?:with|once)\b|[.,:;]|$)")
+"""Advice to go on with a run. A test begins another one."""
 _OWN = {"model": "model_name", "sampling_seed": "sampling_seed"}
 """Keywords that differ from the key of a plan."""
 _TAKE = "serve-eval references take "
@@ -57,6 +59,7 @@ def _translate(text: str) -> str:
         said = value if plain else f'"{bare}"'
         return f"{key}=[{said}]" if kind is list else f"{key}={said}"
 
+    text = _RESUME.sub(lambda found: f"{'R' if found[1] == 'R' else 'r'}un the test again", text)
     return _FLAG.sub(name, _SET.sub(r'{"\1": {"\2": \3}} as the task', text))
 
 

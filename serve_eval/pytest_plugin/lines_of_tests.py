@@ -98,7 +98,9 @@ def _describe_end(
     noted = item.stash.get(_NOTED, [])
     test = item.nodeid
     if noted and not report.failed:
-        return min(noted, key=lambda line: _RANKS.index(line.outcome))
+        worst = min(noted, key=lambda line: _RANKS.index(line.outcome))
+        judged_itself = report.passed and worst.outcome == "NO REFERENCE"
+        return replace(worst, outcome="PASS", cause="") if judged_itself else worst
     if noted and isinstance(error, AccuracyEnding) and noted[-1].outcome != "PASS":
         return noted[-1]
     if report.passed:
@@ -108,7 +110,10 @@ def _describe_end(
     in_body = call.when == "call" and not isinstance(error, AccuracyNotMeasured)
     said = report.longreprtext if call.excinfo is None else call.excinfo.exconly()
     cause = error.line if isinstance(error, AccuracyEnding) else said.partition("\n")[0]
-    return _tell("FAIL" if in_body else "ERROR", test, cause)
+    line = _tell("FAIL" if in_body else "ERROR", test, cause)
+    if in_body and noted:  # A floor of the test's own: its figures and its folder say more.
+        return replace(noted[-1], outcome=line.outcome, cause=cause, sure=True)
+    return line
 
 
 def _read_reason(report: pytest.TestReport) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +17,12 @@ from serve_eval.pytest_plugin.endings import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from serve_eval.errors import ServeEvalError
     from serve_eval.report.ci import CiCase, CiState
     from serve_eval.report.one_line import OneLine
-    from serve_eval.schema import Report, TaskReport
+    from serve_eval.schema import Report, Verdict
     from serve_eval.workflows.diagnose.causes import Leads
 
 COLUMNS = 80
@@ -69,29 +71,54 @@ def describe_run(
     from serve_eval.pytest_plugin.deciding import pass_unjudged
     from serve_eval.report.ci import CiState, list_cases
     from serve_eval.report.deciding import describe_undecided
-    from serve_eval.report.one_line import write_line
 
     report = _speak_to_tests(report)
-    leads = _find_leads(report, folder)
+    leads = find_leads_in(folder, report.exit_code, report.plan.include_path)
     cases = list_cases(report, leads.causes)
     if judges_itself:
         cases = pass_unjudged(report, cases)
+    passed = all(case.state is CiState.PASSED for case in cases)
+    undecided = describe_undecided(report, max_detects) if passed else ""
+    return conclude(
+        cases,
+        _print(_drop_warnings(report) if passed else report, folder, leads),
+        kept=kept,
+        properties=dict(_list_properties(report, folder)),
+        warnings=list(_list_warnings(report)),
+        undecided=undecided,
+    )
+
+
+def conclude(
+    cases: Sequence[CiCase],
+    summary: str,
+    *,
+    kept: bool,
+    properties: Mapping[str, str],
+    warnings: Sequence[str],
+    undecided: str,
+) -> EvaluatedTest:
+    """Return the result of a test, whose first line is that of its worst case.
+
+    `warnings` count if all cases passed.
+    """
+    from serve_eval.report.ci import CiState
+    from serve_eval.report.one_line import write_line
+
     order = (CiState.FAILURE, CiState.ERROR, CiState.SKIPPED, CiState.PASSED)
     worst = min((case.state for case in cases), key=order.index, default=CiState.SKIPPED)
     found = [_say(case) for case in cases if case.state is worst]
     found.sort(key=lambda line: not line.others)  # the one that counts all tasks
     reasons = [write_line(line) for line in found]
-    passed = worst is CiState.PASSED
-    summary = _print(_drop_warnings(report) if passed else report, folder, leads)
-    undecided = describe_undecided(report, max_detects) if passed else ""
     told = [*reasons, "", summary, *(() if kept else (f" {'kept':<8} {NOT_KEPT}",))]
+    passed = worst is CiState.PASSED
     return EvaluatedTest(
         state=worst,
         text="\n".join(told),
         reason="; ".join(reasons),
-        properties=dict(_list_properties(report, folder)),
+        properties=properties,
         line=found[0] if found else None,
-        warnings=[*_list_warnings(report), *filter(None, [undecided])] if passed else (),
+        warnings=[*warnings, *filter(None, [undecided])] if passed else (),
         undecided=undecided,
     )
 
@@ -138,17 +165,17 @@ def _say(case: CiCase) -> OneLine:
     return OneLine(outcome=case.state.upper(), about=case.name, cause=case.message, sure=True)
 
 
-def _find_leads(report: Report, folder: Path) -> Leads:
-    """Return what leads to the cause of a red run."""
+def find_leads_in(folder: Path, exit_code: int, include_path: Sequence[str]) -> Leads:
+    """Return what leads to the cause of a red run or comparison."""
     from serve_eval.errors import RunFolderError
     from serve_eval.verdicts.exit_code import FAIL
     from serve_eval.workflows.diagnose.causes import Leads, find_leads
     from serve_eval.workflows.diagnose.read_folder import read_folder
 
-    if report.exit_code != FAIL:
+    if exit_code != FAIL:
         return Leads()
     try:
-        return find_leads(read_folder(folder, report.plan.include_path))
+        return find_leads(read_folder(folder, include_path))
     except RunFolderError:
         return Leads()
 
@@ -164,24 +191,28 @@ def _list_warnings(report: Report) -> Iterator[str]:
 
 
 def _speak_to_tests(report: Report) -> Report:
-    """Return a report whose warnings and reasons name keywords of `evaluate` instead of flags.
+    """Return a report whose warnings and reasons name keywords of `evaluate` instead of flags."""
+    from serve_eval.pytest_plugin.keywords import say_for_tests
+
+    tasks = [replace(task, verdict=speak_in_verdict(task.verdict)) for task in report.tasks]
+    warnings = tuple(map(say_for_tests, report.warnings))
+    return replace(report, tasks=tuple(tasks), warnings=warnings)
+
+
+def speak_in_verdict(verdict: Verdict) -> Verdict:
+    """Return a verdict whose warnings and reasons name keywords instead of flags.
 
     What an endpoint lacks quotes the flags of servers, which stay as they are.
     """
     from serve_eval.pytest_plugin.keywords import say_for_tests
     from serve_eval.schema import VerdictOutcome
 
-    def translate(task: TaskReport) -> TaskReport:
-        verdict = task.verdict
-        if verdict.outcome is VerdictOutcome.UNSUPPORTED:
-            return task
-        warnings, reasons = (
-            tuple(map(say_for_tests, told)) for told in (verdict.warnings, verdict.reasons)
-        )
-        return replace(task, verdict=replace(verdict, warnings=warnings, reasons=reasons))
-
-    warnings = tuple(map(say_for_tests, report.warnings))
-    return replace(report, tasks=tuple(map(translate, report.tasks)), warnings=warnings)
+    if verdict.outcome is VerdictOutcome.UNSUPPORTED:
+        return verdict
+    warnings, reasons = (
+        tuple(map(say_for_tests, told)) for told in (verdict.warnings, verdict.reasons)
+    )
+    return replace(verdict, warnings=warnings, reasons=reasons)
 
 
 def _drop_warnings(report: Report) -> Report:
@@ -192,9 +223,14 @@ def _drop_warnings(report: Report) -> Report:
 
 def _print(report: Report, folder: Path, leads: Leads) -> str:
     """Return the summary as `serve-eval run` prints it, without colours."""
-    from rich.console import Console
-
     from serve_eval.report.summary import print_summary
+
+    return draw(lambda console: print_summary(report, shorten_path(folder), console, leads.rows))
+
+
+def draw(print_on: Callable[[Console], None]) -> str:
+    """Return what a function prints on a console without colours."""
+    from rich.console import Console
 
     # On a terminal, long lines are broken between words.
     console = Console(
@@ -205,7 +241,7 @@ def _print(report: Report, folder: Path, leads: Leads) -> str:
         highlight=False,
         emoji=False,
     )
-    print_summary(report, shorten_path(folder), console, leads.rows)
+    print_on(console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().rstrip()
 

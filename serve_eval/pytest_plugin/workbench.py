@@ -19,7 +19,8 @@ from serve_eval.pytest_plugin.kept_servers import KeptServers
 from serve_eval.pytest_plugin.options import PluginOptions
 
 if TYPE_CHECKING:
-    from serve_eval.schema import Endpoint, Plan, Report
+    from serve_eval.pytest_plugin.compared import ComparedSides
+    from serve_eval.schema import Comparison, Endpoint, Plan, Report
 
 T = TypeVar("T")
 log = logging.getLogger("serve_eval")
@@ -89,6 +90,37 @@ class Workbench:
         except BaseException:
             self.run(self.servers.drop(plan))
             raise
+
+    def compare(
+        self,
+        sides: ComparedSides,
+        folder: Path,
+        *,
+        show_flips: int | None,
+        one_after_the_other: bool,
+    ) -> Comparison:
+        """Compare two sides in a folder, with servers of their own. Raises ServeEvalError.
+
+        Those of earlier tests end first if a side needs GPUs, which they would hold.
+        """
+        from serve_eval.pytest_plugin.gpus import count_needed
+        from serve_eval.workflows.compare.compare import SHOW_FLIPS, compare
+
+        async def ask() -> Comparison:
+            if any(count_needed(one.plan) for one in (sides.a, sides.b) if one.folder is None):
+                await self.servers.stop()
+            return await compare(
+                sides.a,
+                sides.b,
+                sides.rules,
+                folder,
+                show_flips=SHOW_FLIPS if show_flips is None else show_flips,
+                one_after_the_other=one_after_the_other,
+                strict=self.options.strict,
+                notify=log.info,
+            )
+
+        return self.run(ask())
 
     def start_server(
         self,

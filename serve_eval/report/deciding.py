@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from serve_eval.report.ci.of_report import compute_least_drop
+from serve_eval.report.summary.figures import figure, in_points
 from serve_eval.report.task_line import find_vacuous
 from serve_eval.schema import (
     ComparedTask,
@@ -18,7 +19,7 @@ def describe_undecided(report: Report | Comparison, most: float | None = None) -
     """Return why a run that passed decides nothing, or "".
 
     No value could have failed it, its rule detects no drop that is possible, or only drops above
-    `most` points.
+    `most` points, if its values are points.
     """
     told = []
     for task in report.tasks:
@@ -29,22 +30,25 @@ def describe_undecided(report: Report | Comparison, most: float | None = None) -
 
 
 def _find_blindness(result: TaskResult, verdict: Verdict, most: float | None) -> str:
-    """Return the words for a rule that detects no drop which matters."""
-    possible = _find_largest_drop(result, verdict)
-    if verdict.outcome is not VerdictOutcome.PASS:
+    """Return the words for a rule that detects no drop which matters.
+
+    `most` is in points, so it says nothing about values that are none, such as perplexities.
+    """
+    metric, possible = result.metric, _find_largest_drop(result, verdict)
+    least = compute_least_drop(verdict, metric)
+    if verdict.outcome is not VerdictOutcome.PASS or least is None:
         return ""
-    least = compute_least_drop(verdict)
-    if least is None:
-        return ""
+    unit = " points" if in_points(metric) else ""
+    told = f"detects only drops of {figure(least, metric)}{unit} or more"
     if possible is not None and least >= possible:
-        return f"detects only drops of {least:.1f} points or more, and {possible:.1f} are possible"
-    if most is not None and least > most:
-        return f"detects only drops of {least:.1f} points or more, above max_detects = {most:g}"
+        return f"{told}, and {figure(possible, metric)} are possible"
+    if most is not None and unit and least > most:
+        return f"{told}, above max_detects = {most:g}"
     return ""
 
 
 def _find_largest_drop(result: TaskResult, verdict: Verdict) -> float | None:
-    """Return the drop from the reference to the worst value, in points; None without a bound."""
+    """Return the drop from the reference to the worst value; None without a bound."""
     metric, reference = result.metric, verdict.reference
     worst = metric.lo if metric.higher_is_better else metric.hi
     if reference is None or worst is None:

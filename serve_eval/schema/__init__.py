@@ -86,7 +86,7 @@ from serve_eval.schema.progress import Progress
 from serve_eval.schema.reference import Reference, ReferenceRuns
 from serve_eval.schema.rehearsal import REHEARSED, STAND_IN, is_rehearsal, is_stand_in
 from serve_eval.schema.report import Report, TaskReport, WrongExample
-from serve_eval.schema.result import ScorerError, Stability, TaskResult
+from serve_eval.schema.result import ScorerError, Stability, TaskResult, UnscoredSample
 from serve_eval.schema.sample import (
     HOLDOUT,
     MEDIUM,
@@ -389,6 +389,7 @@ __all__ = [
     "ToolForm",
     "ToolProbe",
     "Traffic",
+    "UnscoredSample",
     "Usage",
     "Verdict",
     "VerdictOutcome",

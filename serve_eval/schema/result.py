@@ -39,12 +39,24 @@ class Stability:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnscoredSample:
+    """A sample without a score, and what was expected (None for a hold-out sample)."""
+
+    id: str
+    expected: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerError:
-    """An error or a time-out of a scorer on `count` samples, of which `sample` is one."""
+    """An error or a time-out of a scorer on `count` samples, of which `sample` is one.
+
+    `samples` are the first of them.
+    """
 
     told: str
     count: int
     sample: str
+    samples: tuple[UnscoredSample, ...] = ()
 
     @property
     def line(self) -> str:

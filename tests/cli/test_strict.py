@@ -29,3 +29,31 @@ def test_a_pass_that_detects_nothing_is_not_green(
     assert done.returncode == code, done.stderr
     assert told in done.stderr
     assert ("--strict:" in done.stderr) == bool(told)
+
+
+def test_max_detects_needs_strict(tmp_path: Path) -> None:
+    asked = ("-t", "word_problems", "--launcher", "embedded", "-o", tmp_path / "run")
+    done = serve_eval("run", *asked, "--max-detects", "20")
+    assert done.returncode == 2
+    assert "--max-detects is part of --strict" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+SUITE = """
+defaults: {launcher: {name: embedded}, model: embedded, tasks: [word_problems]}
+plans: [{name: one, limit: 1}, {name: forty, limit: 40}]
+"""
+
+
+@pytest.mark.parametrize(("more", "code"), [((), 0), (("--strict",), 1)])
+def test_a_suite_with_a_run_that_detects_nothing_is_not_green(
+    tmp_path: Path, more: tuple[str, ...], code: int
+) -> None:
+    (tmp_path / "s.yaml").write_text(SUITE)
+    out = tmp_path / "out"
+    done = serve_eval("suite", tmp_path / "s.yaml", *more, "-o", out)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert (f"--strict: one: {NEVER}" in " ".join(done.stdout.split())) == bool(more), done.stdout
+    assert "--strict: forty" not in done.stdout
+    done = serve_eval("verdict", out, *more)
+    assert done.returncode == code, done.stdout + done.stderr

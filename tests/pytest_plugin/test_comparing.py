@@ -1,4 +1,4 @@
-"""Test the recipe of docs/pytest.md that compares two deployments in a test."""
+"""Test `compare` of a test: how it ends, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -6,44 +6,149 @@ import re
 from pathlib import Path
 
 import pytest
+from junitparser import Error, Failure, JUnitXml
 
 from tests.pytest_plugin.run_pytest import ROOT, run_pytest
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models, stall
 from tests.standin.process import free_port
 
 PAGE = (ROOT / "docs/pytest.md").read_text()
+KEPT = ("--serve-eval-output", "runs", "--serve-eval-notify", "line.txt", "--junitxml", "j.xml")
+SIMULATED = """
+import pytest
+from serve_eval import Plan, Spec
+from serve_eval.pytest_plugin import AccuracyTests
+
+class TestSides(AccuracyTests):
+    MODEL_NAME = "m"
+    LAUNCHER = {{"name": "simulated", "accuracy": 0.9, "seed": 1}}
+    OPTIONS = {{"limit": 60, "no_reference": True}}
+    def test_it(self): {body}
+"""
 
 
-def _write_recipe(folder: Path, *, damage: str, name: str = "embedded") -> None:
-    [block] = re.findall(r"^```python\n(import asyncio\n.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    launcher = f'Spec(name="{name}", options={{{damage}}})'
-    text, changed = re.subn(r'Spec\(name="embedded", options=.*\)', launcher, block)
-    assert changed == 1
-    (folder / "test_it.py").write_text(text)
+def _list_results(folder: Path) -> list[object]:
+    cases = [case for suite in JUnitXml.fromfile(str(folder / "j.xml")) for case in suite]
+    return [one for case in cases for one in case.result]
 
 
 @pytest.mark.slow
-def test_a_drop_fails_with_the_line_of_the_verdict(tmp_path: Path) -> None:
-    _write_recipe(tmp_path, damage='"damage": "int3"')
-    done = run_pytest(tmp_path, "-ra", "--junitxml", "j.xml")
+def test_the_example_of_the_page_fails_and_leaves_everything(tmp_path: Path) -> None:
+    [block] = re.findall(r"^```python\n((?:(?!```)[\s\S])*self\.compare[\s\S]*?)^```", PAGE, re.M)
+    (tmp_path / "test_it.py").write_text(block)
+    done = run_pytest(tmp_path, *KEPT, "-ra")
     assert "1 failed" in done.stdout.splitlines()[-1], done.stdout
-    assert re.search(
-        r"^FAIL word_problems m: B [\d.]+ against A [\d.]+ \(drop [\d.]+ \[[\d., ]+\]\); 200 asked",
-        done.stdout,
-        re.MULTILINE,
+    line = (
+        r"FAIL word_problems m: B [\d.]+ against A [\d.]+ \(drop [\d.]+ \[[\d., ]+\]\); 200 asked"
     )
-    assert '<failure message="FAIL word_problems m: B' in (tmp_path / "j.xml").read_text()
+    assert re.search(f"^{line}", done.stdout, re.MULTILINE)
+    [folder] = (tmp_path / "runs/test_it.py/TestQuantised/test_int3_is_as_good").iterdir()
+    assert (folder / "comparison.json").exists()
+    here = folder.relative_to(tmp_path)
+    assert f" folder   {here}\n" in done.stdout
+    assert f" next     serve-eval diagnose {here}\n" in done.stdout
+    assert (tmp_path / "line.txt").read_text().startswith("FAIL word_problems m (test_it.py::")
+    junit = (tmp_path / "j.xml").read_text()
+    assert re.search(f'<failure message="{line}', junit)
+    for name in ("word_problems.A", "word_problems.B", "word_problems.fell", "run_folder"):
+        assert f'<property name="{name}" value=' in junit
+
+
+@pytest.mark.parametrize(
+    ("body", "end", "told"),
+    [
+        (
+            'assert self.compare({}, {}, "word_problems", ask_twice=0).exit_code == 0',
+            "1 passed",
+            "",
+        ),
+        (
+            'self.compare({}, {"launcher_options": {"accuracy": 0.2}}, "word_problems",'
+            " ask_twice=0, show_flips=0)",
+            "1 failed",
+            "FAILED test_it.py::TestSides::test_it - FAIL word_problems m: B ",
+        ),
+        ('self.compare({}, {}, "word_problems", verdict="classic")', "1 error", "compare pairs"),
+        ('self.compare({}, 5, "word_problems")', "1 error", "5: neither an endpoint, a plan"),
+        (
+            'self.compare("h:1", "h:1/v1", "word_problems", model="m")',
+            "1 error",
+            "A and B are the same server: http://h:1/v1 and http://h:1/v1",
+        ),
+        (
+            'self.compare({}, Plan(model="m", launcher=Spec(name="simulated", options={"accuracy":'
+            ' 0.2}), tasks=(Spec(name="word_problems"),)))',
+            "1 failed",
+            "FAILED test_it.py::TestSides::test_it - FAIL word_problems m: B ",
+        ),
+        (
+            'report = self.evaluate("word_problems"); import pathlib;'
+            ' [run] = pathlib.Path("runs").glob("*/*/*/*");'
+            ' self.compare(run, {"launcher_options": {"accuracy": 0.2}})',
+            "1 failed",
+            "FAILED test_it.py::TestSides::test_it - FAIL word_problems m: B ",
+        ),
+        (
+            'report = self.evaluate("word_problems"); import pathlib;'
+            ' [run] = pathlib.Path("runs").glob("*/*/*/*"); self.compare(run, str(run))',
+            "1 passed",
+            "",
+        ),
+    ],
+)
+def test_a_comparison_ends_as_an_evaluation(tmp_path: Path, body: str, end: str, told: str) -> None:
+    (tmp_path / "test_it.py").write_text(SIMULATED.format(body=body))
+    done = run_pytest(tmp_path, *KEPT, "-ra", "--serve-eval-strict", COLUMNS="200")
+    assert end in done.stdout.splitlines()[-1], done.stdout
+    assert told in done.stdout, done.stdout
 
 
 def test_a_side_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
-    address = f'"base_url": "http://127.0.0.1:{free_port()}/v1"'
-    _write_recipe(tmp_path, damage=address, name="external")
-    done = run_pytest(tmp_path, "-ra")
+    body = f'self.compare({{}}, "127.0.0.1:{free_port()}", "word_problems")'
+    (tmp_path / "test_it.py").write_text(SIMULATED.format(body=body))
+    done = run_pytest(tmp_path, *KEPT, "-ra")
     assert "1 error" in done.stdout.splitlines()[-1], done.stdout
     assert "does not answer" in done.stdout
+    assert [type(one) for one in _list_results(tmp_path)] == [Error]
 
 
-@pytest.mark.slow
-def test_a_sound_side_passes(tmp_path: Path) -> None:
-    _write_recipe(tmp_path, damage="")
-    done = run_pytest(tmp_path, "-ra")
-    assert "1 passed" in done.stdout.splitlines()[-1], done.stdout
+def test_without_an_address_a_comparison_is_skipped_or_an_error(tmp_path: Path) -> None:
+    text = 'def test_it(serve_eval): serve_eval.compare({}, "h:1", "word_problems")'
+    (tmp_path / "test_it.py").write_text(text)
+    for flags, end in (((), "1 skipped"), (("--serve-eval-strict",), "1 error")):
+        done = run_pytest(tmp_path, *flags, SERVE_EVAL_BASE_URL="", OPENAI_BASE_URL="")
+        assert end in done.stdout.splitlines()[-1], done.stdout
+
+
+def test_a_time_limit_in_a_comparison_is_an_error_with_what_was_answered(tmp_path: Path) -> None:
+    asked = 0
+
+    def act(request: HttpRequest) -> Reply:
+        nonlocal asked
+        asked += 1
+        return answer("4") if asked <= 12 else stall()
+
+    routes = {"/v1/models": models("m")}
+    (tmp_path / "test_it.py").write_text(
+        """
+import signal, pytest
+def test_it(serve_eval):
+    def end(number, frame): pytest.fail("Timeout")
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, 4)
+    serve_eval.compare(URLS[0], URLS[1], "word_problems", limit=40, concurrency=4)
+"""
+    )
+    servers = ScriptedServer(act, routes=routes), ScriptedServer(act, routes=routes)
+    with servers[0].serve_in_thread() as a, servers[1].serve_in_thread() as b:
+        with (tmp_path / "test_it.py").open("a") as file:
+            file.write(f"URLS = {[a, b]}\n")
+        done = run_pytest(tmp_path, *KEPT)
+    assert "1 error" in done.stdout.splitlines()[-1], done.stdout
+    [result] = _list_results(tmp_path)
+    assert isinstance(result, Error)
+    assert not isinstance(result, Failure)
+    told = str(result.text)
+    assert re.search(r"answered so far by A: \d+ of 40 of word_problems", told), told
+    assert re.search(r"answered so far by B: \d+ of 40 of word_problems", told), told
+    assert "run folder: runs/test_it.py/test_it/" in told

@@ -36,6 +36,16 @@ from tests.report.summary.made import RESULT, VERDICT, make_report, task
             'with concurrency="auto", a lower concurrency=, or',
         ),
         ("with --concurrency 1", "with concurrency=1"),
+        (
+            "Fix the cause, then resume the run. --max-error-rate allows more.",
+            "Fix the cause, then run the test again. max_error_rate= allows more.",
+        ),
+        ("Resume with --rate-limit.", "Run the test again with rate_limit=."),
+        ("Resume once it responds.", "Run the test again once it responds."),
+        (
+            "Resume: serve-eval run --resume runs/a",
+            "Run the test again: serve-eval run --resume runs/a",
+        ),
         ("--set gsm8k.tokenizer=DIR.", '{"gsm8k": {"tokenizer": DIR}} as the task.'),
         (
             "(trtllm-serve: --tool_parser; --enable-auto-tool-choice)",

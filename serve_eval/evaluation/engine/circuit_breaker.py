@@ -102,9 +102,9 @@ class CircuitBreaker:
             return
         cause, count = Counter(self._kinds.values()).most_common(1)[0]
         raise EndpointError(
-            f"{failed} of {started} samples failed, more than the {rate:.0%} that "
-            f"--max-error-rate allows; {count} of them with: {self._messages[cause]}",
-            hint=_hint(cause[1]),
+            f"{failed} of {started} samples failed, more than the allowed {rate:.0%};"
+            f" {count} of them with: {self._messages[cause]}",
+            hint=f"{_hint(cause[1])} --max-error-rate allows more.",
         )
 
 

@@ -300,13 +300,17 @@ def _repeats(given: int | Mapping[str, int] | None, with_cases: PlannedCases) ->
 
 
 def _include(values: Mapping[str, Any], problems: Problems) -> tuple[str, ...]:
-    """Return the folders of the user's own code, and add them to the search path."""
+    """Return the folders of the user's own code, and add them to the search path.
+
+    Raises PlanError for a wrong one at once: all of their names would be unknown as well.
+    """
     found = tuple(dict.fromkeys(_full_paths(values.get("include_path"))))
     try:
         extensions.include(found)
     except PlanError as error:
         for problem in error.problems:
             problems.add(("include_path",), problem.removeprefix("include_path: "))
+        raise PlanError(problems.found) from None
     return found
 
 

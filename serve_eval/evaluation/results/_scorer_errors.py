@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from serve_eval.processes.bounded_call import Unfinished
-from serve_eval.schema import HOLDOUT, Sample, ScorerError
+from serve_eval.schema import HOLDOUT, Sample, ScorerError, UnscoredSample
 
 MOST_ERRORS = 20
 """Number of different messages of a task's scorer that are kept."""
+MOST_SAMPLES = 20
+"""Number of samples that are kept of each message."""
 OTHER_ERRORS = "other errors"
 
 
@@ -37,9 +38,14 @@ class ScorerErrors:
 
     def list(self, samples: Sequence[Sample]) -> Iterator[ScorerError]:
         """Yield the errors, the most frequent first."""
-        counts = Counter(self._by_sample.values())
-        first: dict[str, int] = {}
-        for i, said in self._by_sample.items():
-            first[said] = min(i, first.get(said, i))
-        for said, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-            yield ScorerError(told=said, count=count, sample=samples[first[said]].id)
+        places: dict[str, list[int]] = {}
+        for i, said in sorted(self._by_sample.items()):
+            places.setdefault(said, []).append(i)
+        for said, where in sorted(places.items(), key=lambda item: (-len(item[1]), item[0])):
+            some = tuple(_describe(samples[i]) for i in where[:MOST_SAMPLES])
+            yield ScorerError(told=said, count=len(where), sample=some[0].id, samples=some)
+
+
+def _describe(sample: Sample) -> UnscoredSample:
+    hidden = HOLDOUT in sample.metadata
+    return UnscoredSample(id=sample.id, expected=None if hidden else sample.target)

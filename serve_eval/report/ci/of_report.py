@@ -13,7 +13,7 @@ from pathlib import Path
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
 from serve_eval.report.lines import count_lost
 from serve_eval.report.one_line import OneLine, lead
-from serve_eval.report.summary.figures import count
+from serve_eval.report.summary.figures import count, in_points
 from serve_eval.report.summary.next_steps import explain_taking, next_steps
 from serve_eval.report.summary.rows import describe_rules
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
@@ -21,6 +21,7 @@ from serve_eval.report.summary.table import COLUMNS, ORDER, cells, name_worst
 from serve_eval.report.task_line import BROKEN, make_task_line
 from serve_eval.schema import (
     REHEARSED,
+    Metric,
     OtherRule,
     PathFinding,
     ProofState,
@@ -161,7 +162,7 @@ def _list_properties(task: TaskReport) -> Iterator[tuple[str, str]]:
     yield "outcome", verdict.outcome.value
     yield "rule", verdict.rule
     yield from ((name, f"{value:.6g}") for name, value in figures.items() if value is not None)
-    if (detects := compute_least_drop(verdict)) is not None:
+    if (detects := compute_least_drop(verdict, result.metric)) is not None:
         yield "detects", f"{detects:.6g}"
     if result.interval is not None:
         yield "interval_95", f"{result.interval[0]:.6g} {result.interval[1]:.6g}"
@@ -175,16 +176,18 @@ def _list_properties(task: TaskReport) -> Iterator[tuple[str, str]]:
     yield "retries", str(sum(task.traffic.retries.values()))
 
 
-def compute_least_drop(verdict: Verdict) -> float | None:
-    """Return the least drop, in points, that the rule detects with a probability of 1 - beta.
+def compute_least_drop(verdict: Verdict, metric: Metric) -> float | None:
+    """Return the least drop of the value that the rule detects with a probability of 1 - beta.
 
-    That of the paired rule is planned at the flip rate of `serve-eval power`. None: the rule has no
-    such figure, or it proves no drop so often.
+    That of the paired rule is planned at the flip rate of `serve-eval power`, for points. None: the
+    rule has no such figure, or it proves no drop so often.
     """
     if verdict.rule == "classic":
         return verdict.theta
     pairs = verdict.paired
     if verdict.rule != "paired" or pairs is None or not pairs.pairs or verdict.alpha is None:
+        return None
+    if not in_points(metric):
         return None
     beta = 0.2 if verdict.beta is None else verdict.beta
     drop = find_least_drop(pairs.pairs, FLIP_RATE, verdict.alpha, beta)

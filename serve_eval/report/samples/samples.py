@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -18,11 +18,13 @@ from serve_eval.evaluation.storage.journal import Record
 from serve_eval.evaluation.storage.records.prompts import KeptPrompt, has_prompts, read_prompts
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, read_scores
 from serve_eval.evaluation.storage.records.traces import Served, read_traces
+from serve_eval.evaluation.storage.reports.report_file import find_report
 from serve_eval.report.samples.place import AnswerPlace, find_place
 from serve_eval.schema import (
     AnsweringServers,
     Attempt,
     Failure,
+    FailureKind,
     Outcome,
     Prompt,
     Response,
@@ -136,6 +138,21 @@ class SampleSource:
         file = samples_file(self.run, self.task)
         return journal.read(file) if file.exists() else iter(())
 
+    def read_unscored(self) -> dict[str, tuple[Failure, str | None]]:
+        """Return the scorer's error and what was expected, by id, of samples that the report has.
+
+        Those of a run that is unfinished, or of an earlier version, are not known.
+        """
+        report = find_report(self.run)
+        tasks = () if report is None else report.tasks
+        return {
+            one.id: (Failure(kind=FailureKind.SCORER_ERROR, message=error.told), one.expected)
+            for task in tasks
+            if task.result.task == self.task
+            for error in task.result.scorer_errors
+            for one in error.samples
+        }
+
     @property
     def hidden(self) -> bool:
         """True if any sample may belong to a hold-out set, since older folders do not tell."""
@@ -166,6 +183,10 @@ def list_rows(source: SampleSource) -> list[SampleRow]:
         )
         for line in scores.values()
     ]
+    if any(row.outcome == UNSCORED for row in rest.values()):
+        for name, (failure, expected) in source.read_unscored().items():
+            if (row := rest.get(name)) is not None and row.outcome == UNSCORED:
+                rest[name] = replace(row, failure=failure, expected=expected)
     return [*rows, *rest.values()]
 
 
@@ -201,7 +222,7 @@ def join_samples(
     kept = {one.id: one for one in read_prompts(source.run, source.task, bases) if one.id in bases}
     served = (read_traces(source.run) or {}).get(source.task, {})
     hidden = source.hidden
-    return {
+    samples = {
         name: _sample(
             source,
             name,
@@ -214,6 +235,21 @@ def join_samples(
         )
         for name, of_one in found.items()
     }
+    return _add_scorer_errors(source, samples)
+
+
+def _add_scorer_errors(
+    source: SampleSource, samples: dict[str, ShownSample]
+) -> dict[str, ShownSample]:
+    """Return the samples with the scorer's error and the expected text where there is no score."""
+    if not any(one.outcome == UNSCORED for one in samples.values()):
+        return samples
+    for name, (failure, expected) in source.read_unscored().items():
+        one = samples.get(name)
+        if one is not None and one.outcome == UNSCORED:
+            shown = None if one.prompt_hidden else expected
+            samples[name] = msgspec.structs.replace(one, failure=failure, expected=shown)
+    return samples
 
 
 def find_matches(source: SampleSource, text: str) -> set[str]:

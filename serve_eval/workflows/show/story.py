@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import PlanError
+from serve_eval.plugins import extensions
 from serve_eval.plugins.registry import find_closest
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.samples.samples import (
@@ -123,8 +124,9 @@ def show(
     """Return the chosen samples of a run, or of both runs of a comparison.
 
     Raises RunFolderError for a folder that holds no run or several, and PlanError for a sample or a
-    task that it does not have, or if flips cannot be found.
+    task that it does not have, a wrong `include_path`, or if flips cannot be found.
     """
+    extensions.include(include_path)
     runs = find_runs(folder, against)
     if len(runs) == 2:
         return _show_pairs(runs[0], runs[1], selection)

@@ -43,7 +43,7 @@ from serve_eval.workflows.suite.folder import (
     open_folder,
     read_kept_report,
 )
-from serve_eval.workflows.suite.judgement import ALPHA, EndedRun, judge
+from serve_eval.workflows.suite.judgement import ALPHA, EndedRun, find_undecided, judge
 from serve_eval.workflows.suite.server_groups import groups
 
 
@@ -112,7 +112,7 @@ def report_on(
         verdict=judged.verdict,
         exit_code=went_through(judged.exit_code) if rehearsal else judged.exit_code,
         alpha=ALPHA,
-        runs=tuple(map(_run_report, in_order)),
+        runs=tuple(_run_report(one, strict=strict) for one in in_order),
         rows=judged.rows,
         waivers=judged.waivers,
         started_at=clock.started_at,
@@ -202,12 +202,17 @@ def describe_error(error: ServeEvalError) -> RunError:
     )
 
 
-def _run_report(one: EndedRun) -> SuiteRunReport:
+def _run_report(one: EndedRun, *, strict: bool) -> SuiteRunReport:
+    undecided = find_undecided(one) if strict else ""
     return SuiteRunReport(
         name=one.run.name,
         attributes=one.run.attributes,
         folder=f"{SUITE_RUNS}/{one.run.name}",
         kept=one.kept,
         error=one.error,
-        warnings=(*one.run.notes, *(() if one.report is None else one.report.warnings)),
+        warnings=(
+            *one.run.notes,
+            *(() if one.report is None else one.report.warnings),
+            *((f"--strict: {one.run.name}: {undecided}",) if undecided else ()),
+        ),
     )

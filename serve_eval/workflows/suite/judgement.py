@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
+from serve_eval.report.deciding import describe_undecided
 from serve_eval.report.summary.figures import in_points
 from serve_eval.schema import (
     Plan,
@@ -74,7 +75,10 @@ class SuiteJudgement:
 def judge(
     ended: Sequence[EndedRun], waivers: Sequence[Waiver], today: date, *, strict: bool = False
 ) -> SuiteJudgement:
-    """Judge a suite. `today` is a day in UTC. With `strict`, undecided rows count as failed."""
+    """Judge a suite. `today` is a day in UTC.
+
+    With `strict`, undecided rows count as failed, and so do those that pass but decide nothing.
+    """
     runs = {one.run.name: _with_model(one) for one in ended}
     found = correct_rows([row for one in ended for row in rows(one)])
     uses = [_use(waiver, found, runs, today) for waiver in waivers]
@@ -89,11 +93,17 @@ def judge(
         PASS if row.waiver else errors.get((row.run, row.outcome), code_of(row.outcome))
         for row in found
     ]
+    codes += [FAIL for one in ended if strict and find_undecided(one)]
     code = worst(codes, strict=strict)
     outcomes = {row.outcome for row in found}
     unjudged = outcomes <= {VerdictOutcome.NOT_JUDGED, VerdictOutcome.SHARD}
     word = max(outcomes).value if unjudged and outcomes else _WORDS.get(code, "ERROR")
     return SuiteJudgement(rows=tuple(found), waivers=tuple(uses), exit_code=code, verdict=word)
+
+
+def find_undecided(one: EndedRun) -> str:
+    """Return why a run that passed decides nothing, or ""."""
+    return "" if one.report is None else describe_undecided(one.report)
 
 
 def rows(one: EndedRun) -> list[SuiteRow]:

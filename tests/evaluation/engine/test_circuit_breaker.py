@@ -186,7 +186,7 @@ def test_more_failures_than_all_the_planned_samples_may_have_end_a_run(
     if not ends:
         return _one_by_one(watch, [_failure(status=400)])
     with pytest.raises(
-        EndpointError, match=f"{allowed + 1} of 181 samples failed, more than the 10%"
+        EndpointError, match=f"{allowed + 1} of 181 samples failed, more than the allowed 10%"
     ):
         _one_by_one(watch, [_failure(status=400)])
     return None

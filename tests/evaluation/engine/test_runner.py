@@ -348,7 +348,7 @@ def test_refusals_among_answers_end_the_run_once_they_are_more_than_is_allowed(
     server = _broken(95, fail(400, "too long"))
     with pytest.raises(
         EndpointError,
-        match=r"22 of 117 samples failed, more than the 10%.*of them with: .*too long",
+        match=r"22 of 117 samples failed, more than the allowed 10%.*of them with: .*too long",
     ):
         _run(server, _samples(500), tmp_path / "j", concurrency=1)
     assert len(server.asked) == 117

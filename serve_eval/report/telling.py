@@ -1,0 +1,31 @@
+"""Give a report a text: one line with the outcome, the figures and the folder."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Self
+
+from serve_eval.report.ci import describe_report
+from serve_eval.report.one_line import write_line
+from serve_eval.schema import Report
+
+
+class TellingReport(Report):
+    """A report whose text is the line of its worst task, which ends with the run folder."""
+
+    __slots__ = ("_folder",)
+    _folder: Path
+
+    @classmethod
+    def of(cls, report: Report, folder: Path) -> Self:
+        """Return the same report with its folder."""
+        told = cls(**{one.name: getattr(report, one.name) for one in fields(report)})
+        object.__setattr__(told, "_folder", folder)
+        return told
+
+    def __str__(self) -> str:
+        folder = getattr(self, "_folder", Path())
+        line = describe_report(self, folder).line
+        place = str(folder) if folder.name else ""
+        return "no task was asked" if line is None else write_line(replace(line, place=place))

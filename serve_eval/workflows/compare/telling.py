@@ -1,0 +1,26 @@
+"""Give a comparison a text: the line of its verdict."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Self
+
+from serve_eval.report.one_line import write_line
+from serve_eval.schema import Comparison
+from serve_eval.workflows.compare.ci import describe_comparison
+
+
+class TellingComparison(Comparison):
+    """A comparison whose text is the line of its verdict: the outcome and the figures."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, comparison: Comparison) -> Self:
+        """Return the same comparison."""
+        return cls(**{one.name: getattr(comparison, one.name) for one in fields(comparison)})
+
+    def __str__(self) -> str:
+        line = describe_comparison(self, Path(self.b.folder).parent).line
+        return "no task was compared" if line is None else write_line(line)
