@@ -117,7 +117,7 @@ def name_folders(runs: Sequence[tuple[Path, Sequence[str], Sequence[str]]]) -> l
 def _strip_all(parts: Sequence[str], tasks: Sequence[str], seeds: Sequence[str]) -> Iterator[str]:
     """Yield the stripped parts of a path.
 
-    A suite numbers runs that it would name alike: such a number beside nothing but tasks and seeds
+    A suite numbers runs that it would name alike: a number that is left without tasks and seeds
     says nothing of a deployment.
     """
     for above, part in zip(("", *parts), parts, strict=False):

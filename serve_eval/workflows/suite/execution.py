@@ -203,7 +203,7 @@ async def _evaluate(session: _SuiteSession, run: SuiteRun, server: SharedServer)
 async def _ask_others(
     session: _SuiteSession, run: SuiteRun, server: SharedServer, error: ServeEvalError
 ) -> ServeEvalError:
-    """Ask the tasks of a run beside those that cannot be asked, and return what stopped the run.
+    """Ask the tasks of a run that can be asked, and return what stopped the others.
 
     What stops the other tasks as well, such as a server that does not start, comes first.
     """

@@ -137,8 +137,8 @@ def _mixes(axis: str, value: Mapping[str, Any]) -> str:
     others = ", ".join(str(key) for key in value if key in plain)
     meant = json.dumps(own, default=str).replace('"', "")
     return (
-        f"{', '.join(map(str, own))} beside {others}: did you mean `{axis}: {meant}`? Plan keys,"
-        f" label and attributes stand beside it, not in it"
+        f"{', '.join(map(str, own))} together with {others}: did you mean `{axis}: {meant}`? Plan"
+        " keys, label and attributes stand next to it"
     )
 
 

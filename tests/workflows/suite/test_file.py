@@ -346,7 +346,7 @@ def test_an_axis_sets_the_sampling_seed_and_not_that_of_the_subset(
     ("axis", "said"),
     [
         ("protocol: [{seed: 1, label: a}]", "did you mean `protocol: {seed: 1}`"),
-        ("protocol: [{seed: 1, model: b}]", "seed beside model: did you mean"),
+        ("protocol: [{seed: 1, model: b}]", "seed together with model: did you mean"),
         ("protocol: [{temperature: 1, attributes: {a: 1}}]", "`protocol: {temperature: 1}`"),
         ("limits: [{concurrency: 2, model: b}]", "did you mean `limits: {concurrency: 2}`"),
         ("connection: [{api_key_env: K, label: a}]", "`connection: {api_key_env: K}`"),
