@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,6 @@ USUAL_MARGIN = 1.0
 """Margin in points of the non-inferiority rule, unless one is given."""
 USUAL_SIGMA = 50.0
 """Standard deviation of the classic test in points, unless a reference or a task sets another."""
-DROPS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
-"""Drops in points for which the power is shown."""
 CURVE_STEPS = 100
 
 
@@ -72,6 +71,26 @@ def power(
     beta: Annotated[
         float, typer.Option(help="Probability of passing an endpoint that is theta points worse.")
     ] = 0.2,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            help=(
+                "Margin in points of the paired rule, which fails a proven drop only if one of the"
+                " margin is not excluded. Default: that of the rule, the classic margin at n."
+            ),
+            show_default=False,
+        ),
+    ] = None,
+    tests: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help=(
+                "Paired tests of a suite: Holm's correction asks at most alpha / N of a proof. The"
+                " figures are those of the worst rank."
+            ),
+        ),
+    ] = 1,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -85,32 +104,30 @@ def power(
 
     Give at least one of --total, --theta, --detect and --from.
     """
+    from serve_eval.cli._power_tables import Planned, find_size, list_rules, list_sizes
     from serve_eval.cli._streams import emit
-    from serve_eval.errors import PlanError
 
     if plot is not None:
         from serve_eval.report.plots import check_plot
 
         check_plot(plot)
-    if total is None and theta is None and detect is None and from_run is None:
-        raise PlanError(
-            "give at least one of --total N, --theta POINTS, --detect POINTS and --from RUN"
-        )
-    if total is not None and total < 1:
-        raise PlanError(f"--total must be 1 or more, not {total}")
+    _check(total, theta, detect, from_run, margin)
     found = _measure_tasks(from_run)
     lines: list[str] = []
     for one in found:
         spread, whose = _choose_sigma(sigma, one)
         flips, how = _choose_flip_rate(flip_rate, one)
         lines += ["", _spread(one), whose, how] if one is not None else []
+        planned = Planned(
+            flip_rate=flips, sigma=spread, alpha=alpha, beta=beta, power=probability,
+            margin=margin, tests=tests,
+        )  # fmt: skip
         if total is not None:
-            lines += _table(total, spread, alpha, beta, flips, probability)
+            lines += list_sizes(total, planned)
         if theta is not None:
-            lines += _smallest(theta, spread, alpha, beta)
+            lines += find_size(theta, planned)
         if detect is not None:
-            rate = None if one is None else one.per_second
-            lines += _detect(detect, probability, flips, spread, alpha, rate)
+            lines += list_rules(detect, planned, None if one is None else one.per_second)
     if plot is None:
         emit("\n".join(lines).strip("\n") + "\n")
         return
@@ -122,12 +139,32 @@ def power(
         spread, _ = _choose_sigma(sigma, one)
         flips, _ = _choose_flip_rate(flip_rate, one)
         n = n or _compute_needed(detect, theta, probability, flips, spread, alpha, beta)
-        panel = _curves(n, detect, probability, flips, spread, alpha)
+        panel = _curves(n, detect, probability, flips, spread, alpha, margin, tests)
         named = f"{one.task}: {panel.title}" if one and len(found) > 1 else panel.title
         panels.append(replace(panel, title=named))
         sizes.append(str(n))
     emit("\n".join(lines).strip("\n") + "\n")
     save_plot(lambda: panels, plot, f"power against drop with {', '.join(sizes)} samples")
+
+
+def _check(
+    total: int | None,
+    theta: float | None,
+    detect: float | None,
+    from_run: Path | None,
+    margin: float | None,
+) -> None:
+    """Raise PlanError if nothing is asked, or for a number that is out of range."""
+    from serve_eval.errors import PlanError
+
+    if total is None and theta is None and detect is None and from_run is None:
+        raise PlanError(
+            "give at least one of --total N, --theta POINTS, --detect POINTS and --from RUN"
+        )
+    if margin is not None and not 0.0 < margin < math.inf:
+        raise PlanError(f"--margin must be above 0 and finite, in points, not {margin:g}")
+    if total is not None and total < 1:
+        raise PlanError(f"--total must be 1 or more, not {total}")
 
 
 def _measure_tasks(run: Path | None) -> Sequence[Measured | None]:
@@ -211,85 +248,15 @@ def _spread(one: Measured) -> str:
     )
 
 
-def _table(
-    total: int, sigma: float, alpha: float, beta: float, flip_rate: float, probability: float
-) -> list[str]:
-    from serve_eval.stats.classic import power_table
-    from serve_eval.stats.planning import find_least_drop
-
-    lines = [f"{'n':>8}  {'theta':>12}  {'threshold - reference':>22}  {'paired drop':>11}"]
-    for n, test in power_table(total, sigma, alpha, beta):
-        drop = find_least_drop(n, flip_rate, alpha, 1.0 - probability)
-        least = "none" if drop is None else f"{100 * drop:.2f}"
-        lines.append(f"{n:>8}  {test.theta:>12.6f}  {test.threshold:>22.6f}  {least:>11}")
-    return [
-        *lines,
-        f"paired drop: what the paired rule detects with a probability of {probability:g} at a flip"
-        f" rate of {flip_rate:g}",
-    ]
-
-
-def _smallest(theta: float, sigma: float, alpha: float, beta: float) -> list[str]:
-    from serve_eval.stats.classic import num_samples_for, power_table
-
-    n = num_samples_for(theta, sigma, alpha, beta)
-    row = next(size for size, _ in power_table(64 * n, sigma, alpha, beta) if size >= n)
-    return [
-        f"theta {theta:g}: {n} samples (sigma {sigma:g}, alpha {alpha:g}, beta {beta:g}); row of"
-        f" the table: {row}"
-    ]
-
-
-def _detect(
-    drop: float,
+def _curves(
+    n: int,
+    detect: float | None,
     probability: float,
     flip_rate: float,
     sigma: float,
     alpha: float,
-    per_second: float | None,
-) -> list[str]:
-    """Return the samples that each rule needs, and the power of two rules with that number."""
-    from serve_eval.stats.classic import num_samples_for
-    from serve_eval.stats.planning import (
-        classic_power,
-        compute_paired_power,
-        num_noninferior_for,
-        num_pairs_for,
-    )
-
-    beta = 1.0 - probability
-    wanted = {
-        "classic": num_samples_for(drop, sigma, alpha, beta),
-        "paired": num_pairs_for(drop / 100, flip_rate, alpha, beta),
-        "noninferiority": num_noninferior_for(drop / 100, flip_rate, alpha, beta),
-    }
-    lines = [
-        f"a drop of {drop:g} points with a probability of {probability:g}, alpha {alpha:g}, flip"
-        f" rate {flip_rate:g}"
-    ]
-    for rule, n in wanted.items():
-        time = (
-            "" if per_second is None else f"  {n / per_second:10.0f} s at the measured throughput"
-        )
-        what = " (to exclude such a drop if there is none)" if rule == "noninferiority" else ""
-        lines.append(f"  {rule:15} {n:>8} samples{time}{what}")
-    n = wanted["paired"]
-    lines += [
-        "",
-        f"power with the {n} samples of the paired verdict",
-        f"{'drop':>8}  {'classic':>8}  {'paired':>8}",
-    ]
-    for points in sorted({*DROPS, drop}):
-        classic = classic_power(points / 100, n, flip_rate, alpha, sigma / 100)
-        lines.append(
-            f"{points:>8g}  {classic:>8.3f} "
-            f" {compute_paired_power(points / 100, n, flip_rate, alpha):>8.3f}"
-        )
-    return lines
-
-
-def _curves(
-    n: int, detect: float | None, probability: float, flip_rate: float, sigma: float, alpha: float
+    margin: float | None,
+    tests: int,
 ) -> Panel:
     """Return the chance of noticing a drop with n samples, by verdict rule.
 
@@ -297,19 +264,29 @@ def _curves(
     """
     from serve_eval.report.plots import LevelLine, Panel, PlotLine
     from serve_eval.stats.classic import classic_test
-    from serve_eval.stats.planning import classic_power, compute_paired_power, noninferiority_power
+    from serve_eval.stats.planning import (
+        classic_power,
+        compute_fail_power,
+        compute_margin,
+        compute_paired_power,
+        noninferiority_power,
+    )
 
-    margin = detect or USUAL_MARGIN
+    limit = detect or USUAL_MARGIN
+    matters = 100.0 * compute_margin(n, alpha, sigma / 100) if margin is None else margin
     end = min(
         100.0 * (1.0 - flip_rate),
-        max(1.3 * classic_test(n, 0.0, sigma, alpha, 0.2).theta, 2.0 * margin),
+        max(1.3 * classic_test(n, 0.0, sigma, alpha, 0.2).theta, 2.0 * limit),
     )
     drops = [end * i / CURVE_STEPS for i in range(CURVE_STEPS + 1)]
     shares = [drop / 100 for drop in drops]
     classic = [classic_power(drop, n, flip_rate, alpha, sigma / 100) for drop in shares]
-    paired = [compute_paired_power(drop, n, flip_rate, alpha) for drop in shares]
+    paired = [compute_paired_power(drop, n, flip_rate, alpha / tests) for drop in shares]
+    failed = [
+        compute_fail_power(drop, n, flip_rate, alpha, matters / 100, tests=tests) for drop in shares
+    ]
     excluded = [
-        noninferiority_power(margin / 100, n, flip_rate, alpha, drop=drop) for drop in shares
+        noninferiority_power(limit / 100, n, flip_rate, alpha, drop=drop) for drop in shares
     ]
     levels = [
         LevelLine(label=f"wanted: {probability:g}", at=probability),
@@ -327,7 +304,12 @@ def _curves(
             PlotLine(label="classic: the verdict is FAIL", x=drops, y=classic),
             PlotLine(label="paired: a drop is proven", x=drops, y=paired),
             PlotLine(
-                label=f"noninferiority: a drop of\n{margin:g} points is not excluded",
+                label=f"paired: the verdict is FAIL\n(margin {matters:.4g} points)",
+                x=drops,
+                y=failed,
+            ),
+            PlotLine(
+                label=f"noninferiority: a drop of\n{limit:g} points is not excluded",
                 x=drops,
                 y=[1.0 - chance for chance in excluded],
             ),

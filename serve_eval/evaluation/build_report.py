@@ -28,6 +28,7 @@ from serve_eval.protocol.shared import TASKS
 from serve_eval.schema import (
     Endpoint,
     Plan,
+    Reference,
     Report,
     Spec,
     Verdict,
@@ -124,15 +125,7 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
                 hint="Judge this task with --verdict classic, in a separate run.",
             )
         if p.reference is not None and p.reference.runs is None:
-            raise NotComparableError(
-                f"{p.task.name}: the verdict {plan.verdict.name!r} compares sample by sample, but"
-                f" the reference ({Path(p.reference.file).name}:{p.reference.line}) has no scores"
-                " per sample",
-                hint=(
-                    f"{HOW_TO_TAKE}:\n"
-                    f"  {write_take_command(plan, [p.spec.name])} --reason 'scores per sample'"
-                ),
-            )
+            raise _explain_unpaired(plan, p, p.reference)
         needed = rule.min_reference_runs
         if (
             p.reference is not None
@@ -148,6 +141,28 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
                     f"  {write_take_command(plan, [p.spec.name], runs=needed)} --reason '...'"
                 ),
             )
+
+
+def _explain_unpaired(plan: Plan, p: PreparedTask, found: Reference) -> NotComparableError:
+    """Return the error for a reference without scores per sample."""
+    metric = p.task.metric
+    if p.task.aggregation.sums is None and None in (metric.lo, metric.hi):
+        return NotComparableError(
+            f"{p.task.name}: scores without bounds cannot be paired, as {plan.verdict.name!r} does:"
+            " use classic for it",
+            hint=(
+                f"Judge {p.task.name} with --verdict classic in a separate run. In a suite: list it"
+                " in another suite file with verdict: classic, asked into another folder with -o."
+            ),
+        )
+    return NotComparableError(
+        f"{p.task.name}: the verdict {plan.verdict.name!r} compares sample by sample, but"
+        f" the reference ({Path(found.file).name}:{found.line}) has no scores per sample",
+        hint=(
+            f"{HOW_TO_TAKE}:\n"
+            f"  {write_take_command(plan, [p.spec.name])} --reason 'scores per sample'"
+        ),
+    )
 
 
 def _other_versions(work: Sequence[TaskRun], endpoint: Endpoint) -> list[str]:

@@ -89,7 +89,7 @@ def prepare(plan: Plan) -> list[PreparedTask]:
         except (DatasetError, PlanError) as error:
             problems.append(error)
     if problems := [*problems, *choice.find_problems()]:
-        raise _join(problems)
+        raise join_errors(problems)
     return prepared
 
 
@@ -146,7 +146,7 @@ def _find_lacking(
     ]
 
 
-def _join(problems: Sequence[ServeEvalError]) -> ServeEvalError:
+def join_errors(problems: Sequence[ServeEvalError]) -> ServeEvalError:
     """Return one error for several. Those with the same fix come before it, in one paragraph.
 
     Its kind is that of the first error whose exit code takes precedence.

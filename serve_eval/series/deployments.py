@@ -107,11 +107,23 @@ def name_folders(runs: Sequence[tuple[Path, Sequence[str], Sequence[str]]]) -> l
     The rest may be empty.
     """
     names = [
-        tuple(filter(None, (_strip(part, tasks, seeds) for part in folder.absolute().parts[1:])))
+        tuple(filter(None, _strip_all(folder.absolute().parts[1:], tasks, seeds)))
         for folder, tasks, seeds in runs
     ]
     common = len(list(takewhile(lambda parts: len({*parts}) == 1, zip(*names, strict=False))))
     return ["/".join(name[common:]) for name in names]
+
+
+def _strip_all(parts: Sequence[str], tasks: Sequence[str], seeds: Sequence[str]) -> Iterator[str]:
+    """Yield the stripped parts of a path.
+
+    A suite numbers runs that it would name alike: a number that is left without tasks and seeds
+    says nothing of a deployment.
+    """
+    for above, part in zip(("", *parts), parts, strict=False):
+        left = _strip(part, tasks, seeds)
+        if left == part or above != SUITE_RUNS or not left.isdigit():
+            yield left
 
 
 def _strip(part: str, tasks: Sequence[str], seeds: Sequence[str]) -> str:

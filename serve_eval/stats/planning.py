@@ -13,18 +13,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.inputs import check_count, check_level
+from serve_eval.stats.changed_prompts import chance_of_few, check_discordance
+from serve_eval.stats.classic import classic_test
+from serve_eval.stats.inputs import check_level
+from serve_eval.stats.judgement import MIN_UNITS
 from serve_eval.stats.tango import score_z
 
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
-    from serve_eval.stats.inputs import FloatArray, IntArray
+    from serve_eval.stats.inputs import IntArray
 
     BoolArray = NDArray[numpy.bool_]
 
-TAIL = 1e-10  # tail probability of the number of changed prompts that exact sums leave out
 SAW_TEETH = 100  # sizes beyond the first sufficient one that are checked too
 FLIP_RATE = 0.05  # share of prompts whose answer changes on a sound endpoint, by default
 LEAST_STEP = 1e-5  # a thousandth of a point
@@ -56,18 +58,23 @@ def compute_pairs(drop: float, discordance: float, alpha: float, beta: float) ->
 def classic_power(drop: float, n: int, flip_rate: float, alpha: float, sigma: float = 0.5) -> float:
     """Return the chance that the classic verdict fails a candidate worse by `drop`.
 
-    At a drop of 0 it is the real false alarm rate. It is Phi((x - m) / sqrt((d - x^2) / n)) with
-    the margin m = z_{1-alpha} sqrt(2 sigma^2 / n) and d = flip rate + drop. The prompts are fixed,
-    so their difficulty does not add to the noise. Normal approximation.
+    It is the exact sum. At a drop of 0 it is the real false alarm rate. The verdict is FAIL if more
+    than the margin z_{1-alpha} sqrt(2 sigma^2 / n) is lost. The prompts are fixed, so their
+    difficulty does not add to the noise.
     """
-    discordance = _discordance(drop, n, flip_rate, alpha)
-    from scipy.special import ndtr, ndtri
+    discordance = check_discordance(drop, n, flip_rate, alpha)
+    most = n * compute_margin(n, alpha, sigma) + 1e-9 * n
 
-    margin = -float(ndtri(alpha)) * math.sqrt(2.0 * sigma**2 / n)
-    spread = math.sqrt(max(discordance - drop**2, 0.0) / n)
-    if spread == 0.0:
-        return 1.0 if drop > margin else 0.0
-    return float(ndtr((drop - margin) / spread))
+    def passes(down: IntArray, changed: IntArray) -> BoolArray:
+        result: BoolArray = 2 * down - changed <= most
+        return result
+
+    return 1.0 - chance_of_few(n, discordance, (discordance + drop) / 2.0, passes)
+
+
+def compute_margin(n: int, alpha: float, sigma: float = 0.5) -> float:
+    """Return the margin of the classic test, which is the default of the paired rule."""
+    return -classic_test(n, 0.0, sigma, alpha, 0.5).threshold
 
 
 def compute_paired_power(
@@ -78,21 +85,58 @@ def compute_paired_power(
     It is the exact sum over all numbers of changed prompts. At a drop of 0 it is the exact level of
     the test. `mid_p` False: the exact instead of the mid-p variant.
     """
-    discordance = _discordance(drop, n, flip_rate, alpha)
+    discordance = check_discordance(drop, n, flip_rate, alpha)
 
-    def proven(down: IntArray, changed: IntArray) -> BoolArray:
-        from scipy.special import bdtr
+    return 1.0 - chance_of_few(
+        n,
+        discordance,
+        (discordance + drop) / 2.0,
+        lambda down, changed: ~_prove(down, changed, alpha, mid_p=mid_p),
+    )
 
-        up = changed - down
-        p = bdtr(up, changed, 0.5)
-        if mid_p:
-            p = (p + (up > 0) * bdtr(abs(up - 1), changed, 0.5)) / 2.0
-        result: BoolArray = (changed > 0) & (p <= alpha)
+
+def compute_fail_power(
+    drop: float,
+    n: int,
+    flip_rate: float,
+    alpha: float,
+    margin: float | None = None,
+    *,
+    sigma: float = 0.5,
+    tests: int = 1,
+) -> float:
+    """Return the chance that the verdict of the paired rule is FAIL if the true drop is `drop`.
+
+    It is the exact sum. FAIL needs a drop that is proven at alpha / `tests`, and a drop of `margin`
+    that is not excluded at alpha; see `stats.finding`. None takes the margin of the classic test.
+    Fewer prompts than MIN_UNITS are never judged.
+    """
+    discordance = check_discordance(drop, n, flip_rate, alpha)
+    matters = compute_margin(n, alpha, sigma) if margin is None else margin
+    if n < MIN_UNITS or matters > 1.0:
+        return 0.0
+    from scipy.special import ndtri
+
+    needed = -float(ndtri(alpha))
+
+    def passes(down: IntArray, changed: IntArray) -> BoolArray:
+        excluded = score_z(down, changed - down, n, -matters) > needed
+        result: BoolArray = excluded | ~_prove(down, changed, alpha / tests)
         return result
 
-    return 1.0 - _chance_of_few(
-        n, discordance, (discordance + drop) / 2.0, lambda down, m: ~proven(down, m)
-    )
+    return 1.0 - chance_of_few(n, discordance, (discordance + drop) / 2.0, passes)
+
+
+def _prove(down: IntArray, changed: IntArray, alpha: float, *, mid_p: bool = True) -> BoolArray:
+    """Return True where McNemar's test proves a drop."""
+    from scipy.special import bdtr
+
+    up = changed - down
+    p = bdtr(up, changed, 0.5)
+    if mid_p:
+        p = (p + (up > 0) * bdtr(abs(up - 1), changed, 0.5)) / 2.0
+    result: BoolArray = (changed > 0) & (p <= alpha)
+    return result
 
 
 def noninferiority_power(
@@ -103,7 +147,7 @@ def noninferiority_power(
     It is the exact sum. At drop = margin it is the exact level of the test.
     """
     _check_margin(margin)
-    discordance = _discordance(drop, n, flip_rate, alpha)
+    discordance = check_discordance(drop, n, flip_rate, alpha)
     from scipy.special import ndtri
 
     needed = -float(ndtri(alpha))
@@ -112,7 +156,7 @@ def noninferiority_power(
         result: BoolArray = score_z(down, changed - down, n, -margin) > needed
         return result
 
-    return _chance_of_few(n, discordance, (discordance + drop) / 2.0, exclude)
+    return chance_of_few(n, discordance, (discordance + drop) / 2.0, exclude)
 
 
 def num_pairs_for(
@@ -128,14 +172,46 @@ def num_pairs_for(
     )
 
 
-def find_least_drop(n: int, flip_rate: float, alpha: float, beta: float) -> float | None:
+def num_failing_for(
+    drop: float,
+    flip_rate: float,
+    alpha: float,
+    beta: float,
+    margin: float | None = None,
+    *,
+    sigma: float = 0.5,
+    tests: int = 1,
+) -> int | None:
+    """Return the smallest number of prompts with which the paired rule fails a drop of `drop`.
+
+    The power is 1 - beta or more. None if the margin is larger than the drop: more prompts then
+    exclude the margin instead.
+    """
+    if margin is not None and margin > drop:
+        return None
+    start = compute_pairs(drop, min(1.0, flip_rate + drop), alpha, beta)
+    return _smallest(
+        lambda n: compute_fail_power(drop, n, flip_rate, alpha, margin, sigma=sigma, tests=tests),
+        1.0 - beta,
+        start,
+    )
+
+
+def find_least_drop(
+    n: int,
+    flip_rate: float,
+    alpha: float,
+    beta: float,
+    power: Callable[[float, int, float, float], float] = compute_paired_power,
+) -> float | None:
     """Return the least drop that the paired test proves with n prompts and power 1 - beta.
 
     It is right to a thousandth of a point and rounded up. None if no drop is proven so often.
+    `power(drop, n, flip_rate, alpha)` may be that of another event than a proof.
     """
 
     def proves(drop: float) -> bool:
-        return compute_paired_power(drop, n, flip_rate, alpha) >= 1.0 - beta
+        return power(drop, n, flip_rate, alpha) >= 1.0 - beta
 
     most = 1.0 - flip_rate
     low, high = 0.0, min(most, 1.0 / n)
@@ -163,63 +239,12 @@ def num_noninferior_for(margin: float, flip_rate: float, alpha: float, beta: flo
     return _smallest(lambda n: noninferiority_power(margin, n, flip_rate, alpha), 1.0 - beta, start)
 
 
-def _discordance(drop: float, n: int, flip_rate: float, alpha: float) -> float:
-    """Return the share of prompts that change under the drop, after a check of all parameters."""
-    check_count("the number of prompts", n, 1)
-    check_level("alpha", alpha)
-    if not (drop >= 0.0 and flip_rate >= 0.0 and drop + flip_rate <= 1.0):
-        raise ServeEvalError(
-            f"a drop of {drop} and a flip rate of {flip_rate} are not proportions of one set of"
-            " prompts",
-            hint="give both as proportions: 0.01 is one point",
-        )
-    return drop + flip_rate
-
-
 def _check_margin(margin: float) -> None:
     if not 0.0 < margin < 1.0:
         raise ServeEvalError(
             f"the margin must lie strictly between 0 and 1, not {margin}",
             hint="give a proportion: 0.01 is one point",
         )
-
-
-def _chance_of_few(
-    n: int,
-    discordance: float,
-    down_share: float,
-    accepted: Callable[[IntArray, IntArray], BoolArray],
-) -> float:
-    """Return P(accepted(down, changed)) if `accepted` holds up to some number of prompts down.
-
-    changed ~ Bin(n, discordance), down given changed ~ Bin(changed, down_share / discordance). For
-    every number of changed prompts the largest accepted number of prompts down is found by halving,
-    all together.
-    """
-    import numpy
-    from scipy.special import bdtr, bdtrik
-
-    if discordance == 0.0:
-        none = numpy.zeros(1, dtype=numpy.int64)
-        return float(accepted(none, none)[0])
-    if discordance < 1.0:
-        ends = bdtrik(numpy.array([TAIL, 1.0 - TAIL]), float(n), discordance)
-        first, last = max(0, math.floor(ends[0]) - 1), min(n, math.ceil(ends[1]) + 1)
-    else:
-        first = last = n
-    changed = numpy.arange(first, last + 1)
-    below: FloatArray = bdtr(changed, n, discordance)
-    chance = numpy.diff(below, prepend=float(bdtr(first - 1, n, discordance)) if first else 0.0)
-    # Accepted at low (or -1: never), open up to high.
-    low, high = numpy.full(len(changed), -1), changed.copy()
-    while (low < high).any():
-        middle = (low + high + 1) // 2
-        yes = accepted(middle, changed)
-        low, high = numpy.where(yes, middle, low), numpy.where(yes, high, middle - 1)
-    within = numpy.where(
-        low < 0, 0.0, bdtr(numpy.maximum(low, 0), changed, min(1.0, down_share / discordance))
-    )
-    return float(chance @ within / chance.sum())
 
 
 def _smallest(power: Callable[[int], float], wanted: float, start: float) -> int:

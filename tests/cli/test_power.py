@@ -11,6 +11,12 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import install_command
+from serve_eval.stats.planning import (
+    classic_power,
+    compute_fail_power,
+    compute_margin,
+    compute_paired_power,
+)
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
@@ -31,12 +37,51 @@ def test_the_three_rules_are_compared_for_a_drop() -> None:
     assert done.returncode == 0, done.stderr
     rules = ("classic", "paired", "noninferiority")
     words = [line.split() for line in done.stdout.splitlines() if line.strip()]
-    numbers = {row[0]: int(row[1]) for row in words if row[0] in rules}
+    numbers = {row[0]: int(row[1]) for row in words if row[0] in rules and row[1].isdigit()}
     assert numbers["classic"] == 30913
     assert 2200 < numbers["paired"] < 3000
     assert 2000 < numbers["noninferiority"] < 2400
     at_the_drop = next(row for row in words if row[0] == "1")
     assert float(at_the_drop[2]) >= 0.8 > float(at_the_drop[1])
+    assert "to prove the drop" in done.stdout
+    assert "power with the 2702 samples of the paired proof" in done.stdout
+
+
+def _power_row(text: str, drop: str) -> list[float]:
+    """Return the powers of classic FAIL, paired proven and paired FAIL at a drop."""
+    rows = map(str.split, text.split("power with the")[1].splitlines())
+    return [float(word) for row in rows if row[:1] == [drop] for word in row[1:]]
+
+
+@pytest.mark.parametrize(("margin", "tests"), [(None, 1), (4.0, 1), (None, 8)])
+def test_a_proof_and_a_fail_of_the_paired_rule_are_two_columns(
+    margin: float | None, tests: int
+) -> None:
+    flags = [] if margin is None else ["--margin", str(margin)]
+    done = serve_eval("power", "--detect", "5", *flags, "--tests", str(tests))
+    assert done.returncode == 0, done.stderr
+    n = int(re.search(r"power with the (\d+) samples", done.stdout)[1])  # type: ignore[index]
+    default = 100 * compute_margin(n, 0.05)
+    assert f"a margin of {margin or default:.4g} points" in done.stdout
+    assert ("the rule's default" in done.stdout) == (margin is None)
+    assert ("worst rank" in done.stdout) == (tests > 1)
+    share = None if margin is None else margin / 100
+    expected = [
+        classic_power(0.05, n, 0.034, 0.05),
+        compute_paired_power(0.05, n, 0.034, 0.05 / tests),
+        compute_fail_power(0.05, n, 0.034, 0.05, share, tests=tests),
+    ]
+    assert _power_row(done.stdout, "5") == pytest.approx(expected, abs=6e-4)
+    [fails] = re.findall(r"paired FAIL +(\d+) samples \(to FAIL", done.stdout)
+    assert int(fails) > n or margin is not None
+
+
+def test_a_margin_above_the_drop_is_never_reached_by_more_samples() -> None:
+    done = serve_eval("power", "--detect", "2", "--margin", "3", "--total", "4000")
+    assert "to FAIL: more samples exclude the margin of 3 points" in done.stdout
+    assert _power_row(done.stdout, "2")[2] < _power_row(done.stdout, "2")[1]
+    last = next(row for row in map(str.split, done.stdout.splitlines()) if row[:1] == ["4000"])
+    assert float(last[3]) < 1 < 2 < float(last[4]) < 3
 
 
 def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path: Path) -> None:
@@ -175,6 +220,8 @@ def test_the_default_is_named_if_a_run_shows_no_flips(tmp_path: Path) -> None:
     [
         ([], "give at least one of --total N"),
         (["--total", "0"], "--total must be 1 or more"),
+        (["--total", "99", "--margin", "0"], "--margin must be above 0 and finite"),
+        (["--total", "99", "--tests", "0"], "--tests"),
         (["--theta", "-1"], "theta must be a finite number"),
         (["--detect", "0"], ""),
         (["--detect", "1", "--flip-rate", "2"], ""),

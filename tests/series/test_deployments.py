@@ -29,6 +29,9 @@ from serve_eval.series.deployments import (
         (["o/20261128_100000_nightly/runs/fp8", "o/x/runs/fp8"], ["nightly/fp8", "x/fp8"]),
         (["o/a", "o/a/b"], ["", "b"]),
         (["o/old-1", "o/old-2"], ["old-1", "old-2"]),
+        (["o/runs/gsm8k", "o/runs/gsm8k-2"], ["", ""]),
+        (["o/runs/gsm8k", "o/runs/fp8_gsm8k-2"], ["", "fp8-2"]),
+        (["o/runs/1", "o/runs/2"], ["1", "2"]),
         (["o/v20260101-fp8", "o/v2-fp8"], ["v-fp8", "v2-fp8"]),
     ],
 )

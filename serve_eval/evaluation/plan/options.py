@@ -48,6 +48,9 @@ from serve_eval.evaluation.plan.shared_options import (
 )
 from serve_eval.plugins.setting import Declared, Setting, list_declared
 
+SAMPLING_SEED = "sampling_seed"
+"""The option whose field in `protocol` has another name, since a plan has a seed of its own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AskedOptions:
@@ -311,3 +314,8 @@ def keys_in_file() -> Iterator[tuple[str, Declared]]:
         for option in list_declared(structure):
             if option.setting.in_file is not None:
                 yield option.key, option
+
+
+def list_protocol_fields() -> tuple[str, ...]:
+    """Return the fields of `protocol` in a plan file that every task takes."""
+    return tuple(option.key for option in list_declared(ProtocolOptions))

@@ -13,7 +13,11 @@ from typing import Any
 import msgspec
 
 from serve_eval.client import connection
-from serve_eval.evaluation.plan.options import keys_in_file
+from serve_eval.evaluation.plan.options import (
+    SAMPLING_SEED,
+    keys_in_file,
+    list_protocol_fields,
+)
 from serve_eval.evaluation.plan.shared_options import SPEC
 from serve_eval.plugins import registry
 from serve_eval.plugins.setting import SAME
@@ -69,14 +73,8 @@ def scalars(
     for key in file:
         if key not in KEYS:
             secret = connection.looks_secret(str(key))
-            problems.add(
-                (key,),
-                (
-                    connection.KEY_ADVICE
-                    if secret
-                    else f"unknown key.{registry.nearest(str(key), KEYS)}"
-                ),
-            )
+            said = f"unknown key.{_suggest(str(key), file[key])}"
+            problems.add((key,), connection.KEY_ADVICE if secret else said)
     values: dict[str, Any] = {}
     for name, kind in _SCALARS.items():
         raw = settings.get(name, file.get(name))
@@ -86,6 +84,14 @@ def scalars(
         elif raw is not None:
             _convert(raw, kind, (name,), values, problems)
     return values
+
+
+def _suggest(key: str, value: Any) -> str:
+    """Return the key that was probably meant; options of the protocol are below its key."""
+    field = "seed" if key == SAMPLING_SEED else key
+    if field in list_protocol_fields():
+        return f" Did you mean `protocol: {{{field}: {value}}}`?"
+    return registry.nearest(key, KEYS)
 
 
 def section(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,8 +10,8 @@ from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 
-from serve_eval.errors import ServeEvalError
-from serve_eval.evaluation.endpoint.launch import Launching, launch
+from serve_eval.errors import RunFolderError, ServeEvalError
+from serve_eval.evaluation.endpoint.launch import Launching, launch, with_model
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import ignore
@@ -26,6 +27,7 @@ from serve_eval.plugins.extensions import defect
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
     Progress,
+    Report,
     RunError,
     Suite,
     SuiteReport,
@@ -44,6 +46,7 @@ from serve_eval.workflows.suite.folder import (
     read_kept_report,
 )
 from serve_eval.workflows.suite.judgement import ALPHA, EndedRun, find_undecided, judge
+from serve_eval.workflows.suite.other_tasks import OF_ONE_TASK, split_plan
 from serve_eval.workflows.suite.server_groups import groups
 
 
@@ -165,20 +168,11 @@ async def _finish_runs(session: _SuiteSession) -> list[EndedRun]:
 async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> EndedRun:
     """Return the run with its report or error. Even a defect must not stop the other runs."""
     try:
-        report = await evaluate(
-            run.plan,
-            session.folder / SUITE_RUNS / run.name,
-            progress=session.progress,
-            environ=session.environ,
-            strict=session.strict,
-            launching=server.launch,
-            rerun=session.rerun,
-            grows=True,
-            notify=lambda line: session.notify(f"{run.name}: {line}"),
-        )
+        report = await _evaluate(session, run, server)
     except ServeEvalError as error:
+        told = await _ask_others(session, run, server, error)
         earlier = find_earlier_tasks(session.folder, run)
-        return EndedRun(run=run, error=describe_error(error), earlier=earlier)
+        return EndedRun(run=run, error=describe_error(told), earlier=earlier)
     except Exception as error:
         if session.environ.get("SERVE_EVAL_TRACEBACK"):
             raise
@@ -190,6 +184,46 @@ async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> E
         )
         return EndedRun(run=run, error=ending)
     return EndedRun(run=run, report=report)
+
+
+async def _evaluate(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> Report:
+    return await evaluate(
+        run.plan,
+        session.folder / SUITE_RUNS / run.name,
+        progress=session.progress,
+        environ=session.environ,
+        strict=session.strict,
+        launching=server.launch,
+        rerun=session.rerun,
+        grows=True,
+        notify=lambda line: session.notify(f"{run.name}: {line}"),
+    )
+
+
+async def _ask_others(
+    session: _SuiteSession, run: SuiteRun, server: SharedServer, error: ServeEvalError
+) -> ServeEvalError:
+    """Ask the tasks of a run that can be asked, and return what stopped the others.
+
+    What stops the other tasks as well, such as a server that does not start, comes first.
+    """
+    if not isinstance(error, OF_ONE_TASK) or len(run.plan.tasks) < 2:
+        return error
+    try:
+        plan = await with_model(run.plan, session.environ)
+        found = await asyncio.to_thread(split_plan, plan)
+        if found is None:
+            return error
+        others = replace(run, plan=replace(run.plan, tasks=found[0].tasks))
+        if read_kept_report(session.folder, others, session.rerun) is None:
+            session.notify(f"{run.name}: asks only {', '.join(s.name for s in found[0].tasks)}")
+            await _evaluate(session, others, server)
+            await server.note_end(None)
+    except RunFolderError:
+        return error  # The folder has answers to the task that cannot be asked now.
+    except ServeEvalError as other:
+        return other
+    return found[1]
 
 
 def describe_error(error: ServeEvalError) -> RunError:

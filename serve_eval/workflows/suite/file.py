@@ -35,7 +35,15 @@ from serve_eval.plugins.registry import nearest
 from serve_eval.schema import Scalar, Spec, Suite, SuiteRun, Waiver
 from serve_eval.secret_signs import ADVICE, find_secrets
 from serve_eval.workflows.suite import match, matrix
-from serve_eval.workflows.suite.layers import ADDRESSES, Layer, attributes, line, merge, places
+from serve_eval.workflows.suite.layers import (
+    ADDRESSES,
+    Layer,
+    attributes,
+    find_other_seeds,
+    line,
+    merge,
+    places,
+)
 from serve_eval.yaml_source import Document
 from serve_eval.yaml_source import read as read_yaml
 
@@ -227,6 +235,7 @@ class _Reader:
         }
         try:
             found = resolve(content, {}, inherited, where, needs_address=True)
+            problems += find_other_seeds(entry.layers, found.plan)
         except PlanError as error:
             problems += error.problems
         self._problems += problems

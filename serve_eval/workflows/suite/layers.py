@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serve_eval.evaluation.plan.parse import SECTIONS
+from serve_eval.schema import Plan
 from serve_eval.yaml_source import Document
 
 ADDRESSES = ("base_url", "launcher")
@@ -15,11 +16,15 @@ ADDRESSES = ("base_url", "launcher")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Keys of a plan. `place(*path)` returns a prefix for messages, such as "suite.yaml:3: "."""
+    """Keys of a plan. `place(*path)` returns a prefix for messages, such as "suite.yaml:3: ".
+
+    `sampling_seed` is the seed that every task must be asked with (None: no such axis).
+    """
 
     content: Mapping[str, Any]
     place: Callable[..., str]
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    sampling_seed: int | None = None
 
 
 def places(document: Document, *start: str | int, skip: int = 0) -> Callable[..., str]:
@@ -55,6 +60,18 @@ def merge(layers: Sequence[Layer]) -> dict[str, Any]:
 def attributes(layers: Sequence[Layer]) -> dict[Any, Any]:
     """Merge the attributes of all layers, lowest first."""
     return {key: value for layer in layers for key, value in layer.attributes.items()}
+
+
+def find_other_seeds(layers: Sequence[Layer], plan: Plan) -> list[str]:
+    """Return a problem for each task that another seed than that of the axis is set for."""
+    return [
+        f"{layer.place()}sampling_seed: {task.name} would be asked with seed"
+        f" {task.options.get('seed')}, not {layer.sampling_seed}: remove that other seed"
+        for layer in layers
+        if layer.sampling_seed is not None
+        for task in plan.tasks
+        if task.options.get("seed") != layer.sampling_seed
+    ]
 
 
 def line(layers: Sequence[Layer], otherwise: Callable[..., str]) -> Callable[..., str]:

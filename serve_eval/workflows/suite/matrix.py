@@ -2,12 +2,16 @@
 
 An axis has the name of a plan key, or `endpoint` (a base URL or a launcher), and lists values of
 that key. A mapping with `attributes`, `label` or plan keys is a plan fragment instead, so that
-several keys can change together:
+several keys can change together. A mapping that fits an axis such as protocol or limits is its
+value; one that mixes its fields with plan keys is refused:
 
     matrix:
       model: [org/small, {model: org/large, limits: {concurrency: 16}, attributes: {size: 70B}}]
       accuracy_spec: [{}, {quant_algo: FP8}]
       tasks: [mmlu, gsm8k]            # one task per run; [[mmlu, gsm8k]] is both in one run
+
+The axis sampling_seed lists seeds, and sets protocol.seed; it is no attribute of a deployment, so
+that tables merge its runs.
 
 An axis with any other name contains only fragments, and its labels become the attribute of that
 name.
@@ -15,6 +19,7 @@ name.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,12 +27,17 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from serve_eval.evaluation.plan.parse import KEYS
+from serve_eval.evaluation.plan.options import SAMPLING_SEED, list_protocol_fields
+from serve_eval.evaluation.plan.parse import KEYS, SECTIONS
 from serve_eval.plugins.registry import nearest
 from serve_eval.workflows.suite.layers import ADDRESSES, Layer, places
 from serve_eval.yaml_source import Document
 
 ENDPOINT, LABEL, ATTRIBUTES = "endpoint", "label", "attributes"
+AXES = (*KEYS, ENDPOINT, SAMPLING_SEED)
+"""The axes whose values need not be plan fragments."""
+HOLD_MAPPINGS = (*SECTIONS, "protocol", "launcher", "verdict", "samples", "repeats", "expect")
+"""The axes whose values may be mappings."""
 MOST_COMBINATIONS = 10_000
 """Largest number of combinations, before any is excluded."""
 PART_LENGTH = 60
@@ -80,8 +90,11 @@ def combinations(found: Mapping[str, Sequence[AxisValue]]) -> Iterator[tuple[str
 
 
 def _choice(axis: str, i: int, value: Any, document: Document) -> AxisValue | list[Problem]:
-    is_fragment = isinstance(value, Mapping) and "name" not in value and _keys(value)
-    if is_fragment or axis not in (*KEYS, ENDPOINT):
+    if axis == SAMPLING_SEED:
+        return _seed(i, value, document)
+    if isinstance(value, Mapping) and axis in HOLD_MAPPINGS and (said := _mixes(axis, value)):
+        return [((axis, i), said)]
+    if _is_fragment(axis, value) or axis not in AXES:
         return _fragment(axis, i, value, document)
     if axis == ENDPOINT and not isinstance(value, str | Mapping):
         return [((axis, i), "expected a base URL, a launcher, or a plan fragment")]
@@ -91,21 +104,59 @@ def _choice(axis: str, i: int, value: Any, document: Document) -> AxisValue | li
     return AxisValue(label=label(content), layer=Layer(content=content, place=place))
 
 
+def _seed(i: int, value: Any, document: Document) -> AxisValue | list[Problem]:
+    """Return a sampling seed as an axis value without attributes."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return [((SAMPLING_SEED, i), f"expected a seed, a whole number, not {value!r}")]
+    content = {"protocol": {"seed": value}}
+    place = places(document, "matrix", SAMPLING_SEED, i, skip=2)
+    layer = Layer(content=content, place=place, sampling_seed=value)
+    return AxisValue(label=label(content), layer=layer)
+
+
+def _is_fragment(axis: str, value: Any) -> bool:
+    """Return True for a mapping with plan keys that are no fields of its axis."""
+    if not isinstance(value, Mapping) or "name" in value:
+        return False
+    return any(key in (*KEYS, LABEL, ATTRIBUTES) for key in value if key not in _fields(axis))
+
+
+def _fields(axis: str) -> Sequence[str]:
+    """Return the fields of an axis that might be taken for plan keys."""
+    return list_protocol_fields() if axis == "protocol" else ()
+
+
+def _mixes(axis: str, value: Mapping[str, Any]) -> str:
+    """Return the message for a mapping that is both a value of its axis and a plan fragment."""
+    if axis in value or not _is_fragment(axis, value):
+        return ""
+    plain = [key for key in (*KEYS, LABEL, ATTRIBUTES) if key not in _fields(axis)]
+    own = {key: inner for key, inner in value.items() if key not in plain}
+    if not own:
+        return ""
+    others = ", ".join(str(key) for key in value if key in plain)
+    meant = json.dumps(own, default=str).replace('"', "")
+    return (
+        f"{', '.join(map(str, own))} together with {others}: did you mean `{axis}: {meant}`? Plan"
+        " keys, label and attributes stand next to it"
+    )
+
+
 def _keys(value: Mapping[str, Any]) -> bool:
     return any(key in value for key in (*KEYS, LABEL, ATTRIBUTES))
 
 
 def _fragment(axis: str, i: int, value: Any, document: Document) -> AxisValue | list[Problem]:
-    own = axis not in (*KEYS, ENDPOINT)
+    own = axis not in AXES
     if not isinstance(value, Mapping) or not _keys(value):
         if own:
-            known = nearest(axis, (*KEYS, ENDPOINT))
-            return [
-                (
-                    (axis, i),
-                    f"{axis} is not a plan key, so its values must be plan fragments.{known}",
-                )
-            ]
+            known = (
+                f" Did you mean the axis `protocol: [{{{axis}: {value}}}]`?"
+                if axis in list_protocol_fields()
+                else nearest(axis, AXES)
+            )
+            said = f"{axis} is not a plan key, so its values must be plan fragments.{known}"
+            return [((axis, i), said)]
         return [((axis, i), "expected a plan fragment")]
     given = value.get(LABEL)
     if given is not None and not isinstance(given, str | int | float):

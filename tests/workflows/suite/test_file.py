@@ -327,3 +327,57 @@ def test_a_matrix_that_explodes_is_refused_by_its_number_before_it_is_expanded(
     )
     found = _problems(tmp_path, f"defaults: {{model: m, tasks: [gsm8k]}}\nmatrix:\n{thirty}")
     assert "225 runs exceed max_runs (200): exclude some, or set max_runs: 225" in found
+
+
+ASKED = "defaults: {model: m, base_url: 'h:1', tasks: [gsm8k]}\n"
+
+
+@pytest.mark.parametrize("axis", ["protocol: [{seed: 1}, {seed: 2}]", "sampling_seed: [1, 2]"])
+def test_an_axis_sets_the_sampling_seed_and_not_that_of_the_subset(
+    tmp_path: Path, axis: str
+) -> None:
+    suite = _read(tmp_path, f"{ASKED}matrix: {{{axis}}}\n")
+    assert _names(suite) == ["seed-1", "seed-2"]
+    assert [run.plan.tasks[0].options for run in suite.runs] == [{"seed": 1}, {"seed": 2}]
+    assert [(run.plan.seed, run.attributes) for run in suite.runs] == [(0, {}), (0, {})]
+
+
+@pytest.mark.parametrize(
+    ("axis", "said"),
+    [
+        ("protocol: [{seed: 1, label: a}]", "did you mean `protocol: {seed: 1}`"),
+        ("protocol: [{seed: 1, model: b}]", "seed together with model: did you mean"),
+        ("protocol: [{temperature: 1, attributes: {a: 1}}]", "`protocol: {temperature: 1}`"),
+        ("limits: [{concurrency: 2, model: b}]", "did you mean `limits: {concurrency: 2}`"),
+        ("connection: [{api_key_env: K, label: a}]", "`connection: {api_key_env: K}`"),
+        ("verdict: [{paired: {margin: 2}, label: a}]", "`verdict: {paired: {margin: 2}}`"),
+        ("launcher: [{simulated: {}, label: a}]", "did you mean `launcher: {simulated: {}}`"),
+        ("sampling_seed: [one]", "expected a seed, a whole number, not 'one'"),
+        ("sampling_seed: [true]", "expected a seed, a whole number, not True"),
+        ("sampling_seed: [{label: a, seed: 1}]", "expected a seed, a whole number"),
+        ("temperature: [0, 0.7]", "Did you mean the axis `protocol: [{temperature: 0.7}]`"),
+        ("run: [{label: a, sampling_seed: 1}]", "Did you mean `protocol: {seed: 1}`"),
+        ("{sampling_seed: [1], protocol: [{seed: 2}]}", "asked with seed 2, not 1"),
+        ("{sampling_seed: [1], tasks: [{gsm8k: {seed: 3}}]}", "asked with seed 3, not 1"),
+    ],
+)
+def test_an_axis_that_could_mean_two_things_is_refused(
+    tmp_path: Path, axis: str, said: str
+) -> None:
+    text = axis if axis.startswith("{") else f"{{{axis}}}"
+    assert said in _problems(tmp_path, f"{ASKED}matrix: {text}\n")
+
+
+@pytest.mark.parametrize(
+    "axis",
+    [
+        "protocol: [{protocol: {seed: 4}, label: a}]",
+        "limits: [{model: m2}]",
+        "limits: [{limits: {concurrency: 2}, attributes: {a: 1}}]",
+        "verdict: [{name: paired, margin: 3}]",
+        "protocol: [{seed: 1, temperature: 0.5, num_fewshot: 3}]",
+        "protocol: [{label: plain}]",
+    ],
+)
+def test_an_axis_that_means_one_thing_is_read(tmp_path: Path, axis: str) -> None:
+    assert len(_names(_read(tmp_path, f"{ASKED}matrix: {{{axis}}}\n"))) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,45 @@ def test_a_run_without_an_answer_may_change_or_go() -> None:
     assert done.returncode == 3, done.stderr
     assert "3 NO REFERENCE" in done.stdout
     assert "1 of 3 runs are already finished" in done.stderr
+
+
+LAUNCHED = "launcher: {name: simulated, accuracy: 0.9}"
+
+
+def test_a_task_that_cannot_be_asked_stops_no_other_task_of_a_new_run() -> None:
+    _write(f"{WORDS}, gsm8k", f"a, {LAUNCHED}", f"b, {LAUNCHED}")
+    done = serve_eval("suite", "s.yaml", "-o", "out")
+    assert done.returncode == 2, done.stdout
+    assert "a: asks only word_problems" in done.stderr
+    assert done.stderr.count("word_problems: 40/40 done") == 2
+    assert "2 ERROR, 2 NO REFERENCE" in done.stdout
+    assert [*Path("out/servers").glob("*/logs/*.log")] == [Path("out/servers/1/logs/simulated.log")]
+    again = serve_eval("suite", "s.yaml", "-o", "out")
+    assert (again.returncode, "word_problems: 40" in again.stderr) == (2, False)
+    assert "2 ERROR, 2 NO REFERENCE" in again.stdout
+
+
+def test_a_task_without_pairs_has_its_own_reason_and_a_server_that_does_not_start_too() -> None:
+    tasks = "passkey_short, {word_problems_perplexity: {num_samples: 20}}"
+    taken = serve_eval(
+        "run", "--launcher", "embedded", "-t", "passkey_short,word_problems_perplexity",
+        "--set", "word_problems_perplexity.num_samples=20", "--no-reference", "-o", "first",
+    )  # fmt: skip
+    assert taken.returncode == 3, taken.stderr
+    registered = serve_eval("references", "register", "first", "--references-dir", "refs")
+    assert registered.returncode == 0, registered.stderr
+    Path("s.yaml").write_text(
+        "defaults: {model: embedded, references_dir: refs, verdict: paired,"
+        f" tasks: [{tasks}]}}\nplans:\n  - {{name: good, launcher: embedded}}\n"
+        "  - {name: nostart, launcher: {name: embedded, weights: /nonexistent}}\n"
+    )
+    done = serve_eval("suite", "s.yaml", "-o", "out", "--json")
+    rows = {(row["run"], row["task"]): row for row in json.loads(done.stdout)["rows"]}
+    assert rows["good", "passkey_short"]["outcome"] == "PASS"
+    unbounded = "scores without bounds cannot be paired, as 'paired' does: use classic for it"
+    [why] = rows["good", "word_problems_perplexity"]["reasons"]
+    assert why == f"word_problems_perplexity: {unbounded}"
+    for task in ("passkey_short", "word_problems_perplexity"):
+        assert "/nonexistent has no config.json" in rows["nostart", task]["reasons"][0]
+    shown = serve_eval("suite", "--resume", "out")
+    assert "another suite file with verdict: classic" in shown.stdout
