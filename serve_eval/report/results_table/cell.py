@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from statistics import fmean, stdev
@@ -40,14 +40,29 @@ STAR = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """One of the runs of a cell: its sampling seed ("": none), its value and its folder.
+
+    `difference` is that from its own reference, or that of this seed from a baseline. An early stop
+    leaves no answers to pair: such a run is not `whole`.
+    """
+
+    seed: str
+    value: float
+    run: str = ""
+    difference: float | None = None
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResultCell:
     """One task of one run.
 
     `value` and `interval` (95 %) are in points or in the unit of the metric. `scored` of `planned`
     samples have a score (None: an error ended the run before their number was known); `estimate`:
     an early stop left the others out. `others` further runs of the same row and column are not
-    shown; `draws` are the sampling seeds ("": none) and values of all. `reason` says why there is
-    no value. `rule` judged, against `reference`; `difference` with its 95 % interval and the
+    shown; `draws` has all that have a value. `seeds` says over which sampling seeds the difference
+    is a mean; the value then is one too. `reason` says why there is no value. `rule` judged, against `reference`; `difference` with its 95 % interval and the
     one-sided `p` are of the same prompts, if the reference has scores of single ones, else
     `no_difference` says why there is none. `pairs` is the number of common prompts if the two sides
     planned others too. `p_rise` is that of "no rise", `margin` the drop that matters to the pairs.
@@ -71,7 +86,8 @@ class ResultCell:
     waived: bool = False
     run: str = ""
     others: int = 0
-    draws: tuple[tuple[str, float], ...] = ()
+    draws: tuple[Draw, ...] = ()
+    seeds: str = ""
     reason: str = ""
     rule: str = ""
     reference: float | None = None
@@ -103,10 +119,18 @@ class ResultCell:
         return "" if said else self.proven
 
     @property
+    def own_seed(self) -> str:
+        """The sampling seed of the value, if the runs of the cell have several; else ""."""
+        if self.seeds or self.value is None or len({one.seed for one in self.draws}) < 2:
+            return ""
+        return next((one.seed or "none" for one in self.draws if one.run == self.run), "")
+
+    @property
     def marks(self) -> list[str]:
         """The verdict, and what a reader of the value must know."""
         counts = {"f": self.failed, "r": self.repaired, "e": self.scored if self.estimate else 0}
         told = [f"{mark}{n}" for mark, n in counts.items() if n]
+        told += [f"s{self.own_seed}"] if self.own_seed else []
         if self.signed:
             return [*([STAR] if self.star else []), *told]
         proven = [PROVEN[self.change]] if self.change else []
@@ -156,19 +180,39 @@ class ResultCell:
                 f"the samples were named by the user: {what} do not hold if they were chosen by how"
                 " they were answered"
             )
-        if self.others:
+        if self.seeds and self.value is not None:
+            yield f"the mean over {self.seeds}{self._list_differences(metric)}"
+        elif self.others:
             which = "" if plain else f", {self.run}; --all shows each"
             yield f"the latest of {self.others + 1} runs{self._say_spread(metric)}{which}"
 
     def _say_spread(self, metric: Metric) -> str:
         """Return the mean and the spread of runs that differ in their sampling seeds."""
-        seeds = list(dict.fromkeys(seed for seed, _ in self.draws))
-        if len(seeds) < 2 or self.signed:
+        seeds = list(dict.fromkeys(one.seed for one in self.draws))
+        if len(seeds) < 2:
             return ""
-        values = [value for _, value in self.draws]
-        mean, sd = (figure(one, metric) for one in (fmean(values), stdev(values)))
-        named = ", ".join(seed or "none" for seed in seeds)
-        return f" with sampling seeds {named}: mean {mean}, sd {sd} of the {len(values)} values"
+        found = [one.difference if self.signed else one.value for one in self.draws]
+        values = [one for one in found if one is not None]
+        named = f" with sampling seeds {name_seeds(seeds)}"
+        if len(values) < 2:
+            return named
+        write = add_sign if self.signed else figure
+        what = "differences" if self.signed else "values"
+        mean, sd = write(fmean(values), metric), figure(stdev(values), metric)
+        return f"{named}: mean {mean}, sd {sd} of the {len(values)} {what}"
+
+    def _list_differences(self, metric: Metric) -> str:
+        """Return the difference of each seed, and their spread."""
+        found = [one.difference for one in self.draws if one.difference is not None]
+        if not self.signed or len(found) < 2:
+            return ""
+        each = ", ".join(add_sign(one, metric) for one in found)
+        return f": {each}, sd {figure(stdev(found), metric)}"
+
+
+def name_seeds(seeds: Iterable[str]) -> str:
+    """Return sampling seeds, which are "" for none, as a list."""
+    return ", ".join(seed or "none" for seed in seeds)
 
 
 def name_outcome(outcome: VerdictOutcome, why: str) -> str:

@@ -40,6 +40,7 @@ FIGURES = (
     "margin",
     "tests",
     "samples named",
+    "sampling seeds",
 )
 """The columns of each task, after its heading."""
 _REASONS = ("no value because", "no difference because")
@@ -97,6 +98,7 @@ def _list_cells(cell: ResultCell | None) -> list[str]:
         _write_number(cell.margin),
         "" if cell.tests is None else str(cell.tests),
         "yes" if cell.chosen else "no",
+        _flatten(cell.seeds or cell.own_seed),
     ]
 
 
