@@ -9,11 +9,11 @@ import msgspec
 from serve_eval.report.results_table import ResultCell, TaskColumn
 from serve_eval.report.results_table.cell import name_outcome
 from serve_eval.schema import SuiteRow, TaskReport, VerdictOutcome
+from serve_eval.series.asked_alike import Key
 from serve_eval.series.deployments import SEED
 from serve_eval.series.measured_runs import MeasuredRun
 from serve_eval.series.planned_tasks import PlannedTask
 
-Key = tuple[str, str]
 _SHORT = 40
 """Characters of options that the heading of a column shows."""
 

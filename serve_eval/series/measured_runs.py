@@ -32,6 +32,7 @@ from serve_eval.series.deployments import (
     name_of_model,
     without_seeds,
 )
+from serve_eval.series.joined_folders import join_folders
 from serve_eval.series.planned_tasks import PlannedTask, list_planned
 from serve_eval.series.read_runs import UNFINISHED, FinishedRun, explain_no_run, search_runs
 from serve_eval.shell_words import quote_path
@@ -172,7 +173,10 @@ def measure(
         )
         for run, label, drawn in zip(measured, labels, seeds, strict=True)
     ]
-    return (_tell_apart(told) if each else [_adopt(run, told) for run in told]), notes
+    if each:
+        return _tell_apart(told), notes
+    joined, more = join_folders([_adopt(run, told) for run in told], folders)
+    return joined, [*notes, *more]
 
 
 def _adopt(run: MeasuredRun, others: Sequence[MeasuredRun]) -> MeasuredRun:

@@ -62,8 +62,9 @@ class ResultCell:
     samples have a score (None: an error ended the run before their number was known); `estimate`:
     an early stop left the others out. `others` further runs of the same row and column are not
     shown; `draws` has all that have a value. `seeds` says over which sampling seeds the difference
-    is a mean; the value then is one too. `reason` says why there is no value. `rule` judged, against `reference`; `difference` with its 95 % interval and the
-    one-sided `p` are of the same prompts, if the reference has scores of single ones, else
+    is a mean; the value then is one too. `reason` says why there is no value. `rule` judged,
+    against `reference`; `difference` with its 95 % interval and the one-sided `p` are of the same
+    prompts, if the reference has scores of single ones, else
     `no_difference` says why there is none. `pairs` is the number of common prompts if the two sides
     planned others too. `p_rise` is that of "no rise", `margin` the drop that matters to the pairs.
 
