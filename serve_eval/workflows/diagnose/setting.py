@@ -91,10 +91,11 @@ def find_missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         return
     result = task.report.result
     told = f"{result.failed} of {result.planned} answers are missing, which leaves the verdict open"
-    if result.bounds is not None and task.report.verdict.threshold is not None:
+    threshold = find_threshold(task)
+    if result.bounds is not None and threshold is not None:
         told += (
             f": the score is {result.bounds[0]:.3f} to {result.bounds[1]:.3f}, the threshold"
-            f" {task.report.verdict.threshold:.3f}"
+            f" {threshold:.3f}"
         )
     yield Finding(
         rule="missing",
@@ -106,6 +107,12 @@ def find_missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         lost=len(task.lost),
         task=task.name,
     )
+
+
+def find_threshold(task: TaskEvidence) -> float | None:
+    """Return the threshold of a task if its rule compares the value with it."""
+    verdict = None if task.report is None else task.report.verdict
+    return verdict.threshold if verdict is not None and verdict.rule == "classic" else None
 
 
 def find_unscored(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
