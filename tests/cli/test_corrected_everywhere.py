@@ -24,8 +24,10 @@ def corrected(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) ->
     assert made.returncode == 3, made.stderr
     serve_eval("references", "register", top / "first", "--references-dir", top / "refs")
     plans = "".join(
-        f"  - {{name: r{i}, launcher: {{name: simulated, damage: {damage}}}}}\n"
-        for i, damage in enumerate((0.0, 0.0, 0.0, 0.12, 0.16, 0.2, 0.0, 0.0))
+        f"  - {{name: r{i}, launcher: {{name: simulated{damage}}}}}\n"
+        for i, damage in enumerate(
+            ("", "", "", *(f", damage: {d}" for d in (0.12, 0.16, 0.2)), "", "")
+        )
     )
     (top / "suite.yaml").write_text(
         f"defaults: {{model: org/m, references_dir: {top / 'refs'},"
@@ -56,6 +58,16 @@ def test_a_diagnosis_names_the_outcome_of_the_suite_and_the_margin(corrected: Pa
     sound = serve_eval("diagnose", corrected / "runs/r0", COLUMNS="200").stdout
     assert sound.startswith("word_problems: INCONCLUSIVE, 71.667 ")
     assert "in the suite" not in sound
+
+
+def test_a_diagnosis_names_first_how_the_server_was_launched_otherwise(corrected: Path) -> None:
+    run = corrected / "runs" / str(_corrected_rows(corrected)[0]["run"])
+    lines = serve_eval("diagnose", run, COLUMNS="200").stdout.splitlines()
+    [first, *_] = [line for line in lines if line.startswith("1. ")]
+    assert first.startswith("1. other_launch: the reference was taken at launcher simulated; this")
+    assert "damage 0." in first
+    alike = serve_eval("diagnose", corrected / "runs/r0", COLUMNS="200").stdout
+    assert "other_launch" not in alike
 
 
 def test_a_diagnosis_by_the_classic_rule_has_its_threshold(corrected: Path, tmp_path: Path) -> None:

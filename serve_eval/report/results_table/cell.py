@@ -62,9 +62,10 @@ class ResultCell:
     samples have a score (None: an error ended the run before their number was known); `estimate`:
     an early stop left the others out. `others` further runs of the same row and column are not
     shown; `draws` has all that have a value. `seeds` says over which sampling seeds the difference
-    is a mean; the value then is one too. `reason` says why there is no value. `rule` judged,
-    against `reference`; `difference` with its 95 % interval and the one-sided `p` are of the same
-    prompts, if the reference has scores of single ones, else
+    is a mean; the value then is one too. `reason` says why there is no value, `brief` the same
+    without a place, and `answers` how many came before an error. `rule` judged, against
+    `reference`; `difference` with its 95 % interval and the one-sided `p` are of the same prompts,
+    if the reference has scores of single ones, else
     `no_difference` says why there is none. `pairs` is the number of common prompts if the two sides
     planned others too. `p_rise` is that of "no rise", `margin` the drop that matters to the pairs.
 
@@ -90,6 +91,8 @@ class ResultCell:
     draws: tuple[Draw, ...] = ()
     seeds: str = ""
     reason: str = ""
+    brief: str = ""
+    answers: str = ""
     rule: str = ""
     reference: float | None = None
     difference: float | None = None
@@ -172,7 +175,12 @@ class ResultCell:
             )
             judged = self.signed and self.outcome not in UNJUDGED
             rest = "the runs cannot be paired" if judged else self.outcome.value
-            yield f"no {what}: {_leave_out_places(why) or rest if plain else why}"
+            first = why.partition("\n")[0]  # a server's log may follow
+            shown = name_outcome(self.outcome, self.brief) if self.brief else ""
+            if plain:
+                yield f"no {what}: {shown or _leave_out_places(first) or rest}"
+            else:
+                yield f"no {what}: {first}{f' ({self.answers})' if self.answers else ''}"
         if self.signed and self.pairs is not None:
             yield f"on the {count(self.pairs, 'prompt')} that both runs asked"
         if self.chosen and self.value is not None:
@@ -229,6 +237,8 @@ def _leave_out_places(reason: str) -> str:
     kept = []
     for clause in reason.split("; "):
         parts = clause.split(": ")
-        plain = takewhile(lambda part: not any(sign in part for sign in _NOT_PLAIN), parts)
+        plain = list(takewhile(lambda part: not any(sign in part for sign in _NOT_PLAIN), parts))
+        if len(plain) < len(parts):  # a single word in front of a place says nothing
+            plain = [part for part in plain if " " in part or part.isupper()]
         kept.append(": ".join(plain))
     return "; ".join(filter(None, kept))

@@ -9,6 +9,7 @@ from serve_eval.evaluation.plan.data_roots import DATASET
 from serve_eval.evaluation.prepare import OTHER_DATA
 from serve_eval.schema import VerdictOutcome
 from serve_eval.shell_words import quote_word
+from serve_eval.verdicts.references import describe_difference
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding
 
@@ -166,6 +167,26 @@ def _bare(model: str) -> str:
     trtllm-serve lists a folder by its last part.
     """
     return PurePosixPath(model.rstrip("/")).name.casefold()
+
+
+def other_launch(run: Evidence) -> Iterator[Finding]:
+    """Yield a finding if servers were launched with other options than those of the reference."""
+    told: dict[str, int] = {}
+    for task in run.tasks:
+        known = None if task.report is None or task.passes else task.report.reference
+        if known is not None and (said := describe_difference(known, run.plan)):
+            told[said] = told.get(said, 0) + 1
+    for said, count in told.items():
+        yield Finding(
+            rule="other_launch",
+            told=said,
+            change=(
+                "launch the server as the reference's was, if this difference is not what you test",
+            ),
+            count=count,
+            of=len(run.tasks),
+            leads=False,
+        )
 
 
 def first_token_only(run: Evidence) -> Iterator[Finding]:

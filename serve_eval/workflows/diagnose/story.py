@@ -226,7 +226,9 @@ def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
             one for task in evidence.tasks for one in unlike.find_unlike(evidence, task, data)
         ]
         found += slicing.find_slices(evidence, found, data)
-    return tuple(order_findings(found))
+    # An option that differs is known, and what answers look like is only its effect.
+    first = setting.other_launch(evidence) if alone else ()
+    return (*first, *order_findings(found))
 
 
 def _has_answers(task: TaskEvidence) -> bool:
