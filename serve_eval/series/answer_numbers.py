@@ -29,5 +29,6 @@ def say_answers(run: Path) -> str:
         counts = count_answers(run)
     except (OSError, RunFolderError):
         return ""
-    answered, planned = (sum(one[i] or 0 for one in counts) for i in (1, 2))
+    answered = sum(n for _, n, _ in counts)
+    planned = sum(n or 0 for _, _, n in counts)
     return f"{answered} of {planned} answers" if answered else ""

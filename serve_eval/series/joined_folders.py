@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.report.results_table.content import RUN
 from serve_eval.series.asked_alike import Key, key_of_column
-from serve_eval.series.deployments import ENDPOINT, LAUNCHER
+from serve_eval.series.deployments import ENDPOINT
 from serve_eval.verdicts.references import SPEC_KEYS
+from serve_eval.verdicts.references.deployed import LAUNCHER
 
 if TYPE_CHECKING:
     from serve_eval.series.measured_runs import MeasuredRun

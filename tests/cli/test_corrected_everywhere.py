@@ -23,6 +23,7 @@ def corrected(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) ->
     )  # fmt: skip
     assert made.returncode == 3, made.stderr
     serve_eval("references", "register", top / "first", "--references-dir", top / "refs")
+    damages = [f", damage: {one}" for one in (0.12, 0.16, 0.2)]
     plans = "".join(
         f"  - {{name: r{i}, launcher: {{name: simulated{damage}}}}}\n"
         for i, damage in enumerate(
