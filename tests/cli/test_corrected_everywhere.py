@@ -26,9 +26,7 @@ def corrected(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) ->
     damages = [f", damage: {one}" for one in (0.12, 0.16, 0.2)]
     plans = "".join(
         f"  - {{name: r{i}, launcher: {{name: simulated{damage}}}}}\n"
-        for i, damage in enumerate(
-            ("", "", "", *(f", damage: {d}" for d in (0.12, 0.16, 0.2)), "", "")
-        )
+        for i, damage in enumerate(("", "", "", *damages, "", ""))
     )
     (top / "suite.yaml").write_text(
         f"defaults: {{model: org/m, references_dir: {top / 'refs'},"
