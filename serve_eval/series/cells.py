@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import Literal
 
 from serve_eval.report.results_table import ResultCell
-from serve_eval.report.results_table.cell import UNJUDGED, name_outcome
-from serve_eval.schema import PairedComparison, Reference, SuiteRow, TaskReport, Verdict
+from serve_eval.report.results_table.cell import UNJUDGED, Draw, name_outcome
+from serve_eval.schema import (
+    PairedComparison,
+    Reference,
+    SuiteRow,
+    TaskReport,
+    Verdict,
+    VerdictOutcome,
+)
 from serve_eval.series.deployments import find_seed
 from serve_eval.series.measured_runs import MeasuredRun
 from serve_eval.verdicts.many_tests import find_test
@@ -38,7 +45,7 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         estimate=early,
         waived=row is not None and row.waiver is not None,
         run=str(run.folder),
-        draws=() if value is None else ((find_seed(task), value),),
+        draws=() if value is None else (_make_draw(task, value, run),),
         reason="; ".join(dict.fromkeys(verdict.reasons)) or _count_failures(task),
         rule=verdict.rule,
         reference=verdict.reference,
@@ -59,6 +66,18 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         finding=_find_corrected(row) if row else finding or "",
         proven=row.proven if row else _find_proven(paired),
         reference_name=_name_reference(task.reference),
+    )
+
+
+def _make_draw(task: TaskReport, value: float, run: MeasuredRun) -> Draw:
+    verdict = task.verdict
+    early = verdict.early is not None and verdict.early.stopped
+    return Draw(
+        seed=find_seed(task),
+        value=value,
+        run=str(run.folder),
+        difference=None if verdict.paired is None else verdict.paired.difference,
+        whole=not early and verdict.outcome is not VerdictOutcome.NOT_JUDGED,
     )
 
 

@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.errors import PlanError, ServeEvalError
-from serve_eval.evaluation.agreement.answer_pairs import read_task
+from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, read_task
 from serve_eval.evaluation.agreement.common_prompts import keep_common, list_mismatches
 from serve_eval.evaluation.agreement.score_pairs import score_pairs
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
+from serve_eval.report.results_table.cell import Draw
 from serve_eval.report.results_table.content import RUN
 from serve_eval.schema import MEAN, VerdictOutcome
+from serve_eval.series.draws import MatchedDraws, match_draws, pool
 from serve_eval.stats.multiplicity import holm
 
 ALPHA = 0.05
@@ -147,7 +149,9 @@ def _measure_difference(task: str, cell: ResultCell, had: ResultCell) -> ResultC
     """Return a cell with its difference. Raises ServeEvalError if the runs cannot be paired."""
     from serve_eval.stats.judgement import judge
 
-    a, b = (read_task(Path(one.run), read_report(Path(one.run)), task) for one in (had, cell))
+    drawn = match_draws(had, cell)
+    sides = [[_read(task, one.run) for one in runs] for runs in (drawn.before, drawn.after)]
+    a, b = (pool(side) for side in sides)
     if differing := list_mismatches(a, b):
         raise ServeEvalError(f"the baseline was asked otherwise: {', '.join(differing)} differ")
     if (kind := b.task.result.aggregation) != MEAN.name:
@@ -160,8 +164,17 @@ def _measure_difference(task: str, cell: ResultCell, had: ResultCell) -> ResultC
     ends = told.interval.lower, told.interval.upper
     finite = all(abs(end) != float("inf") for end in ends)
     if a is not whole:
-        values = [line.value for lines in a.lines for line in lines.values()]
-        cell = replace(cell, pairs=prompts, reference=scale * statistics.fmean(values))
+        cell = replace(cell, pairs=prompts)
+    if a is not whole or drawn.seeds:
+        cell = replace(cell, reference=scale * _average(a))
+    if drawn.seeds:
+        cell = replace(
+            cell,
+            value=scale * _average(b),
+            interval=None,
+            seeds=drawn.seeds,
+            draws=_compare_draws(drawn, sides),
+        )
     return replace(
         cell,
         difference=scale * told.test.mean,
@@ -169,6 +182,29 @@ def _measure_difference(task: str, cell: ResultCell, had: ResultCell) -> ResultC
         p=told.test.p,
         p_rise=turned.test.p,
     )
+
+
+def _read(task: str, run: str) -> TaskAnswers:
+    return read_task(Path(run), read_report(Path(run)), task)
+
+
+def _average(answers: TaskAnswers) -> float:
+    return statistics.fmean(line.value for lines in answers.lines for line in lines.values())
+
+
+def _compare_draws(drawn: MatchedDraws, sides: Sequence[Sequence[TaskAnswers]]) -> tuple[Draw, ...]:
+    """Return the draws of a row, with the difference of each seed that both sides have."""
+    from serve_eval.stats.judgement import judge
+
+    found = []
+    for i, draw in enumerate(drawn.after):
+        difference = None
+        if drawn.common:
+            a, b, _ = keep_common(sides[0][i], sides[1][i])
+            mean = judge(score_pairs(a, b), margin=0.0).test.mean
+            difference = a.task.result.metric.scale * mean
+        found.append(replace(draw, difference=difference))
+    return tuple(found)
 
 
 def _correct(rows: list[DeploymentRow]) -> tuple[list[DeploymentRow], int]:

@@ -9,11 +9,13 @@ import msgspec
 from serve_eval.report.results_table import ResultCell, TaskColumn
 from serve_eval.report.results_table.cell import name_outcome
 from serve_eval.schema import SuiteRow, TaskReport, VerdictOutcome
+from serve_eval.series.asked_alike import Key
 from serve_eval.series.deployments import SEED
 from serve_eval.series.measured_runs import MeasuredRun
 from serve_eval.series.planned_tasks import PlannedTask
 
-Key = tuple[str, str]
+LAUNCH_ERROR = "LaunchError"
+"""The name of the error of a server that did not start, or that ended."""
 _SHORT = 40
 """Characters of options that the heading of a column shows."""
 
@@ -75,6 +77,17 @@ def make_lost_cell(planned: PlannedTask, row: SuiteRow, run: MeasuredRun) -> Res
         waived=row.waiver is not None,
         run=str(run.folder),
         reason=reason,
+        brief=_say_ending(run),
+        answers=run.answers,
         no_difference=name_outcome(row.outcome, reason),
         in_suite=True,
     )
+
+
+def _say_ending(run: MeasuredRun) -> str:
+    """Return how the server of a run failed, without what it wrote; "" for another error."""
+    if run.error != LAUNCH_ERROR:
+        return ""
+    if run.answers:
+        return f"the server ended after {run.answers}"
+    return "the server did not start"

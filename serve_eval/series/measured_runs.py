@@ -10,17 +10,16 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage import journal
-from serve_eval.evaluation.storage.file_names import SUITE_RUNS, samples_file
+from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.evaluation.storage.reports.comparison_files import is_comparison, locate_runs
 from serve_eval.evaluation.storage.reports.suite_files import (
     find_suite_report,
     holds_suite,
     read_suite,
 )
-from serve_eval.evaluation.storage.run_folder import read_fingerprints
 from serve_eval.report.results_table.content import RUN
 from serve_eval.schema import Report, Suite, SuiteReport, SuiteRow
+from serve_eval.series.answer_numbers import count_answers, say_answers
 from serve_eval.series.deployments import (
     BEGAN,
     IMAGE,
@@ -32,6 +31,7 @@ from serve_eval.series.deployments import (
     name_of_model,
     without_seeds,
 )
+from serve_eval.series.joined_folders import join_folders
 from serve_eval.series.planned_tasks import PlannedTask, list_planned
 from serve_eval.series.read_runs import UNFINISHED, FinishedRun, explain_no_run, search_runs
 from serve_eval.shell_words import quote_path
@@ -48,7 +48,8 @@ class MeasuredRun:
     `report` is None if an error ended the run of a suite. `judged` are its rows in the report of
     its suite, by task: a suite corrects verdicts and waives them. `planned` are the tasks of its
     plan in a suite, which the report lacks if an error ended the run. `outside`: the run lies in
-    the folder of a suite that does not know it.
+    the folder of a suite that does not know it. `error` is the kind of the error that ended it, and
+    `answers` says how many came before.
     """
 
     folder: Path
@@ -59,6 +60,8 @@ class MeasuredRun:
     judged: Mapping[str, SuiteRow] = field(default_factory=dict)
     planned: Mapping[str, PlannedTask] = field(default_factory=dict)
     outside: bool = False
+    error: str = ""
+    answers: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +109,7 @@ def _list_places(folder: Path) -> list[Path]:
 def _describe_unfinished(run: Path) -> str:
     """Return how far a run came that has no report, and the command that finishes it."""
     try:
-        asked = read_fingerprints(run)
-        counts = [
-            f"{name} {len({one.id for one in journal.read(samples_file(run, name))})}"
-            f" of {printed.get('samples', '?').split()[0]}"
-            for name, printed in asked.items()
-        ]
+        counts = [f"{name} {n} of {planned or '?'}" for name, n, planned in count_answers(run)]
     except (OSError, RunFolderError) as error:
         return f"left out: {run} is unfinished: {error}"
     return (
@@ -172,7 +170,10 @@ def measure(
         )
         for run, label, drawn in zip(measured, labels, seeds, strict=True)
     ]
-    return (_tell_apart(told) if each else [_adopt(run, told) for run in told]), notes
+    if each:
+        return _tell_apart(told), notes
+    joined, more = join_folders([_adopt(run, told) for run in told], folders)
+    return joined, [*notes, *more]
 
 
 def _adopt(run: MeasuredRun, others: Sequence[MeasuredRun]) -> MeasuredRun:
@@ -273,7 +274,8 @@ def _read_time(stored: str) -> datetime:
 
 def _list_lost(place: Path, suite: _Suite) -> list[MeasuredRun]:
     """Return the runs of a suite that an error ended."""
-    lost = [] if suite.report is None else [r.name for r in suite.report.runs if r.error]
+    runs = () if suite.report is None else suite.report.runs
+    lost = {one.name: one.error.kind for one in runs if one.error}
     began = NEVER if suite.report is None else _read_time(suite.report.started_at)
     return [
         MeasuredRun(
@@ -284,6 +286,8 @@ def _list_lost(place: Path, suite: _Suite) -> list[MeasuredRun]:
             report=None,
             judged=_pick(suite.report, run.name),
             planned=list_planned(place / SUITE_RUNS / run.name, run.plan),
+            error=lost[run.name],
+            answers=say_answers(place / SUITE_RUNS / run.name),
         )
         for run in suite.suite.runs
         if run.name in lost

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,8 +18,9 @@ from serve_eval.evaluation.storage.reports.folder_results import (
     list_results,
 )
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
+from serve_eval.evaluation.storage.reports.suite_files import find_suite_rows
 from serve_eval.evaluation.storage.sessions import read_sessions, sessions_fingerprint
-from serve_eval.schema import Report
+from serve_eval.schema import Report, SuiteRow, TaskReport, VerdictOutcome
 
 UNFINISHED = "left out, because they are unfinished"
 MOST_DEEP, MOST_FOLDERS = 8, 100_000
@@ -31,7 +32,8 @@ class FinishedRun:
     """A run folder with its report, and when its first session began.
 
     `sessions` is the record of its sessions, which copies of a run share. `part_of` is the command
-    whose comparison or check asked it, and "" for a run that stands for itself.
+    whose comparison or check asked it, and "" for a run that stands for itself. `judged` has the
+    rows of its suite by task.
     """
 
     folder: Path
@@ -39,6 +41,17 @@ class FinishedRun:
     began: datetime
     sessions: bytes
     part_of: str = ""
+    judged: Mapping[str, SuiteRow] = field(default_factory=dict)
+
+    def find_outcome(self, task: TaskReport) -> VerdictOutcome:
+        """Return the outcome of a task, after the correction of its suite."""
+        row = self.judged.get(task.result.task)
+        return task.verdict.outcome if row is None else row.outcome
+
+    def describe_outcome(self, task: TaskReport) -> str:
+        """Return the outcome of a task: "INCONCLUSIVE (alone: FAIL)" if its suite corrected it."""
+        outcome, own = self.find_outcome(task), task.verdict.outcome
+        return outcome.value if outcome is own else f"{outcome.value} (alone: {own.value})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +106,14 @@ def search_runs(folder: Path) -> FoundRuns:
             notes.append(f"left out: {error}")
             continue
         found.append(
-            FinishedRun(folder=run, report=report, began=began, sessions=sessions, part_of=part_of)
+            FinishedRun(
+                folder=run,
+                report=report,
+                began=began,
+                sessions=sessions,
+                part_of=part_of,
+                judged=find_suite_rows(run),
+            )
         )
     if unfinished:
         notes.append(_explain_unfinished(Counter(map(find_maker, unfinished))))

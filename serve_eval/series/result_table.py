@@ -8,18 +8,17 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-import msgspec
-
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
-from serve_eval.protocol.fingerprint import SCORER_OPTIONS, without_scorer_options
+from serve_eval.protocol.fingerprint import SCORER_OPTIONS
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import TaskReport
+from serve_eval.series.asked_alike import Key, count_prompts, count_repeats, key_of_column
 from serve_eval.series.cells import make_cell
 from serve_eval.series.corrected import correct_cells, describe_rules
 from serve_eval.series.deployments import SEED, choose_shown
-from serve_eval.series.lost_tasks import Key, find_column, list_lost, make_column, make_lost_cell
+from serve_eval.series.lost_tasks import find_column, list_lost, make_column, make_lost_cell
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
 from serve_eval.series.planned_tasks import PlannedTask
 from serve_eval.verdicts.one_draw import describe_one_draw
@@ -58,7 +57,7 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
     asked: dict[Key, TaskReport] = {}
     for run in runs:
         for task in run.report.tasks if run.report else ():
-            asked.setdefault(_key(task), task)
+            asked.setdefault(key_of_column(task), task)
     # The columns of one task stand side by side.
     order = list(dict.fromkeys(name for name, _ in asked))
     columns = dict(sorted(asked.items(), key=lambda item: order.index(item[0][0])))
@@ -88,7 +87,7 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
             task=key[0],
             heading=headings[key],
             metric=task.result.metric,
-            planned=_count_prompts(task),
+            planned=count_prompts(task),
             repeats=repeats[key],
         )
         for key, task in columns.items()
@@ -127,42 +126,12 @@ def _list_references(runs: Sequence[MeasuredRun]) -> Iterator[str]:
     yield from (f"{name} ({', '.join(tasks)})" for name, tasks in found.items())
 
 
-def _key(task: TaskReport) -> Key:
-    """Return a task with all that decides what its value means; a sampling seed is a repeat."""
-    result, asked = task.result, without_scorer_options(task.fingerprint)
-    asked.pop(SEED, None)
-    content = (
-        asked,
-        task.version,
-        _count_prompts(task),
-        result.metric,
-        result.aggregation,
-        sorted(judge.name for judge in task.judges),
-    )
-    return result.task, msgspec.json.encode(content, order="sorted").decode()
-
-
-def _count_repeats(task: TaskReport) -> int:
-    """Return how often each prompt was asked."""
-    result = task.result
-    if result.stability is not None:
-        return result.stability.repeats
-    prompts = task.fingerprint.get("samples", "").partition(" ")[0]
-    if not prompts.isdecimal() or int(prompts) == 0 or result.planned % int(prompts):
-        return 1
-    return max(1, result.planned // int(prompts))
-
-
-def _count_prompts(task: TaskReport) -> int:
-    return task.result.planned // _count_repeats(task)
-
-
 def _list_repeats(runs: Sequence[MeasuredRun]) -> dict[Key, list[int]]:
     """Return the numbers of repeats of each column, in ascending order."""
     found: dict[Key, set[int]] = defaultdict(set)
     for run in runs:
         for task in run.report.tasks if run.report else ():
-            found[_key(task)].add(_count_repeats(task))
+            found[key_of_column(task)].add(count_repeats(task))
     return {key: sorted(times) for key, times in found.items()}
 
 
@@ -180,7 +149,7 @@ def _explain_one_draw(headings: Mapping[Key, str], runs: Sequence[MeasuredRun]) 
     found: dict[Key, int] = defaultdict(int)
     for run in runs:
         for task in run.report.tasks if run.report else ():
-            found[_key(task)] += describe_one_draw(task.result.stability) is not None
+            found[key_of_column(task)] += describe_one_draw(task.result.stability) is not None
     for key, number in found.items():
         if number:
             yield (
@@ -193,7 +162,7 @@ def _list_cells(
     run: MeasuredRun, columns: Mapping[Key, TaskReport]
 ) -> Iterator[tuple[Key, ResultCell]]:
     for task in run.report.tasks if run.report else ():
-        yield _key(task), make_cell(task, run, run.judged.get(task.result.task))
+        yield key_of_column(task), make_cell(task, run, run.judged.get(task.result.task))
     for planned, row in list_lost(run):
         yield find_column(planned, columns), make_lost_cell(planned, row, run)
 
@@ -204,7 +173,7 @@ def _name_columns(columns: Mapping[Key, TaskReport]) -> dict[Key, str]:
     for name in dict.fromkeys(task for task, _ in columns):
         alike = {key: task for key, task in columns.items() if key[0] == name}
         fields = _list_differing(list(alike.values()))
-        sizes = len(set(map(_count_prompts, alike.values()))) > 1
+        sizes = len(set(map(count_prompts, alike.values()))) > 1
         headings = [
             _describe_settings(name, task, fields, sizes) if len(alike) > 1 else name
             for task in alike.values()
@@ -219,9 +188,9 @@ def name_asked(tasks: Sequence[TaskReport]) -> list[str]:
     """Return a heading for each task: equal ones were asked in the same way, and only these."""
     asked: dict[Key, TaskReport] = {}
     for task in tasks:
-        asked.setdefault(_key(task), task)
+        asked.setdefault(key_of_column(task), task)
     headings = _name_columns(asked)
-    return [headings[_key(task)] for task in tasks]
+    return [headings[key_of_column(task)] for task in tasks]
 
 
 def _list_differing(tasks: Sequence[TaskReport]) -> list[str]:
@@ -239,7 +208,7 @@ def _describe_settings(name: str, task: TaskReport, fields: Sequence[str], sizes
         for field in fields
         if len(value := task.fingerprint.get(field, "none").strip('"')) <= _SHORT
     ]
-    said += [f"n {_count_prompts(task)}"] if sizes else []
+    said += [f"n {count_prompts(task)}"] if sizes else []
     return f"{name} ({', '.join(said)})" if said else name
 
 
@@ -250,7 +219,7 @@ def _explain(columns: Mapping[Key, TaskReport], runs: Sequence[MeasuredRun]) -> 
         if len(alike) < 2:
             continue
         fields = _list_differing(alike)
-        if len(set(map(_count_prompts, alike))) > 1:
+        if len(set(map(count_prompts, alike))) > 1:
             fields.append("number of samples")
         elif len({task.fingerprint.get("samples") for task in alike}) > 1 and not (
             {"scorers", SCORER_OPTIONS} & {*fields}

@@ -54,6 +54,14 @@ def warn(verdict: Verdict, figure: Callable[[float], str] = "{:.2f}".format) -> 
     return replace(verdict, warnings=(told, *verdict.warnings))
 
 
+def name_alone(warning: str, rule: str) -> str:
+    """Return the warning about two rules for a run whose FAIL is not proven in its suite."""
+    said = f"{DISAGREE}: {rule} says "
+    if not warning.startswith(said):
+        return warning
+    return f"{DISAGREE}: {rule} alone, without the suite's correction, says {warning[len(said) :]}"
+
+
 def say_in_words(warning: str) -> str:
     """Return a warning without the internal name of the one about two rules."""
     told = warning.removeprefix(f"{DISAGREE}: ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from statistics import fmean, stdev
@@ -40,15 +40,32 @@ STAR = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """One of the runs of a cell: its sampling seed ("": none), its value and its folder.
+
+    `difference` is that from its own reference, or that of this seed from a baseline. An early stop
+    leaves no answers to pair: such a run is not `whole`.
+    """
+
+    seed: str
+    value: float
+    run: str = ""
+    difference: float | None = None
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResultCell:
     """One task of one run.
 
     `value` and `interval` (95 %) are in points or in the unit of the metric. `scored` of `planned`
     samples have a score (None: an error ended the run before their number was known); `estimate`:
     an early stop left the others out. `others` further runs of the same row and column are not
-    shown; `draws` are the sampling seeds ("": none) and values of all. `reason` says why there is
-    no value. `rule` judged, against `reference`; `difference` with its 95 % interval and the
-    one-sided `p` are of the same prompts, if the reference has scores of single ones, else
+    shown; `draws` has all that have a value. `seeds` says over which sampling seeds the difference
+    is a mean; the value then is one too. `reason` says why there is no value, `brief` the same
+    without a place, and `answers` how many came before an error. `rule` judged, against
+    `reference`; `difference` with its 95 % interval and the one-sided `p` are of the same prompts,
+    if the reference has scores of single ones, else
     `no_difference` says why there is none. `pairs` is the number of common prompts if the two sides
     planned others too. `p_rise` is that of "no rise", `margin` the drop that matters to the pairs.
 
@@ -71,8 +88,11 @@ class ResultCell:
     waived: bool = False
     run: str = ""
     others: int = 0
-    draws: tuple[tuple[str, float], ...] = ()
+    draws: tuple[Draw, ...] = ()
+    seeds: str = ""
     reason: str = ""
+    brief: str = ""
+    answers: str = ""
     rule: str = ""
     reference: float | None = None
     difference: float | None = None
@@ -103,10 +123,18 @@ class ResultCell:
         return "" if said else self.proven
 
     @property
+    def own_seed(self) -> str:
+        """The sampling seed of the value, if the runs of the cell have several; else ""."""
+        if self.seeds or self.value is None or len({one.seed for one in self.draws}) < 2:
+            return ""
+        return next((one.seed or "none" for one in self.draws if one.run == self.run), "")
+
+    @property
     def marks(self) -> list[str]:
         """The verdict, and what a reader of the value must know."""
         counts = {"f": self.failed, "r": self.repaired, "e": self.scored if self.estimate else 0}
         told = [f"{mark}{n}" for mark, n in counts.items() if n]
+        told += [f"s{self.own_seed}"] if self.own_seed else []
         if self.signed:
             return [*([STAR] if self.star else []), *told]
         proven = [PROVEN[self.change]] if self.change else []
@@ -147,7 +175,12 @@ class ResultCell:
             )
             judged = self.signed and self.outcome not in UNJUDGED
             rest = "the runs cannot be paired" if judged else self.outcome.value
-            yield f"no {what}: {_leave_out_places(why) or rest if plain else why}"
+            first = why.partition("\n")[0]  # a server's log may follow
+            shown = name_outcome(self.outcome, self.brief) if self.brief else ""
+            if plain:
+                yield f"no {what}: {shown or _leave_out_places(first) or rest}"
+            else:
+                yield f"no {what}: {first}{f' ({self.answers})' if self.answers else ''}"
         if self.signed and self.pairs is not None:
             yield f"on the {count(self.pairs, 'prompt')} that both runs asked"
         if self.chosen and self.value is not None:
@@ -156,19 +189,39 @@ class ResultCell:
                 f"the samples were named by the user: {what} do not hold if they were chosen by how"
                 " they were answered"
             )
-        if self.others:
+        if self.seeds and self.value is not None:
+            yield f"the mean over {self.seeds}{self._list_differences(metric)}"
+        elif self.others:
             which = "" if plain else f", {self.run}; --all shows each"
             yield f"the latest of {self.others + 1} runs{self._say_spread(metric)}{which}"
 
     def _say_spread(self, metric: Metric) -> str:
         """Return the mean and the spread of runs that differ in their sampling seeds."""
-        seeds = list(dict.fromkeys(seed for seed, _ in self.draws))
-        if len(seeds) < 2 or self.signed:
+        seeds = list(dict.fromkeys(one.seed for one in self.draws))
+        if len(seeds) < 2:
             return ""
-        values = [value for _, value in self.draws]
-        mean, sd = (figure(one, metric) for one in (fmean(values), stdev(values)))
-        named = ", ".join(seed or "none" for seed in seeds)
-        return f" with sampling seeds {named}: mean {mean}, sd {sd} of the {len(values)} values"
+        found = [one.difference if self.signed else one.value for one in self.draws]
+        values = [one for one in found if one is not None]
+        named = f" with sampling seeds {name_seeds(seeds)}"
+        if len(values) < 2:
+            return named
+        write = add_sign if self.signed else figure
+        what = "differences" if self.signed else "values"
+        mean, sd = write(fmean(values), metric), figure(stdev(values), metric)
+        return f"{named}: mean {mean}, sd {sd} of the {len(values)} {what}"
+
+    def _list_differences(self, metric: Metric) -> str:
+        """Return the difference of each seed, and their spread."""
+        found = [one.difference for one in self.draws if one.difference is not None]
+        if not self.signed or len(found) < 2:
+            return ""
+        each = ", ".join(add_sign(one, metric) for one in found)
+        return f": {each}, sd {figure(stdev(found), metric)}"
+
+
+def name_seeds(seeds: Iterable[str]) -> str:
+    """Return sampling seeds, which are "" for none, as a list."""
+    return ", ".join(seed or "none" for seed in seeds)
 
 
 def name_outcome(outcome: VerdictOutcome, why: str) -> str:
@@ -184,6 +237,8 @@ def _leave_out_places(reason: str) -> str:
     kept = []
     for clause in reason.split("; "):
         parts = clause.split(": ")
-        plain = takewhile(lambda part: not any(sign in part for sign in _NOT_PLAIN), parts)
+        plain = list(takewhile(lambda part: not any(sign in part for sign in _NOT_PLAIN), parts))
+        if len(plain) < len(parts):  # a single word in front of a place says nothing
+            plain = [part for part in plain if " " in part or part.isupper()]
         kept.append(": ".join(plain))
     return "; ".join(filter(None, kept))

@@ -107,7 +107,7 @@ class ResultsTable:
             else f"{name} {row.attributes.get(name, MISSING)}"
             for name in self._list_least()
         ]
-        return ", ".join([*several, *told])
+        return ", ".join([*several, *told]) or ", ".join(self.name(row))
 
     def _list_least(self) -> list[str]:
         least: list[str] = []
@@ -154,6 +154,11 @@ class ResultsTable:
                 "e",
                 any(cell.estimate for cell in known),
                 "number of samples behind an estimate (~) after an early stop",
+            ),
+            (
+                "s",
+                any(cell.own_seed for cell in known),
+                "sampling seed of the figure, which is that of the latest of several runs",
             ),
             (STAR, any(cell.star for cell in known), "proven: Holm's p is at most 0.05"),
             (MISSING, None in cells, LEFT_OUT),

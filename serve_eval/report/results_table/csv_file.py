@@ -40,8 +40,11 @@ FIGURES = (
     "margin",
     "tests",
     "samples named",
+    "sampling seeds",
 )
 """The columns of each task, after its heading."""
+DECIMALS = 10
+"""Decimals of figures; a p-value has ten digits instead, since a small one is no rounding error."""
 _REASONS = ("no value because", "no difference because")
 
 
@@ -68,15 +71,7 @@ def _list_cells(cell: ResultCell | None) -> list[str]:
         return ["" if name not in _REASONS else LEFT_OUT for name in FIGURES]
     low, high = cell.interval or (None, None)
     least, most = cell.difference_interval or (None, None)
-    judged = (
-        cell.difference,
-        least,
-        most,
-        cell.p,
-        cell.p_holm,
-        cell.q,
-        cell.p_table,
-    )
+    tests = (cell.p, cell.p_holm, cell.q, cell.p_table)
     counts = (cell.scored, cell.planned, cell.failed, cell.repaired)
     return [
         *map(_write_number, (cell.value, low, high)),
@@ -84,7 +79,8 @@ def _list_cells(cell: ResultCell | None) -> list[str]:
         "yes" if cell.estimate else "no",
         _write_number(cell.reference),
         _flatten(cell.reference_name),
-        *map(_write_number, judged),
+        *map(_write_number, (cell.difference, least, most)),
+        *map(_write_p, tests),
         _flatten(cell.finding),
         _flatten(cell.rule),
         cell.outcome.value,
@@ -97,10 +93,16 @@ def _list_cells(cell: ResultCell | None) -> list[str]:
         _write_number(cell.margin),
         "" if cell.tests is None else str(cell.tests),
         "yes" if cell.chosen else "no",
+        _flatten(cell.seeds or cell.own_seed),
     ]
 
 
 def _write_number(number: float | None) -> str:
+    """Return a figure without the dust of sums of floats, such as 5e-16 for 0."""
+    return "" if number is None else f"{round(number, DECIMALS) + 0.0:.10g}"
+
+
+def _write_p(number: float | None) -> str:
     return "" if number is None else f"{number:.10g}"
 
 

@@ -52,15 +52,20 @@ def collect(paths: Sequence[Path], notify: Callable[[str], None]) -> Iterator[Co
 def _collect_folder(
     folder: Path, notify: Callable[[str], None], left_out: list[Path]
 ) -> Iterator[CollectedRow]:
+    shown: set[Path] = set()
     for place, below, files in os.walk(folder):
         here = Path(place)
         below.sort()
         if holds_suite(here):
-            yield from _list_lost(here, notify)
+            for row in _list_lost(here, notify):
+                shown.add(Path(row.source))
+                yield row
         if holds_run(here):
             below.clear()  # its logs are those of its servers
             if REPORT_FILE in files:
                 yield from _read_run(here, notify, left_out)
+            elif here in shown:
+                notify(f"warning: an error ended {here}: its rows have no value")
             else:
                 notify(f"warning: {here} is not finished, and is left out")
                 left_out.append(here)

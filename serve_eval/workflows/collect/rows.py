@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
+from serve_eval.report.results_table.csv_file import DECIMALS
 from serve_eval.report.spreadsheet import disarm
 
 Cell = str | int | float | None
@@ -76,10 +77,17 @@ def write_csv(rows: Iterable[CollectedRow]) -> str:
     heads = [f"{name} (suite)" if name in COLUMNS else name for name in names]
     out.writerow([*COLUMNS, *map(_write_cell, heads)])
     for row in listed:
-        own = [getattr(row, name) for name in COLUMNS]
+        own = [_round(name, getattr(row, name)) for name in COLUMNS]
         told = [row.attributes.get(name) for name in names]
         out.writerow([*map(_write_cell, own), *map(_write_attribute, told)])
     return text.getvalue()
+
+
+def _round(name: str, value: Cell) -> Cell:
+    """Return a figure without the dust of sums of floats; a small p-value is none."""
+    if isinstance(value, float) and name not in ("p", "p_holm"):
+        return round(value, DECIMALS) + 0.0
+    return value
 
 
 def _write_attribute(value: Cell) -> str:

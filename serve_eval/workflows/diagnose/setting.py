@@ -9,6 +9,7 @@ from serve_eval.evaluation.plan.data_roots import DATASET
 from serve_eval.evaluation.prepare import OTHER_DATA
 from serve_eval.schema import VerdictOutcome
 from serve_eval.shell_words import quote_word
+from serve_eval.verdicts.references import describe_difference
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding
 
@@ -91,10 +92,11 @@ def find_missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         return
     result = task.report.result
     told = f"{result.failed} of {result.planned} answers are missing, which leaves the verdict open"
-    if result.bounds is not None and task.report.verdict.threshold is not None:
+    threshold = find_threshold(task)
+    if result.bounds is not None and threshold is not None:
         told += (
             f": the score is {result.bounds[0]:.3f} to {result.bounds[1]:.3f}, the threshold"
-            f" {task.report.verdict.threshold:.3f}"
+            f" {threshold:.3f}"
         )
     yield Finding(
         rule="missing",
@@ -106,6 +108,12 @@ def find_missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         lost=len(task.lost),
         task=task.name,
     )
+
+
+def find_threshold(task: TaskEvidence) -> float | None:
+    """Return the threshold of a task if its rule compares the value with it."""
+    verdict = None if task.report is None else task.report.verdict
+    return verdict.threshold if verdict is not None and verdict.rule == "classic" else None
 
 
 def find_unscored(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
@@ -159,6 +167,26 @@ def _bare(model: str) -> str:
     trtllm-serve lists a folder by its last part.
     """
     return PurePosixPath(model.rstrip("/")).name.casefold()
+
+
+def other_launch(run: Evidence) -> Iterator[Finding]:
+    """Yield a finding if servers were launched with other options than those of the reference."""
+    told: dict[str, int] = {}
+    for task in run.tasks:
+        known = None if task.report is None or task.passes else task.report.reference
+        if known is not None and (said := describe_difference(known, run.plan)):
+            told[said] = told.get(said, 0) + 1
+    for said, count in told.items():
+        yield Finding(
+            rule="other_launch",
+            told=said,
+            change=(
+                "launch the server as the reference's was, if this difference is not what you test",
+            ),
+            count=count,
+            of=len(run.tasks),
+            leads=False,
+        )
 
 
 def first_token_only(run: Evidence) -> Iterator[Finding]:

@@ -10,9 +10,10 @@ from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
 from serve_eval.evaluation.storage.reports.comparison_files import (
     find_comparison,
 )
+from serve_eval.evaluation.storage.reports.suite_files import find_suite_rows
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import accusations
-from serve_eval.schema import Comparison
+from serve_eval.schema import Comparison, SuiteRow
 from serve_eval.workflows.diagnose import (
     answer_counts,
     between,
@@ -36,6 +37,7 @@ from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.headings import head_comparison, head_suite, rank_run
 from serve_eval.workflows.diagnose.read_folder import ReadFolder, read_folder
+from serve_eval.workflows.diagnose.setting import find_threshold
 from serve_eval.workflows.diagnose.slice_data import read_data
 
 SCHEMA_VERSION = 1
@@ -84,8 +86,10 @@ RUN_RULES: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
 class DiagnosedTask:
     """The result of a task.
 
-    `outcome` is None if the run did not finish. `breakdown` is about a task that is not green, and
-    `accused` has what the report says of servers, unless a finding of the rule `worker` has it.
+    `outcome` is None if the run did not finish, and `in_suite` that of its suite, if that differs.
+    `threshold` is that of the classic rule, `margin` that of a paired `rule`. `breakdown` is about
+    a task that is not green, and `accused` has what the report says of servers, unless a finding of
+    the rule `worker` has it.
     """
 
     task: str
@@ -97,6 +101,9 @@ class DiagnosedTask:
     missing: int
     breakdown: Breakdown | None = None
     accused: tuple[str, ...] = ()
+    rule: str = ""
+    margin: float | None = None
+    in_suite: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +226,9 @@ def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
             one for task in evidence.tasks for one in unlike.find_unlike(evidence, task, data)
         ]
         found += slicing.find_slices(evidence, found, data)
-    return tuple(order_findings(found))
+    # An option that differs is known, and what answers look like is only its effect.
+    first = setting.other_launch(evidence) if alone else ()
+    return (*first, *order_findings(found))
 
 
 def _has_answers(task: TaskEvidence) -> bool:
@@ -235,17 +244,21 @@ def _diagnose(
     for task in () if other is None else other.tasks:
         found = tuple(between.drop_contradicted(found, task))
     named = {one.task for one in found if one.rule == "worker"}
+    judged = find_suite_rows(evidence.folder)
     tasks = tuple(
         DiagnosedTask(
             task=task.name,
             outcome=None if task.outcome is None else task.outcome.value,
             value=None if task.report is None else task.report.result.value,
-            threshold=None if task.report is None else task.report.verdict.threshold,
+            threshold=find_threshold(task),
             asked=len(task.asked),
             wrong=sum(one.bad for one in task.asked),
             missing=len(task.missing) + task.unscored,
             breakdown=break_down(evidence, task, other),
             accused=() if task.name in named else _list_accused(task),
+            rule="" if task.report is None else task.report.verdict.rule or "",
+            margin=_find_margin(task),
+            in_suite=_find_in_suite(task, judged.get(task.name)),
         )
         for task in evidence.tasks
     )
@@ -255,6 +268,19 @@ def _diagnose(
         tasks=tasks,
         findings=(*found, *more),
     )
+
+
+def _find_margin(task: TaskEvidence) -> float | None:
+    """Return the drop that the rule of a task must exclude; anchors have none."""
+    if task.report is None or task.report.verdict.rule == "anchors":
+        return None
+    paired = task.report.verdict.paired
+    return None if find_threshold(task) is not None or paired is None else paired.margin
+
+
+def _find_in_suite(task: TaskEvidence, row: SuiteRow | None) -> str:
+    """Return the outcome of a task in its suite if it is another than that of the run alone."""
+    return "" if row is None or row.outcome is task.outcome else row.outcome.value
 
 
 def _list_accused(task: TaskEvidence) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask, Diagnosis
 
 _INDENT = "   "
+_JUDGED = ("PASS", "FAIL", "INCONCLUSIVE")
 
 
 def render(diagnosis: Diagnosis, console: Console) -> None:
@@ -63,11 +64,15 @@ def _task(task: DiagnosedTask, *, side: bool) -> str:
     outcome = "" if side and task.outcome == "NO REFERENCE" else task.outcome
     value = "" if task.value is None else f"{task.value:.3f}"
     ended = "the run did not finish" if task.outcome is None else outcome
+    if task.in_suite:
+        ended = f"{ended} alone; in the suite: {task.in_suite}"
     said = f"{task.task}: {', '.join(filter(None, (ended, value)))}"
     if task.breakdown is not None and task.breakdown.reference is not None:
         said += f" (reference {task.breakdown.reference:.3f})"
-    if task.threshold is not None:
-        said += f" (threshold {task.threshold:.3f})"
+    told = [task.rule] if task.rule and task.outcome in _JUDGED else []
+    told += [] if task.threshold is None else [f"threshold {task.threshold:.3f}"]
+    told += [] if task.margin is None else [f"margin {task.margin:.3f}"]
+    said += f" ({', '.join(told)})" if told else ""
     return f"{said}; {task.wrong} of {task.asked} samples are wrong, {task.missing} missing"
 
 

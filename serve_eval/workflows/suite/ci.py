@@ -20,6 +20,7 @@ from serve_eval.stats.own_noise import subtract
 from serve_eval.verdicts.two_rules import say_in_words
 from serve_eval.workflows.suite.changes import describe_changes
 from serve_eval.workflows.suite.proven import describe_verdict
+from serve_eval.workflows.suite.run_warnings import list_run_warnings
 from serve_eval.workflows.suite.table import (
     list_cells,
     list_remarks,
@@ -69,6 +70,7 @@ def describe_suite(
                 for row in rows
                 if row.other is not None and row.other.outcome is not row.outcome
             ),
+            *(f"warning: {line}" for line in list_run_warnings(report)),
             *(": ".join(describe_waiver(use)) for use in report.waivers),
         ],
         commands=[

@@ -35,6 +35,7 @@ from serve_eval.verdicts.exit_code import (
 )
 from serve_eval.verdicts.many_tests import GATES, UNPROVEN, find_test
 from serve_eval.verdicts.rise import find_rise_p
+from serve_eval.verdicts.two_rules import name_alone
 from serve_eval.workflows.suite.match import matches
 
 ALPHA = 0.05
@@ -226,6 +227,8 @@ def _unproven(row: SuiteRow) -> SuiteRow:
         f"not proven after correction for the suite's tests: p {row.p:.4f} becomes"
         f" {row.p_holm:.4f} (Holm)"
     )
+    if row.finding == "FAIL" and row.rule in GATES:
+        row = replace(row, warnings=tuple(name_alone(one, row.rule) for one in row.warnings))
     if row.finding == "FAIL" and row.rule == "anchors":
         warnings = (*row.warnings, f"a loss among the anchors is {why}")
         return replace(

@@ -27,6 +27,7 @@ from serve_eval.verdicts.many_tests import GATES
 from serve_eval.verdicts.pairing import UNPAIRED
 from serve_eval.workflows.suite.changes import describe_changes
 from serve_eval.workflows.suite.proven import describe_proven, describe_verdict, is_marked
+from serve_eval.workflows.suite.run_warnings import list_run_warnings
 from serve_eval.workflows.suite.waivers import describe_waiver
 
 _TESTED = ("p", "p holm", "q")
@@ -271,8 +272,7 @@ def list_explanations(report: SuiteReport) -> Iterator[Row]:
             f"{report.alpha:g} or less proves a drop; any false alarm has at most that probability;"
             " q: for triage only",
         )
-    for warning, n in Counter(w for run in report.runs for w in run.warnings).items():
-        yield "warning", f"{warning}{f' ({n} runs)' if n > 1 else ''}"
+    yield from (("warning", line) for line in list_run_warnings(report))
 
 
 def _name_first(names: Sequence[str]) -> str:

@@ -71,7 +71,7 @@ def tabulate_runs(runs: Sequence[FinishedRun], links: Links) -> DataTable:
 def _row(run: FinishedRun, task: TaskReport, links: Links) -> list[DataCell]:
     one, metric = summarise_task(task), task.result.metric
     value, interval, fall = show_value(one), task.result.interval, change(one)
-    outcome, plan = task.verdict.outcome, run.report.plan
+    outcome, plan = run.find_outcome(task), run.report.plan
     page = links.to_page(run.folder)
     cells = [
         DataCell(text=date(run), order=run.began.timestamp(), href=page),
@@ -79,7 +79,7 @@ def _row(run: FinishedRun, task: TaskReport, links: Links) -> list[DataCell]:
         (
             DataCell(text="REHEARSAL", state="none")
             if run.report.rehearsal
-            else DataCell(text=outcome.value, state=state_of(outcome))
+            else DataCell(text=run.describe_outcome(task), state=state_of(outcome))
         ),
         DataCell(text=value, order=task.result.value),
         DataCell(text="-" if interval is None else span(interval, metric)),
@@ -105,5 +105,5 @@ def describe_run(run: FinishedRun) -> str:
     for task in run.report.tasks:
         value = task.result.value
         shown = "-" if value is None else figure(value, task.result.metric)
-        parts.append(f"{task.result.task} {shown} {task.verdict.outcome.value}")
+        parts.append(f"{task.result.task} {shown} {run.describe_outcome(task)}")
     return ", ".join(parts)

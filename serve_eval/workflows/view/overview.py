@@ -104,7 +104,7 @@ def list_ends(runs: Sequence[FinishedRun], results: Sequence[FolderResult]) -> l
             groups[key].append(
                 Ending(
                     name=names[key],
-                    outcome=task.verdict.outcome,
+                    outcome=run.find_outcome(task),
                     value=show_value(summarise_task(task)),
                     began=run.began,
                     folder=run.folder,

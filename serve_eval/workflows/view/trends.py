@@ -78,11 +78,14 @@ def _draw(series: Series, tasks: Sequence[TaskReport], *, drawn: bool) -> DrawnS
 
 def _band(task: TaskReport) -> TrendBand | None:
     """Return the reference of the latest run."""
-    reference = task.verdict.reference
+    reference, verdict = task.verdict.reference, task.verdict
     return (
         None
         if reference is None
-        else TrendBand(reference=reference, threshold=task.verdict.threshold)
+        else TrendBand(
+            reference=reference,
+            threshold=verdict.threshold if verdict.rule == "classic" else None,
+        )
     )
 
 
@@ -93,7 +96,7 @@ def list_heat_rows(runs: Iterable[FinishedRun]) -> Iterator[HeatRow]:
     apart, names = find_apart(runs), name_series(runs)
     for run in sorted(runs, key=lambda one: (one.began, str(one.folder))):
         for task in run.report.tasks if stands_alone(run) else ():
-            rows[names[key_of(run, task, apart)]].append(task.verdict.outcome.value)
+            rows[names[key_of(run, task, apart)]].append(run.find_outcome(task).value)
     for name, verdicts in sorted(rows.items()):
         yield HeatRow(name=name, verdicts=verdicts)
 

@@ -40,7 +40,12 @@ def _change(report: Report, value: float, i: int) -> Report:
     task = report.tasks[0]
     outcome = VerdictOutcome.FAIL if i in (3, 19) else VerdictOutcome.PASS
     verdict = replace(
-        task.verdict, outcome=outcome, evaluated=value, reference=80.0, threshold=77.5
+        task.verdict,
+        rule="classic",
+        outcome=outcome,
+        evaluated=value,
+        reference=80.0,
+        threshold=77.5,
     )
     changed = replace(task, result=replace(task.result, value=value, planned=1319), verdict=verdict)
     return replace(report, tasks=(changed,))

@@ -14,10 +14,11 @@ from serve_eval.evaluation.storage.file_names import (
     PAGE_FILE,
     SUITE_FILE,
     SUITE_REPORT_FILE,
+    SUITE_RUNS,
 )
 from serve_eval.evaluation.storage.folder_format import Versioned, refuse_newer
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
-from serve_eval.schema import Suite, SuiteReport
+from serve_eval.schema import Suite, SuiteReport, SuiteRow
 
 SUITE_SCHEMA = 1
 """The version of both files that this serve-eval writes, and the newest that it reads."""
@@ -79,6 +80,18 @@ def find_suite_report(folder: Path) -> SuiteReport | None:
     Raises RunFolderError if it is damaged, or if a newer serve-eval wrote it.
     """
     return _read_report(folder / SUITE_REPORT_FILE)
+
+
+def find_suite_rows(run: Path) -> dict[str, SuiteRow]:
+    """Return the judgement of a run in its suite by task; none outside of a suite with a report."""
+    place = run.resolve()
+    if place.parent.name != SUITE_RUNS or not holds_suite(place.parent.parent):
+        return {}
+    try:
+        report = find_suite_report(place.parent.parent)
+    except RunFolderError:
+        return {}
+    return {} if report is None else {row.task: row for row in report.rows if row.run == place.name}
 
 
 def find_earlier_report(folder: Path) -> SuiteReport | None:
