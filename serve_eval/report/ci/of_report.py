@@ -8,6 +8,7 @@ reason, or has no verdict, is skipped.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
@@ -31,7 +32,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
-from serve_eval.stats.planning import FLIP_RATE, find_least_drop
+from serve_eval.stats.planning import FLIP_RATE, compute_fail_power, find_least_drop
 from serve_eval.verdicts import repaired, two_rules
 from serve_eval.verdicts.validity import CHOSEN_SAMPLES
 
@@ -177,10 +178,10 @@ def _list_properties(task: TaskReport) -> Iterator[tuple[str, str]]:
 
 
 def compute_least_drop(verdict: Verdict, metric: Metric) -> float | None:
-    """Return the least drop of the value that the rule detects with a probability of 1 - beta.
+    """Return the least drop of the value that the rule fails with a probability of 1 - beta.
 
-    That of the paired rule is planned at the flip rate of `serve-eval power`, for points. None: the
-    rule has no such figure, or it proves no drop so often.
+    That of the paired rule is planned at the flip rate of `serve-eval power` and its margin, for
+    points. None: the rule has no such figure, or it fails no drop so often.
     """
     if verdict.rule == "classic":
         return verdict.theta
@@ -190,7 +191,8 @@ def compute_least_drop(verdict: Verdict, metric: Metric) -> float | None:
     if not in_points(metric):
         return None
     beta = 0.2 if verdict.beta is None else verdict.beta
-    drop = find_least_drop(pairs.pairs, FLIP_RATE, verdict.alpha, beta)
+    fail = partial(compute_fail_power, margin=pairs.margin / 100.0)
+    drop = find_least_drop(pairs.pairs, FLIP_RATE, verdict.alpha, beta, fail)
     return None if drop is None else 100.0 * drop
 
 
