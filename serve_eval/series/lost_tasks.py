@@ -42,7 +42,7 @@ def find_column(planned: PlannedTask, columns: Mapping[Key, TaskReport]) -> Key:
             alike = _without_seed(task.fingerprint) == _without_seed(known)
         if task.spec.name == name and alike:
             return key
-    asked = planned.spec.options if known is None else known
+    asked = planned.spec.options if known is None else _without_seed(known)
     return name, f"planned {msgspec.json.encode(asked, order='sorted').decode()}"
 
 

@@ -106,8 +106,9 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
         rows=deployments,
         shown=choose_shown([dict(attributes) for _, attributes in rows]),
         rules=list(describe_rules(listed, deployments)),
+        differing=_list_apart(columns),
         notes=(
-            *_explain(columns, runs),
+            *_explain(runs),
             *_explain_repeats(headings, repeats),
             *_explain_one_draw(headings, runs),
         ),
@@ -212,8 +213,9 @@ def _describe_settings(name: str, task: TaskReport, fields: Sequence[str], sizes
     return f"{name} ({', '.join(said)})" if said else name
 
 
-def _explain(columns: Mapping[Key, TaskReport], runs: Sequence[MeasuredRun]) -> Iterator[str]:
-    """Yield why tasks have several columns, and that simulated endpoints are no models."""
+def _list_apart(columns: Mapping[Key, TaskReport]) -> dict[str, str]:
+    """Return what differs between the columns of each task that has several."""
+    apart = {}
     for name in dict.fromkeys(task for task, _ in columns):
         alike = [task for key, task in columns.items() if key[0] == name]
         if len(alike) < 2:
@@ -225,8 +227,12 @@ def _explain(columns: Mapping[Key, TaskReport], runs: Sequence[MeasuredRun]) -> 
             {"scorers", SCORER_OPTIONS} & {*fields}
         ):
             fields.append("samples")
-        differing = ", ".join(fields) or "metric or judge"
-        yield f"{name}: {len(alike)} columns, whose values cannot be compared: {differing} differ"
+        apart[name] = ", ".join(fields) or "metric or judge"
+    return apart
+
+
+def _explain(runs: Sequence[MeasuredRun]) -> Iterator[str]:
+    """Yield which runs are outside of a suite, and that simulated endpoints are no models."""
     if outside := [run.folder.name for run in runs if run.outside]:
         yield f"not in the file of the suite, and outside of its correction: {', '.join(outside)}"
     if any(run.attributes.get(LAUNCHER) == "simulated" for run in runs):

@@ -82,7 +82,8 @@ def find_paired_slice(
     random = numpy.random.default_rng(seed)
     p = _exchange_p(values, inside, draws, random)
     net = inside @ change
-    beyond_noise = change.sum() - net - NOISE * numpy.sqrt((change**2).sum() - inside @ change**2)
+    outside = numpy.maximum(0.0, (change**2).sum() - inside @ change**2)  # rounding: below 0
+    beyond_noise = change.sum() - net - NOISE * numpy.sqrt(outside)
     passing = (p <= level) & (net >= numpy.maximum(LEAST_LOST, beyond_noise))
     if not passing.any():
         return None

@@ -60,8 +60,8 @@ class ResultsTable:
 
     `rules` are sentences about the rules that judged, `notes` about what is not shown; `details`
     are others, with paths and commands, which a paper or a picture leaves out. `references` are
-    those that judged, each with its deployment and tasks. `against` names the baseline of a table
-    of differences.
+    those that judged, each with its deployment and tasks. `differing` says of tasks with several
+    columns what differs between these. `against` names the baseline of a table of differences.
     """
 
     columns: Sequence[TaskColumn]
@@ -71,6 +71,7 @@ class ResultsTable:
     details: Sequence[str] = field(default_factory=tuple)
     references: Sequence[str] = field(default_factory=tuple)
     rules: Sequence[str] = field(default_factory=tuple)
+    differing: Mapping[str, str] = field(default_factory=dict)
     against: str = ""
 
     @property
@@ -166,6 +167,14 @@ class ResultsTable:
             if present:
                 yield mark, meaning
 
+    def _explain_columns(self) -> Iterator[str]:
+        """Yield why tasks have several of the columns that are shown."""
+        for task, differing in self.differing.items():
+            shown = sum(column.task == task for column in self.columns)
+            why = "since" if self.against else "whose values cannot be compared:"
+            if shown > 1:
+                yield f"{task}: {shown} columns, {why} {differing} differ"
+
     def list_notes(self, *, plain: bool = False, reasons: bool = True) -> Iterator[str]:
         """Yield why cells have no value, which runs are not shown, and the other notes.
 
@@ -189,6 +198,7 @@ class ResultsTable:
                 " although intervals overlap"
             )
         yield from () if self.against else self.rules
+        yield from self._explain_columns()
         yield from self.notes
         yield from (f"reference: {one}" for one in self.references)
         left = sum(note.startswith("left out: ") for note in self.details)

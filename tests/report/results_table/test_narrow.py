@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from serve_eval.report.results_table import (
@@ -76,3 +78,23 @@ def test_a_reason_of_several_rows_is_one_note() -> None:
     )
     assert write_text(table).count("dead") == 1
     assert "* a; b: gsm8k: no value: ERROR: dead" in write_text(table)
+
+
+def test_only_columns_that_are_shown_are_said_to_differ() -> None:
+    cell = ResultCell(value=50.0, interval=None, outcome=VerdictOutcome.PASS, scored=20, planned=20)
+    columns = [
+        TaskColumn(task="gsm8k", heading=f"gsm8k (n {n})", metric=Metric(), planned=n)
+        for n in (20, 40)
+    ]
+    table = ResultsTable(
+        columns=columns,
+        rows=[DeploymentRow(model="m", attributes={"run": "a"}, cells=[cell, cell])],
+        shown=["run"],
+        differing={"gsm8k": "number of samples"},
+    )
+    told = "gsm8k: 2 columns, whose values cannot be compared: number of samples differ"
+    assert told in list(table.list_notes())
+    paired = replace(table, against="b")
+    assert "gsm8k: 2 columns, since number of samples differ" in list(paired.list_notes())
+    one = replace(table, columns=columns[:1], rows=[replace(table.rows[0], cells=[cell])])
+    assert not [note for note in one.list_notes() if "columns" in note]
