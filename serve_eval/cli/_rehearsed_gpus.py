@@ -39,7 +39,8 @@ def _list_others(own: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
 
     for entry in held_servers.entries(held_servers.registry()):
         folder = Path(entry.log_dir).parent
-        if entry.launcher != REHEARSAL or folder == own or folder.parent != own.parent:
+        elsewhere = folder == own or folder.parent != own.parent
+        if entry.launcher != REHEARSAL or entry.state == "ended" or elsewhere:
             continue
         with suppress(PlanError, OSError):
             found = yaml_source.read(folder / "plan.yaml", PlanError).value

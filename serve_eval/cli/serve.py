@@ -17,7 +17,7 @@ from serve_eval.plugins.setting import Setting
 from serve_eval.shell_words import join_words
 
 if TYPE_CHECKING:
-    from serve_eval.errors import LaunchError
+    from serve_eval.errors import ServeEvalError
     from serve_eval.schema import Plan
     from serve_eval.workflows.servers.held_servers import Held
 
@@ -159,7 +159,7 @@ def _is_file(what: str) -> bool:
 def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> int:
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import emit, say
-    from serve_eval.errors import LaunchError, RunFolderError
+    from serve_eval.errors import LaunchError, PlanError, RunFolderError
     from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
     from serve_eval.workflows.servers import daemon
 
@@ -183,7 +183,7 @@ def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> in
             ready(run_async(daemon.start(plan, folder=output_dir, notify=say, attach=True)))
         else:
             run_async(daemon.hold(plan, folder=output_dir, notify=say, ready=ready))
-    except LaunchError as error:
+    except (LaunchError, PlanError) as error:
         if not was_ready:
             _record(output_dir, what, plan, error)
         raise
@@ -195,28 +195,28 @@ def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> in
     return PASS
 
 
-def _record(folder: Path | None, what: str, plan: Plan, ended: Held | LaunchError) -> None:
+def _record(folder: Path | None, what: str, plan: Plan, ended: Held | ServeEvalError) -> None:
     """Write into the folder that servers started, or why not, where `serve-eval view` reads it.
 
     The holder of `--detach` is given the plan that the command wrote, and the command records it.
     """
     from datetime import UTC, datetime
 
-    from serve_eval.errors import LaunchError
+    from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.file_names import SERVED
     from serve_eval.evaluation.storage.private_files import pretty_json, write_private
     from serve_eval.schema import REHEARSAL
 
     if folder is None or Path(what).absolute() == (folder / "plan.yaml").absolute():
         return
-    failed = isinstance(ended, LaunchError)
-    url = None if isinstance(ended, LaunchError) or ended.endpoint is None else ended.endpoint
+    failed = isinstance(ended, ServeEvalError)
+    url = None if isinstance(ended, ServeEvalError) or ended.endpoint is None else ended.endpoint
     found = {
         "name": Path(what).name,
         "plan": what if _is_file(what) else "",
         "started_at": datetime.now(UTC).isoformat(),
         "base_url": "" if url is None else url.base_url,
-        "exit_code": ended.exit_code if isinstance(ended, LaunchError) else 0,
+        "exit_code": ended.exit_code if isinstance(ended, ServeEvalError) else 0,
         "error": str(ended) if failed else "",
         "rehearsal": plan.launcher.name == REHEARSAL,
     }

@@ -177,6 +177,19 @@ def test_two_plans_of_one_night_have_gpus_of_their_own(tmp_path: Path) -> None:
         assert serve_eval("serve", "--stop", "all").returncode == 0
 
 
+def test_a_mistake_in_a_plan_is_told_by_serve_and_claims_no_gpu(tmp_path: Path) -> None:
+    night = tmp_path / "night"
+    wrong = {"name": "trtllm", "gpus": [1], "extra_args": ["--max_seqlen", "2048"]}
+    plan = write_plan(tmp_path, wrong, "wrong.yaml")
+    try:
+        for folder in ("one", "two"):  # the second finds the first in the list, but not up
+            done = serve_eval("serve", plan, "--rehearse", "--detach", "-o", night / folder)
+            assert done.returncode == 2, done.stderr
+            assert "no option --max_seqlen" in done.stderr
+    finally:
+        assert serve_eval("serve", "--stop", "all").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("launcher", "code", "said"),
     [

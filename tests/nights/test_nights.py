@@ -110,7 +110,9 @@ def test_servers_of_another_night_are_not_taken_for_those_of_this_one(images: Pa
     # What a night leaves that KILL ended, or one that still runs.
     served = serve_eval(images, "serve", "old.yaml", "--detach", "-o", "yesterday/old")
     assert served.returncode == 0, served.stderr
-    [number] = re.findall(r"^id: +(\S+)$", served.stdout, re.MULTILINE)
+    other = serve_eval(images, "serve", "sound.yaml", "--detach", "-o", "yesterday/new")
+    assert other.returncode == 0, other.stderr
+    number, second = re.findall(r"^id: +(\S+)$", served.stdout + other.stdout, re.MULTILINE)
     try:
         again = serve_eval(images, "serve", "old.yaml", "--detach", "-o", "today/old")
         assert again.returncode == 0
@@ -131,12 +133,13 @@ def test_servers_of_another_night_are_not_taken_for_those_of_this_one(images: Pa
         logs = images / "yesterday/old/logs"
         assert said.endswith(
             f"old was not started: its servers are up already ({logs}); end them if nothing uses"
-            f" them: serve-eval serve --stop {number}"
+            f" them: serve-eval serve --stop {number}; serve-eval serve --stop {second}"
         ), said
         assert not (images / "night/smoke").exists()
         assert f"{number}  ready" in serve_eval(images, "serve", "--list").stdout
     finally:
-        assert serve_eval(images, "serve", "--stop", number).returncode == 0
+        for one in (number, second):
+            assert serve_eval(images, "serve", "--stop", one).returncode == 0
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from typing import TextIO
 
 import msgspec
 
-from serve_eval.errors import LaunchError
+from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.storage.file_names import LOGS
@@ -90,7 +90,13 @@ async def hold(
         held_servers.remove(registry, entry)
         raise
     except Exception as error:
-        ended = replace(entry, state="ended", error=str(error), hint=getattr(error, "hint", ""))
+        ended = replace(
+            entry,
+            state="ended",
+            error=str(error),
+            hint=getattr(error, "hint", ""),
+            exit_code=getattr(error, "exit_code", LaunchError.exit_code),
+        )
         held_servers.update(registry, ended)
         raise
 
@@ -186,7 +192,8 @@ async def _until_ready(
         running = holder is not None and holder.poll() is None
         entry = held_servers.find(registry, id_)
         if entry is not None and entry.state == "ended":
-            raise LaunchError(entry.error, hint=entry.hint)
+            mistake = entry.exit_code == PlanError.exit_code
+            raise (PlanError if mistake else LaunchError)(entry.error, hint=entry.hint)
         if entry is not None and entry.state != "ending":
             if holder is not None and entry.pid != holder.pid:  # Another holder was first.
                 if not attach:

@@ -37,8 +37,8 @@ class Held:
     process of the same number is not mistaken for it.
 
     `ending` starts with the first server that ends. `ended` means that the holder failed, with its
-    `error` and `hint`; a holder that was asked to end leaves no entry. `patience_s` is the time
-    limit of a sample. `endpoint` is set from `ready` on.
+    `error`, `hint` and `exit_code`; a holder that was asked to end leaves no entry. `patience_s` is
+    the time limit of a sample. `endpoint` is set from `ready` on.
     """
 
     id: str
@@ -53,6 +53,7 @@ class Held:
     endpoint: Endpoint | None = None
     error: str = ""
     hint: str = ""
+    exit_code: int = LaunchError.exit_code
 
     @property
     def alive(self) -> bool:
