@@ -123,6 +123,15 @@ def test_ids_are_unique_and_loading_twice_gives_the_same(
     assert again == dataset, f"{task.name}: load() gives another data set the second time"
 
 
+def test_messages_are_of_tasks_with_chat(loaded: tuple[Task, Dataset]) -> None:
+    task, dataset = loaded
+    for sample in dataset.samples:
+        if isinstance(sample.prompt, str):
+            assert not task.chat, f"{task.name}: {sample.id} is a text: leave out chat=True"
+        else:
+            assert task.chat, f"{task.name}: {sample.id} is messages: set chat=True"
+
+
 def test_the_name_is_the_file_and_the_protocol_is_plain_data(loaded: tuple[Task, Dataset]) -> None:
     task, _ = loaded
     assert task.name.partition(":")[0] in NAMES, f"the name {task.name!r} is not that of the file"
