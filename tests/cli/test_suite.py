@@ -83,7 +83,10 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
             " broken on purpose"
         ),
         " note     the waiver for name simulated_gsm8k is no longer needed",
-        " warning  the endpoint was simulated: its verdicts do not apply to any model (4 runs)",
+        (
+            " warning  simulated_gsm8k, simulated_gsm8k-2, damaged_gsm8k, damaged_gsm8k-2: the"
+            " endpoint was simulated: its verdicts do not apply to any model"
+        ),
     ):
         assert said in done.stdout, done.stdout
     assert "run 5 of 5: damaged_gsm8k-2" in done.stderr
