@@ -50,7 +50,7 @@ class RedResult:
 
     @cached_property
     def leads(self) -> Leads:
-        """What leads to the cause; nothing if the result is not red or cannot be read."""
+        """The causes and slices to print; none if the result is not red or cannot be read."""
         from serve_eval.errors import RunFolderError
         from serve_eval.workflows.diagnose.causes import Leads, find_leads
         from serve_eval.workflows.diagnose.read_folder import read_folder
@@ -71,7 +71,7 @@ def fail_undecided(
     from serve_eval.report.deciding import describe_undecided
     from serve_eval.verdicts.exit_code import FAIL, PASS
 
-    if not strict or code != PASS or not (told := describe_undecided(result, most)):
+    if not strict or code != PASS or not (reason := describe_undecided(result, most)):
         return code
-    say(f"--strict: {told}")
+    say(f"--strict: {reason}")
     return FAIL

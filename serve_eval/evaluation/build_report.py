@@ -188,8 +188,8 @@ def _other_launches(work: Sequence[TaskRun], plan: Plan) -> list[str]:
     found = []
     for w in work:
         known = w.prepared.reference
-        if known is not None and (told := references.describe_difference(known, plan)):
-            found.append(f"{w.prepared.task.name}: {told}")
+        if known is not None and (difference := references.describe_difference(known, plan)):
+            found.append(f"{w.prepared.task.name}: {difference}")
     return found
 
 

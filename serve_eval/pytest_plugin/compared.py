@@ -33,7 +33,7 @@ _ONE_SIDED = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFEREN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSides:
-    """What a test compares, and by which rules."""
+    """Hold the two sides that a test compares, and the rules that judge them."""
 
     a: CompareSide
     b: CompareSide
@@ -194,8 +194,8 @@ def _list_warnings(comparison: Comparison) -> Iterator[str]:
 
     for task in comparison.tasks:
         losses = [f"{n}: {one}" for n in "ab" for one in remark_on_losses(getattr(task, n))]
-        told = (*task.verdict.warnings, *task.warnings, *losses)
-        yield from (f"{task.task}: {line}" for line in told)
+        warnings = (*task.verdict.warnings, *task.warnings, *losses)
+        yield from (f"{task.task}: {line}" for line in warnings)
     yield from list_warnings(comparison)
 
 

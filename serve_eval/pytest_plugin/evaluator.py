@@ -162,12 +162,12 @@ class Evaluator:
         from serve_eval.pytest_plugin.lines_of_tests import note_error
         from serve_eval.pytest_plugin.results import describe_error
 
-        told = (
+        message = (
             describe_error(error, folder, kept=self._keeps)
             if isinstance(error, ServeEvalError)
             else describe_foreign(error, folder)
         )
-        ending = AccuracyNotMeasured(told)
+        ending = AccuracyNotMeasured(message)
         note_error(self._item, ending, folder)
         return ending
 

@@ -54,25 +54,13 @@ def _list_answered(folder: Path) -> Iterator[str]:
 
 def _count_in_run(folder: Path, side: str) -> Iterator[str]:
     """Yield what was answered of each task of a run, or of a side of a comparison."""
-    from serve_eval.errors import ServeEvalError
-    from serve_eval.evaluation.storage.file_names import samples_file
-    from serve_eval.evaluation.storage.run_folder import read_fingerprints
+    from serve_eval.errors import RunFolderError
+    from serve_eval.series.answer_numbers import count_answers
 
     try:
-        prints = read_fingerprints(folder)
-    except ServeEvalError:
+        counts = count_answers(folder)
+    except (OSError, RunFolderError):
         return
     by = f" by {side.upper()}" if side else ""
-    for task, fingerprint in prints.items():
-        answered = _count_answers(samples_file(folder, task))
-        yield f"answered so far{by}: {answered} of {fingerprint['samples'].split()[0]} of {task}"
-
-
-def _count_answers(journal: Path) -> int:
-    """Return the number of samples of a task whose answers its journal holds."""
-    from serve_eval.evaluation.storage.journal import Journal
-
-    if not journal.exists():
-        return 0
-    with Journal(journal) as kept:
-        return len({one.id for one in kept.records() if one.response is not None})
+    for task, answered, planned in counts:
+        yield f"answered so far{by}: {answered} of {planned} of {task}"

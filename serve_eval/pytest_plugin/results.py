@@ -36,7 +36,7 @@ NOT_KEPT = (
 class EvaluatedTest:
     """The run of a test: its worst state, the summary as printed, why it did not pass, figures.
 
-    `line` is what is said of it in chat. `warnings` are those of a run that passed. `undecided`
+    `line` is its line for chat. `warnings` are those of a run that passed. `undecided`
     says why a run that passed decides nothing ("" if it does).
     """
 
@@ -202,7 +202,7 @@ def _speak_to_tests(report: Report) -> Report:
 def speak_in_verdict(verdict: Verdict) -> Verdict:
     """Return a verdict whose warnings and reasons name keywords instead of flags.
 
-    What an endpoint lacks quotes the flags of servers, which stay as they are.
+    UNSUPPORTED stays as it is, since its reason quotes flags of the server.
     """
     from serve_eval.pytest_plugin.keywords import say_for_tests
     from serve_eval.schema import VerdictOutcome
@@ -210,7 +210,7 @@ def speak_in_verdict(verdict: Verdict) -> Verdict:
     if verdict.outcome is VerdictOutcome.UNSUPPORTED:
         return verdict
     warnings, reasons = (
-        tuple(map(say_for_tests, told)) for told in (verdict.warnings, verdict.reasons)
+        tuple(map(say_for_tests, lines)) for lines in (verdict.warnings, verdict.reasons)
     )
     return replace(verdict, warnings=warnings, reasons=reasons)
 

@@ -73,15 +73,15 @@ class SessionLine:
         config = session.config
         if hasattr(config, "workerinput") or config.getoption("collectonly"):
             return
-        lines = [*self._tell_result(session, exitstatus), *self._list_unused(config)]
+        lines = [*self._report_result(session, exitstatus), *self._list_unused(config)]
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         if lines and reporter is not None:
             reporter.ensure_newline()
             for line in ("", *lines):
                 reporter.write_line(line)
 
-    def _tell_result(self, session: pytest.Session, exitstatus: int) -> list[str]:
-        """Write the file, tell GitHub, and return lines for the terminal."""
+    def _report_result(self, session: pytest.Session, exitstatus: int) -> list[str]:
+        """Write the file, annotate on GitHub, and return lines for the terminal."""
         if self._file is None and not self._ended:
             return []
         from serve_eval.pytest_plugin.session_result import TellSession

@@ -21,12 +21,12 @@ def describe_undecided(report: Report | Comparison, most: float | None = None) -
     No value could have failed it, its rule detects no drop that is possible, or only drops above
     `most` points, if its values are points.
     """
-    told = []
+    reasons = []
     for task in report.tasks:
         result = task.b if isinstance(task, ComparedTask) else task.result
-        said = find_vacuous(task.verdict) or _find_blindness(result, task.verdict, most)
-        told += [f"{result.task}: {said}"] if said else []
-    return f"does not decide: {'; '.join(told)}: ask more samples" if told else ""
+        reason = find_vacuous(task.verdict) or _find_blindness(result, task.verdict, most)
+        reasons += [f"{result.task}: {reason}"] if reason else []
+    return f"does not decide: {'; '.join(reasons)}: ask more samples" if reasons else ""
 
 
 def _find_blindness(result: TaskResult, verdict: Verdict, most: float | None) -> str:
@@ -39,11 +39,11 @@ def _find_blindness(result: TaskResult, verdict: Verdict, most: float | None) ->
     if verdict.outcome is not VerdictOutcome.PASS or least is None:
         return ""
     unit = " points" if in_points(metric) else ""
-    told = f"detects only drops of {figure(least, metric)}{unit} or more"
+    limit = f"detects only drops of {figure(least, metric)}{unit} or more"
     if possible is not None and least >= possible:
-        return f"{told}, and {figure(possible, metric)} are possible"
+        return f"{limit}, and {figure(possible, metric)} are possible"
     if most is not None and unit and least > most:
-        return f"{told}, above max_detects = {most:g}"
+        return f"{limit}, above max_detects = {most:g}"
     return ""
 
 

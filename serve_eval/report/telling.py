@@ -20,9 +20,9 @@ class TellingReport(Report):
     @classmethod
     def of(cls, report: Report, folder: Path) -> Self:
         """Return the same report with its folder."""
-        told = cls(**{one.name: getattr(report, one.name) for one in fields(report)})
-        object.__setattr__(told, "_folder", folder)
-        return told
+        telling = cls(**{one.name: getattr(report, one.name) for one in fields(report)})
+        object.__setattr__(telling, "_folder", folder)
+        return telling
 
     def __str__(self) -> str:
         folder = getattr(self, "_folder", Path())

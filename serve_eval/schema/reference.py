@@ -17,7 +17,7 @@ class ReferenceRuns:
     reference file, and `sha256` its checksum. `cochran_q`, with `df` degrees of freedom and its
     `p`, shows whether the runs differ as a whole (None: a single run, too few prompts whose score
     varied, or an entry of an older version). `deployments` are those that answered, each with the
-    launcher, its options and what the server said of itself (none: an older version).
+    launcher, its options and the server's description of itself (none: an older version).
     """
 
     values: tuple[float, ...]

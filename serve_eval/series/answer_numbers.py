@@ -13,11 +13,13 @@ from serve_eval.evaluation.storage.run_folder import read_fingerprints
 def count_answers(run: Path) -> list[tuple[str, int, int | None]]:
     """Return each task with the number of its answers and of its samples, if that is known.
 
-    Raises OSError or RunFolderError for files that cannot be read.
+    A task that was not begun has 0. Raises OSError or RunFolderError for files that cannot be read.
     """
     found = []
     for name, printed in read_fingerprints(run).items():
-        answered = {one.id for one in journal.read(samples_file(run, name)) if one.response}
+        file = samples_file(run, name)
+        records = journal.read(file) if file.exists() else ()
+        answered = {one.id for one in records if one.response}
         planned = printed.get("samples", "").partition(" ")[0]
         found.append((name, len(answered), int(planned) if planned.isdecimal() else None))
     return found

@@ -100,8 +100,10 @@ def _explain_no_difference(task: TaskReport) -> str:
     if verdict.outcome in UNJUDGED:
         why = "; ".join(verdict.reasons) or _count_failures(task)
         return name_outcome(verdict.outcome, why)
-    if told := [one for one in (*verdict.reasons, *verdict.warnings) if one.startswith(NO_PAIRS)]:
-        return told[0]
+    if remarks := [
+        one for one in (*verdict.reasons, *verdict.warnings) if one.startswith(NO_PAIRS)
+    ]:
+        return remarks[0]
     if verdict.early is not None and verdict.early.stopped:
         return "an early stop leaves an estimate, which is not paired"
     if reference is not None and reference.runs is None:

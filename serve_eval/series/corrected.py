@@ -91,15 +91,15 @@ def _say_margin(rule: str, judged: Sequence[tuple[TaskColumn, ResultCell]]) -> s
     units: dict[str, list[tuple[float, str]]] = {}
     for column, cell in judged:
         if cell.margin is not None:
-            said = figure(cell.margin, column.metric)
-            units.setdefault(column.unit, []).append((cell.margin, said))
+            shown = figure(cell.margin, column.metric)
+            units.setdefault(column.unit, []).append((cell.margin, shown))
     if not units:
         return ""
-    told = " and ".join(f"{_say_range(found)} {unit}" for unit, found in units.items())
+    margins = " and ".join(f"{_say_range(found)} {unit}" for unit, found in units.items())
     if rule == "classic":
-        return f" with thresholds {told} from the reference"
+        return f" with thresholds {margins} from the reference"
     default = " (the default)" if all(cell.default_margin for _, cell in judged) else ""
-    return f" with a margin of {told}{default}"
+    return f" with a margin of {margins}{default}"
 
 
 def _say_range(found: Sequence[tuple[float, str]]) -> str:

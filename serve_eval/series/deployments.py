@@ -86,8 +86,8 @@ def name_of_model(report: Report) -> str:
 
 def find_seed(task: TaskReport) -> str:
     """Return the sampling seed that a task was asked with; "" for none."""
-    told = task.fingerprint.get(SEED, "null")
-    return "" if told == "null" else told
+    seed = task.fingerprint.get(SEED, "null")
+    return "" if seed == "null" else seed
 
 
 def without_seeds(attributes: Mapping[str, str], seeds: Sequence[str]) -> dict[str, str]:

@@ -32,12 +32,12 @@ def match_draws(had: ResultCell, cell: ResultCell) -> MatchedDraws:
     if len(before) < 2 and len(after) < 2:
         return MatchedDraws(before=[_own(had)], after=[_own(cell)])
     if both := [seed for seed in after if seed in before]:
-        said = name_seeds(both)
+        named = name_seeds(both)
         return MatchedDraws(
             before=[before[seed] for seed in both],
             after=[after[seed] for seed in both],
             common=True,
-            seeds=f"the sampling seed{'s' if len(both) > 1 else ''} {said} that both sides have",
+            seeds=f"the sampling seed{'s' if len(both) > 1 else ''} {named} that both sides have",
         )
     return MatchedDraws(
         before=list(before.values()),

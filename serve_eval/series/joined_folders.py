@@ -72,7 +72,10 @@ def _shorten(run: MeasuredRun, folders: Sequence[Path]) -> str:
 
 
 def _are_one(runs: Sequence[MeasuredRun]) -> bool:
-    """Return True if runs are of one deployment. What a user or a server said may be missing."""
+    """Return True if runs are of one deployment.
+
+    Attributes from users and servers may be missing.
+    """
     values: dict[str, set[str | None]] = defaultdict(set)
     for name in {name for run in runs for name in run.attributes if name != RUN}:
         for run in runs:

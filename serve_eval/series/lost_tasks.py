@@ -55,10 +55,10 @@ def make_column(planned: PlannedTask, headings: Sequence[str]) -> TaskColumn:
     """Return a column that no report has; `headings` are those of the others."""
     name = planned.spec.name
     options = ", ".join(f"{key} {value}" for key, value in planned.spec.options.items())
-    told = f"{name} ({options[:_SHORT] or 'planned'})"
+    longer = f"{name} ({options[:_SHORT] or 'planned'})"
     return TaskColumn(
         task=name,
-        heading=told if any(one.startswith(name) for one in headings) else name,
+        heading=longer if any(one.startswith(name) for one in headings) else name,
         metric=planned.metric,
         planned=planned.prompts,
         repeats=(planned.repeats,),

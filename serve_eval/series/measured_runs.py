@@ -177,21 +177,21 @@ def measure(
 
 
 def _adopt(run: MeasuredRun, others: Sequence[MeasuredRun]) -> MeasuredRun:
-    """Return a run whose server never told what it is as one of the same deployment, if any.
+    """Return a run whose server never described itself as one of the same deployment, if any.
 
-    The latest such run tells what the server said of itself, and its model.
+    The latest such run gives the server's description and the model.
     """
     if run.report is not None:
         return run
     for one in reversed(others):
         same_model = one.model == run.model or run.model == UNNAMED
-        if one.report is not None and same_model and _leave_told(one) == _leave_told(run):
+        if one.report is not None and same_model and _leave_reported(one) == _leave_reported(run):
             return replace(run, model=one.model, attributes=one.attributes)
     return run
 
 
-def _leave_told(run: MeasuredRun) -> dict[str, str]:
-    """Return the attributes of a run without what its server told."""
+def _leave_reported(run: MeasuredRun) -> dict[str, str]:
+    """Return the attributes of a run without those that its server reported."""
     return {k: v for k, v in run.attributes.items() if k not in (SERVER, IMAGE)}
 
 

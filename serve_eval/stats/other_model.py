@@ -43,7 +43,7 @@ def reject_other_model(
 def is_like_another(was_right: ArrayLike, is_right: ArrayLike) -> bool:
     """Return True if wrong answers of the reference turned right almost as often as others stayed.
 
-    Both tell of each prompt if its answer was right: that of the reference, and the candidate's.
+    Both have one value per prompt: True for a right answer of the reference, or of the candidate.
     """
     import numpy
 

@@ -56,10 +56,12 @@ def warn(verdict: Verdict, figure: Callable[[float], str] = "{:.2f}".format) -> 
 
 def name_alone(warning: str, rule: str) -> str:
     """Return the warning about two rules for a run whose FAIL is not proven in its suite."""
-    said = f"{DISAGREE}: {rule} says "
-    if not warning.startswith(said):
+    prefix = f"{DISAGREE}: {rule} says "
+    if not warning.startswith(prefix):
         return warning
-    return f"{DISAGREE}: {rule} alone, without the suite's correction, says {warning[len(said) :]}"
+    return (
+        f"{DISAGREE}: {rule} alone, without the suite's correction, says {warning[len(prefix) :]}"
+    )
 
 
 def say_in_words(warning: str) -> str:

@@ -73,14 +73,14 @@ def scalars(
     for key in file:
         if key not in KEYS:
             secret = connection.looks_secret(str(key))
-            said = f"unknown key.{_suggest(str(key), file[key])}"
-            problems.add((key,), connection.KEY_ADVICE if secret else said)
+            message = f"unknown key.{_suggest(str(key), file[key])}"
+            problems.add((key,), connection.KEY_ADVICE if secret else message)
     values: dict[str, Any] = {}
     for name, kind in _SCALARS.items():
         raw = settings.get(name, file.get(name))
         if name == "samples" and isinstance(raw, int):
-            told = f"expected ids of samples, not {raw}; to ask any {raw} samples, use limit"
-            problems.add((name,), told)
+            message = f"expected ids of samples, not {raw}; to ask any {raw} samples, use limit"
+            problems.add((name,), message)
         elif raw is not None:
             _convert(raw, kind, (name,), values, problems)
     return values

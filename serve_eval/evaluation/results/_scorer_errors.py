@@ -27,10 +27,10 @@ class ScorerErrors:
         For a hold-out sample, keep only the type, since messages quote the expected answer.
         """
         hidden = HOLDOUT in sample.metadata and why.raised is not None
-        said = str(why.raised) if hidden else f"{why.told}. {why.hint}" if why.hint else why.told
-        if said not in self._messages and len(self._messages) >= MOST_ERRORS:
-            said = OTHER_ERRORS
-        self._by_sample[i] = self._messages.setdefault(said, said)
+        message = str(why.raised) if hidden else f"{why.told}. {why.hint}" if why.hint else why.told
+        if message not in self._messages and len(self._messages) >= MOST_ERRORS:
+            message = OTHER_ERRORS
+        self._by_sample[i] = self._messages.setdefault(message, message)
 
     def forget(self, i: int) -> None:
         """Remove the error of a sample, if it has one."""
@@ -39,11 +39,11 @@ class ScorerErrors:
     def list(self, samples: Sequence[Sample]) -> Iterator[ScorerError]:
         """Yield the errors, the most frequent first."""
         places: dict[str, list[int]] = {}
-        for i, said in sorted(self._by_sample.items()):
-            places.setdefault(said, []).append(i)
-        for said, where in sorted(places.items(), key=lambda item: (-len(item[1]), item[0])):
+        for i, message in sorted(self._by_sample.items()):
+            places.setdefault(message, []).append(i)
+        for message, where in sorted(places.items(), key=lambda item: (-len(item[1]), item[0])):
             some = tuple(_describe(samples[i]) for i in where[:MOST_SAMPLES])
-            yield ScorerError(told=said, count=len(where), sample=some[0].id, samples=some)
+            yield ScorerError(told=message, count=len(where), sample=some[0].id, samples=some)
 
 
 def _describe(sample: Sample) -> UnscoredSample:

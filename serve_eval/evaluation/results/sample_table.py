@@ -123,8 +123,8 @@ class SampleTable:
         """Return the number of prompts that were scored every time, with one text all the times."""
         assert self.texts is not None
         n = len(self.samples) // self.repeats
-        said = ([self.texts[place] for place in range(i, len(self.samples), n)] for i in range(n))
-        return sum(0 not in texts and len(set(texts)) == 1 for texts in said)
+        drawn = ([self.texts[place] for place in range(i, len(self.samples), n)] for i in range(n))
+        return sum(0 not in texts and len(set(texts)) == 1 for texts in drawn)
 
     def list_unanswered(self) -> Iterator[int]:
         """Yield the positions of the samples without a response, including failed ones."""

@@ -119,8 +119,8 @@ class ResultCell:
     @property
     def change(self) -> str:
         """The direction of a proven change; a FAIL of a value says it itself."""
-        said = self.outcome is VerdictOutcome.FAIL and not self.signed
-        return "" if said else self.proven
+        failed = self.outcome is VerdictOutcome.FAIL and not self.signed
+        return "" if failed else self.proven
 
     @property
     def own_seed(self) -> str:
@@ -133,12 +133,12 @@ class ResultCell:
     def marks(self) -> list[str]:
         """The verdict, and what a reader of the value must know."""
         counts = {"f": self.failed, "r": self.repaired, "e": self.scored if self.estimate else 0}
-        told = [f"{mark}{n}" for mark, n in counts.items() if n]
-        told += [f"s{self.own_seed}"] if self.own_seed else []
+        marks = [f"{mark}{n}" for mark, n in counts.items() if n]
+        marks += [f"s{self.own_seed}"] if self.own_seed else []
         if self.signed:
-            return [*([STAR] if self.star else []), *told]
+            return [*([STAR] if self.star else []), *marks]
         proven = [PROVEN[self.change]] if self.change else []
-        return [MARKS[self.outcome] + ("w" if self.waived else ""), *proven, *told]
+        return [MARKS[self.outcome] + ("w" if self.waived else ""), *proven, *marks]
 
     def figures(self, metric: Metric) -> str:
         """Return the value with its interval: "65.0 [40.8, 84.6]", "~64.1" or "-"."""
@@ -228,8 +228,8 @@ def name_outcome(outcome: VerdictOutcome, why: str) -> str:
     """Return a reason that names its outcome, if nothing was compared."""
     if not why:
         return outcome.value
-    told = outcome not in UNJUDGED or why.upper().startswith(outcome.value)
-    return why if told else f"{outcome.value}: {why}"
+    named = outcome not in UNJUDGED or why.upper().startswith(outcome.value)
+    return why if named else f"{outcome.value}: {why}"
 
 
 def _leave_out_places(reason: str) -> str:

@@ -178,8 +178,8 @@ class ResultsTable:
     def list_notes(self, *, plain: bool = False, reasons: bool = True) -> Iterator[str]:
         """Yield why cells have no value, which runs are not shown, and the other notes.
 
-        There is one note for the tasks and rows about which the same is said. `plain`: without
-        commands, paths and URLs. Without `reasons`, others say why cells have no value.
+        Tasks and rows with the same note share it. `plain`: without commands, paths and URLs.
+        Without `reasons`, others say why cells have no value.
         """
         alike: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:

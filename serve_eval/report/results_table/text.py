@@ -45,16 +45,16 @@ def write_text(table: ResultsTable, width: int | None = None, *, reasons: bool =
 def fit_names(table: ResultsTable, width: int) -> ResultsTable:
     """Return the table with what tells its rows apart in `width`, as far as that is possible.
 
-    What servers and launchers told goes first, then addresses become shorter, and only then what
-    the user declared goes. Nothing goes without which two rows would look the same.
+    It first drops attributes that servers and launchers reported, then shortens addresses, and last
+    drops attributes that the user declared. Rows stay distinct.
     """
-    for told in (True, False):
-        for name in [one for one in reversed(table.shown) if _is_told(one) is told]:
+    for reported in (True, False):
+        for name in [one for one in reversed(table.shown) if _is_reported(one) is reported]:
             fewer = replace(table, shown=[one for one in table.shown if one != name])
             if not _fits(table, width) and _has_distinct_rows(fewer, table):
                 table = fewer
-        if told and not _fits(table, width):
-            table = _shorten_told(table, width)
+        if reported and not _fits(table, width):
+            table = _shorten_reported(table, width)
     return table
 
 
@@ -70,14 +70,14 @@ def _has_distinct_rows(fewer: ResultsTable, table: ResultsTable) -> bool:
     return len(apart) >= len(before)
 
 
-def _is_told(name: str) -> bool:
+def _is_reported(name: str) -> bool:
     """Return True for an attribute that the user did not declare: an address, a server."""
     return name.partition(".")[0] in ("launcher", "endpoint", "server", "image")
 
 
-def _shorten_told(table: ResultsTable, width: int) -> ResultsTable:
-    """Return the table with shorter addresses, and with less of what servers told if needed."""
-    for name in (one for one in table.shown if _is_told(one)):
+def _shorten_reported(table: ResultsTable, width: int) -> ResultsTable:
+    """Return the table with shorter attributes that servers and launchers reported."""
+    for name in (one for one in table.shown if _is_reported(one)):
         bare = [_drop_scheme(row.attributes.get(name, "")) for row in table.rows]
         shorter = _with_values(table, name, bare)
         longest = max(map(cell_len, bare), default=0)

@@ -63,12 +63,12 @@ def describe_launched(deployment: Mapping[str, str]) -> str:
 
     One that already ran is named by its address.
     """
-    told = [
+    parts = [
         f"{name.removeprefix(f'{LAUNCHER}.')} {shorten(value)}"
         for name, value in deployment.items()
         if (name, value) != (LAUNCHER, EXTERNAL) or len(deployment) == 1
     ]
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
 def _list_deployments(found: Reference) -> tuple[Mapping[str, str], ...]:

@@ -147,11 +147,11 @@ def _note_common(task: ComparedTask, common: int, asked: tuple[int, int]) -> Com
     """Return a task with a warning if the sides have only some prompts in common."""
     if asked == (common, common):
         return task
-    told = (
+    warning = (
         f"common_prompts: the figures are of the {common} prompts that both asked, of {asked[0]} of"
         f" A and {asked[1]} of B"
     )
-    return replace(task, warnings=(told, *task.warnings))
+    return replace(task, warnings=(warning, *task.warnings))
 
 
 def _read_path(side: str, report: Report) -> list[PathFinding]:

@@ -40,7 +40,7 @@ SHOWN_BY: Mapping[str, Callable[[AskedSample], bool]] = {
     "empty": lambda one: one.outcome == Outcome.EMPTY,
     "unreadable": lambda one: one.outcome == Outcome.UNPARSED,
 }
-"""How to tell that an answer is one of those that a rule has named."""
+"""The test by which an answer is one of those that a rule has named."""
 
 
 def is_explained(
@@ -63,5 +63,5 @@ def is_explained(
     if any((one.explains or 0) >= EXPLAINED * len(task.lost) for one in own):
         return True
     tests = [SHOWN_BY[one.rule] for one in own if one.rule in SHOWN_BY]
-    told = sum(one.failure is not None or any(test(one) for test in tests) for one in fell)
-    return told >= EXPLAINED * len(fell) > 0
+    covered = sum(one.failure is not None or any(test(one) for test in tests) for one in fell)
+    return covered >= EXPLAINED * len(fell) > 0

@@ -75,7 +75,7 @@ class Finding:
 WEIGHTS = "weights, precision or cache"
 """What a loss that no slice explains points to."""
 OTHER_MODEL = "it may be another model, since many wrong answers turned right too"
-"""What to say of losses whose place is no lead."""
+"""The remark about losses whose place is no lead."""
 
 
 def about(

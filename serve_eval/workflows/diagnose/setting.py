@@ -171,15 +171,15 @@ def _bare(model: str) -> str:
 
 def other_launch(run: Evidence) -> Iterator[Finding]:
     """Yield a finding if servers were launched with other options than those of the reference."""
-    told: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for task in run.tasks:
         known = None if task.report is None or task.passes else task.report.reference
-        if known is not None and (said := describe_difference(known, run.plan)):
-            told[said] = told.get(said, 0) + 1
-    for said, count in told.items():
+        if known is not None and (difference := describe_difference(known, run.plan)):
+            counts[difference] = counts.get(difference, 0) + 1
+    for difference, count in counts.items():
         yield Finding(
             rule="other_launch",
-            told=said,
+            told=difference,
             change=(
                 "launch the server as the reference's was, if this difference is not what you test",
             ),

@@ -69,10 +69,10 @@ def _task(task: DiagnosedTask, *, side: bool) -> str:
     said = f"{task.task}: {', '.join(filter(None, (ended, value)))}"
     if task.breakdown is not None and task.breakdown.reference is not None:
         said += f" (reference {task.breakdown.reference:.3f})"
-    told = [task.rule] if task.rule and task.outcome in _JUDGED else []
-    told += [] if task.threshold is None else [f"threshold {task.threshold:.3f}"]
-    told += [] if task.margin is None else [f"margin {task.margin:.3f}"]
-    said += f" ({', '.join(told)})" if told else ""
+    limits = [task.rule] if task.rule and task.outcome in _JUDGED else []
+    limits += [] if task.threshold is None else [f"threshold {task.threshold:.3f}"]
+    limits += [] if task.margin is None else [f"margin {task.margin:.3f}"]
+    said += f" ({', '.join(limits)})" if limits else ""
     return f"{said}; {task.wrong} of {task.asked} samples are wrong, {task.missing} missing"
 
 

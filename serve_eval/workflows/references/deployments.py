@@ -17,8 +17,8 @@ def list_deployments(runs: Sequence[Path], plans: Sequence[Plan]) -> list[dict[s
     for run, plan in zip(runs, plans, strict=True):
         for one in read_sessions(run):
             known = describe_deployment(plan, one.endpoint, {})
-            told = {k: v for k, v in known.items() if k not in references.SPEC_KEYS}
-            found += [told] if told not in found else []
+            deployment = {k: v for k, v in known.items() if k not in references.SPEC_KEYS}
+            found += [deployment] if deployment not in found else []
     return found
 
 

@@ -270,8 +270,8 @@ def _register(
     if plan.launcher.name == "simulated":
         warnings.append("the runs were simulated: this reference says nothing about any model")
     if len(deployments) > 1:
-        said = "; ".join(map(references.describe_launched, deployments))
-        warnings.append(f"the runs are of {len(deployments)} different deployments: {said}")
+        launched = "; ".join(map(references.describe_launched, deployments))
+        warnings.append(f"the runs are of {len(deployments)} different deployments: {launched}")
     if (line := differ_as_a_whole(effect)) is not None:
         warnings.append(line)
     if doubted := sum(run.doubted for run in scored):

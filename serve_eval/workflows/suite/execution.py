@@ -170,9 +170,9 @@ async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> E
     try:
         report = await _evaluate(session, run, server)
     except ServeEvalError as error:
-        told = await _ask_others(session, run, server, error)
+        stopped = await _ask_others(session, run, server, error)
         earlier = find_earlier_tasks(session.folder, run)
-        return EndedRun(run=run, error=describe_error(told), earlier=earlier)
+        return EndedRun(run=run, error=describe_error(stopped), earlier=earlier)
     except Exception as error:
         if session.environ.get("SERVE_EVAL_TRACEBACK"):
             raise
@@ -205,7 +205,7 @@ async def _ask_others(
 ) -> ServeEvalError:
     """Ask the tasks of a run that can be asked, and return what stopped the others.
 
-    What stops the other tasks as well, such as a server that does not start, comes first.
+    An error that stops the other tasks as well, such as a failed start, takes precedence.
     """
     if not isinstance(error, OF_ONE_TASK) or len(run.plan.tasks) < 2:
         return error

@@ -122,8 +122,8 @@ def keep_names(path: Path, suite: Suite) -> tuple[Suite, list[str]]:
         if old not in asked and (found := next((n for n in alike if asked[n] == content), None)):
             names[found] = old
     runs = tuple(replace(run, name=names.get(run.name, run.name)) for run in suite.runs)
-    told = [f"{new} keeps its earlier name {old}" for new, old in names.items()]
-    return replace(suite, runs=runs), told
+    notes = [f"{new} keeps its earlier name {old}" for new, old in names.items()]
+    return replace(suite, runs=runs), notes
 
 
 def find_earlier_tasks(path: Path, run: SuiteRun) -> Report | None:

@@ -92,8 +92,8 @@ def combinations(found: Mapping[str, Sequence[AxisValue]]) -> Iterator[tuple[str
 def _choice(axis: str, i: int, value: Any, document: Document) -> AxisValue | list[Problem]:
     if axis == SAMPLING_SEED:
         return _seed(i, value, document)
-    if isinstance(value, Mapping) and axis in HOLD_MAPPINGS and (said := _mixes(axis, value)):
-        return [((axis, i), said)]
+    if isinstance(value, Mapping) and axis in HOLD_MAPPINGS and (message := _mixes(axis, value)):
+        return [((axis, i), message)]
     if _is_fragment(axis, value) or axis not in AXES:
         return _fragment(axis, i, value, document)
     if axis == ENDPOINT and not isinstance(value, str | Mapping):
@@ -155,8 +155,8 @@ def _fragment(axis: str, i: int, value: Any, document: Document) -> AxisValue | 
                 if axis in list_protocol_fields()
                 else nearest(axis, AXES)
             )
-            said = f"{axis} is not a plan key, so its values must be plan fragments.{known}"
-            return [((axis, i), said)]
+            message = f"{axis} is not a plan key, so its values must be plan fragments.{known}"
+            return [((axis, i), message)]
         return [((axis, i), "expected a plan fragment")]
     given = value.get(LABEL)
     if given is not None and not isinstance(given, str | int | float):

@@ -25,8 +25,8 @@ OF_ONE_TASK = (DatasetError, NotComparableError, ReferenceFileError, SandboxErro
 def split_plan(plan: Plan) -> tuple[Plan, ServeEvalError] | None:
     """Return the plan with the tasks that can be asked, and the error of the others.
 
-    The plan has its model. None if all tasks, or none, can be
-    asked: then no task is to blame alone.
+    `plan` names its model. Return None if all tasks or no task can be asked, since then no single
+    task is to blame.
     """
     extensions.include(plan.include_path)
     good, errors = list[Spec](), list[ServeEvalError]()
@@ -37,7 +37,7 @@ def split_plan(plan: Plan) -> tuple[Plan, ServeEvalError] | None:
         except OF_ONE_TASK as error:
             errors.append(error)
         except ServeEvalError:
-            good.append(spec)  # Of the plan, which is whole here only by its other tasks.
+            good.append(spec)  # an error of the whole plan, which its other tasks may mend
         else:
             good.append(spec)
     if not good or not errors:

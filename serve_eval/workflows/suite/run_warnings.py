@@ -17,8 +17,8 @@ def list_run_warnings(report: SuiteReport) -> Iterator[str]:
     others: dict[str, dict[str, None]] = {}
     for run in report.runs:
         for warning in run.warnings:
-            if told := _LAUNCHED.fullmatch(warning):
-                launched.setdefault(told[1], {})[run.name] = told[2]
+            if found := _LAUNCHED.fullmatch(warning):
+                launched.setdefault(found[1], {})[run.name] = found[2]
             else:
                 others.setdefault(warning, {})[run.name] = None
     for taken, runs in launched.items():
