@@ -94,6 +94,7 @@ def test_a_proxy_that_answers_twice_and_ends_before_a_proof_swaps_nothing(
         sessions_after=1,
     )
     _held(account)
+    assert account.kills >= min(kills, 1)  # few questions, which a quick session may finish before
     assert account.front["copies"] > 0
     assert account.front["asked"] > account.planned  # what was withdrawn, or doubted before
     assert account.unproven == 0
