@@ -140,7 +140,7 @@ def test_a_side_with_fewer_samples_is_refused_or_asked_what_it_has(
         _compare(plan, fewer, tmp_path / "refused")
     for number, (a, b) in enumerate([(plan, fewer), (fewer, plan)]):
         found, sides = _compare(a, b, tmp_path / f"{number}", allow_mismatch=("samples", "data"))
-        assert [(task.a.scored, task.b.scored) for task in found.tasks] == [(a.limit, b.limit)] * 2
+        assert [(task.a.scored, task.b.scored) for task in found.tasks] == [(N - 4, N - 4)] * 2
         assert sides.asked == [2 * (a.limit or 0), 2 * (b.limit or 0)]
 
 

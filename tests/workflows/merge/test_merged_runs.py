@@ -201,7 +201,7 @@ def test_a_run_that_is_no_shard_is_refused(
 ) -> None:
     serve_eval(*plan, "-o", tmp_path / "one")
     assert "is not a shard" in _refused([tmp_path / "one"], tmp_path)
-    assert "holds no run" in _refused([tmp_path], tmp_path)
+    assert "is a folder of runs, not a run" in _refused([tmp_path], tmp_path)
 
 
 @pytest.mark.parametrize(
