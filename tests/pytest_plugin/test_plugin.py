@@ -92,7 +92,8 @@ def test_a_wrong_waiver_is_a_wrong_use_of_pytest(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_example_of_the_page_ends_in_every_way(tmp_path: Path) -> None:
-    (tmp_path / "test_embedded.py").write_text(_find_block(PAGE, "from serve_eval.pytest_plugin"))
+    first = "from serve_eval.pytest_plugin import AccuracyTests\n\n\nclass TestEmbedded"
+    (tmp_path / "test_embedded.py").write_text(_find_block(PAGE, first))
     done = run_pytest(tmp_path, "-ra", "--junitxml", "junit.xml", "--serve-eval-output", "runs")
     assert done.returncode == 1, done.stdout + done.stderr
     shown = _find_block(PAGE, "===")
