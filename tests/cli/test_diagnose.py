@@ -112,10 +112,13 @@ def test_a_run_that_was_refused_begins_with_the_recorded_error(tmp_path: Path) -
     assert change == f"   change: serve-eval run --resume {out}"
 
 
-def test_the_latest_run_begins_with_its_error_too(tmp_path: Path) -> None:
-    done = serve_eval("run", "--base-url", REFUSING, *RAN, "--no-reference", cwd=tmp_path)
+def test_the_latest_run_begins_with_its_error_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = serve_eval("run", "--base-url", REFUSING, *RAN, "--no-reference")
     assert done.returncode == 4
-    assert serve_eval("diagnose", cwd=tmp_path).stdout.startswith("1. unfinished: ended by: ")
+    assert serve_eval("diagnose").stdout.startswith("1. unfinished: ended by: ")
 
 
 def test_a_comparison_that_ended_names_the_error_and_what_goes_on(tmp_path: Path) -> None:
@@ -155,4 +158,4 @@ plans:
         told = serve_eval("diagnose", place)
         assert told.returncode == 0, told.stderr
         assert "cannot connect to 127.0.0.1:9" in told.stdout
-        assert f"the same serve-eval suite command with -o {out}" in told.stdout
+        assert f"serve-eval suite --resume {out}" in told.stdout

@@ -45,7 +45,7 @@ def write_continue_command(run: Path, resume: str) -> str:
     if is_comparison(parent):
         return f"the same serve-eval compare command with -o {quote_path(run.parent)}"
     if parent.name == SUITE_RUNS and holds_suite(parent.parent):
-        return f"the same serve-eval suite command with -o {quote_path(run.parent.parent)}"
+        return f"serve-eval suite --resume {quote_path(run.parent.parent)}"
     return resume
 
 
@@ -95,4 +95,4 @@ def describe_unstarted(folder: Path) -> Iterator[str]:
     if ended:
         alone = folder.absolute().parent.name == SUITE_RUNS
         suite = folder.parent.parent if alone else folder
-        yield f"next: the same serve-eval suite command with -o {quote_path(suite)}"
+        yield f"next: serve-eval suite --resume {quote_path(suite)}"

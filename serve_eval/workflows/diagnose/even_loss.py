@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from serve_eval.report.attribution import accusations
 from serve_eval.schema import VerdictOutcome
 from serve_eval.workflows.diagnose.breakdown import describe_verify
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
@@ -26,8 +27,10 @@ def find_even_loss(run: Evidence, found: Iterable[Finding], differs: bool) -> It
 
 
 def _describe(run: Evidence, task: TaskEvidence, differs: bool) -> Iterator[Finding]:
-    reference = None if task.report is None else task.report.reference
-    if reference is None or not task.lost:
+    if task.report is None or task.report.reference is None or not task.lost:
+        return
+    blamed = task.report.attribution
+    if blamed is not None and any(accusations(blamed)):  # the report names the cause
         return
     again = ["rule out the difference above first"] if differs else []
     yield Finding(

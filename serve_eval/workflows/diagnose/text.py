@@ -49,11 +49,7 @@ def _run(run: DiagnosedRun, *, side: bool, explained: bool) -> Iterator[str]:
             yield f"{_INDENT}{describe_kinds(task.breakdown)}"
         for accusation in task.accused:
             yield f"{_INDENT}the report names {accusation}"
-    red = any(task.breakdown is not None for task in run.tasks)
-    if not run.findings and not red:
-        yield f"{label}nothing to explain ({run.folder})"
-    elif not run.findings and not explained:
-        yield f"{label}no rule explains the lost samples ({run.folder})"
+    yield from _say_unexplained(run, label, explained)
     for number, finding in findings[len(ended) :]:
         yield from _describe_finding(number, finding)
     for task in run.tasks:
@@ -63,6 +59,15 @@ def _run(run: DiagnosedRun, *, side: bool, explained: bool) -> Iterator[str]:
             for line in describe_examples(task.breakdown):
                 yield f"{_INDENT}{line}"
     yield ""
+
+
+def _say_unexplained(run: DiagnosedRun, label: str, explained: bool) -> Iterator[str]:
+    """Yield a line for a run without findings."""
+    red = any(task.breakdown is not None for task in run.tasks)
+    if not run.findings and not red:
+        yield f"{label}nothing to explain ({run.folder})"
+    elif not run.findings and not explained:
+        yield f"{label}no rule explains the lost samples ({run.folder})"
 
 
 def _task(task: DiagnosedTask, *, side: bool) -> str:
