@@ -10,6 +10,8 @@ __all__ = [
     "candidates",
     "course",
     "cut",
+    "ended",
+    "even_loss",
     "evidence",
     "extraction",
     "finding",
@@ -29,4 +31,5 @@ __all__ = [
     "template",
     "told",
     "unanswered",
+    "unfinished",
 ]

@@ -12,6 +12,8 @@ from serve_eval.report.one_line import write_line
 from serve_eval.report.summary.table import ORDER
 from serve_eval.report.task_line import make_compared_line
 from serve_eval.schema import Comparison, VerdictOutcome
+from serve_eval.shell_words import quote_path
+from serve_eval.workflows.diagnose.ended import describe_end, find_end
 from serve_eval.workflows.diagnose.finding import Finding
 
 if TYPE_CHECKING:
@@ -23,7 +25,10 @@ def head_comparison(
 ) -> tuple[str, ...]:
     """Return a line for each compared task, the worst first, with its likeliest cause."""
     if comparison is None:
-        return (f"the comparison in {folder} did not finish: it has no verdict",)
+        end = describe_end(find_end(folder))
+        said = f"the comparison in {folder} did not finish: it has no verdict"
+        again = f"next: the same serve-eval compare command with -o {quote_path(folder)}"
+        return (f"{said}; {end}" if end else said, again)
     causes = {one.task: one.brief for one in reversed(findings) if one.leads}
     tasks = sorted(comparison.tasks, key=lambda one: ORDER.index(one.verdict.outcome))
     return tuple(

@@ -11,6 +11,7 @@ from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.evaluation.storage.reports.comparison_files import is_comparison, locate_runs
 from serve_eval.plugins.scope import with_scope
+from serve_eval.workflows.diagnose.ended import has_only_end
 from serve_eval.workflows.diagnose.evidence import Evidence, read
 from serve_eval.workflows.diagnose.finding import SIDE_SHARE
 
@@ -39,11 +40,13 @@ def _runs(folder: Path) -> list[tuple[str, Path]]:
     """Return the run folders to diagnose, each with its label."""
     if is_comparison(folder):
         return locate_runs(folder)
+    if has_only_end(folder) and not (folder / SUITE_RUNS).is_dir():
+        return []
     if (folder / SUITE_RUNS).is_dir() and not run_folder.holds_run(folder):
         found = sorted(
             path for path in (folder / SUITE_RUNS).iterdir() if run_folder.holds_run(path)
         )
-        if not found:
+        if not found and not has_only_end(folder):
             raise RunFolderError(f"{folder / SUITE_RUNS} holds no run", hint="Run the suite first.")
         return [(path.name, path) for path in found]
     return [("", folder)]

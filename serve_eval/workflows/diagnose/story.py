@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
@@ -20,6 +20,7 @@ from serve_eval.workflows.diagnose import (
     course,
     cut,
     endings,
+    even_loss,
     extraction,
     foreign,
     paired_answers,
@@ -30,9 +31,11 @@ from serve_eval.workflows.diagnose import (
     slicing,
     template,
     unanswered,
+    unfinished,
     unlike,
 )
 from serve_eval.workflows.diagnose.breakdown import Breakdown, break_down
+from serve_eval.workflows.diagnose.ended import describe_unstarted
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.headings import head_comparison, head_suite, rank_run
@@ -73,7 +76,6 @@ TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = 
     setting.find_unscored,
 )
 RUN_RULES: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
-    unanswered.find_unfinished,
     unanswered.server_errors,
     foreign.foreign_answers,
     course.find_hidden_retries,
@@ -170,7 +172,7 @@ def diagnose_read(answers: ReadFolder, local: LocalTokenizer | None = None) -> D
         found = find_between(a, b, comparison, runs[1].findings)
         verdict = head_comparison(comparison, order_findings((*runs[1].findings, *found)), folder)
     else:
-        verdict = head_suite(folder)
+        verdict = (*head_suite(folder), *describe_unstarted(folder))
         runs = tuple(sorted(runs, key=rank_run))
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
@@ -227,8 +229,12 @@ def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
         ]
         found += slicing.find_slices(evidence, found, data)
     # An option that differs is known, and what answers look like is only its effect.
-    first = setting.other_launch(evidence) if alone else ()
-    return (*first, *order_findings(found))
+    first = list(setting.other_launch(evidence)) if alone else []
+    even = list(even_loss.find_even_loss(evidence, found, bool(first))) if alone else []
+    if first and even:  # nothing else explains the loss, so the difference is the likeliest cause
+        first = [replace(one, leads=True) for one in first]
+    ended = unfinished.find_unfinished(evidence)
+    return (*ended, *first, *order_findings((*found, *even)))
 
 
 def _has_answers(task: TaskEvidence) -> bool:

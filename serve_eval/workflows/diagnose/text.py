@@ -10,6 +10,7 @@ from serve_eval.report.layout import say
 from serve_eval.workflows.diagnose.breakdown import describe_examples, describe_kinds
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask, Diagnosis
+from serve_eval.workflows.diagnose.unfinished import RULE as UNFINISHED
 
 _INDENT = "   "
 _JUDGED = ("PASS", "FAIL", "INCONCLUSIVE")
@@ -37,18 +38,19 @@ def lines(diagnosis: Diagnosis) -> Iterator[str]:
 def _run(run: DiagnosedRun, *, side: bool, explained: bool) -> Iterator[str]:
     """Yield the lines of a run. `explained`: the comparison of both sides has a finding."""
     label = f"{run.label}: " if run.label else ""
+    findings = list(enumerate(run.findings, 1))
+    ended = findings[:1] if run.findings and run.findings[0].rule == UNFINISHED else []
+    for number, finding in ended:
+        first, *more = _describe_finding(number, finding)
+        yield from (f"{label}{first}", *more)
     for task in run.tasks:
         yield f"{label}{_task(task, side=side)}"
         if task.breakdown is not None:
             yield f"{_INDENT}{describe_kinds(task.breakdown)}"
         for accusation in task.accused:
             yield f"{_INDENT}the report names {accusation}"
-    red = any(task.breakdown is not None for task in run.tasks)
-    if not run.findings and not red:
-        yield f"{label}nothing to explain ({run.folder})"
-    elif not run.findings and not explained:
-        yield f"{label}no rule explains the lost samples ({run.folder})"
-    for number, finding in enumerate(run.findings, 1):
+    yield from _say_unexplained(run, label, explained)
+    for number, finding in findings[len(ended) :]:
         yield from _describe_finding(number, finding)
     for task in run.tasks:
         if task.breakdown is not None:
@@ -57,6 +59,15 @@ def _run(run: DiagnosedRun, *, side: bool, explained: bool) -> Iterator[str]:
             for line in describe_examples(task.breakdown):
                 yield f"{_INDENT}{line}"
     yield ""
+
+
+def _say_unexplained(run: DiagnosedRun, label: str, explained: bool) -> Iterator[str]:
+    """Yield a line for a run without findings."""
+    red = any(task.breakdown is not None for task in run.tasks)
+    if not run.findings and not red:
+        yield f"{label}nothing to explain ({run.folder})"
+    elif not run.findings and not explained:
+        yield f"{label}no rule explains the lost samples ({run.folder})"
 
 
 def _task(task: DiagnosedTask, *, side: bool) -> str:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from serve_eval.client.attempts.retry import is_refused_behind
-from serve_eval.evaluation.storage.server_logs import LogLine, errors_near, read
+from serve_eval.evaluation.storage.server_logs import errors_near, read
 from serve_eval.launchers._logs.causes import cause
 from serve_eval.schema import Attempt, FailureKind
 from serve_eval.workflows.diagnose.asked import AskedSample
@@ -20,8 +20,8 @@ from serve_eval.workflows.diagnose.known_messages import find_known
 
 LOG_BEFORE_S, LOG_AFTER_S, LOG_LINES = 60.0, 15.0, 6
 """Seconds before and after the first failure in which a log is searched, and the lines shown."""
-LOG_TAIL, LAST_LINES = 200, 2
-"""Last lines of a server's log that are read for an unfinished run, and the number shown."""
+LAST_LINES = 2
+"""Last lines of a server's log that are shown."""
 LIMIT_LEAST_S, LIMIT_SPREAD = 1.0, 0.1
 """Errors are attributed to a time limit if they come after at least this number of seconds, none of
 them earlier than the median by more than this share, and LIMIT_MOST of them not later by more.
@@ -199,7 +199,7 @@ def server_errors(run: Evidence) -> Iterator[Finding]:
     told += f"failed before it, {after:.1%} from it on"
     known = cause("\n".join(log))
     if known is not None:
-        told += f"; the server's log shows that {_lower(known[0])}"
+        told += f"; the server's log shows that {name_cause(known[0])}"
     where = known[1] if known is not None else "restart the server, and read its log of that time"
     yield Finding(
         rule="server_errors",
@@ -211,29 +211,6 @@ def server_errors(run: Evidence) -> Iterator[Finding]:
         lost=sum(len(task.lost) for task in run.tasks),
         samples=ids(lost),
         log=log,
-    )
-
-
-def find_unfinished(run: Evidence) -> Iterator[Finding]:
-    """Yield a finding if the run did not finish, because it or a server of its own was stopped.
-
-    The finding shows the errors at the end of each log, or else its last lines.
-    """
-    if run.report is not None:
-        return
-    asked = sum(len(task.asked) for task in run.tasks)
-    planned = sum(task.planned for task in run.tasks)
-    told = f"the run did not finish: {asked} of {planned} samples have a recorded answer or failure"
-    change, log = run.resume, []
-    for path in run.logs:
-        lines = [line.text for line in deque(read(path), LOG_TAIL)]
-        if (known := cause("\n".join(lines))) is not None:
-            told += f"; {path.name} shows that {_lower(known[0])}"
-            change = known[1]
-        errors = [text for text in lines if LogLine(None, text).error]
-        log += [f"{path.name}: {run.mask(text)}" for text in (errors or lines)[-LAST_LINES:]]
-    yield Finding(
-        rule="unfinished", told=told, change=(change,), count=asked, of=planned, log=tuple(log)
     )
 
 
@@ -286,5 +263,6 @@ def _end_of_log(run: Evidence, name: str) -> tuple[str, ...]:
     )
 
 
-def _lower(text: str) -> str:
+def name_cause(text: str) -> str:
+    """Return a cause so that it can stand in a sentence."""
     return text if text.startswith(("it ", "its ", "a ", "the ", "this ")) else f"it is {text}"

@@ -386,7 +386,7 @@ def test_a_fault_is_named_with_its_evidence_and_what_to_change(name: str, tmp_pa
 
 
 @pytest.mark.parametrize(("accuracy", "outcome"), [(0.95, "PASS"), (0.5, "FAIL")])
-def test_of_what_has_no_sign_nothing_is_found(
+def test_a_loss_without_a_sign_is_called_even_and_a_sound_run_has_no_finding(
     accuracy: float, outcome: str, tmp_path: Path
 ) -> None:
     plan = plan_for(tmp_path)
@@ -394,8 +394,8 @@ def test_of_what_has_no_sign_nothing_is_found(
     report = run(plan, server, tmp_path / "out")
     assert report.tasks[0].verdict.outcome == outcome
     diagnosis = diagnose(tmp_path / "out")
-    assert diagnosis.runs[0].findings == ()
-    said = "nothing to explain" if outcome == "PASS" else "no rule explains the lost samples"
+    assert names(diagnosis.runs[0]) == ([] if outcome == "PASS" else ["even_loss"])
+    said = "nothing to explain" if outcome == "PASS" else "1. even_loss (word_problems): "
     assert any(line.startswith(said) for line in lines(diagnosis))
 
 
@@ -448,8 +448,9 @@ def test_a_run_that_was_stopped_is_diagnosed_without_a_report(tmp_path: Path) ->
         "Loading\nRuntimeError: CUDA out of memory\nbye\n"
     )
     [diagnosed] = diagnose(tmp_path / "out").runs
-    assert names(diagnosed) == ["refused", "unfinished"]
-    last = diagnosed.findings[1]
+    assert names(diagnosed) == ["unfinished", "refused"]
+    last = diagnosed.findings[0]
+    assert "422" in last.told
     assert "of 100 samples" in last.told
     assert "server.log shows that it is out of GPU memory" in last.told
     assert last.log == ("server.log: RuntimeError: CUDA out of memory",)

@@ -1,0 +1,98 @@
+"""Say what ended a command without a result, and which command goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from serve_eval.evaluation.storage.file_names import (
+    SUITE_FILE,
+    SUITE_RUNS,
+    SUMMARY_FILE,
+    VERIFICATION,
+    VERIFICATION_PLAN,
+)
+from serve_eval.evaluation.storage.reports.comparison_files import is_comparison
+from serve_eval.evaluation.storage.reports.suite_files import find_suite_report, holds_suite
+from serve_eval.evaluation.storage.run_folder import holds_run
+from serve_eval.evaluation.storage.session_end import INTERRUPTED, find_session_end
+from serve_eval.schema import SuiteRunReport
+from serve_eval.shell_words import quote_path
+
+
+def find_end(run: Path) -> str:
+    """Return what ended a run or comparison; for a side, what ended the other one if that did."""
+    own = find_session_end(run)
+    if own not in ("", INTERRUPTED):
+        return own
+    whole = run if is_comparison(run) else run.absolute().parent
+    if is_comparison(whole):
+        ends = [find_session_end(one) for one in sorted(whole.iterdir()) if holds_run(one)]
+        return next((one for one in ends if one not in ("", INTERRUPTED)), max(ends, default=own))
+    return own
+
+
+def describe_end(end: str) -> str:
+    """Return the end as a part of a sentence, "" if none is recorded."""
+    if end == INTERRUPTED:
+        return "it was interrupted"
+    return f"ended by: {end}" if end else ""
+
+
+def write_continue_command(run: Path, resume: str) -> str:
+    """Return what continues a run; `resume` is the command for one that stands for itself."""
+    parent = run.absolute().parent
+    if is_comparison(parent):
+        return f"the same serve-eval compare command with -o {quote_path(run.parent)}"
+    if parent.name == SUITE_RUNS and holds_suite(parent.parent):
+        return f"serve-eval suite --resume {quote_path(run.parent.parent)}"
+    return resume
+
+
+def is_stopped_verify(folder: Path) -> bool:
+    """Return True for the folder of a verification that ended without a result."""
+    return (folder / VERIFICATION_PLAN).is_file() and not (folder / VERIFICATION).exists()
+
+
+def list_unstarted(folder: Path) -> list[SuiteRunReport]:
+    """Return the runs of a suite that an error ended before they had a folder.
+
+    `folder` is that of the suite or of one such run.
+    """
+    alone = folder.absolute().parent.name == SUITE_RUNS
+    suite = folder.absolute().parent.parent if alone else folder
+    report = find_suite_report(suite) if (suite / SUITE_FILE).exists() else None
+    return [
+        one
+        for one in (() if report is None else report.runs)
+        if one.error is not None
+        and not holds_run(suite / SUITE_RUNS / one.name)
+        and (not alone or one.name == folder.absolute().name)
+    ]
+
+
+def has_only_end(folder: Path) -> bool:
+    """Return True if a folder has no run, but a record of what ended its command."""
+    return not holds_run(folder) and (is_stopped_verify(folder) or bool(list_unstarted(folder)))
+
+
+def describe_unstarted(folder: Path) -> Iterator[str]:
+    """Yield what ended a verification, or the runs of a suite that never started, and what next."""
+    if is_stopped_verify(folder):
+        yield f"the verification in {folder} did not finish: it has no verdict"
+        file = folder / SUMMARY_FILE
+        lines = file.read_text(errors="replace").splitlines() if file.is_file() else []
+        yield from lines[:1]
+        yield f"next: the same serve-eval verify command with -o {quote_path(folder)}"
+        return
+    ended = list_unstarted(folder)
+    for one in ended:
+        assert one.error is not None
+        message = " ".join(one.error.message.split())
+        yield f"{one.name}: ended before its first request by: {message}"
+        if one.error.hint:
+            yield f"   {' '.join(one.error.hint.split())}"
+    if ended:
+        alone = folder.absolute().parent.name == SUITE_RUNS
+        suite = folder.parent.parent if alone else folder
+        yield f"next: serve-eval suite --resume {quote_path(suite)}"
