@@ -36,8 +36,8 @@ def _describe(run: Evidence, task: TaskEvidence, differs: bool) -> Iterator[Find
     yield Finding(
         rule=RULE,
         told=(
-            "the loss is even: no slice, worker, order, length or kind of answer stands out;"
-            f" likeliest are {LIKELIEST} that differ from the reference's"
+            "the loss is even: nothing here shows more of it in some prompts, servers or answers"
+            f" than in others; likeliest are {LIKELIEST} that differ from the reference's"
         ),
         change=(*again, describe_verify(run)),
         count=len(task.lost),
