@@ -21,6 +21,7 @@ from serve_eval.errors import (
     ServeEvalError,
 )
 from serve_eval.evaluation.plan.applicable_reference import (
+    SEED,
     ApplicableReference,
     explain_refusal,
     find_applicable,
@@ -103,6 +104,13 @@ def _check_number(dataset: Dataset, times: int, name: str) -> None:
         )
 
 
+def check_references(plan: Plan) -> None:
+    """Raise NotComparableError if a task has no reference that applies and the plan needs one."""
+    built = _build(plan)
+    if problems := _find_lacking(plan, built, [find_applicable(plan, *one) for one in built]):
+        raise join_errors(problems)
+
+
 def _find_unsafe(plan: Plan, tasks: Sequence[Task]) -> list[ServeEvalError]:
     """Return an error if tasks run code that the plan does not allow to run."""
     unsafe = [task.name for task in tasks if task.unsafe]
@@ -134,9 +142,9 @@ def _find_lacking(
     ]
     if not lacking or _may_lack(plan):
         return []
-    refused = {one.refused for _, _, one in lacking}
-    hints = [_NO_ROW_HINT] if False in refused else []
-    hints += ["To compare anyway: --allow-mismatch FIELD."] if True in refused else []
+    refused = list(dict.fromkeys(name for _, _, one in lacking for name in one.refused))
+    hints = [_explain_mismatch(refused)] if refused else []
+    hints += [_NO_ROW_HINT] if any(not one.refused for _, _, one in lacking) else []
     take = write_take_command(plan, [spec.name for spec, _, _ in lacking])
     return [
         NotComparableError(
@@ -144,6 +152,19 @@ def _find_lacking(
             hint=f"{' '.join(hints)}{_NO_VERDICT_HINT}\n  {take}",
         )
     ]
+
+
+def _explain_mismatch(fields: Sequence[str]) -> str:
+    """Return how to compare although these fields of the protocol differ."""
+    flags = " ".join(f"--allow-mismatch {name}" for name in fields)
+    seed = (
+        " A seed is a draw, not a protocol: a reference that is taken without one judges runs of"
+        " any seed."
+    )
+    return (
+        f"To compare anyway: {flags}, or in a plan: allow_mismatch: [{', '.join(fields)}]."
+        f"{seed if SEED in fields else ''}"
+    )
 
 
 def join_errors(problems: Sequence[ServeEvalError]) -> ServeEvalError:
@@ -240,7 +261,8 @@ def _prepare(
         if moved is None and named is not None:
             found, why, protocol = None, CHOSEN, None
     hypothesis, fewer = few_samples.hold_n(hypothesis, found, len(dataset.samples))
-    notes = (*notes, *fewer)
+    drawn = () if found is None or reference.draw is None else (reference.draw,)
+    notes = (*notes, *fewer, *drawn)
     return PreparedTask(
         spec=spec,
         task=task,
