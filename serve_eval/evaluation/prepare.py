@@ -104,13 +104,6 @@ def _check_number(dataset: Dataset, times: int, name: str) -> None:
         )
 
 
-def check_references(plan: Plan) -> None:
-    """Raise NotComparableError if a task has no reference that applies and the plan needs one."""
-    built = _build(plan)
-    if problems := _find_lacking(plan, built, [find_applicable(plan, *one) for one in built]):
-        raise join_errors(problems)
-
-
 def _find_unsafe(plan: Plan, tasks: Sequence[Task]) -> list[ServeEvalError]:
     """Return an error if tasks run code that the plan does not allow to run."""
     unsafe = [task.name for task in tasks if task.unsafe]
