@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from pathlib import Path
@@ -111,3 +113,19 @@ def test_runs_that_are_one_draw_are_named_before_and_after_they_are_asked() -> N
 def test_runs_of_a_server_that_repeats_its_replies_are_one_draw() -> None:
     told = _take(varied=False)
     assert "one_draw: the answers of the 3 runs to each of 110 prompts are the same text" in told
+
+
+def test_collect_has_the_sampling_seed() -> None:
+    _run("runs/a", "--no-reference", "--references-dir", ".", "--sampling-seed", "5")
+    _run("runs/b", "--no-reference", "--references-dir", ".")
+    done = serve_eval("collect", "runs")
+    rows = list(csv.DictReader(io.StringIO(done.stdout, newline="")))
+    assert [row["sampling_seed"] for row in rows] == ["5", ""]
+
+
+def test_a_missing_folder_of_references_has_the_command_that_makes_it() -> None:
+    code, said = _run("out")
+    assert code == 2
+    assert "is not a folder" in said
+    command = "serve-eval references take TRUSTED_HOST:8000 -t TASK --references-dir "
+    assert command in said
