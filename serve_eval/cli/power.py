@@ -194,8 +194,8 @@ def _choose_sigma(given: float | None, one: Measured | None) -> tuple[float, str
     if not one.sigma:
         return USUAL_SIGMA, f"sigma {USUAL_SIGMA:g}, the default: the run shows no spread"
     return one.sigma, (
-        f"sigma {one.sigma:.5g}, measured: a reference that is registered from this run sets it;"
-        f" against one without a sigma the classic rule judges with {USUAL_SIGMA:g}"
+        f"sigma {one.sigma:.5g}, measured: a reference that is registered from this run sets it;\n"
+        f"  against one without a sigma the classic rule judges with {USUAL_SIGMA:g}"
     )
 
 

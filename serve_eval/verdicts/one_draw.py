@@ -64,5 +64,5 @@ def describe_equal_runs(
     return (
         f"one_draw: the answers of the {runs} runs to each of {prompts} prompts are the same text:"
         " the server may repeat its seed or keep its replies; the runs are one draw, and the"
-        " reference looks more stable than it is; let the server draw anew"
+        " reference looks more stable than it is; make the server draw each time"
     )
