@@ -13,6 +13,7 @@ ServeEvalError
 ├── ExternalCodeError  a user's rule or scorer raised or returned junk     exit 4
 ├── NotComparableError no reference, or one taken under another protocol   exit 3
 ├── LaunchError        a server did not start, or ended unexpectedly       exit 4
+│   ├── NoProgramError its executable is missing or misspelt               exit 2
 │   └── NoRoomError    its GPUs are missing or in use                      exit 4
 ├── EndpointError      the endpoint is unreachable or refuses everything   exit 4
 └── JournalError       records can no longer be written (disk full)        exit 4
@@ -106,6 +107,18 @@ class LaunchError(ServeEvalError):
     """A server did not start, or ended while it was needed."""
 
     exit_code = 4
+
+
+class NoProgramError(LaunchError):
+    """The executable of a server is not there: to try again would change nothing."""
+
+    exit_code = 2
+
+    def __init__(self, program: str) -> None:
+        super().__init__(
+            f"{program} is not on PATH",
+            hint="Put it on PATH, or set launcher.command to its full path.",
+        )
 
 
 class NoRoomError(LaunchError):

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
-from serve_eval.errors import LaunchError
+from serve_eval.errors import LaunchError, NoProgramError
 from serve_eval.launchers._fleet.running import Running, first_end
 from serve_eval.launchers._machine import hosts, local_gpus, lock_files, neighbours
 from serve_eval.launchers._machine.local_gpus import Gpu
@@ -70,10 +70,7 @@ async def fleet(
             )
             is None
         ):
-            raise LaunchError(
-                f"{server.argv[0]} is not on PATH",
-                hint="Put it on PATH, or set launcher.command to its full path.",
-            )
+            raise NoProgramError(server.argv[0])
     local = [server for server in servers if server.here]
     used: Mapping[Gpu, int | None] | None = (
         await asyncio.to_thread(local_gpus.memory_used) if local else None

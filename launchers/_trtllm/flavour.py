@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from serve_eval.errors import LaunchError, PlanError
+from serve_eval.errors import LaunchError, NoProgramError, PlanError
 from serve_eval.launchers._logs.causes import cause
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._process.server_process import supervise
@@ -118,10 +118,7 @@ async def _ask(probes: Sequence[Probe], environ: Mapping[str, str]) -> dict[Prob
 
 async def _flags(probe: Probe, environ: Mapping[str, str]) -> frozenset[str]:
     if shutil.which(probe[0], path=environ.get("PATH", os.defpath)) is None:
-        raise LaunchError(
-            f"{probe[0]} is not on PATH",
-            hint="Put it on PATH, or set launcher.command to its full path.",
-        )
+        raise NoProgramError(probe[0])
     code, out, error = await _help(probe, environ)
     if code:
         said = out + error

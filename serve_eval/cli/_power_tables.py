@@ -107,10 +107,12 @@ def list_rules(drop: float, planned: Planned, per_second: float | None) -> list[
     ]
     for rule, size, what in _list_needed(drop, n, planned):
         time = ""
-        if per_second is not None and size is not None:
-            time = f"  {size / per_second:10.0f} s at the measured throughput"
+        if per_second is not None:
+            time = f"{'-':>8}  " if size is None else f"{size / per_second:>8.0f} s"
         shown = f"{'-':>8}        " if size is None else f"{size:>8} samples"
-        lines.append(f"  {rule:15} {shown}{time} ({what})")
+        lines.append(f"  {rule:14} {shown}{time}  {what}")
+    if per_second is not None:
+        lines.append(f"  times at the measured throughput of {per_second:.1f} samples per second")
     return [*lines, *_say_tests(planned), "", *_list_power(drop, n, planned)]
 
 
@@ -124,7 +126,7 @@ def _list_needed(drop: float, n: int, planned: Planned) -> Iterator[tuple[str, i
     yield (
         "classic",
         num_samples_for(drop, planned.sigma, alpha, beta),
-        "theta, as if both sides drew their own prompts",
+        "theta, each side on its own prompts",
     )
     yield "paired", n, "to prove the drop"
     margin = None if planned.margin is None else planned.margin / 100
@@ -132,12 +134,12 @@ def _list_needed(drop: float, n: int, planned: Planned) -> Iterator[tuple[str, i
         share, rate, alpha, beta, margin, sigma=planned.sigma / 100, tests=planned.tests
     )
     if fails is None:
-        what = f"to FAIL: more samples exclude the margin of {planned.margin:g} points"
+        what = f"to FAIL: more exclude {planned.margin:g} points"
         yield "paired FAIL", None, what
     else:
         yield "paired FAIL", fails, f"to FAIL at {planned.say_margin(fails).partition(',')[0]}"
     needed = max(num_noninferior_for(share, rate, alpha, beta), MIN_UNITS)
-    yield "noninferiority", needed, "to exclude such a drop if there is none"
+    yield "noninferiority", needed, "to exclude it if there is none"
 
 
 def _list_power(drop: float, n: int, planned: Planned) -> list[str]:

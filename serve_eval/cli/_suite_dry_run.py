@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +10,40 @@ from serve_eval.cli._dry_run import facts
 from serve_eval.cli._launch_preview import lines as launch_lines
 from serve_eval.cli._launch_preview import preview
 from serve_eval.cli._streams import emit, say
-from serve_eval.errors import PlanError, ServeEvalError
-from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
-from serve_eval.evaluation.prepare import prepare
+from serve_eval.errors import PlanError
 from serve_eval.evaluation.storage.file_names import LOGS, SERVERS
 from serve_eval.evaluation.storage.private_files import pretty_json
 from serve_eval.report.text import clean
 from serve_eval.schema import Suite, SuiteRun
-from serve_eval.verdicts.exit_code import UNDECIDED, worst
+from serve_eval.verdicts.exit_code import worst
 from serve_eval.verdicts.references import spec_text
+from serve_eval.workflows.suite.checked_runs import (
+    RefusedRun,
+    check_tasks,
+    find_missing,
+    list_runs,
+)
 from serve_eval.workflows.suite.server_groups import groups
 
 _SHOWN = ("requests", "judge_requests", "reference", "threshold", "theta", "no_reference", "notes")
 
 
-def show(suite: Suite, *, as_json: bool) -> int:
+def show(suite: Suite, refused: Sequence[RefusedRun] = (), *, as_json: bool) -> int:
     """Print the runs by the server that they share, with its commands and each task's threshold.
 
-    Returns the exit code of the worst run that would be refused, else 0.
+    `refused` are the runs whose plans are wrong. Returns the exit code of the worst run that would
+    be refused, else 0.
     """
     servers = [_server(number, runs) for number, runs in enumerate(groups(suite.runs), start=1)]
     runs = [run for server in servers for run in server["runs"]]
     total = sum(task["requests"] for run in runs for task in run["tasks"])
-    content = {"name": suite.name, "servers": servers, "requests": total, "waivers": suite.waivers}
+    content = {
+        "name": suite.name,
+        "servers": servers,
+        "requests": total,
+        "waivers": suite.waivers,
+        "refused": [one._asdict() for one in refused],
+    }
     if as_json:
         emit(pretty_json(content).decode())
     else:
@@ -41,17 +51,36 @@ def show(suite: Suite, *, as_json: bool) -> int:
             clean(
                 "\n".join(
                     [
-                        *_lines(suite, servers),
-                        f"{len(runs)} runs, {total} requests; nothing was sent",
+                        *_lines(suite, servers, refused),
+                        _count(runs, refused, total),
                     ]
                 )
                 + "\n"
             )
         )
-    refused = [run for run in runs if run["refused"]]
-    for run in refused:
-        say(f"error: the run {run['name']} would be refused: {run['refused']}")
-    return worst([run["exit_code"] for run in runs])
+    for text, names in _group(runs, refused).items():
+        say(f"error: the {list_runs(names)} would be refused: {text}")
+    return worst([PlanError.exit_code for _ in refused] + [run["exit_code"] for run in runs])
+
+
+def _count(runs: Sequence[Mapping[str, Any]], refused: Sequence[RefusedRun], total: int) -> str:
+    bad = len(refused) + sum(bool(run["refused"]) for run in runs)
+    told = f", {bad} would be refused" if bad else ""
+    return f"{len(runs) + len(refused)} runs{told}, {total} requests; nothing was sent"
+
+
+def _group(
+    runs: Sequence[Mapping[str, Any]], refused: Sequence[RefusedRun]
+) -> dict[str, list[str]]:
+    """Return the reasons that would refuse runs, each with the names of its runs."""
+    found: dict[str, list[str]] = {}
+    for one in refused:
+        for problem in one.problems:
+            found.setdefault(problem, []).append(one.name)
+    for run in runs:
+        if run["refused"]:
+            found.setdefault(run["refused"], []).append(run["name"])
+    return found
 
 
 def _server(number: int, runs: Sequence[SuiteRun]) -> dict[str, Any]:
@@ -95,39 +124,31 @@ def _run(run: SuiteRun, refused: PlanError | None) -> dict[str, Any]:
         "verdict": plan.verdict.name,
         "tasks": [],
         "refused": "",
+        "problems": [],
         "exit_code": 0,
     }
-    try:
-        if refused is not None:
-            raise refused
-        prepared = prepare(replace(plan, allow_missing_reference=True))
-    except ServeEvalError as error:
-        return {**told, "refused": str(error), "exit_code": error.exit_code}
+    checked = check_tasks(plan)
+    errors = [*([] if refused is None else [refused]), *checked.errors]
+    told["refused"] = "\n".join(text for one in errors for text in (str(one), one.hint) if text)
+    told["problems"] = [str(one).partition("\n")[0] for one in errors]
+    told["exit_code"] = worst([one.exit_code for one in errors]) if errors else 0
     told["tasks"] = [
         {
             "task": p.task.name,
             **{k: v for k, v in facts(p, plan.times(p.task.name)).items() if k in _SHOWN},
         }
-        for p in prepared
+        for p in checked.prepared
     ]
-    lacking = [p.spec.name for p in prepared if p.reference is None]
-    if lacking and not (
-        plan.model is None
-        or plan.no_reference
-        or plan.allow_missing_reference
-        or plan.integration_test
-    ):
-        take = f"{HOW_TO_TAKE}:\n  {write_take_command(plan, lacking)}"
-        why = f"no reference applies to {', '.join(lacking)}. {take}"
-        return {**told, "refused": why, "exit_code": UNDECIDED}
     return told
 
 
-def _lines(suite: Suite, servers: list[dict[str, Any]]) -> list[str]:
+def _lines(suite: Suite, servers: list[dict[str, Any]], refused: Sequence[RefusedRun]) -> list[str]:
     lines = [f"suite {suite.name}"]
     for server in servers:
         lines.append(f"{server['endpoint']}, model {server['model']}:")
         lines += launch_lines(server["commands"], server["files"])
+        missing = find_missing(server["commands"])
+        lines += [f"note: {program} is not on PATH here" for program in missing]
         for run in server["runs"]:
             told = [
                 run["accuracy_spec"],
@@ -135,6 +156,7 @@ def _lines(suite: Suite, servers: list[dict[str, Any]]) -> list[str]:
                 *(f"{k} {v}" for k, v in run["attributes"].items()),
             ]
             lines.append(f"  {run['name']}: {', '.join(told)}")
+            lines += [f"    refused: {problem}" for problem in run["problems"]]
             for task in run["tasks"]:
                 reference = task.get("no_reference") or f"threshold {task['threshold']:.3f}"
                 if "reference" in task:
@@ -145,6 +167,12 @@ def _lines(suite: Suite, servers: list[dict[str, Any]]) -> list[str]:
                     f"    {task['task']}: {task['requests']} requests{to_judges}, {reference}"
                 )
                 lines += [f"      note: {note}" for note in task["notes"]]
+    if refused:
+        lines.append("wrong in the file:")
+    for one in refused:
+        described = "".join(f", {k} {v}" for k, v in one.attributes.items())
+        lines.append(f"  {one.name}{described}:")
+        lines += [f"    refused: {problem}" for problem in one.problems]
     return [
         *lines,
         *(f"waiver until {w.until}: {dict(w.match)}: {w.reason}" for w in suite.waivers),

@@ -194,8 +194,8 @@ def _choose_sigma(given: float | None, one: Measured | None) -> tuple[float, str
     if not one.sigma:
         return USUAL_SIGMA, f"sigma {USUAL_SIGMA:g}, the default: the run shows no spread"
     return one.sigma, (
-        f"sigma {one.sigma:.5g}, measured: a reference that is registered from this run sets it;"
-        f" against one without a sigma the classic rule judges with {USUAL_SIGMA:g}"
+        f"sigma {one.sigma:.5g}, measured: a reference that is registered from this run sets it;\n"
+        f"  against one without a sigma the classic rule judges with {USUAL_SIGMA:g}"
     )
 
 
@@ -236,15 +236,13 @@ def _compute_needed(
 
 
 def _spread(one: Measured) -> str:
-    rate = "" if one.per_second is None else f"; {one.per_second:.1f} samples per second"
+    rate = "" if one.per_second is None else f", {one.per_second:.1f} samples per second"
+    first = f"{one.task}: {one.n} samples, value {one.value:.3f}{rate}"
     if not one.sigma:
-        return (
-            f"{one.task}: {one.n} samples, value {one.value:.3f}, all with the same score: their"
-            f" spread is not known{rate}"
-        )
+        return f"{first}\n  all with the same score: their spread is not known"
     return (
-        f"{one.task}: {one.n} samples, value {one.value:.3f}, standard deviation {one.sigma:.3f}"
-        f" points (right or wrong with that mean: {one.bernoulli:.3f}){rate}"
+        f"{first}\n  standard deviation {one.sigma:.3f} points (right or wrong with that mean:"
+        f" {one.bernoulli:.3f})"
     )
 
 

@@ -32,6 +32,7 @@ from serve_eval.shell_words import quote_path
 if TYPE_CHECKING:
     from serve_eval.evaluation.rerun import Rerun
     from serve_eval.schema import Suite, SuiteRun
+    from serve_eval.workflows.suite.checked_runs import RefusedRun
 
 EXAMPLES = (
     ("Show the runs of a suite and their requests:", "serve-eval suite SUITE.yaml --dry-run"),
@@ -99,6 +100,7 @@ def suite(
     """
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.errors import PlanError
+    from serve_eval.workflows.suite.checked_runs import name_runs
 
     check_asked(None, result.notify_text, as_json=result.as_json)
     if (file is None) == (asked.resume is None):
@@ -107,7 +109,7 @@ def suite(
         raise PlanError("--resume uses the folder of the suite: do not give -o")
     others = {"--dry-run": result.dry_run, "--reuse": asked.reuse}
     check_job(job, resuming=asked.resume is not None, others=others)
-    known = _suite(
+    known, refused = _open(
         file,
         asked.resume,
         allow_code_execution=bool(asked.allow_code_execution),
@@ -115,6 +117,8 @@ def suite(
         follow=not result.dry_run and job.write_job is None,
         trust_plan=asked.trust_plan,
     )
+    if refused and not result.dry_run:
+        raise PlanError(name_runs(refused))
     if asked.rehearse:
         known = _rehearse(known)
     what = rerun_of(asked.rerun, run_all=asked.run_all)
@@ -126,9 +130,9 @@ def suite(
         from serve_eval.cli._suite_dry_run import show
         from serve_eval.workflows.suite.folder import check_folder
 
-        if (to := result.output_dir or asked.resume) is not None:
+        if (to := result.output_dir or asked.resume) is not None and not refused:
             check_folder(to, known)
-        raise typer.Exit(show(known, as_json=result.as_json))
+        raise typer.Exit(show(known, refused, as_json=result.as_json))
     out_dir = asked.resume or result.output_dir or _new_folder(known.name)
     code = execute(
         known,
@@ -161,7 +165,7 @@ def _rehearse(known: Suite) -> Suite:
     return replace(known, runs=tuple(runs))
 
 
-def _suite(
+def _open(
     file: Path | None,
     resume: Path | None,
     *,
@@ -169,8 +173,8 @@ def _suite(
     include_path: Sequence[str] = (),
     follow: bool = True,
     trust_plan: bool = False,
-) -> Suite:
-    """Return the suite of a file or a folder.
+) -> tuple[Suite, Sequence[RefusedRun]]:
+    """Return the suite of a file or a folder, and the runs of the file whose plans are wrong.
 
     A folder may come from another user. Its permission to run code and the code folders that it
     names must be given again. If it is followed, its commands and endpoints must be trusted.
@@ -180,14 +184,15 @@ def _suite(
     from serve_eval.evaluation.storage.reports.suite_files import suite_and_owner
     from serve_eval.evaluation.trust import adopt_code, check
     from serve_eval.plugins import extensions
-    from serve_eval.workflows.suite.file import read
+    from serve_eval.workflows.suite.file import read_runs
 
     extensions.include(include_path)
+    refused: Sequence[RefusedRun] = ()
     if resume is not None:
         suite, own = suite_and_owner(resume)
     else:
         assert file is not None
-        suite, own = read(file, os.environ), True
+        (suite, refused), own = read_runs(file, os.environ), True
     in_file = resume is None
 
     def allow(run: SuiteRun) -> SuiteRun:
@@ -202,7 +207,7 @@ def _suite(
     suite = replace(suite, runs=tuple(map(allow, suite.runs)))
     if resume is not None and follow and not (own or trust_plan):
         check(resume, {f"{run.name}: ": run.plan for run in suite.runs})
-    return suite
+    return suite, refused
 
 
 def execute(
@@ -231,12 +236,14 @@ def execute(
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.verdicts.exit_code import FAIL, INTERRUPTED
     from serve_eval.workflows.servers.reuse import attach
+    from serve_eval.workflows.suite.checked_runs import check_suite
     from serve_eval.workflows.suite.ci import describe_suite
     from serve_eval.workflows.suite.execution import evaluate_suite
     from serve_eval.workflows.suite.page import make_suite_page
     from serve_eval.workflows.suite.table import find_worst_fail, render
 
     say(f"serve-eval: suite {known.name}, {len(known.runs)} runs, folder {out_dir}")
+    check_suite(known, out_dir, rerun, say)
     plans = [run.plan for run in known.runs]
 
     def again() -> str:

@@ -21,6 +21,7 @@ from serve_eval.errors import (
     ServeEvalError,
 )
 from serve_eval.evaluation.plan.applicable_reference import (
+    SEED,
     ApplicableReference,
     explain_refusal,
     find_applicable,
@@ -34,6 +35,7 @@ from serve_eval.evaluation.plan.request_size import check_sizes
 from serve_eval.evaluation.plan.shard import ShardPart, list_places, shard_fingerprint
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, fingerprint
+from serve_eval.protocol.own_fields import explain_fields
 from serve_eval.protocol.shared import build_task, usual_task
 from serve_eval.schema import Dataset, Hypothesis, Plan, Reference, Shard, Spec, Task
 from serve_eval.stats.classic import num_samples_for
@@ -134,9 +136,9 @@ def _find_lacking(
     ]
     if not lacking or _may_lack(plan):
         return []
-    refused = {one.refused for _, _, one in lacking}
-    hints = [_NO_ROW_HINT] if False in refused else []
-    hints += ["To compare anyway: --allow-mismatch FIELD."] if True in refused else []
+    refused = list(dict.fromkeys(name for _, _, one in lacking for name in one.refused))
+    hints = [_explain_mismatch(refused)] if refused else []
+    hints += [_NO_ROW_HINT] if any(not one.refused for _, _, one in lacking) else []
     take = write_take_command(plan, [spec.name for spec, _, _ in lacking])
     return [
         NotComparableError(
@@ -144,6 +146,19 @@ def _find_lacking(
             hint=f"{' '.join(hints)}{_NO_VERDICT_HINT}\n  {take}",
         )
     ]
+
+
+def _explain_mismatch(fields: Sequence[str]) -> str:
+    """Return how to compare although these fields of the protocol differ."""
+    flags = " ".join(f"--allow-mismatch {name}" for name in fields)
+    seed = (
+        " A seed is a draw, not a protocol: a reference that is taken without one judges runs of"
+        " any seed."
+    )
+    return (
+        f"To compare anyway: {flags}, or in a plan: allow_mismatch: [{', '.join(fields)}]."
+        f"{seed if SEED in fields else ''}"
+    )
 
 
 def join_errors(problems: Sequence[ServeEvalError]) -> ServeEvalError:
@@ -209,7 +224,8 @@ def _prepare(
     acceptance = None if test is None else find_acceptance_length(test, reference_directories(plan))
     roots = find_roots(plan)
     wanted = hypothesis.num_samples
-    full = task.load(roots, wanted)
+    with explain_fields():
+        full = task.load(roots, wanted)
     check_ids(task, full)
     registered = task.hypothesis.num_samples or (None if found is None else found.num_samples)
     if registered is None:
@@ -240,7 +256,8 @@ def _prepare(
         if moved is None and named is not None:
             found, why, protocol = None, CHOSEN, None
     hypothesis, fewer = few_samples.hold_n(hypothesis, found, len(dataset.samples))
-    notes = (*notes, *fewer)
+    drawn = () if found is None or reference.draw is None else (reference.draw,)
+    notes = (*notes, *fewer, *drawn)
     return PreparedTask(
         spec=spec,
         task=task,

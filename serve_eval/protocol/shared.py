@@ -17,6 +17,7 @@ from serve_eval.plugins import registry
 from serve_eval.protocol import chat_template
 from serve_eval.protocol.choices import Choices
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS
+from serve_eval.protocol.own_fields import explain_fields
 from serve_eval.protocol.templating import choose_rendering, date_of, prompt_under
 from serve_eval.schema import (
     DataRoots,
@@ -96,7 +97,8 @@ def _build_task(spec: Spec, where: str) -> tuple[Task, dict[str, Any]]:
     make = registry.load(TASKS, spec.name)
     checked = registry.check_options(make, spec.options, where, also=OPTIONS)
     own = registry.options_of(make)
-    task: Task = make(**{name: value for name, value in checked.items() if name in own})
+    with explain_fields():
+        task: Task = make(**{name: value for name, value in checked.items() if name in own})
     if task.name != spec.name:  # file names contain the task name
         raise PlanError(
             f"made the task {task.name!r} instead of a task of that name:"

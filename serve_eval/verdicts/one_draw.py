@@ -39,3 +39,30 @@ def describe_one_draw(stability: Stability | None) -> str | None:
         f" same text: {why}; the repeats are one draw, so that their spread of"
         f" {stability.sd:.1f} measures no uncertainty; {then}"
     )
+
+
+def describe_one_seed(runs: int, seed: int | None, temperature: float | None) -> str | None:
+    """Return why the runs of a reference are one draw by their seed; None if they may be several.
+
+    At temperature 0 nothing is drawn, so that equal runs are no fault.
+    """
+    if runs < 2 or seed is None or temperature == 0:
+        return None
+    return (
+        f"one_draw: each of the {runs} runs has sampling seed {seed}: they are no independent"
+        " draws, and the reference looks more stable than it is; take it without a seed"
+        " (--sampling-seed, protocol.seed, TASK.seed)"
+    )
+
+
+def describe_equal_runs(
+    runs: int, prompts: int, identical: int, temperature: float | None
+) -> str | None:
+    """Return why runs with the same texts are one draw; None if they differ or draw nothing."""
+    if runs < 2 or temperature == 0 or not 0 < prompts <= identical:
+        return None
+    return (
+        f"one_draw: the answers of the {runs} runs to each of {prompts} prompts are the same text:"
+        " the server may repeat its seed or keep its replies; the runs are one draw, and the"
+        " reference looks more stable than it is; make the server draw each time"
+    )

@@ -123,10 +123,12 @@ def test_a_dry_run_shows_runs_servers_and_requests_and_sends_nothing(
         "  damaged_gsm8k-2: default, verdict classic, state broken",
         "    gsm8k: 90 requests, reference 90, threshold ",
         "waiver until 2999-01-01",
-        "5 runs, 1619 requests; nothing was sent",
+        "    refused: gsm8k: gsm8k.yaml has no model 'unknown'",
+        "5 runs, 1 would be refused, 1619 requests; nothing was sent",
     ):
         assert said in done.stdout, done.stdout
-    assert "error: the run lost would be refused: no reference applies to gsm8k" in done.stderr
+    assert "error: the run lost would be refused: gsm8k: gsm8k.yaml has no model" in done.stderr
+    assert "serve-eval references take TRUSTED_HOST:8000 --runs 3 --model unknown" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

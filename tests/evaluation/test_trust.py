@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.cli.suite import _suite
+from serve_eval.cli.suite import _open
 from serve_eval.errors import PlanError, WithheldCodeError
 from serve_eval.evaluation.storage.reports.suite_files import write_suite
 from serve_eval.evaluation.storage.run_folder import open_folder
@@ -45,7 +45,7 @@ def test_a_command_that_shows_a_suite_uses_the_hub_only_where_this_user_allowed_
     write_suite(own, Suite(name="s", runs=(SuiteRun(name="one", plan=_plan(allow_hub=allowed)),)))
     shutil.copytree(own, tmp_path / "copied")
     found = {
-        name: _suite(None, tmp_path / name, allow_code_execution=False, follow=False)
+        name: _open(None, tmp_path / name, allow_code_execution=False, follow=False)[0]
         .runs[0]
         .plan.allow_hub
         for name in ("own", "copied")

@@ -103,8 +103,8 @@ async def launch(
             )
 
 
-def check_launcher(plan: Plan) -> None:
-    """Raise PlanError for options that cannot be launched.
+def check_launcher(plan: Plan) -> list[list[str]]:
+    """Return the launcher's command lines. Raises PlanError for options that cannot be launched.
 
     This comes before a run folder is created and bound to them.
     """
@@ -113,7 +113,7 @@ def check_launcher(plan: Plan) -> None:
     context = LaunchContext(
         model=plan.model, log_dir=Path(), patience_s=plan.limits.sample_timeout_s
     )
-    launcher.commands(context, **options)
+    return launcher.commands(context, **options)
 
 
 def job_size(plan: Plan) -> JobSize:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,19 +20,23 @@ from serve_eval.verdicts.references import (
     range_problems,
 )
 
+SEED = "seed"
+"""Field of a protocol with the sampling seed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicableReference:
     """The reference of a task, or the reason why none applies.
 
-    `refused` is True if the reason is another protocol. `protocol` is the report's text about the
-    protocol of the reference.
+    `refused` names the fields of the protocol that are the reason. `protocol` is the report's text
+    about the protocol of the reference. `draw` is a note about another sampling seed.
     """
 
     found: Reference | None = None
     why: str | None = None
-    refused: bool = False
+    refused: tuple[str, ...] = ()
     protocol: str | None = None
+    draw: str | None = None
 
 
 def find_applicable(plan: Plan, spec: Spec, task: Task) -> ApplicableReference:
@@ -39,10 +44,7 @@ def find_applicable(plan: Plan, spec: Spec, task: Task) -> ApplicableReference:
     found, why = _find(plan, task)
     if found is None:
         return ApplicableReference(why=why)
-    protocol, refused = _compare_protocol(plan, spec, task, found)
-    return ApplicableReference(
-        found=found, why=refused, refused=refused is not None, protocol=protocol
-    )
+    return _compare_protocol(plan, spec, task, found)
 
 
 def reference_directories(plan: Plan) -> list[Path]:
@@ -73,13 +75,8 @@ def _find(plan: Plan, task: Task) -> tuple[Reference | None, str | None]:
     return None, explain_missing(task.reference_file, model, plan.accuracy_spec, directories)
 
 
-def _compare_protocol(
-    plan: Plan, spec: Spec, task: Task, found: Reference
-) -> tuple[str, str | None]:
-    """Return the report's text about the reference's protocol, and the reason for refusing it.
-
-    The reason is None if the reference may be used.
-    """
+def _compare_protocol(plan: Plan, spec: Spec, task: Task, found: Reference) -> ApplicableReference:
+    """Return the reference, with the reason for refusing it if its protocol is another one."""
     if found.protocol is not None:
         other: Any = found.protocol
         known = "recorded with the reference"
@@ -90,14 +87,36 @@ def _compare_protocol(
     differing = protocol_differences(here, {**unset, **other})
     if CASES in task.reference_fields:
         differing = _settle_cases(plan, task, found, differing)
-    refused = [name for name in differing if name not in plan.allow_mismatch]
+    draw = _describe_draw(here, other) if SEED in differing else None
+    if draw is not None:
+        differing.remove(SEED)
+    refused = tuple(name for name in differing if name not in plan.allow_mismatch)
+    why = None
     if refused:
         details = "; ".join(
             f"{name} is {here.get(name)!r} here and {other.get(name)!r} with the reference"
             for name in refused
         )
-        return known, f"the protocol differs from the reference's, which is {known}: {details}"
-    return known + (f", mismatch allowed: {', '.join(differing)}" if differing else ""), None
+        why = f"the protocol differs from the reference's, which is {known}: {details}"
+    elif differing:
+        known += f", mismatch allowed: {', '.join(differing)}"
+    return ApplicableReference(found=found, why=why, refused=refused, protocol=known, draw=draw)
+
+
+def _describe_draw(here: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """Return the note about a run with another sampling seed; None if the seed refuses it.
+
+    A reference without a seed is a mean over draws, and a run with a seed is another draw. At
+    temperature 0 nothing is drawn. The runs of a seeded reference are one draw: their scores look
+    more stable than they are to a run with another seed.
+    """
+    seeds = f"sampling seed {here.get(SEED)} here and {other.get(SEED)} with the reference"
+    if here.get("temperature") == 0 and other.get("temperature", 0) == 0:
+        return f"{seeds}: at temperature 0 a seed draws nothing"
+    if other.get(SEED) is None:
+        seeds = f"sampling seed {here.get(SEED)} here and none with the reference"
+        return f"{seeds}: a seed is a draw, not a protocol"
+    return None
 
 
 def _settle_cases(plan: Plan, task: Task, found: Reference, differing: list[str]) -> list[str]:

@@ -10,12 +10,14 @@ from typing import Any
 
 from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
 from serve_eval.errors import PlanError
+from serve_eval.evaluation.plan.command_line import TRUSTED
 from serve_eval.evaluation.plan.expect import list_problems
 from serve_eval.evaluation.plan.parse import LAUNCHERS, TASKS, VERDICTS, Problems, spec_of
 from serve_eval.plugins import registry
 from serve_eval.plugins.values import load_launcher, load_verdict_rule, rules_with_early_stop
 from serve_eval.protocol import shared
 from serve_eval.schema import MOST_REPEATS, Spec, is_mutable
+from serve_eval.shell_words import quote_path
 from serve_eval.verdicts.repaired import read_policy
 
 
@@ -68,7 +70,9 @@ def check_values(
     if not folder.is_dir() and not (makes_references and can_be_made(folder)):
         problems.add(
             ("references_dir",),
-            f"{folder.absolute()} is not a folder. Name a folder with <task>.yaml files",
+            f"{folder.absolute()} is not a folder. Name a folder with <task>.yaml files, or make it"
+            f" with: serve-eval references take {TRUSTED} -t TASK --references-dir"
+            f" {quote_path(folder)}",
         )
 
 

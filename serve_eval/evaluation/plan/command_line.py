@@ -27,13 +27,20 @@ def write_take_command(plan: Plan, tasks: Collection[str], *, runs: int = RUNS) 
     """Return the command that takes a reference for these tasks of a plan at a trusted endpoint.
 
     It names neither the endpoint of the plan, which is under test and would pass against itself,
-    nor the way to reach it, with its keys. If the plan names none of the tasks, it is that for all.
+    nor the way to reach it, with its keys. Nor has it a sampling seed, with which all runs would be
+    one draw. If the plan names none of the tasks, it is that for all.
     """
-    named = tuple(spec for spec in plan.tasks if spec.name in tasks)
-    bare = replace(plan, tasks=named or plan.tasks, launcher=_OTHER, connection=Connection())
+    named = tuple(spec for spec in plan.tasks if spec.name in tasks) or plan.tasks
+    drawn = tuple(map(_without_seed, named))
+    bare = replace(plan, tasks=drawn, launcher=_OTHER, connection=Connection())
     words = ["serve-eval", "references", "take", TRUSTED, "--runs", str(runs), *_flags(bare)]
     own = () if plan.references_dir is None else ("--references-dir", plan.references_dir)
     return join_words([*words, *own])
+
+
+def _without_seed(task: Spec) -> Spec:
+    """Return a task without its sampling seed."""
+    return replace(task, options={k: v for k, v in task.options.items() if k != "seed"})
 
 
 def write_run_command(plan: Plan, references_dir: str) -> str:

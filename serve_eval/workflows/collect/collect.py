@@ -17,6 +17,7 @@ from serve_eval.evaluation.storage.reports.suite_files import (
 from serve_eval.evaluation.storage.run_folder import holds_run
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import Report, Scalar, SuiteRow, TaskReport
+from serve_eval.series.deployments import find_seed
 from serve_eval.verdicts.many_tests import find_test
 from serve_eval.workflows.collect.rows import CollectedRow
 from serve_eval.workflows.collect.trtllm_log import read_trtllm_log
@@ -180,6 +181,7 @@ def describe_task(
         tests=None if row is None else row.tests,
         finding=None if row is None or row.p_holm is None else row.finding,
         reason="; ".join(verdict.reasons if row is None else row.reasons) or None,
+        sampling_seed=int(seed) if (seed := find_seed(task)) else None,
         attributes=attributes,
     )
 

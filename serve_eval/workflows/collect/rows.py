@@ -21,7 +21,7 @@ class CollectedRow:
     threshold, theta and margin are in points, or in the unit of the task's metric. `attributes` are
     the suite's words about the run; each has a column of its own. `verdict` and `p` are those of
     the run alone; `suite_verdict`, `p_holm` over `tests` tests and `finding` those of its suite,
-    None outside of one.
+    None outside of one. `sampling_seed` is None if the server draws its seeds.
     """
 
     source: str
@@ -59,6 +59,7 @@ class CollectedRow:
     tests: int | None = None
     finding: str | None = None
     reason: str | None = None
+    sampling_seed: int | None = None
     attributes: Mapping[str, Cell] = field(default_factory=dict)
 
 

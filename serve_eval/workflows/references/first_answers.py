@@ -1,4 +1,4 @@
-"""Describe the answers of a reference's first run, to compare later answers with them."""
+"""Describe the answers of a reference's first run, and count those that no run varied."""
 
 from __future__ import annotations
 
@@ -32,6 +32,23 @@ def describe_answers(samples: Sequence[Sample], records: Iterable[Record]) -> St
         shared=tuple(mark_shared(texts, ())),
         scripts=frozenset(script for text in texts for script in find_scripts(text)),
     )
+
+
+def count_equal(samples: Sequence[Sample], runs: Iterable[Iterable[Record]]) -> int:
+    """Return the number of samples to which all runs have the same text, or 0 without texts.
+
+    Repeats within a run have ids of their own and are not compared.
+    """
+    first: dict[str, int] | None = None
+    for records in runs:
+        texts = {
+            record.id: hash((record.response.reasoning, record.response.text))
+            for record in records
+            if record.response is not None and _is_text(record.response)
+        }
+        first = texts if first is None else first
+        first = {name: text for name, text in first.items() if texts.get(name) == text}
+    return 0 if first is None else sum(sample.id in first for sample in samples)
 
 
 def _is_text(response: Response) -> bool:

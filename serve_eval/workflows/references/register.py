@@ -24,11 +24,12 @@ from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import usual_task
 from serve_eval.schema import Plan, is_rehearsal
 from serve_eval.verdicts import few_samples, reference_samples, references
+from serve_eval.verdicts.one_draw import describe_equal_runs, describe_one_seed
 from serve_eval.verdicts.reference_answers import StoredAnswers
 from serve_eval.verdicts.reference_samples import SampleScores
 from serve_eval.workflows.references.deployments import find_version, list_deployments
 from serve_eval.workflows.references.entries import make_folder, write_entry
-from serve_eval.workflows.references.first_answers import describe_answers
+from serve_eval.workflows.references.first_answers import count_equal, describe_answers
 from serve_eval.workflows.references.scored_runs import (
     ScoredRun,
     find_range,
@@ -86,6 +87,7 @@ def register(
     prepared = prepare(replace(asked, allow_missing_reference=True))
     taken = [read_scores(run, plan, prepared) for run, plan in zip(chosen, plans, strict=True)]
     answers = _read_answers(chosen[0], prepared)
+    drawn = [_find_one_draw(p, plans, chosen) for p in prepared]
     endpoint = find_version(chosen[0])
     deployments = list_deployments(chosen, plans)
     make_folder(references_dir)
@@ -105,6 +107,7 @@ def register(
                 hardware,
                 reason,
                 wanted,
+                drawn[i],
             )
         )
     return written
@@ -186,6 +189,27 @@ def _read_answers(run: Path, prepared: Sequence[PreparedTask]) -> list[StoredAns
     ]
 
 
+def _find_one_draw(
+    prepared: PreparedTask, plans: Sequence[Plan], chosen: Sequence[Path]
+) -> list[str]:
+    """Return a warning if the runs of a task are one draw, by their seed or by their texts."""
+    task, runs = prepared.task, sum(plan.times(prepared.task.name) for plan in plans)
+    seed, temperature = task.sampling.seed, task.sampling.temperature
+    told = describe_one_seed(runs, seed, temperature)
+    if told is not None or len(chosen) < 2 or temperature == 0:
+        return [] if told is None else [told]
+    samples = prepared.dataset.samples
+    equal = count_equal(
+        samples,
+        (
+            keep_standing(journal.read(samples_file(run, task.name)), run_proofs(run))
+            for run in chosen
+        ),
+    )
+    told = describe_equal_runs(len(chosen), len(samples), equal, temperature)
+    return [] if told is None else [told]
+
+
 def _register(
     prepared: PreparedTask,
     plan: Plan,
@@ -198,6 +222,7 @@ def _register(
     hardware: str | None,
     reason: str | None,
     wanted: int,
+    drawn: Sequence[str],
 ) -> Registered:
     task, metric, model = prepared.task, prepared.task.metric, plan.reference_model or plan.model
     assert model is not None
@@ -256,7 +281,7 @@ def _register(
         entry["sigma"] = round(math.sqrt(variance / (n * len(runs))), 3)
     file = references_dir / f"{task.reference_file}.yaml"
     write_entry(file, model, spec, entry, reason)
-    warnings = []
+    warnings = [*drawn]
     if bounds is None:
         warnings.append("its scores have no bounds, so the entry has no score per sample")
     usual = usual_task(prepared.spec).hypothesis

@@ -34,6 +34,7 @@ from serve_eval.evaluation.storage.unfinished import list_unfinished
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Endpoint, Plan, Progress, Spec, VerdictOutcome, is_rehearsal
+from serve_eval.verdicts.one_draw import describe_one_seed
 from serve_eval.workflows.references.entries import check_entry, make_folder
 from serve_eval.workflows.references.register import (
     WANTED_RUNS,
@@ -74,6 +75,7 @@ async def take_reference(
     plan, prepared = await _prepare(plan, out_dir, environ, notify)
     if not _is_registering(out_dir):
         _check(plan, prepared, references_dir, runs, reason)
+        _warn(prepared, runs, notify)
     make_folder(references_dir)
     folders = [out_dir / f"run_{number + 1}" for number in range(runs)]
     with run_folder.hold(out_dir, TAKEN_PLAN, "runs of a reference"):
@@ -170,6 +172,14 @@ def _check(
     for one in prepared:
         file = references_dir / f"{one.task.reference_file}.yaml"
         check_entry(file, model, plan.accuracy_spec, reason)
+
+
+def _warn(prepared: Sequence[PreparedTask], runs: int, notify: Callable[[str], None]) -> None:
+    """Say before the first request that runs with one seed would be one draw."""
+    for one in prepared:
+        sampling = one.task.sampling
+        if told := describe_one_seed(runs, sampling.seed, sampling.temperature):
+            notify(f"warning: {one.task.name}: {told}")
 
 
 def _refuse_rehearsal(rehearsal: bool) -> None:

@@ -35,6 +35,7 @@ from serve_eval.plugins.registry import nearest
 from serve_eval.schema import Scalar, Spec, Suite, SuiteRun, Waiver
 from serve_eval.secret_signs import ADVICE, find_secrets
 from serve_eval.workflows.suite import match, matrix
+from serve_eval.workflows.suite.checked_runs import RefusedRun, name_runs
 from serve_eval.workflows.suite.layers import (
     ADDRESSES,
     Layer,
@@ -57,6 +58,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 
 def read(path: Path, environ: Mapping[str, str]) -> Suite:
     """Return the suite of a file, with resolved plans. Raises PlanError with every problem."""
+    suite, refused = read_runs(path, environ)
+    if refused:
+        raise PlanError(name_runs(refused))
+    return suite
+
+
+def read_runs(path: Path, environ: Mapping[str, str]) -> tuple[Suite, Sequence[RefusedRun]]:
+    """Return the suite of a file with its sound runs, and the runs whose plans are wrong.
+
+    Raises PlanError with every problem if the file is wrong beyond single runs.
+    """
     document = read_yaml(path, PlanError)
     if not isinstance(document.value, dict):
         raise PlanError(f"{path}: expected a mapping with plans or a matrix")
@@ -79,9 +91,10 @@ class _Reader:
         self._document, self._environ = document, environ
         self._content: dict[str, Any] = document.value
         self._problems: list[str] = []
+        self._refused: list[RefusedRun] = []
         self._hint = ""
 
-    def suite(self) -> Suite:
+    def suite(self) -> tuple[Suite, Sequence[RefusedRun]]:
         for key in self._content:
             if key not in KEYS:
                 secret = connection.looks_secret(str(key))
@@ -100,13 +113,14 @@ class _Reader:
         # If there are far too many runs, do not resolve all of them only to reject them.
         runs = self._exclude(self._runs(entries[: 2 * MOST_RUNS] if self._problems else entries))
         waivers = tuple(self._waivers())
-        if not self._problems and not runs:
+        if not self._problems and not self._refused and not runs:
             everything = "everything is excluded" if entries else "name plans, or a matrix"
             self._add((), f"the suite has no runs: {everything}")
         self._check_count(len(runs))
         if self._problems:
-            raise PlanError(list(dict.fromkeys(self._problems)), hint=self._hint)
-        return Suite(name=str(name), runs=tuple(runs), waivers=waivers)
+            found = [*self._problems, *name_runs(self._refused)]
+            raise PlanError(list(dict.fromkeys(found)), hint=self._hint)
+        return Suite(name=str(name), runs=tuple(runs), waivers=waivers), self._refused
 
     def _add(self, path: Sequence[Any], message: str) -> None:
         shown = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(
@@ -238,12 +252,10 @@ class _Reader:
             problems += find_other_seeds(entry.layers, found.plan)
         except PlanError as error:
             problems += error.problems
-        self._problems += problems
-        return (
-            None
-            if problems
-            else SuiteRun(name=name, plan=found.plan, attributes=told, notes=found.notes)
-        )
+        if problems:
+            self._refused.append(RefusedRun(name, told, tuple(problems)))
+            return None
+        return SuiteRun(name=name, plan=found.plan, attributes=told, notes=found.notes)
 
     def _exclude(self, runs: list[SuiteRun]) -> list[SuiteRun]:
         """Return the runs without the excluded ones and without excluded tasks."""
@@ -254,7 +266,7 @@ class _Reader:
             if wrong or self._problems:
                 continue
             left = [kept for run in runs if (kept := _without(pattern, run)) is not None]
-            if left == runs:
+            if left == runs and not self._refused:
                 self._add(("exclude", i), "excludes nothing: no run matches")
             runs = left
         return runs

@@ -154,7 +154,7 @@ def test_a_task_without_pairs_has_its_own_reason_and_a_server_that_does_not_star
     Path("s.yaml").write_text(
         "defaults: {model: embedded, references_dir: refs, verdict: paired,"
         f" tasks: [{tasks}]}}\nplans:\n  - {{name: good, launcher: embedded}}\n"
-        "  - {name: nostart, launcher: {name: embedded, weights: /nonexistent}}\n"
+        "  - {name: nostart, launcher: {name: llama_cpp, command: /nonexistent}}\n"
     )
     done = serve_eval("suite", "s.yaml", "-o", "out", "--json")
     rows = {(row["run"], row["task"]): row for row in json.loads(done.stdout)["rows"]}
@@ -163,6 +163,6 @@ def test_a_task_without_pairs_has_its_own_reason_and_a_server_that_does_not_star
     [why] = rows["good", "word_problems_perplexity"]["reasons"]
     assert why == f"word_problems_perplexity: {unbounded}"
     for task in ("passkey_short", "word_problems_perplexity"):
-        assert "/nonexistent has no config.json" in rows["nostart", task]["reasons"][0]
+        assert "/nonexistent is not on PATH" in rows["nostart", task]["reasons"][0]
     shown = serve_eval("suite", "--resume", "out")
     assert "another suite file with verdict: classic" in shown.stdout

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from serve_eval.cli.suite import _suite
+from serve_eval.cli.suite import _open
 from serve_eval.errors import RunFolderError, SandboxError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan.resolve import resolve
@@ -262,10 +262,10 @@ def test_permission_is_part_of_a_plan_file_and_of_no_run_folder(plan: Plan, tmp_
         "defaults: {allow_code_execution: true, base_url: 'host:1'}\n"
         "matrix: {model: [a, b], tasks: [[humaneval]]}\n"
     )
-    suite = _suite(tmp_path / "suite.yaml", None, allow_code_execution=False)
+    suite = _open(tmp_path / "suite.yaml", None, allow_code_execution=False)[0]
     assert [run.plan.allow_code_execution for run in suite.runs] == [True, True]
     saved = ownership.add_signature({"schema_version": 1, "suite": suite}, tmp_path)
     (tmp_path / "suite.json").write_bytes(pretty_json(saved))
     for allowed in (False, True):
-        resumed = _suite(None, tmp_path, allow_code_execution=allowed)
+        resumed = _open(None, tmp_path, allow_code_execution=allowed)[0]
         assert [run.plan.allow_code_execution for run in resumed.runs] == [allowed, allowed]
