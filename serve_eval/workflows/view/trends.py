@@ -82,10 +82,7 @@ def _band(task: TaskReport) -> TrendBand | None:
     return (
         None
         if reference is None
-        else TrendBand(
-            reference=reference,
-            threshold=verdict.threshold if verdict.rule == "classic" else None,
-        )
+        else TrendBand(reference=reference, threshold=verdict.limit)
     )
 
 
