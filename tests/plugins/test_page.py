@@ -58,7 +58,7 @@ def test_the_commands_of_the_page_list_and_run_what_it_shows(
     assert set(report["environment"]["extensions"]) == {"tasks.rivers", "verdicts.within"}
     headline, ruler = (line for line in good.stdout.splitlines() if "┃" in line)
     assert headline.endswith("┃ fails below 95.0 (within)"), good.stdout
-    assert ruler.strip().startswith("50 ┴"), good.stdout
+    assert ruler.strip().startswith("0 ┴"), good.stdout
     page = (tmp_path / "OUT/report.html").read_text()
     assert "fails below 95.0 (within)" in page
     assert "┃ threshold 95.0" in page
