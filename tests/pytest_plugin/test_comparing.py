@@ -86,10 +86,11 @@ def test_run_and_compare_have_the_same_properties(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(BOTH)
     done = run_pytest(tmp_path, *KEPT)
     assert "1 passed, 1 skipped" in done.stdout.splitlines()[-1], done.stdout
-    cases = [case for suite in JUnitXml.fromfile(str(tmp_path / "j.xml")) for case in suite]
+    cases = (tmp_path / "j.xml").read_text().split("<testcase ")[1:]
+    assert len(cases) == 2
     for case in cases:
-        found = {one.name.removeprefix("word_problems.") for one in case.properties()}
-        assert (ALIKE - {"p"}) <= found, (case.name, sorted(found))
+        found = set(re.findall(r'<property name="word_problems\.([^"]+)"', case))
+        assert ALIKE - {"p", "detects"} <= found, case
 
 
 @pytest.mark.parametrize(
