@@ -57,9 +57,9 @@ from tests.report.summary.made import RESULT, VERDICT, make_report, task
         ("keep it with --output runs", "keep it with --serve-eval-output runs"),
         ("with --one-after-the-other", "with one_after_the_other=True"),
         (
-            "If you trust all of this, pass --trust-plan. Otherwise set your own values with flags.",
-            "If you trust all of this, name a copy of its plan, in a file of your own. Otherwise set"
-            " your own values with options of the test.",
+            "If so, pass --trust-plan. Otherwise set your own values with flags.",
+            "If so, name a copy of its plan, in a file of your own. Otherwise set your own values"
+            " with options of the test.",
         ),
         (
             "(trtllm-serve: --tool_parser; --enable-auto-tool-choice)",

@@ -1,4 +1,4 @@
-"""List the figures of a task as properties of a JUnit case, for runs and comparisons alike. Pure."""
+"""List the figures of a task as JUnit properties, for runs and comparisons alike. Pure."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class ViewServer(ThreadingHTTPServer):
         """Say in one line why an answer failed; a browser that is gone needs none."""
         error = sys.exc_info()[1]
         if not isinstance(error, ConnectionError | TimeoutError):
-            print(f"A page could not be made: {type(error).__name__}: {error}", file=sys.stderr)
+            sys.stderr.write(f"A page could not be made: {type(error).__name__}: {error}\n")
 
     def make_page(self, name: str, query: str) -> PageContent:
         """Return a page that is made for a request.
