@@ -9,7 +9,7 @@ from typing import Literal
 from serve_eval.errors import PlanError
 
 OTHER_THRESHOLD = ("paired", "noninferiority", "anchors", "acceptance_length")
-"""What judges by something else than the value. A threshold beside it is that of classic."""
+"""What judges by something else than the value. Their `threshold` is that of classic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
