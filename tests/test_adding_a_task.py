@@ -190,6 +190,45 @@ def test_values_that_a_task_refuses_are_named_with_the_line_that_lists_others(co
     assert "added capitals num_fewshot=0" in done.stdout
 
 
+TASK, MADE = "serve_eval/tasks/capitals.py", "tests/tasks/made_data.py"
+MISTAKES = [
+    ("def task(", "def task((", rf"{TASK}:\d+: SyntaxError: .*"),
+    ('"""Capitals: ', "# ", rf"{TASK}:1: the file has no docstring"),
+    ("def task(", "def tusk(", rf"{TASK}:1: the file has no function task\(\*, \.\.\.\)"),
+    ("        version=1,\n", "", rf"{TASK}:\d+: TypeError: .* 'version'"),
+    ("    return Task(", "    Task(", rf"{TASK}:\d+: AttributeError: .*"),
+    ("row['country']", "row['land']", rf"{TASK}:\d+: KeyError: 'land'"),
+    ('name="capitals",\n        v', 'name="x",\n        v', rf"{TASK}:\d+: made the task 'x' .*"),
+    ('PROMPT_FROM = "ours"\n', "", rf"{TASK}:\d+: PROMPT_FROM is missing; .*"),
+    ("    write_rows(", "    write_row(", rf"{MADE}:\d+: NameError: name 'write_row' .*"),
+    ("    write_rows(", "    write_rows((", rf"{MADE}:\d+: SyntaxError: .*"),
+    ("    write_rows(", "    # ", rf"{MADE}:\d+: capitals: its test data is missing or .*"),
+    ("capital=", "town=", rf"{MADE}:\d+: capitals: its test data is missing or .*"),
+]
+"""What is wrong in the page's file or line, and the first line that `make task-pages` prints."""
+
+
+@pytest.mark.slow
+def test_a_mistake_in_a_task_or_its_data_is_named_with_its_line(copy: Path) -> None:
+    [line] = re.findall(r"^    write_rows\(.*\)$", PAGE, re.MULTILINE)
+    made = (copy / MADE).read_text("utf-8")
+    head = '    """Write every set below a root, with as many rows as its task asks for."""\n'
+    for right, wrong, told in MISTAKES:
+        (copy / MADE).write_text(made, encoding="utf-8")
+        assert right in _block("python") or right in line, right
+        (copy / TASK).write_text(_block("python").replace(right, wrong, 1))
+        _insert_below(copy / MADE, head, line.replace(right, wrong, 1))
+        refused = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
+        assert (refused.returncode, refused.stdout) == (1, ""), (wrong, refused.stderr)
+        first, *more = refused.stderr.splitlines()
+        assert re.fullmatch(told, first), refused.stderr
+        assert len(more) <= 1, refused.stderr
+        # A line in which something stands wrong is named itself.
+        file, number, _ = first.split(":", 2)
+        if "Error: " in first and wrong.strip() and file == MADE:
+            assert wrong.strip() in (copy / file).read_text("utf-8").splitlines()[int(number) - 1]
+
+
 SCORER_AND_RULE_TESTS = [
     *("tests/scorers/test_offered.py", "tests/scorers/test_page.py", "tests/cli/test_schema.py"),
     *("tests/verdicts/test_every_rule.py", "tests/plugins/test_values.py", "tests/prose"),

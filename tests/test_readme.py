@@ -19,7 +19,7 @@ from serve_eval.yaml_source import parse
 from tests.cli.command import serve_eval
 from tests.prose.count import long_page_lines
 from tests.tasks.made_data import NAMES
-from tests.tasks.task_pages import find_too_long
+from tests.tasks.task_rows import find_too_long
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()

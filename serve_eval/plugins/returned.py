@@ -95,7 +95,7 @@ def _check_maker(
             for field in _wanted.PLAIN:
                 require_fields(getattr(found, field), f"{where}: {field} of the Task")
             ends = found.metric.lo, found.metric.hi
-            replaced["load"] = _check_load(found.load, place)
+            replaced["load"] = _check_load(found.load, place, chat=found.chat)
             replaced["aggregation"] = _check_aggregation(found.aggregation, place)
         replaced["score"] = _check_scoring(found.score, place, *ends)
         return dataclasses.replace(found, **replaced)
@@ -121,7 +121,7 @@ def _check_scoring(
     return call
 
 
-def _check_load(load: Callable[..., Any], place: str) -> Callable[..., Any]:
+def _check_load(load: Callable[..., Any], place: str, *, chat: bool) -> Callable[..., Any]:
     where = _line_of(load, place)
 
     @functools.wraps(load)
@@ -136,9 +136,23 @@ def _check_load(load: Callable[..., Any], place: str) -> Callable[..., Any]:
                 named = f" ({sample.id})" if field != "id" else ""
                 told = f"{where}: samples[{i}]{named}: {field} must be"
                 require(getattr(sample, field), check, told)
+            _check_chat(sample, f"{where}: samples[{i}] ({sample.id})", chat=chat)
         return found
 
     return call
+
+
+def _check_chat(sample: Any, told: str, *, chat: bool) -> None:
+    """Raise PlanError if the prompt of a sample is for another API than the task says.
+
+    The protocol, the needs of the endpoint and the chat template would follow the wrong one.
+    """
+    if isinstance(sample.prompt, str) == chat:
+        form, set_to = ("a text", "leave out chat=True") if chat else ("messages", "set chat=True")
+        raise PlanError(
+            f"{told}: prompt is {form}, but the Task says chat={chat}: {set_to} in Task(...), or"
+            f" make the prompt {'a tuple of Message' if chat else 'a text'}"
+        )
 
 
 def _check_aggregation(aggregation: Any, place: str) -> Any:

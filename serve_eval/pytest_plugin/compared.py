@@ -14,6 +14,7 @@ from serve_eval.pytest_plugin.results import (
     conclude,
     draw,
     find_leads_in,
+    list_properties,
     shorten_path,
     speak_in_verdict,
 )
@@ -171,17 +172,15 @@ def describe_compared(
     comparison = _speak_to_tests(comparison)
     leads = find_leads_in(folder, comparison.exit_code, include_path)
     here = shorten_path(folder)
-    cases = list(describe_comparison(comparison, here, leads.causes).suites[0].cases)
+    described = describe_comparison(comparison, here, leads.causes)
+    cases = described.cases
     passed = all(case.state is CiState.PASSED for case in cases)
     shown = _drop_warnings(comparison) if passed else comparison
-    properties = {
-        f"{case.name}.{name}": value for case in cases for name, value in case.properties.items()
-    }
     return conclude(
         cases,
         draw(lambda console: render(shown, here, console, leads.rows)),
         kept=kept,
-        properties={**properties, "run_folder": str(folder)},
+        properties=dict(list_properties(cases, folder, described.commands)),
         warnings=list(_list_warnings(comparison)),
         undecided=describe_undecided(comparison, max_detects) if passed else "",
     )

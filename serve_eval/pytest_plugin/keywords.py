@@ -12,6 +12,20 @@ _FLAG = re.compile(
     r"(?:[ =](?P<value>'[^']*'|(?!(?:and|or|in|to|with|if|sets|allows)\b)[\w./+-]*\w))?"
 )
 """A flag, with the word behind it unless that goes on with the sentence."""
+_OF_PYTEST = {
+    "strict": "--serve-eval-strict",
+    "max-detects": "--serve-eval-max-detects",
+    "output": "--serve-eval-output",
+    "self": "ask_twice=",
+    "show-flips": "show_flips=",
+    "one-after-the-other": "one_after_the_other=True",
+}
+"""Flags of commands that are options of the plug-in, or of `compare`."""
+_SENTENCES = {
+    "pass --trust-plan": "name a copy of its plan, in a file of your own",
+    "values with flags": "values with options of the test",
+}
+"""Advice about plans and folders, which a test gives otherwise."""
 _RESUME = re.compile(r"(?<![\w-])([Rr])esume(?: the run)?(?= (?:with|once)\b|[.,:;]|$)")
 """Advice to go on with a run. A test begins another one."""
 _OWN = {"model": "model_name", "sampling_seed": "sampling_seed"}
@@ -47,6 +61,11 @@ def _translate(text: str) -> str:
         flag, value = found["flag"], found["value"]
         if flag == "tasks":
             return f'evaluate("{value}")' if value else "the tasks of evaluate()"
+        if flag in _OF_PYTEST:
+            return _OF_PYTEST[flag] + (f" {value}" if value and flag != "self" else "")
+        positive = flag.removeprefix("no-")
+        if flag not in kinds and positive in kinds and kinds[positive][1] is bool:
+            return f"{kinds[positive][0]}=False{found[0][len(flag) + 2 :]}"
         if flag not in kinds:
             return found[0]
         key, kind = kinds[flag]
@@ -60,7 +79,17 @@ def _translate(text: str) -> str:
         return f"{key}=[{said}]" if kind is list else f"{key}={said}"
 
     text = _RESUME.sub(lambda found: f"{'R' if found[1] == 'R' else 'r'}un the test again", text)
-    return _FLAG.sub(name, _SET.sub(r'{"\1": {"\2": \3}} as the task', text))
+    for said, ours in _SENTENCES.items():
+        text = text.replace(said, ours)
+    return _FLAG.sub(name, _SET.sub(_name_option, text))
+
+
+def _name_option(found: re.Match[str]) -> str:
+    """Return how a test sets what `--set` sets: an option of the launcher or of a task."""
+    owner, option, value = found.groups()
+    if owner == "launcher":
+        return f'launcher_options={{"{option}": {value}}}'
+    return f'{{"{owner}": {{"{option}": {value}}}}} as the task'
 
 
 def _list_flags() -> Iterator[tuple[str, tuple[str, type]]]:

@@ -71,6 +71,7 @@ def describe_run(
     from serve_eval.pytest_plugin.deciding import pass_unjudged
     from serve_eval.report.ci import CiState, list_cases
     from serve_eval.report.deciding import describe_undecided
+    from serve_eval.report.summary.next_steps import next_steps
 
     report = _speak_to_tests(report)
     leads = find_leads_in(folder, report.exit_code, report.plan.include_path)
@@ -79,11 +80,12 @@ def describe_run(
         cases = pass_unjudged(report, cases)
     passed = all(case.state is CiState.PASSED for case in cases)
     undecided = describe_undecided(report, max_detects) if passed else ""
+    commands = list(next_steps(report, shorten_path(folder)))
     return conclude(
         cases,
         _print(_drop_warnings(report) if passed else report, folder, leads),
         kept=kept,
-        properties=dict(_list_properties(report, folder)),
+        properties=dict(list_properties(cases, folder, commands)),
         warnings=list(_list_warnings(report)),
         undecided=undecided,
     )
@@ -252,12 +254,12 @@ def shorten_path(folder: Path) -> Path:
     return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
-def _list_properties(report: Report, folder: Path) -> Iterator[tuple[str, str]]:
-    from serve_eval.report.ci import list_cases
-
-    for case in list_cases(report):
+def list_properties(
+    cases: Sequence[CiCase], folder: Path, commands: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the figures of each case, the folder, and the command that comes next if any does."""
+    for case in cases:
         yield from ((f"{case.name}.{name}", value) for name, value in case.properties.items())
-    for task in report.tasks:
-        if task.verdict.paired is not None and task.verdict.paired.p is not None:
-            yield f"{task.result.task}.p", f"{task.verdict.paired.p:.4g}"
     yield "run_folder", str(folder)
+    if commands:
+        yield "next", commands[0]

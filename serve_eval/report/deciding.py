@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serve_eval.report.ci.of_report import compute_least_drop
+from serve_eval.report.ci.properties import compute_least_drop
 from serve_eval.report.summary.figures import figure, in_points
 from serve_eval.report.task_line import find_vacuous
 from serve_eval.schema import (

@@ -112,14 +112,14 @@ def _describe_figures(task: SummaryTask) -> str:
         return ""
     reference = "" if verdict.reference is None else figures.figure(verdict.reference, metric)
     names = ("", "") if task.names[0] == "" else task.names
-    change, interval = _find_change(task)
+    change, interval = find_change(task)
     drop: tuple[str, ...] = ("",)
     if change is not None:
         drop = split_change(change, interval, points=figures.in_points(metric))
     return describe_drop(value, reference, drop[0], drop[1:], names=names)
 
 
-def _find_change(task: SummaryTask) -> tuple[float | None, tuple[float, float] | None]:
+def find_change(task: SummaryTask) -> tuple[float | None, tuple[float, float] | None]:
     """Return the change and its interval, of the pairs or else of the value.
 
     A reference whose number of samples is not known is taken as exact. Negative is worse.

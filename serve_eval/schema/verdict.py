@@ -8,6 +8,9 @@ from typing import Literal
 
 from serve_eval.errors import PlanError
 
+OTHER_THRESHOLD = ("paired", "noninferiority", "anchors", "acceptance_length")
+"""What judges by something else than the value. Their `threshold` is that of classic."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorComparison:
@@ -216,3 +219,8 @@ class Verdict:
     rule_named: bool = False
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def limit(self) -> float | None:
+        """The threshold, if the rule compares the value with it, as those of users may."""
+        return None if self.rule in OTHER_THRESHOLD else self.threshold

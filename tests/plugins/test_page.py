@@ -56,8 +56,17 @@ def test_the_commands_of_the_page_list_and_run_what_it_shows(
         95.0,
     )
     assert set(report["environment"]["extensions"]) == {"tasks.rivers", "verdicts.within"}
+    headline, ruler = (line for line in good.stdout.splitlines() if "┃" in line)
+    assert headline.endswith("┃ fails below 95.0 (within)"), good.stdout
+    assert ruler.strip().startswith("0 ┴"), good.stdout
+    page = (tmp_path / "OUT/report.html").read_text()
+    assert "fails below 95.0 (within)" in page
+    assert "┃ threshold 95.0" in page
     bad = serve_eval(*run, "--set", "launcher.accuracy=0.0", "-o", tmp_path / "bad")
     assert bad.returncode == 1, bad.stderr
+    junit = (tmp_path / "OUT/junit.xml").read_text()
+    assert "fails below" in bad.stdout
+    assert 'name="threshold" value="95"' in junit
 
 
 def test_the_scorer_of_the_page_scores_the_case_of_the_page(written: list[list[str]]) -> None:

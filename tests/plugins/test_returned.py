@@ -71,6 +71,10 @@ GOOD_TASK = {
     "more": "",
     "answers": "('t', 'f')",
 }
+MESSAGES = (
+    "[Sample(id='a', prompt='p', target='t'), Sample(id='b', target='t',"
+    " prompt=(__import__('serve_eval.schema').schema.Message(role='user', content='p'),))]"
+)
 LAUNCHER = '''"""Mine."""
 from contextlib import asynccontextmanager
 from serve_eval.schema import Endpoint
@@ -193,6 +197,16 @@ def test_a_scorer_is_checked(change: dict[str, str], told: str, named: str) -> N
         (
             {"samples": "[Sample(id='a', prompt=['p'], target='t')]"},
             "samples[0] (a): prompt must be a text or a tuple of Message, not the list ['p']",
+        ),
+        (
+            {"samples": MESSAGES},
+            "samples[1] (b): prompt is messages, but the Task says chat=False: set chat=True in"
+            " Task(...), or make the prompt a text",
+        ),
+        (
+            {"more": "chat=True,"},
+            "samples[0] (0): prompt is a text, but the Task says chat=True: leave out chat=True in"
+            " Task(...), or make the prompt a tuple of Message",
         ),
     ],
 )

@@ -14,6 +14,11 @@ from tests.standin.process import free_port
 
 PAGE = (ROOT / "docs/pytest.md").read_text()
 KEPT = ("--serve-eval-output", "runs", "--serve-eval-notify", "line.txt", "--junitxml", "j.xml")
+ALIKE = {
+    *("outcome", "rule", "value", "reference", "interval_95", "drop", "drop_95", "p", "detects"),
+    *("samples", "failed", "repaired", "lost_with_server", "truncated"),
+}
+"""The figures that a run and a comparison have in common."""
 SIMULATED = """
 import pytest
 from serve_eval import Plan, Spec
@@ -50,8 +55,42 @@ def test_the_example_of_the_page_fails_and_leaves_everything(tmp_path: Path) -> 
     assert (tmp_path / "line.txt").read_text().startswith("FAIL word_problems m (test_it.py::")
     junit = (tmp_path / "j.xml").read_text()
     assert re.search(f'<failure message="{line}', junit)
-    for name in ("word_problems.A", "word_problems.B", "word_problems.fell", "run_folder"):
-        assert f'<property name="{name}" value=' in junit
+    found = dict(re.findall(r'<property name="([^"]+)" value="([^"]*)"', junit))
+    names = {name.removeprefix("word_problems.") for name in found}
+    assert {"run_folder", "next", *ALIKE, "A", "B", "fell", "rose", "likely"} <= names
+    assert found["next"] == f"serve-eval diagnose {here}"
+    assert found["word_problems.value"] == found["word_problems.B"]
+    assert found["word_problems.reference"] == found["word_problems.A"]
+    drop = float(found["word_problems.A"]) - float(found["word_problems.B"])
+    assert float(found["word_problems.drop"]) == pytest.approx(drop)
+    low, high = map(float, found["word_problems.drop_95"].split())
+    assert low < drop < high
+
+
+BOTH = """
+from serve_eval.pytest_plugin import AccuracyTests
+
+class TestBoth(AccuracyTests):
+    MODEL_NAME = "m"
+    LAUNCHER = {"name": "simulated", "accuracy": 0.9, "seed": 1}
+    OPTIONS = {"limit": 60, "references_dir": "refs"}
+    def test_run(self): self.evaluate("word_problems")
+    def test_sides(self):
+        self.compare({}, {"launcher_options": {"seed": 2}}, "word_problems")
+"""
+
+
+def test_run_and_compare_have_the_same_properties(tmp_path: Path) -> None:
+    (tmp_path / "refs").mkdir()
+    (tmp_path / "refs/word_problems.yaml").write_text("m:\n  - accuracy: 88.0\n    source: us\n")
+    (tmp_path / "test_it.py").write_text(BOTH)
+    done = run_pytest(tmp_path, *KEPT)
+    assert "1 passed, 1 skipped" in done.stdout.splitlines()[-1], done.stdout
+    cases = (tmp_path / "j.xml").read_text().split("<testcase ")[1:]
+    assert len(cases) == 2
+    for case in cases:
+        found = set(re.findall(r'<property name="word_problems\.([^"]+)"', case))
+        assert ALIKE - {"p", "detects"} <= found, case
 
 
 @pytest.mark.parametrize(

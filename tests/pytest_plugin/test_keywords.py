@@ -47,6 +47,20 @@ from tests.report.summary.made import RESULT, VERDICT, make_report, task
             "Run the test again: serve-eval run --resume runs/a",
         ),
         ("--set gsm8k.tokenizer=DIR.", '{"gsm8k": {"tokenizer": DIR}} as the task.'),
+        ("add --no-stream. Scores", "add stream=False. Scores"),
+        ("no chat: --no-apply-chat-template", "no chat: apply_chat_template=False"),
+        ("--set launcher.tp=2", 'launcher_options={"tp": 2}'),
+        (
+            "--max-detects 20 needs --strict",
+            "--serve-eval-max-detects 20 needs --serve-eval-strict",
+        ),
+        ("keep it with --output runs", "keep it with --serve-eval-output runs"),
+        ("with --one-after-the-other", "with one_after_the_other=True"),
+        (
+            "If so, pass --trust-plan. Otherwise set your own values with flags.",
+            "If so, name a copy of its plan, in a file of your own. Otherwise set your own values"
+            " with options of the test.",
+        ),
         (
             "(trtllm-serve: --tool_parser; --enable-auto-tool-choice)",
             "(trtllm-serve: --tool_parser; --enable-auto-tool-choice)",

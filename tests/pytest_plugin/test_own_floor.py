@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pytest_plugin.run_pytest import run_pytest
+from tests.pytest_plugin.run_pytest import ROOT, run_pytest
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
 
 TESTS = """
@@ -21,7 +21,8 @@ class TestIt(AccuracyTests):
 
     def check(self, floor, **options):
         report = self.evaluate("word_problems", no_reference=True, **options)
-        assert report.tasks[0].result.value >= floor, str(report)
+        accuracy = report.tasks[0].result.value
+        assert accuracy >= floor, str(report)
     def test_above(self): self.check(40.0)
     def test_below(self): self.check(90.0)
     def test_missing(self):
@@ -59,6 +60,19 @@ def test_a_run_without_a_reference_returns_its_report(tmp_path: Path) -> None:
     assert ">= 90.0" in done.stdout
     line = r"AssertionError: NO REFERENCE word_problems of-no-reference: [\d.]+; 50 asked, .*"
     assert re.search(rf"^E +{line}/test_it.py/TestIt/test_below/\d+_\d+$", done.stdout, re.M)
+
+
+def test_the_floor_of_the_page_fails_without_reprs(tmp_path: Path) -> None:
+    page = (ROOT / "docs/pytest.md").read_text()
+    [block] = re.findall(r"^```python\n(def test_floor[\s\S]*?)^```", page, re.MULTILINE)
+    simulated = 'no_reference=True, model="m", launcher={"name": "simulated", "accuracy": 0.3}'
+    (tmp_path / "test_it.py").write_text(block.replace("no_reference=True", simulated))
+    done = run_pytest(tmp_path)
+    assert "1 failed" in done.stdout.splitlines()[-1], done.stdout
+    told = [line for line in done.stdout.splitlines() if line.startswith("E ")]
+    assert len(told) == 2, done.stdout
+    assert told[0].startswith("E       AssertionError: NO REFERENCE word_problems m: "), told
+    assert re.fullmatch(r"E       assert [\d.]+ >= 70\.0", told[1]), told
 
 
 def test_a_green_session_does_not_say_that_there_is_no_reference(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, MediaFile, MediaPart, Request, Spec, TextPart
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
 from tests.tasks.made_data import NAMES, spec_of, write_all
+from tests.tasks.mistakes import Mistake, blame
 
 FILE = Path(__file__).with_name("golden_prompts.json")
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,10 +164,6 @@ ASK_THE_SAME = {
 """Options that do not change the requests, and what they set."""
 
 
-class Missing(Exception):
-    """A task file or the test data lacks something; the text says what to add."""
-
-
 @dataclass(frozen=True)
 class Asked:
     """The hash of all requests of a task, their number, and the start of the first one."""
@@ -288,7 +285,7 @@ def add_missing(root: Path) -> list[str]:
     """Add the variants that the file lacks, on the made data below a root; return their labels.
 
     Those that it has stay as they are, so that a change of another task is not hidden. Raises
-    Missing, which names the options, if a task refuses values that nobody listed.
+    Mistake, which names the options, if a task refuses values that nobody listed.
     """
     kept = json.loads(FILE.read_text("utf-8"))
     missing = {label(*one): one for one in variants() if label(*one) not in kept["made"]}
@@ -299,11 +296,12 @@ def add_missing(root: Path) -> list[str]:
             found[place] = asked(name, options, root)
         except Exception as error:  # a task does what it likes with a value that it cannot use
             if not options or name in OPTIONS:
-                raise
+                with blame(f"serve_eval/tasks/{name}.py"):
+                    raise
             [option] = options
             refused.setdefault(name, {})[option] = f"{place}: {type(error).__name__}: {error}"
     if refused:
-        raise Missing("\n".join(say_refused(*one) for one in refused.items()))
+        raise Mistake("\n".join(say_refused(*one) for one in refused.items()))
     if missing:
         kept["made"] |= {place: msgspec.to_builtins(one) for place, one in found.items()}
         _write(kept)

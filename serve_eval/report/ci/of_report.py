@@ -8,13 +8,13 @@ reason, or has no verdict, is skipped.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
+from serve_eval.report.ci.properties import list_figures, list_other
 from serve_eval.report.lines import count_lost
 from serve_eval.report.one_line import OneLine, lead
-from serve_eval.report.summary.figures import count, in_points
+from serve_eval.report.summary.figures import count
 from serve_eval.report.summary.next_steps import explain_taking, next_steps
 from serve_eval.report.summary.rows import describe_rules
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
@@ -22,17 +22,13 @@ from serve_eval.report.summary.table import COLUMNS, ORDER, cells, name_worst
 from serve_eval.report.task_line import BROKEN, make_task_line
 from serve_eval.schema import (
     REHEARSED,
-    Metric,
-    OtherRule,
     PathFinding,
     ProofState,
     Report,
     TaskReport,
     TaskResult,
-    Verdict,
     VerdictOutcome,
 )
-from serve_eval.stats.planning import FLIP_RATE, compute_fail_power, find_least_drop
 from serve_eval.verdicts import repaired, two_rules
 from serve_eval.verdicts.validity import CHOSEN_SAMPLES
 
@@ -123,7 +119,11 @@ def _describe_task(task: TaskReport, line: OneLine) -> CiCase:
             *name_rules(summarise_task(task)),
             *(f"warning: {line}" for line in verdict.warnings),
         ],
-        properties={**dict(_list_properties(task)), **list_other(verdict.other)},
+        properties={
+            **dict(list_figures(summarise_task(task), line)),
+            **list_other(verdict.other),
+            "retries": str(sum(task.traffic.retries.values())),
+        },
         remarks=[*pick_remarks(verdict.warnings), *remark_on_losses(task.result)],
     )
 
@@ -131,11 +131,6 @@ def _describe_task(task: TaskReport, line: OneLine) -> CiCase:
 def name_rules(task: SummaryTask) -> list[str]:
     """Return which rule judged and what the other one says, if there is another."""
     return [] if task.verdict.other is None else [f"{task.result.task}: {describe_rules(task)}"]
-
-
-def list_other(other: OtherRule | None) -> dict[str, str]:
-    """Return the other rule and its outcome as properties."""
-    return {} if other is None else {"other_rule": other.rule, "other_outcome": other.outcome.value}
 
 
 _REMARKS = (two_rules.DISAGREE, "small_drop", CHOSEN_SAMPLES, *repaired.WARNINGS)
@@ -151,49 +146,6 @@ def remark_on_losses(result: TaskResult) -> list[str]:
     if not result.doubted:
         return []
     return [f"{', '.join(count_lost(result))}, of {count(result.planned, 'sample')}"]
-
-
-def _list_properties(task: TaskReport) -> Iterator[tuple[str, str]]:
-    result, verdict = task.result, task.verdict
-    figures = {
-        "value": verdict.evaluated,
-        "reference": verdict.reference,
-        "threshold": verdict.threshold,
-    }
-    yield "outcome", verdict.outcome.value
-    yield "rule", verdict.rule
-    yield from ((name, f"{value:.6g}") for name, value in figures.items() if value is not None)
-    if (detects := compute_least_drop(verdict, result.metric)) is not None:
-        yield "detects", f"{detects:.6g}"
-    if result.interval is not None:
-        yield "interval_95", f"{result.interval[0]:.6g} {result.interval[1]:.6g}"
-    yield "samples", str(result.planned)
-    yield "failed", str(result.failed)
-    yield "repaired", str(result.repaired)
-    yield "lost_with_server", str(result.restarted)
-    yield "truncated", str(result.truncated)
-    if result.looping:
-        yield "looping", str(result.looping)
-    yield "retries", str(sum(task.traffic.retries.values()))
-
-
-def compute_least_drop(verdict: Verdict, metric: Metric) -> float | None:
-    """Return the least drop of the value that the rule fails with a probability of 1 - beta.
-
-    That of the paired rule is planned at the flip rate of `serve-eval power` and its margin, for
-    points. None: the rule has no such figure, or it fails no drop so often.
-    """
-    if verdict.rule == "classic":
-        return verdict.theta
-    pairs = verdict.paired
-    if verdict.rule != "paired" or pairs is None or not pairs.pairs or verdict.alpha is None:
-        return None
-    if not in_points(metric):
-        return None
-    beta = 0.2 if verdict.beta is None else verdict.beta
-    fail = partial(compute_fail_power, margin=pairs.margin / 100.0)
-    drop = find_least_drop(pairs.pairs, FLIP_RATE, verdict.alpha, beta, fail)
-    return None if drop is None else 100.0 * drop
 
 
 def _describe_finding(found: PathFinding) -> CiCase:

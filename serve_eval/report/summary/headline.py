@@ -12,7 +12,7 @@ from serve_eval.report.summary import figures
 from serve_eval.report.summary.axis import AxisPoints, Marks, draw_axis
 from serve_eval.report.summary.summary_task import SummaryTask
 from serve_eval.report.text import clean
-from serve_eval.schema import Verdict, VerdictOutcome
+from serve_eval.schema import VerdictOutcome
 
 STYLES: Final[Mapping[str, str]] = {
     VerdictOutcome.PASS: "bold green",
@@ -61,7 +61,7 @@ def _parts(task: SummaryTask, marks: Marks | None) -> Iterator[str]:
     if (change := figures.change(task)) is not None:
         yield figures.add_sign(change, metric)
     if rule := criterion(task):
-        mark = f"{marks.threshold} " if marks and _threshold_on_line(verdict) is not None else ""
+        mark = f"{marks.threshold} " if marks and verdict.limit is not None else ""
         yield f"{mark}{rule}"
 
 
@@ -70,17 +70,12 @@ def criterion(task: SummaryTask) -> str:
     verdict, metric = task.verdict, task.result.metric
     if verdict.rule == "none":
         return ""
-    if _threshold_on_line(verdict) is not None and verdict.threshold is not None:
+    if verdict.limit is not None:
         side = "below" if metric.higher_is_better else "above"
-        return f"fails {side} {figures.figure(verdict.threshold, metric)} ({verdict.rule})"
+        return f"fails {side} {figures.figure(verdict.limit, metric)} ({verdict.rule})"
     if verdict.rule == "noninferiority" and verdict.paired is not None:
         return f"margin {figures.figure(verdict.paired.margin, metric)}"
     return f"rule {verdict.rule}"
-
-
-def _threshold_on_line(verdict: Verdict) -> float | None:
-    """Return the threshold if the verdict is a comparison with it."""
-    return verdict.threshold if verdict.rule == "classic" else None
 
 
 def axis_of(task: SummaryTask, marks: Marks, width: int) -> str | None:
@@ -98,6 +93,6 @@ def points_of(task: SummaryTask) -> AxisPoints | None:
     return AxisPoints(
         value=value,
         interval=result.interval,
-        threshold=_threshold_on_line(verdict),
+        threshold=verdict.limit,
         reference=verdict.reference,
     )

@@ -106,7 +106,7 @@ def cells(task: SummaryTask) -> list[Text]:
 def _limit(task: SummaryTask) -> str:
     """Return the values that fail, or the rule if it is no comparison with a threshold."""
     verdict, metric = task.verdict, task.result.metric
-    if verdict.rule != "classic" or verdict.threshold is None:
+    if verdict.limit is None:
         return "-" if verdict.rule == "none" else verdict.rule
     sign = "<" if metric.higher_is_better else ">"
-    return f"{sign} {figures.figure(verdict.threshold, metric)}"
+    return f"{sign} {figures.figure(verdict.limit, metric)}"

@@ -10,11 +10,11 @@ from serve_eval.report.ci.of_report import (
     choose_line,
     choose_state,
     lead_tasks,
-    list_other,
     name_rules,
     pick_remarks,
     remark_on_losses,
 )
+from serve_eval.report.ci.properties import list_figures, list_other
 from serve_eval.report.one_line import OneLine
 from serve_eval.report.summary.table import cells, name_worst
 from serve_eval.report.task_line import make_compared_line
@@ -88,10 +88,11 @@ def _describe_task(task: ComparedTask, line: OneLine) -> CiCase:
         ],
         remarks=[*pick_remarks(verdict.warnings), *lost],
         properties={
-            "outcome": verdict.outcome.value,
-            "rule": verdict.rule,
+            **dict(list_figures(summarise_compared(task), line)),
             **list_other(verdict.other),
             **{name: f"{value:.6g}" for name, value in figures.items() if value is not None},
+            "failed_a": str(task.a.failed),
+            "failed_b": str(task.b.failed),
             "repaired_a": str(task.a.doubted),
             "repaired_b": str(task.b.doubted),
             "fell": str(task.worse),

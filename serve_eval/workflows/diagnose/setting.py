@@ -113,7 +113,7 @@ def find_missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 def find_threshold(task: TaskEvidence) -> float | None:
     """Return the threshold of a task if its rule compares the value with it."""
     verdict = None if task.report is None else task.report.verdict
-    return verdict.threshold if verdict is not None and verdict.rule == "classic" else None
+    return None if verdict is None else verdict.limit
 
 
 def find_unscored(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ from serve_eval.report.summary.figures import count, write_figure
 from serve_eval.report.summary.table import ORDER, SHORTEST, measure
 from serve_eval.report.text import clean
 from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome
+from serve_eval.schema.verdict import OTHER_THRESHOLD
 from serve_eval.series.result_table import find_suite_results
 from serve_eval.shell_words import quote_path
 from serve_eval.verdicts import two_rules
@@ -235,7 +236,7 @@ def _number(row: SuiteRow, value: float | None) -> str:
 
 def _limit(row: SuiteRow) -> str:
     """Return the values that fail, or the rule if it is no comparison with a threshold."""
-    if row.rule != "classic" or row.threshold is None:
+    if row.rule in OTHER_THRESHOLD or row.threshold is None:
         return "-" if row.rule == "none" or row.reference is None else row.rule
     below = row.higher_is_better
     if below is None:  # a file of an older version

@@ -11,6 +11,7 @@ import ipaddress
 import secrets
 import shutil
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -65,6 +66,12 @@ class ViewServer(ThreadingHTTPServer):
         self.hosts = {f"{name}:{self.server_port}" for name in (shown, "localhost")}
         self.url = f"http://{shown}:{self.server_port}/{self.secret}/"
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say in one line why an answer failed; a browser that is gone needs none."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, ConnectionError | TimeoutError):
+            sys.stderr.write(f"A page could not be made: {type(error).__name__}: {error}\n")
+
     def make_page(self, name: str, query: str) -> PageContent:
         """Return a page that is made for a request.
 
@@ -114,6 +121,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send_file(below.split("/"))
         except FileNotFoundError:
             self._refuse(HTTPStatus.NOT_FOUND, "not found")
+        except ConnectionError:
+            self.close_connection = True  # The browser is gone.
+        except OSError as error:
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"cannot be read: {error.strerror}")
         except ServeEvalError as error:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
 

@@ -79,14 +79,7 @@ def _draw(series: Series, tasks: Sequence[TaskReport], *, drawn: bool) -> DrawnS
 def _band(task: TaskReport) -> TrendBand | None:
     """Return the reference of the latest run."""
     reference, verdict = task.verdict.reference, task.verdict
-    return (
-        None
-        if reference is None
-        else TrendBand(
-            reference=reference,
-            threshold=verdict.threshold if verdict.rule == "classic" else None,
-        )
-    )
+    return None if reference is None else TrendBand(reference=reference, threshold=verdict.limit)
 
 
 def list_heat_rows(runs: Iterable[FinishedRun]) -> Iterator[HeatRow]:

@@ -1,0 +1,194 @@
+"""Write the rows of pages that tell of tasks, from the task files and the test data.
+
+Text that is there stays as it is, so a row may be reworded afterwards.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from serve_eval.cli.schema import KINDS, format_schema
+from serve_eval.datasets import local
+from serve_eval.datasets.declared import find_sources
+from serve_eval.errors import DatasetError
+from serve_eval.plugins import registry
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import DataRoots, Task
+from serve_eval.schema.media import MEDIA_NEEDS
+from tests.tasks import golden_prompts
+from tests.tasks.made_data import NAMES, spec_of
+from tests.tasks.mistakes import MADE, ROOT, Mistake, blame, find_line
+
+
+def add_row(page: str, head: str, row: str) -> str:
+    """Return a page with a row at the end of the table whose first line is `head`."""
+    before, found, after = page.partition(f"{head}\n")
+    assert found, f"no table {head}"
+    table, gap, rest = after.partition("\n\n")
+    return f"{before}{found}{table}\n{row}{gap}{rest}"
+
+
+def is_in_table(page: str, head: str, name: str) -> bool:
+    """Say whether a table names a task in its first column, alone or as mixed_modality_* does."""
+    table = page.partition(f"{head}\n")[2].partition("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("|")]
+    named = [one.strip() for cell in cells for one in cell.split(",")]
+    return any(fnmatch.fnmatchcase(name, one) for one in named)
+
+
+TASKS_HEAD = "| task | metric | data | API |"
+DATA_HEAD = "| task | folders | files | columns |"
+
+
+def say_task(page: str, name: str, task: Task) -> str:
+    """Return docs/tasks.md with a row for a task."""
+    if is_in_table(page, TASKS_HEAD, name):
+        return page
+    known = find_sources()
+    better = "" if task.metric.higher_is_better else ", lower is better"
+    sets = ", ".join(known[one].name for one in task.datasets) or "generated"
+    count = task.hypothesis.num_samples
+    data = sets if count is None else f"{sets}, {count} samples"
+    plain = "completions, prompt log-probabilities" if task.prompt_logprobs else "completions"
+    needs = sorted({"chat" if task.chat else plain, *task.requires})
+    cells = (name, f"{task.metric.name}{better}", data, ", ".join(needs))
+    return add_row(page, TASKS_HEAD, f"| {' | '.join(cells)} |")
+
+
+def say_data(page: str, name: str, task: Task, root: Path) -> str:
+    """Return docs/datasets.md with a row for a task that reads data, as its test data has it."""
+    if not task.datasets or is_in_table(page, DATA_HEAD, name):
+        return page
+    known = find_sources()
+    folders = [folder for one in task.datasets for folder in known[one].folders]
+    try:
+        read = task.load(DataRoots(roots=(root,)), task.hypothesis.num_samples or 1).files
+    except DatasetError as error:
+        line = find_line(ROOT / MADE, r"def write_all\b")
+        raise Mistake(
+            f"{MADE}:{line}: {name}: its test data is missing or differs; {error}\n"
+            "Add a line to write_all, or mend it, as docs/adding-a-task.md shows."
+        ) from error
+    files, columns = dict.fromkeys(_place(Path(f.path), root, folders) for f in read), ""
+    if read:
+        columns = _columns(Path(read[0].path))
+    cells = (name, ", ".join(dict.fromkeys(folders)), ", ".join(files), columns)
+    return add_row(page, DATA_HEAD, f"| {' | '.join(cells)} |")
+
+
+def _place(file: Path, root: Path, folders: list[str]) -> str:
+    """Return a file below the folder of its set, without its ending."""
+    for folder in folders:
+        if file.is_relative_to(root / folder):
+            inner = file.relative_to(root / folder)
+            return str(inner.with_name(re.sub(r"(-\d+-of-\d+)?\..*", "", inner.name)))
+    return file.stem
+
+
+def _columns(file: Path) -> str:
+    """Return the columns of a file of rows, or "" for another file."""
+    try:
+        return ", ".join(local.rows(local.read_file(file), [])[0])
+    except DatasetError:
+        return ""
+
+
+def say_notice(notice: str, name: str) -> str:
+    """Return NOTICE with the source of a task's prompt.
+
+    Raises Mistake if the task file does not say it.
+    """
+    before, heading, after = notice.partition("Prompt templates\n")
+    if re.search(rf"\b{_base(name)}\b", after):
+        return notice
+    told = getattr(importlib.import_module(f"serve_eval.tasks.{name}"), "PROMPT_FROM", None)
+    if not isinstance(told, str) or not told.strip():
+        raise Mistake(
+            f"{_point(name, 'PROMPT_FROM')}: PROMPT_FROM is missing; write where the words around"
+            ' data are from, with the licence: PROMPT_FROM = "Name (https://..., MIT)", or "ours"'
+        )
+    last = re.search(r"^judges, .*$", after, re.MULTILINE)
+    assert last is not None
+    row = f"{name:30} {' '.join(told.split())}\n"
+    return f"{before}{heading}{after[: last.start()]}{row}{after[last.start() :]}"
+
+
+README_HEAD = "| kind | built-in tasks |"
+LONGEST_README = 150
+"""Lines of README that can be read in two minutes."""
+
+
+def say_readme(readme: str, name: str, task: Task | None = None) -> str:
+    """Return README with a task in its table of built-in ones, which gets wider and not longer.
+
+    A task with media joins the second row, any other one the first.
+    """
+    before, heading, after = readme.partition(f"{README_HEAD}\n")
+    assert heading, f"README.md: no table {README_HEAD}"
+    if re.search(rf"\b{_base(name)}\b", after):
+        return readme
+    media = task is not None and not MEDIA_NEEDS.isdisjoint(task.requires)
+    rows = after.split("\n")
+    place = 2 if media else 1
+    first, end, more = rows[place].removesuffix(" |").partition(";")
+    rows[place] = f"{first}, {name}{end}{more} |"
+    return before + heading + "\n".join(rows)
+
+
+def find_too_long(readme: str) -> str | None:
+    """Return what to do about a README with too many lines; None for one that is short enough."""
+    if (lines := len(readme.splitlines())) <= LONGEST_README:
+        return None
+    return (
+        f"README.md has {lines} lines, {lines - LONGEST_README} more than it may have: move text"
+        " from it to a page of docs/, or join rows of its tables"
+    )
+
+
+def _point(name: str, word: str) -> str:
+    """Return FILE:LINE of a word in a task file, or of its function `task`."""
+    file = ROOT / f"serve_eval/tasks/{name}.py"
+    line = find_line(file, rf"{word}\b") or find_line(file, r"def task\b") or 1
+    return f"{file.relative_to(ROOT)}:{line}"
+
+
+def _base(name: str) -> str:
+    """Return the task of which another one is the control."""
+    return name.removesuffix("_alone")
+
+
+def write_pages(root: Path) -> dict[Path, str]:
+    """Return the new text of each page; `root` holds the test data."""
+    pages = {
+        place: (ROOT / place).read_text("utf-8")
+        for place in map(Path, ("docs/tasks.md", "docs/datasets.md", "NOTICE", "README.md"))
+    }
+    tasks, data, notice, readme = pages
+    for name in registry.list_shipped("serve_eval.tasks"):
+        with blame(f"serve_eval/tasks/{name}.py"):
+            pages[notice] = say_notice(pages[notice], name)
+            task = build_task(spec_of(name, root)) if name in NAMES else None
+            pages[readme] = say_readme(pages[readme], name, task)
+            if task is not None:
+                _check_file(name, task, find_sources())
+                pages[tasks] = say_task(pages[tasks], name, task)
+                pages[data] = say_data(pages[data], name, task, root)
+    schemas = {Path(f"docs/schemas/{kind}.json"): format_schema(kind) for kind in KINDS}
+    return {**pages, **schemas}
+
+
+def _check_file(name: str, task: Task, known: Mapping[str, object]) -> None:
+    if unknown := [one for one in task.datasets if one not in known]:
+        raise Mistake(
+            f"{_point(name, ' *datasets')}: datasets names {unknown[0]!r}, which is neither the"
+            " task with a SOURCE in its file nor a set of serve_eval/datasets/known.py"
+        )
+    if untried := golden_prompts.find_untried(name):
+        raise Mistake(
+            f"{name}: values to try are unknown for {', '.join(untried)}; list some in OPTIONS of"
+            " tests/tasks/golden_prompts.py, or in ASK_THE_SAME if they change no request"
+        )
