@@ -8,36 +8,42 @@ from serve_eval.report.attribution import accusations
 from serve_eval.schema import VerdictOutcome
 from serve_eval.workflows.diagnose.breakdown import describe_verify
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import Finding, ids
+from serve_eval.workflows.diagnose.finding import OTHER_MODEL, Finding, ids
+from serve_eval.workflows.diagnose.slice_data import Data, PairedScores, pair_with_reference
 
 RULE = "even_loss"
 LIKELIEST = "weights, precision, chat template or sampling"
 """What lowers the score of all requests alike."""
 
 
-def find_even_loss(run: Evidence, found: Iterable[Finding], differs: bool) -> Iterator[Finding]:
+def find_even_loss(
+    run: Evidence, found: Iterable[Finding], data: Data, *, differs: bool
+) -> Iterator[Finding]:
     """Yield a finding for each task that failed and that no finding is about.
 
     `differs`: the launcher options differ from those of the reference, which is named first.
     """
-    told = {one.task for one in found}
+    about = {one.task for one in found}
     for task in run.tasks:
-        if task.outcome is VerdictOutcome.FAIL and not told & {None, task.name}:
-            yield from _describe(run, task, differs)
+        if task.outcome is VerdictOutcome.FAIL and not about & {None, task.name}:
+            yield from _describe(run, task, data, differs)
 
 
-def _describe(run: Evidence, task: TaskEvidence, differs: bool) -> Iterator[Finding]:
+def _describe(run: Evidence, task: TaskEvidence, data: Data, differs: bool) -> Iterator[Finding]:
     if task.report is None or task.report.reference is None or not task.lost:
         return
     blamed = task.report.attribution
     if blamed is not None and any(accusations(blamed)):  # the report names the cause
         return
+    scores = pair_with_reference(task, data)
+    another = scores is not None and _is_like_another(scores)
     again = ["rule out the difference above first"] if differs else []
     yield Finding(
         rule=RULE,
         told=(
             "the loss is even: nothing here shows more of it in some prompts, servers or answers"
             f" than in others; likeliest are {LIKELIEST} that differ from the reference's"
+            + (f"; {OTHER_MODEL}" if another else "")
         ),
         change=(*again, describe_verify(run)),
         count=len(task.lost),
@@ -46,5 +52,11 @@ def _describe(run: Evidence, task: TaskEvidence, differs: bool) -> Iterator[Find
         samples=ids(task.lost),
         lost=len(task.lost),
         rather=LIKELIEST,
-        leads=not differs,
+        leads=not (differs or another),
     )
+
+
+def _is_like_another(scores: PairedScores) -> bool:
+    from serve_eval.stats.other_model import is_like_another
+
+    return is_like_another(*scores.rights())

@@ -41,7 +41,7 @@ from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.headings import head_comparison, head_suite, rank_run
 from serve_eval.workflows.diagnose.read_folder import ReadFolder, read_folder
 from serve_eval.workflows.diagnose.setting import find_threshold
-from serve_eval.workflows.diagnose.slice_data import read_data
+from serve_eval.workflows.diagnose.slice_data import Data, read_data
 
 SCHEMA_VERSION = 1
 
@@ -222,6 +222,7 @@ def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
         for task in evidence.tasks
         for finding in rule(evidence, task)
     ]
+    data: Data = {}
     if alone and any(task.lost or _has_answers(task) for task in evidence.tasks):
         data = read_data(evidence)
         found += [
@@ -230,7 +231,9 @@ def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
         found += slicing.find_slices(evidence, found, data)
     # An option that differs is known, and what answers look like is only its effect.
     first = list(setting.other_launch(evidence)) if alone else []
-    even = list(even_loss.find_even_loss(evidence, found, bool(first))) if alone else []
+    even = (
+        list(even_loss.find_even_loss(evidence, found, data, differs=bool(first))) if alone else []
+    )
     if first and even:  # nothing else explains the loss, so the difference is the likeliest cause
         first = [replace(one, leads=True) for one in first]
     ended = unfinished.find_unfinished(evidence)

@@ -93,7 +93,7 @@ def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(
     assert registered.runs == 3
     assert [line for line in registered.warnings if "differ as a whole" not in line] == [
         "200 of 1319 samples: detects only drops of 12.4 points or more",
-        "the runs were simulated: this reference says nothing about any model"
+        "the runs were simulated: this reference says nothing about any model",
     ]  # one in twenty orders makes the runs seem to differ
     found = references.find("gsm8k", "my-org/my-model", AccuracySpec(), [tmp_path / "refs"])
     assert found is not None
