@@ -115,10 +115,11 @@ class NoProgramError(LaunchError):
     exit_code = 2
 
     def __init__(self, program: str) -> None:
-        super().__init__(
-            f"{program} is not on PATH",
-            hint="Put it on PATH, or set launcher.command to its full path.",
-        )
+        if "/" in program:
+            why, hint = "does not exist", "Set launcher.command to the program's full path."
+        else:
+            why, hint = "is not on PATH", "Put it there, or set launcher.command to its full path."
+        super().__init__(f"{program} {why}", hint=hint)
 
 
 class NoRoomError(LaunchError):

@@ -35,7 +35,7 @@ def test_a_folder_holds_answers_when_one_was_had(record: str, below: str, tmp_pa
 @pytest.mark.parametrize(
     ("launcher", "setting", "answers"),
     [
-        ("trtllm", "launcher.command=/no/such/server", False),
+        ("trtllm", "launcher.command='false'", False),
         ("simulated", "launcher.crash_after=12", True),
     ],
 )

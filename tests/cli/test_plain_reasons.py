@@ -33,7 +33,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Pat
         "  - {name: a, launcher: {name: simulated, damage: 0.1}}\n"
         "  - {name: b, launcher: {name: simulated, damage: 0.2}}\n"
         "  - {name: dies, launcher: {name: simulated, crash_after: 20}}\n"
-        f"  - {{name: nostart, launcher: {{name: llama_cpp, command: {top / 'nothing'}}}}}\n"
+        f"  - {{name: nostart, launcher: {{name: llama_cpp, command: 'false'}}}}\n"
     )
     serve_eval("suite", top / "suite.yaml", "-o", top / "out")
     return top / "out"

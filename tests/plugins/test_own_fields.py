@@ -42,12 +42,12 @@ def load(roots, wanted):
 def test_a_field_that_a_noun_lacks_is_a_plan_error(
     right: str, wrong: str, said: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "tasks").mkdir()
-    file = tmp_path / "tasks/words.py"
-    flags = ["--include-path", tmp_path, "--launcher", "simulated", "-m", "m", "--no-reference"]
-    file.write_text(TASK)
-    assert serve_eval("run", *flags, "-t", "words", "--dry-run").returncode == 0
-    file.write_text(TASK.replace(right, wrong))
-    done = serve_eval("run", *flags, "-t", "words", "--dry-run")
+    flags = ["-t", "words", "--launcher", "simulated", "-m", "m", "--no-reference", "--dry-run"]
+    for name, text in [("good", TASK), ("bad", TASK.replace(right, wrong))]:
+        file = tmp_path / name / "tasks/words.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    assert serve_eval("run", *flags, "--include-path", tmp_path / "good").returncode == 0
+    done = serve_eval("run", *flags, "--include-path", tmp_path / "bad")
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert f"{file}:" in done.stderr

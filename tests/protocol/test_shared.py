@@ -419,15 +419,15 @@ def test_a_reference_is_not_compared_with_a_run_under_a_choice_that_it_knows_not
     plan = Plan(
         model="meta-llama/Llama-3.1-8B-Instruct",
         launcher=Spec(name="external"),
-        tasks=(Spec(name="gsm8k", options={"seed": 1}),),
+        tasks=(Spec(name="gsm8k", options={"top_p": 0.5}),),
         dataset_roots=(str(data_root),),
         allow_mismatch=("dataset",),
     )
-    with pytest.raises(NotComparableError, match="seed is 1 here and None with the reference"):
+    with pytest.raises(NotComparableError, match=r"top_p is 0\.5 here and 1\.0 with the reference"):
         prepare(plan)
-    (prepared,) = prepare(replace(plan, allow_mismatch=("dataset", "seed")))
-    assert prepared.protocol == "assumed (task default), mismatch allowed: seed"
-    assert prepared.fingerprint["seed"] == "1"
+    (prepared,) = prepare(replace(plan, allow_mismatch=("dataset", "top_p")))
+    assert prepared.protocol == "assumed (task default), mismatch allowed: top_p"
+    assert prepared.fingerprint["top_p"] == "0.5"
 
 
 FLAGS = """

@@ -8,11 +8,11 @@ from pathlib import Path
 from serve_eval.evaluation.storage.file_names import (
     SUITE_FILE,
     SUITE_RUNS,
-    SUMMARY_FILE,
     VERIFICATION,
     VERIFICATION_PLAN,
 )
 from serve_eval.evaluation.storage.reports.comparison_files import is_comparison
+from serve_eval.evaluation.storage.reports.ended_early import read_first_line
 from serve_eval.evaluation.storage.reports.suite_files import find_suite_report, holds_suite
 from serve_eval.evaluation.storage.run_folder import holds_run
 from serve_eval.evaluation.storage.session_end import INTERRUPTED, find_session_end
@@ -80,9 +80,7 @@ def describe_unstarted(folder: Path) -> Iterator[str]:
     """Yield what ended a verification, or the runs of a suite that never started, and what next."""
     if is_stopped_verify(folder):
         yield f"the verification in {folder} did not finish: it has no verdict"
-        file = folder / SUMMARY_FILE
-        lines = file.read_text(errors="replace").splitlines() if file.is_file() else []
-        yield from lines[:1]
+        yield from filter(None, [read_first_line(folder)])
         yield f"next: the same serve-eval verify command with -o {quote_path(folder)}"
         return
     ended = list_unstarted(folder)

@@ -163,6 +163,6 @@ def test_a_task_without_pairs_has_its_own_reason_and_a_server_that_does_not_star
     [why] = rows["good", "word_problems_perplexity"]["reasons"]
     assert why == f"word_problems_perplexity: {unbounded}"
     for task in ("passkey_short", "word_problems_perplexity"):
-        assert "/nonexistent is not on PATH" in rows["nostart", task]["reasons"][0]
+        assert "/nonexistent does not exist" in rows["nostart", task]["reasons"][0]
     shown = serve_eval("suite", "--resume", "out")
     assert "another suite file with verdict: classic" in shown.stdout

@@ -101,6 +101,15 @@ def list_ended_early(folder: Path, *, most_deep: int, most_folders: int) -> Iter
         yield _read(here, plan, command)
 
 
+def read_first_line(folder: Path) -> str:
+    """Return the first line of a command's summary, or "" if it wrote none."""
+    try:
+        text = (folder / SUMMARY_FILE).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text.partition("\n")[0]
+
+
 def _still_runs(folder: Path) -> bool:
     try:
         check_unused(folder)
@@ -113,11 +122,7 @@ def _read(folder: Path, plan: str, command: str) -> EndedEarly:
     """Return how a command ended, by the first line of its summary."""
     summary, last = folder / SUMMARY_FILE, folder / plan
     outcome, about, cause = KILLED, command, ""
-    try:
-        first = summary.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
-    except OSError:
-        first = ""
-    if told := _LINE.match(_ESCAPED.sub(r"\1", first)):
+    if told := _LINE.match(_ESCAPED.sub(r"\1", read_first_line(folder))):
         outcome, about, last = told[1], told[2], summary
         cause = told[3].rpartition("; ")[0] or told[3]  # The place of the result comes last.
     try:
