@@ -50,7 +50,21 @@ class AccuracyTests:
             "launcher": self.LAUNCHER,
         }
         # An attribute that is not set takes nothing back; None in a marker or a call does.
-        return {**self.OPTIONS, **{k: v for k, v in attributes.items() if v is not None}}
+        return {
+            **self._list_constants(),
+            **self.OPTIONS,
+            **{k: v for k, v in attributes.items() if v is not None},
+        }
+
+    def _list_constants(self) -> dict[str, Any]:
+        """Return other attributes in capitals: one that reads as an option must not be ignored."""
+        own = [vars(one) for one in type(self).__mro__ if one not in AccuracyTests.__mro__]
+        found = {name: value for one in reversed(own) for name, value in one.items()}
+        return {
+            name: value
+            for name, value in found.items()
+            if name.isupper() and not hasattr(AccuracyTests, name)
+        }
 
     def evaluate(self, *tasks: TaskOption, **options: Any) -> Report:
         """Evaluate the endpoint on tasks, as `Evaluator.evaluate` does, and return the report."""

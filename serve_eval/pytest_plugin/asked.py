@@ -6,7 +6,8 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 TaskOption = str | Mapping[str, object]
 LauncherOption = str | Mapping[str, object]
 _NOT_IN_A_PLAN = ("launcher_options", "gpus")
+CLASS_ATTRIBUTES = ("MODEL_NAME", "MODEL_PATH", "LAUNCHER", "OPTIONS")
 _ONLY_IN_TESTS = (*_NOT_IN_A_PLAN, "model_name", "model_path")
 
 
@@ -91,6 +93,7 @@ def build_plan(
 
     file, settings = drop_unset(asked, base), dict[str, Any]()
     choices, in_sections = _list_choices(), {"base_url", *_list_in_sections()}
+    asked = _drop_constants(asked, {*choices, *in_sections})
     for name, value in asked.options.items():
         if name in choices:
             settings.setdefault("choices", {})[name] = value
@@ -120,6 +123,38 @@ def drop_unset(asked: AskedEvaluation, base: Mapping[str, Any]) -> dict[str, Any
     return {name: value for name, value in base.items() if name not in asked.unset}
 
 
+def _drop_constants(asked: AskedEvaluation, elsewhere: set[str]) -> AskedEvaluation:
+    """Leave out attributes of the class in capitals, unless one reads as an option without effect.
+
+    It does if its name in small letters is an option that the test does not give, or if it is
+    close to an attribute that is one.
+    """
+    constants = [name for name in asked.options if name.isupper()]
+    if not constants:
+        return asked
+    known = set(_list_known(elsewhere)) - asked.options.keys()
+    known -= {name for name in ("launcher_options", "tasks") if getattr(asked, name)}
+    meant = {name for name in constants if name.lower() in known or _find_attribute(name)}
+    kept = {k: v for k, v in asked.options.items() if not k.isupper() or k in meant}
+    return replace(asked, options=kept)
+
+
+def _find_attribute(name: str) -> str:
+    """Return the attribute that a misspelt one means, or ""."""
+    if name == "MODEL":
+        return "MODEL_NAME"
+    return next(iter(get_close_matches(name, CLASS_ATTRIBUTES, 1, 0.85)), "")
+
+
+def _describe_constant(name: str) -> str:
+    if close := _find_attribute(name):
+        return f"{name}: no attribute of AccuracyTests. Did you mean {close}?"
+    return (
+        f"{name}: no attribute of AccuracyTests, so it would have no effect. Write"
+        f" OPTIONS = {{{name.lower()!r}: ...}}, or rename it"
+    )
+
+
 @contextmanager
 def _advise(asked: AskedEvaluation, elsewhere: set[str]) -> Iterator[None]:
     """Name the closest option of a test in a PlanError about one that does not exist."""
@@ -139,15 +174,23 @@ def _list_unknown(asked: AskedEvaluation, elsewhere: set[str]) -> dict[str, str]
     A plan file has those of its sections elsewhere than a test, so its own advice is another one.
     """
     from serve_eval.client.connection import looks_secret
-    from serve_eval.evaluation.plan.parse import KEYS
     from serve_eval.plugins.registry import nearest
 
-    known = sorted({*KEYS, *elsewhere, *_ONLY_IN_TESTS})
+    known = _list_known(elsewhere)
     return {
-        name: _place_in_task(asked, name) or f"{name}: unknown option.{nearest(name, known)}"
+        name: _describe_constant(name)
+        if name.isupper()
+        else _place_in_task(asked, name) or f"{name}: unknown option.{nearest(name, known)}"
         for name in asked.options
         if name not in known and not looks_secret(name)
     }
+
+
+def _list_known(elsewhere: set[str]) -> list[str]:
+    """Return the names of all options of an evaluation."""
+    from serve_eval.evaluation.plan.parse import KEYS
+
+    return sorted({*KEYS, *elsewhere, *_ONLY_IN_TESTS})
 
 
 def _place_in_task(asked: AskedEvaluation, name: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from serve_eval.pytest_plugin.endings import show_ending
 from serve_eval.pytest_plugin.options import MARKER, add_options, read_options
 from serve_eval.pytest_plugin.session_line import SessionLine
+from serve_eval.pytest_plugin.unrewritten import leave_unrewritten
 
 if TYPE_CHECKING:
     from serve_eval.pytest_plugin.evaluator import Evaluator
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from serve_eval.schema import Endpoint
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Add the options, and keep the package as it is installed."""
+    leave_unrewritten(pluginmanager.rewrite_hook)
     add_options(parser)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.wheel.failing import Failed
 
-NAME = "serve-eval"
+NAME, PACKAGE = "serve-eval", "serve_eval"
 LOCK_OF_UV = ".lock"
 
 
@@ -47,7 +47,13 @@ class Environment:
         return "pip"
 
     def uninstall(self) -> None:
-        """Uninstall serve-eval. Raises Failed if a file is left that no other package owns."""
+        """Uninstall serve-eval. Raises Failed if a file is left that no other package owns.
+
+        uv removes whole folders, and pip only Python's own cache of each module.
+        """
+        rewritten = f"site-packages/{PACKAGE}/**/*-pytest-*.pyc"
+        if beyond := sorted(map(str, self.folder.glob(f"lib/python*/{rewritten}"))):
+            raise Failed(f"pip would leave {len(beyond)} files: {beyond[:8]}")
         if self.uv:
             self._run([self.uv, "pip", "uninstall", "-q", "--python", str(self.python), NAME])
         else:
