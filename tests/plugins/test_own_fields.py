@@ -105,8 +105,8 @@ def test_a_field_that_a_scorer_lacks_is_a_plan_error(
 ) -> None:
     cases = tmp_path / "cases.yaml"
     one = "{any_of: {scorer: ending}}" if inner else "ending"
-    listed = "[{expected: [a], word: a}]" if inner else "[{expected: a, word: a}]"
-    cases.write_text(f'words: {{prompt: "Say ${{word}}.", scorer: {one}, cases: {listed}}}\n')
+    case = f"{{case: a, input: {{prompt: Say a.}}, expected: {'[a]' if inner else 'a'}}}"
+    cases.write_text(f"words: {{scorer: {one}, cases: [{case}]}}\n")
     flags = ["-t", "cases:words", "--set", f"cases:words.path={cases}", "--launcher", "simulated"]
     flags += ["-m", "m", "--no-reference", "--dry-run"]
     _write(tmp_path / "good", "scorers", "ending", SCORER)
@@ -132,7 +132,7 @@ def test_a_field_that_a_verdict_lacks_is_told_with_its_line(
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/words.yaml").write_text("m:\n  - {accuracy: 90.0, source: ours}\n")
     flags = ["-t", "words", "--launcher", "simulated", "-m", "m", "--verdict", "lenient"]
-    flags += ["--references-dir", tmp_path / "refs", "--out", tmp_path / "out"]
+    flags += ["--references-dir", tmp_path / "refs", "--output-dir", tmp_path / "out"]
     done = serve_eval("run", *flags, "--include-path", tmp_path)
     told = " ".join((done.stdout + done.stderr).split())
     assert f"{file}:6: {said}" in told, told
@@ -159,6 +159,6 @@ def test_a_field_that_an_endpoint_lacks_is_a_plan_error(tmp_path: Path) -> None:
     _write(tmp_path, "tasks", "words", TASK)
     file = _write(tmp_path, "launchers", "near", LAUNCHER)
     flags = ["-t", "words", "--launcher", "near", "-m", "m", "--no-reference"]
-    done = serve_eval("run", *flags, "--out", tmp_path / "out", "--include-path", tmp_path)
+    done = serve_eval("run", *flags, "--output-dir", tmp_path / "out", "--include-path", tmp_path)
     told = f"{file}:8: Endpoint has no field 'modle'. Did you mean 'model'?"
     assert told in " ".join(done.stderr.split()), done.stderr
