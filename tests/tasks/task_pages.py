@@ -1,10 +1,11 @@
 """Write what the repository says of a new task; `make task-pages` runs this.
 
 It adds the golden prompts, a row in docs/tasks.md, docs/datasets.md and NOTICE, the name in README,
-and writes docs/schemas again. It renews the columns that follow from the tasks and prints what was
-wrong in them. `make golden-prompts` writes only the golden prompts, all of them. Nothing is written if a file of a task, a scorer or a rule has a
-mistake or lacks something that a row needs: its line is named. Modules that import such files are
-imported below, so that no mistake in them is a traceback.
+and writes docs/schemas again. It renews the columns that follow from the tasks, and prints what was
+wrong in them. `make golden-prompts` writes only the golden prompts, all of them. Nothing is written
+if a file of a task, a scorer or a rule has a mistake, a run would refuse a task, or something that
+a row needs is missing: its line is named. Modules that import such files are imported below, so
+that no mistake in them is a traceback.
 """
 
 from __future__ import annotations
