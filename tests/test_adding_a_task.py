@@ -179,8 +179,8 @@ def test_values_that_a_task_refuses_are_named_with_the_line_that_lists_others(co
         "  capitals region: no other value than its default is known",
         "  capitals num_fewshot=4: PlanError: 0 to 3",
         "  capitals style=1: IndexError: list index out of range",
-        "Add this line in OPTIONS of tests/tasks/golden_prompts.py, with a value that the task takes"
-        " for VALUE (or name the option in ASK_THE_SAME if it changes no request):",
+        "Add this line in OPTIONS of tests/tasks/golden_prompts.py, with a value that the task"
+        " takes for VALUE (or name an option in ASK_THE_SAME if it changes nothing):",
         '    "capitals": [{"region": VALUE}, {"num_fewshot": VALUE}, {"style": VALUE}],',
     ]
     listed = refused.stderr.splitlines()[-1].replace("VALUE", "0")

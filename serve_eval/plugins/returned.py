@@ -209,7 +209,7 @@ def _check_launch(made: Callable[..., Any], place: str) -> Callable[..., Any]:
         opened = made(*arguments, **options)
         _require_manager(opened, where)
         try:
-            async with _explained(opened) as endpoint:
+            async with _enter(opened) as endpoint:
                 require(endpoint, noun("Endpoint"), f"{where}: launch() must yield")
                 for field, check in _wanted.ENDPOINT.items():
                     told = f"{where}: {field} of the Endpoint must be"
@@ -224,7 +224,7 @@ def _check_launch(made: Callable[..., Any], place: str) -> Callable[..., Any]:
 
 
 @asynccontextmanager
-async def _explained(opened: Any) -> AsyncIterator[Any]:
+async def _enter(opened: Any) -> AsyncIterator[Any]:
     """Enter a launcher, whose wrong field of an Endpoint is a PlanError."""
     with explain_fields():
         async with opened as endpoint:

@@ -60,5 +60,5 @@ def renew_row(
         ]
         if old != list(cells):
             parts[1 : 1 + len(cells)] = cells
-            rows[i] = f"| {' | '.join(parts)} |"
+            rows[i] = "".join(f"| {one} " if one else "| " for one in parts) + "|"
     return before + found + "\n".join(rows) + gap + rest, changes

@@ -333,7 +333,7 @@ def say_refused(name: str, refused: Mapping[str, str]) -> str:
             f"{name}: a value to try is needed for {', '.join(refused)}:",
             *(f"  {line}" for line in refused.values()),
             f"{how} in OPTIONS of {FILE.with_suffix('.py').relative_to(ROOT)}, with a value that"
-            " the task takes for VALUE (or name the option in ASK_THE_SAME if it changes no request):",
+            " the task takes for VALUE (or name an option in ASK_THE_SAME if it changes nothing):",
             f'    "{name}": [{", ".join(f"{{{one}}}" for one in listed)}],',
         )
     )
