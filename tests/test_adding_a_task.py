@@ -183,7 +183,7 @@ def test_values_that_a_task_refuses_are_named_with_the_line_that_lists_others(co
         " takes for VALUE (or name an option in ASK_THE_SAME if it changes nothing):",
         '    "capitals": [{"region": VALUE}, {"num_fewshot": VALUE}, {"style": VALUE}],',
     ]
-    listed = refused.stderr.splitlines()[-1].replace("VALUE", "0")
+    listed = refused.stderr.splitlines()[-1].replace("VALUE", '"a"', 1).replace("VALUE", "0")
     options = "OPTIONS: dict[str, list[dict[str, object]]] = {\n"
     _insert_below(copy / "tests/tasks/golden_prompts.py", options, listed)
     done = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
