@@ -225,7 +225,7 @@ MISTAKES = [
         'id="test"',
         rf"{TASK}:\d+: capitals: samples 1 and 2 have the same id 'test'",
     ),
-    ("    return Task(", "    Task(", rf"{TASK}:\d+: AttributeError: .*"),
+    ("    return Task(", "    Task(", rf"{TASK}:\d+: task\(\) must return a Task .*, not None"),
     ("row['country']", "row['land']", rf"{TASK}:\d+: KeyError: 'land'"),
     ('name="capitals",\n        v', 'name="x",\n        v', rf"{TASK}:\d+: made the task 'x' .*"),
     ('PROMPT_FROM = "ours"\n', "", rf"{TASK}:\d+: PROMPT_FROM is missing; .*"),
