@@ -160,7 +160,7 @@ attack: $(VENV)/.dev
 
 # Hash the prompts of all tasks again after an intended change.
 golden-prompts: $(VENV)/.dev
-	@$(BIN)/python -m tests.tasks.golden_prompts
+	@$(BIN)/python -m tests.tasks.task_pages golden-prompts
 
 # Golden prompts, rows of pages, NOTICE, README and schemas of a new task: docs/adding-a-task.md.
 task-pages: $(VENV)/.dev

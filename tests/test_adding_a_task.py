@@ -161,6 +161,7 @@ def test_a_file_a_line_and_a_command_are_all_that_a_task_takes(copy: Path) -> No
 def test_values_that_a_task_refuses_are_named_with_the_line_that_lists_others(copy: Path) -> None:
     [line] = re.findall(r"^    write_rows\(.*\)$", PAGE, re.MULTILINE)
     more = "*, num_samples: int = ROWS, num_fewshot: int = 3, random_seed: int = 0, style: int = 0"
+    more += ', region: str = "all"'
     ranges = (
         '    if not 0 <= num_fewshot <= 3:\n        raise PlanError("0 to 3")\n'
         "    [0][style]\n    if num_samples < 1:\n"
@@ -174,29 +175,57 @@ def test_values_that_a_task_refuses_are_named_with_the_line_that_lists_others(co
     refused = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.splitlines() == [
-        "capitals: another value than the default was tried for num_fewshot, style, and the task"
-        " refused it:",
+        "capitals: a value to try is needed for region, num_fewshot, style:",
+        "  capitals region: no other value than its default is known",
         "  capitals num_fewshot=4: PlanError: 0 to 3",
         "  capitals style=1: IndexError: list index out of range",
-        "Add this line to OPTIONS of tests/tasks/golden_prompts.py, with a value that the task"
-        " takes for VALUE:",
-        '    "capitals": [{"num_fewshot": VALUE}, {"random_seed": 1}, {"style": VALUE}],',
+        "Add this line in OPTIONS of tests/tasks/golden_prompts.py, with a value that the task"
+        " takes for VALUE (or name an option in ASK_THE_SAME if it changes nothing):",
+        '    "capitals": [{"region": VALUE}, {"num_fewshot": VALUE}, {"style": VALUE}],',
     ]
-    listed = refused.stderr.splitlines()[-1].replace("VALUE", "0")
+    listed = refused.stderr.splitlines()[-1].replace("VALUE", '"a"', 1).replace("VALUE", "0")
     options = "OPTIONS: dict[str, list[dict[str, object]]] = {\n"
     _insert_below(copy / "tests/tasks/golden_prompts.py", options, listed)
     done = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
     assert done.returncode == 0, done.stderr
-    assert "added capitals num_fewshot=0" in done.stdout
+    added = set(re.findall(r"added capitals (.*)=", done.stdout))
+    assert added == {"region", "num_fewshot", "style", "random_seed"}
 
 
 TASK, MADE = "serve_eval/tasks/capitals.py", "tests/tasks/made_data.py"
+PROMPT = """prompt=f"The capital of {row['country']} is\""""
 MISTAKES = [
     ("def task(", "def task((", rf"{TASK}:\d+: SyntaxError: .*"),
     ('"""Capitals: ', "# ", rf"{TASK}:1: the file has no docstring"),
     ("def task(", "def tusk(", rf"{TASK}:1: the file has no function task\(\*, \.\.\.\)"),
-    ("        version=1,\n", "", rf"{TASK}:\d+: TypeError: .* 'version'"),
-    ("    return Task(", "    Task(", rf"{TASK}:\d+: AttributeError: .*"),
+    ("        version=1,\n", "", rf"{TASK}:\d+: Task needs 'version'"),
+    (
+        "metric=Metric()",
+        "metrics=Metric()",
+        rf"{TASK}:\d+: Task has no field 'metrics'\. .*'metric'\?",
+    ),
+    (PROMPT, "prompt=(Message(role='user', content='A'),)", rf"{TASK}:\d+: .* set chat=True .*"),
+    (
+        PROMPT,
+        "prompt=[Message(role='user', content='A')]",
+        rf"{TASK}:\d+: .* or a tuple of Message, .*",
+    ),
+    (
+        PROMPT,
+        "prompt=Message(role='user', content='A')",
+        rf"{TASK}:\d+: .* or a tuple of Message, .*",
+    ),
+    (
+        "return Dataset(",
+        "return list(samples) or Dataset(",
+        rf"{TASK}:\d+: load\(\) must return a Dataset.*",
+    ),
+    (
+        'id=f"test-{i}"',
+        'id="test"',
+        rf"{TASK}:\d+: capitals: samples 1 and 2 have the same id 'test'",
+    ),
+    ("    return Task(", "    Task(", rf"{TASK}:\d+: task\(\) must return a Task .*, not None"),
     ("row['country']", "row['land']", rf"{TASK}:\d+: KeyError: 'land'"),
     ('name="capitals",\n        v', 'name="x",\n        v', rf"{TASK}:\d+: made the task 'x' .*"),
     ('PROMPT_FROM = "ours"\n', "", rf"{TASK}:\d+: PROMPT_FROM is missing; .*"),
@@ -216,13 +245,15 @@ def test_a_mistake_in_a_task_or_its_data_is_named_with_its_line(copy: Path) -> N
     for right, wrong, told in MISTAKES:
         (copy / MADE).write_text(made, encoding="utf-8")
         assert right in _block("python") or right in line, right
-        (copy / TASK).write_text(_block("python").replace(right, wrong, 1))
+        text = _block("python").replace(right, wrong, 1)
+        (copy / TASK).write_text(text.replace("    Metric,\n", "    Message,\n    Metric,\n"))
         _insert_below(copy / MADE, head, line.replace(right, wrong, 1))
         refused = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
         assert (refused.returncode, refused.stdout) == (1, ""), (wrong, refused.stderr)
         first, *more = refused.stderr.splitlines()
         assert re.fullmatch(told, first), refused.stderr
         assert len(more) <= 1, refused.stderr
+        assert all((copy / one).read_text() == (ROOT / one).read_text() for one in WRITTEN), wrong
         # A line in which something stands wrong is named itself.
         file, number, _ = first.split(":", 2)
         if "Error: " in first and wrong.strip() and file == MADE:

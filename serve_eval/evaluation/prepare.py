@@ -35,7 +35,6 @@ from serve_eval.evaluation.plan.request_size import check_sizes
 from serve_eval.evaluation.plan.shard import ShardPart, list_places, shard_fingerprint
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, fingerprint
-from serve_eval.protocol.own_fields import explain_fields
 from serve_eval.protocol.shared import build_task, usual_task
 from serve_eval.schema import Dataset, Hypothesis, Plan, Reference, Shard, Spec, Task
 from serve_eval.stats.classic import num_samples_for
@@ -224,8 +223,7 @@ def _prepare(
     acceptance = None if test is None else find_acceptance_length(test, reference_directories(plan))
     roots = find_roots(plan)
     wanted = hypothesis.num_samples
-    with explain_fields():
-        full = task.load(roots, wanted)
+    full = task.load(roots, wanted)
     check_ids(task, full)
     registered = task.hypothesis.num_samples or (None if found is None else found.num_samples)
     if registered is None:

@@ -168,7 +168,7 @@ def defect(error: BaseException) -> str:
     It is that of the external code through which the error passed last, else of serve-eval, with
     the line of its task, scorer or rule that the error passed last.
     """
-    own = _find_last(error, lambda module: module.startswith(_OURS))
+    own = _find_ours(error)
     whose = find_external(error) or (f"serve-eval, at {own}" if own else "serve-eval")
     return f"This is a defect of {whose}. Set SERVE_EVAL_TRACEBACK=1 to see the traceback."
 
@@ -182,6 +182,15 @@ def find_external(error: BaseException) -> str | None:
         for point in _points(folder)
     }
     return _find_last(error, lambda module: module.partition(".")[0] in others)
+
+
+def find_offered(error: BaseException) -> str | None:
+    """Return FILE:LINE of the external code, else of our task, scorer or rule, passed last."""
+    return find_external(error) or _find_ours(error)
+
+
+def _find_ours(error: BaseException) -> str | None:
+    return _find_last(error, lambda module: module.startswith(_OURS))
 
 
 def _find_last(error: BaseException, chosen: Callable[[str], bool]) -> str | None:

@@ -11,11 +11,9 @@ loaded.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import inspect
-import itertools
 import math
 import pkgutil
 import sys
@@ -29,6 +27,8 @@ import msgspec
 from serve_eval.errors import PlanError
 from serve_eval.plugins import extensions, nested_options, withheld
 from serve_eval.plugins._shape import check_options_named, check_shape
+from serve_eval.plugins.closest import find_closest as find_closest
+from serve_eval.plugins.closest import nearest as nearest
 from serve_eval.plugins.declarations import Option, read_options
 from serve_eval.plugins.returned import check_returned
 
@@ -80,38 +80,11 @@ def list_shipped(folder: str) -> list[str]:
     ]
 
 
-MOST_COMPARED, LONGEST_COMPARED = 2000, 200
-"""Maximum number of known names, and characters of a name, for which the closest one is sought: the
-comparison takes time and memory that grow with their product."""
-
-
-def find_closest(name: str, known: Iterable[str], *, most: int = 1) -> list[str]:
-    """Return the known names that are closest to a name, at most `most`; none for a huge name."""
-    if len(name) > LONGEST_COMPARED:
-        return []
-    short = (one for one in known if len(one) <= LONGEST_COMPARED)
-    found = itertools.islice(short, MOST_COMPARED)
-    return difflib.get_close_matches(name, list(found), n=most, cutoff=0.5)
-
-
-def nearest(name: str, known: Iterable[str], *, shown: int = 8) -> str:
-    """Return " Did you mean X?" for the known name closest to `name`.
-
-    If none is close, return the first `shown` known names, or "" if there are none.
-    """
-    known, name = list(known), str(name)
-    folded = {k.lower(): k for k in known}
-    if close := find_closest(name.lower(), folded):
-        return f" Did you mean {folded[close[0]]!r}?"
-    more = f" and {len(known) - shown} more" if len(known) > shown else ""
-    first = [one if len(one) <= LONGEST_COMPARED else f"{one[:40]}..." for one in known[:shown]]
-    return f" Known: {', '.join(first)}{more}." if known else ""
-
-
-def load(folder: str, name: str) -> Callable[..., Any]:
+def load(folder: str, name: str, *, checked: bool = False) -> Callable[..., Any]:
     """Return the function for a name; for a member of a family, one that makes this member.
 
-    Raises PlanError for an unknown name, with the nearest known one.
+    With `checked`, a function of ours is checked like an external one, as `function` says. Raises
+    PlanError for an unknown name, with the nearest known one.
     """
     known = names(folder)
     file, colon, member = name.partition(":")
@@ -120,7 +93,7 @@ def load(folder: str, name: str) -> Callable[..., Any]:
         raise withheld.explain_withheld([f"{kind} {name!r}"], folders)
     if file not in known:
         raise PlanError(f"unknown {kind} {name!r}.{nearest(name, known)}")
-    make = function(folder, file)
+    make = function(folder, file, checked=checked)
     if folder in (FAMILIES, SCORERS):
         check_options_named(make, file)
     parameter = family_of(folder, make)
@@ -142,18 +115,21 @@ def load(folder: str, name: str) -> Callable[..., Any]:
     return of_member
 
 
-def function(folder: str, file: str) -> Callable[..., Any]:
+def function(folder: str, file: str, *, checked: bool = False) -> Callable[..., Any]:
     """Return the function of a file.
 
-    Raises PlanError if two places offer the name, and for external code that cannot be imported or
-    has another shape than ours.
+    What an external one returns is checked; with `checked`, also what one of ours returns. Raises
+    PlanError if two places offer the name, and for external code that cannot be imported or has
+    another shape than ours.
     """
     others = extensions.find(folder, file)
     if not others:
-        found: Callable[..., Any] = getattr(
-            importlib.import_module(f"{folder}.{file}"), ENTRY_POINTS[folder]
-        )
-        return found
+        module = importlib.import_module(f"{folder}.{file}")
+        found: Callable[..., Any] = getattr(module, ENTRY_POINTS[folder])
+        if not checked:
+            return found
+        check_shape(folder, found, f"{module.__file__}: {found.__name__}")
+        return check_returned(folder, file, found, str(module.__file__))
     places = [
         *(["serve-eval itself"] if file in list_shipped(folder) else []),
         *(origin.place for origin in others),

@@ -18,6 +18,7 @@ from typing import Any, TypeGuard
 from serve_eval.errors import ExternalCodeError, PlanError, ServeEvalError
 from serve_eval.plugins import _wanted, extensions
 from serve_eval.plugins._wanted import Check, brief, is_a, noun, require, require_fields
+from serve_eval.plugins.own_fields import describe_fields, explain_fields
 from serve_eval.plugins.scores import check_score
 
 OUTCOMES = ("PASS", "FAIL", "INCONCLUSIVE", "ERROR")
@@ -56,7 +57,8 @@ def check_function(
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        found = function(*arguments, **options)
+        with explain_fields(error):
+            found = function(*arguments, **options)
         require(found, check, f"{where}: {name}() must return", error)
         if is_a(found, "Program") or is_a(found, "JobSize"):
             require_fields(found, f"{where}: the {type(found).__name__} of {name}()", error)
@@ -80,7 +82,9 @@ def _check_maker(
 
     @functools.wraps(made)
     def make(*arguments: Any, **options: Any) -> Any:
-        found, where = made(*arguments, **options), _line_of(made, place)
+        where = _line_of(made, place)
+        with explain_fields():
+            found = made(*arguments, **options)
         require(found, noun(kind), f"{where}: {made.__name__}() must return")
         for field, check in fields.items():
             require(getattr(found, field), check, f"{where}: {field} of the {kind} must be")
@@ -88,7 +92,7 @@ def _check_maker(
             field: check_function(function, field, check, place, error)
             for error, checks in ((PlanError, _wanted.BEFORE), (ExternalCodeError, _wanted.AFTER))
             for field, check in checks.items()
-            if _is_external(function := getattr(found, field, None))
+            if _is_checked(function := getattr(found, field, None), made)
         }
         ends = 0.0, 1.0
         if kind == "Task":
@@ -96,17 +100,21 @@ def _check_maker(
                 require_fields(getattr(found, field), f"{where}: {field} of the Task")
             ends = found.metric.lo, found.metric.hi
             replaced["load"] = _check_load(found.load, place, chat=found.chat)
-            replaced["aggregation"] = _check_aggregation(found.aggregation, place)
+            replaced["aggregation"] = _check_aggregation(found.aggregation, place, made)
         replaced["score"] = _check_scoring(found.score, place, *ends)
         return dataclasses.replace(found, **replaced)
 
     return make
 
 
-def _is_external(function: Any) -> TypeGuard[Callable[..., Any]]:
-    """Return True for a function that is not serve-eval's own, such as a default."""
+def _is_checked(function: Any, made: Callable[..., Any]) -> TypeGuard[Callable[..., Any]]:
+    """Return True for a function that is not serve-eval's own, such as a default.
+
+    If `made` is ours, its functions are checked too, but no defaults of our nouns.
+    """
+    ours = "serve_eval.schema" if made.__module__.startswith("serve_eval.") else "serve_eval"
     module = str(getattr(function, "__module__", ""))
-    return function is not None and module.partition(".")[0] != "serve_eval"
+    return function is not None and not f"{module}.".startswith(f"{ours}.")
 
 
 def _check_scoring(
@@ -126,7 +134,8 @@ def _check_load(load: Callable[..., Any], place: str, *, chat: bool) -> Callable
 
     @functools.wraps(load)
     def call(*arguments: Any, **options: Any) -> Any:
-        found = load(*arguments, **options)
+        with explain_fields():
+            found = load(*arguments, **options)
         require(found, noun("Dataset"), f"{where}: load() must return")
         for field, check in _wanted.DATASET.items():
             require(getattr(found, field), check, f"{where}: {field} of the Dataset must be")
@@ -155,12 +164,12 @@ def _check_chat(sample: Any, told: str, *, chat: bool) -> None:
         )
 
 
-def _check_aggregation(aggregation: Any, place: str) -> Any:
+def _check_aggregation(aggregation: Any, place: str, made: Callable[..., Any]) -> Any:
     """Check the value of an aggregation, and the functions of its sums."""
     for field, check in _wanted.AGGREGATION.items():
         told = f"{place}: {field} of the Aggregation must be"
         require(getattr(aggregation, field), check, told)
-    if _is_external(aggregation.of):
+    if _is_checked(aggregation.of, made):
         checks = _wanted.NUMBER, place, ExternalCodeError
         of = check_function(aggregation.of, "aggregation", *checks)
         aggregation = dataclasses.replace(aggregation, of=of)
@@ -169,7 +178,7 @@ def _check_aggregation(aggregation: Any, place: str) -> Any:
     checked = {
         field: _check_sums(function, field, check, place)
         for field, check in (("value", _wanted.NUMBER), ("group", _wanted.TEXT))
-        if _is_external(function := getattr(sums, field))
+        if _is_checked(function := getattr(sums, field), made)
     }
     return dataclasses.replace(aggregation, sums=dataclasses.replace(sums, **checked))
 
@@ -200,7 +209,7 @@ def _check_launch(made: Callable[..., Any], place: str) -> Callable[..., Any]:
         opened = made(*arguments, **options)
         _require_manager(opened, where)
         try:
-            async with opened as endpoint:
+            async with _enter(opened) as endpoint:
                 require(endpoint, noun("Endpoint"), f"{where}: launch() must yield")
                 for field, check in _wanted.ENDPOINT.items():
                     told = f"{where}: {field} of the Endpoint must be"
@@ -212,6 +221,14 @@ def _check_launch(made: Callable[..., Any], place: str) -> Callable[..., Any]:
             raise PlanError(f"{where}: launch() must yield an Endpoint exactly once") from error
 
     return launch
+
+
+@asynccontextmanager
+async def _enter(opened: Any) -> AsyncIterator[Any]:
+    """Enter a launcher, whose wrong field of an Endpoint is a PlanError."""
+    with explain_fields():
+        async with opened as endpoint:
+            yield endpoint
 
 
 def _require_manager(opened: Any, where: str) -> None:
@@ -261,8 +278,9 @@ def _blame(name: str, where: str) -> Iterator[None]:
     except (ExternalCodeError, KeyboardInterrupt):
         raise
     except BaseException as error:  # including SystemExit: a rule must not end a run
-        at, said = extensions.find_external(error) or where, extensions.describe(error)
-        raise ExternalCodeError(f"{at}: {name} raised {type(error).__name__}: {said}") from error
+        said = f"{name} raised {type(error).__name__}: {extensions.describe(error)}"
+        at, told = extensions.find_external(error) or where, describe_fields(error) or said
+        raise ExternalCodeError(f"{at}: {told}") from error
 
 
 def _line_of(function: Callable[..., Any], place: str) -> str:

@@ -17,7 +17,6 @@ from serve_eval.plugins import registry
 from serve_eval.protocol import chat_template
 from serve_eval.protocol.choices import Choices
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS
-from serve_eval.protocol.own_fields import explain_fields
 from serve_eval.protocol.templating import choose_rendering, date_of, prompt_under
 from serve_eval.schema import (
     DataRoots,
@@ -74,13 +73,14 @@ _OWN_FIELDS = frozenset(
 """Request fields that `extra_body` must not set, because options or the client do."""
 
 
-def build_task(spec: Spec, where: str = "") -> Task:
+def build_task(spec: Spec, where: str = "", *, checked: bool = False) -> Task:
     """Return the task of a plan's entry, with its choices applied.
 
-    Raises PlanError for an unknown name or option, and for choices that exclude each other.
+    With `checked`, what a task of ours returns is checked as that of external code is. Raises
+    PlanError for an unknown name or option, and for choices that exclude each other.
     Problems of an option start with `where`, a dot and its name.
     """
-    task, shared = _build_task(spec, where)
+    task, shared = _build_task(spec, where, checked=checked)
     return apply(task, typing.cast(Choices, shared), where)
 
 
@@ -92,20 +92,19 @@ def bare_task(spec: Spec) -> Task:
     return _build_task(spec, spec.name)[0]
 
 
-def _build_task(spec: Spec, where: str) -> tuple[Task, dict[str, Any]]:
+def _build_task(spec: Spec, where: str, *, checked: bool = False) -> tuple[Task, dict[str, Any]]:
     """Return the task with its own options, and the shared options."""
-    make = registry.load(TASKS, spec.name)
-    checked = registry.check_options(make, spec.options, where, also=OPTIONS)
+    make = registry.load(TASKS, spec.name, checked=checked)
+    given = registry.check_options(make, spec.options, where, also=OPTIONS)
     own = registry.options_of(make)
-    with explain_fields():
-        task: Task = make(**{name: value for name, value in checked.items() if name in own})
+    task: Task = make(**{name: value for name, value in given.items() if name in own})
     if task.name != spec.name:  # file names contain the task name
         raise PlanError(
             f"made the task {task.name!r} instead of a task of that name:"
             f" {sys.modules[make.__module__].__file__}"
         )
     return task, {
-        name: value for name, value in checked.items() if name not in own or name == "suite_exact"
+        name: value for name, value in given.items() if name not in own or name == "suite_exact"
     }
 
 

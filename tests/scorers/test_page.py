@@ -41,12 +41,55 @@ def test_the_example_has_the_score_that_the_page_says(row: list[str]) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_every_option_stands_there_with_its_default(row: list[str]) -> None:
+    assert find_wrong_options(row) == []
+
+
+def find_wrong_options(row: list[str]) -> list[str]:
+    """Return what is wrong with the options of a row: those of the scorer with their defaults."""
     options = registry.options_of(registry.function(registry.SCORERS, row[0]))
-    told = {
-        found.partition(": ")[0]: found.partition(": ")[2]
-        for found in re.findall(r"`([^`]+)`", row[2])
-    }
-    for name, parameter in options.items():
-        default = parameter.default
+    shown = [found.partition(": ") for found in re.findall(r"`([^`]+)`", row[2])]
+    told = {name: value.replace('"', "") for name, colon, value in shown if colon}
+    where = f"docs/scorers.md: the row of {row[0]}"
+    wrong = []
+    for name, option in options.items():
+        default = option.default
         written = default if isinstance(default, str) else json.dumps(default)
-        assert told[name].replace('"', "") == written.replace('"', "")
+        written = written.replace('"', "")
+        if name not in told:
+            wrong.append(f"{where} lacks the option `{name}: {written}`")
+        elif told[name] != written:
+            wrong.append(f"{where} has `{name}: {told[name]}`, and its default is {written}")
+    unknown = [name for name in told if name not in options and name.isidentifier()]
+    wrong += [
+        f"{where} names the option {name}, which does not exist.{registry.nearest(name, options)}"
+        for name in unknown
+    ]
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        (
+            "`whole_words: false`",
+            "`whole_word: false`",
+            [
+                "lacks the option `whole_words: false`",
+                "names the option whole_word, which does not exist. Did you mean 'whole_words'?",
+            ],
+        ),
+        ("`whole_words: false`, ", "", ["lacks the option `whole_words: false`"]),
+        (
+            "`whole_words: false`",
+            "`whole_words: true`",
+            ["has `whole_words: true`, and its default is false"],
+        ),
+        ("`whole_words: false`", "`whole_words`", ["lacks the option `whole_words: false`"]),
+    ],
+)
+def test_a_wrong_option_of_a_row_is_named(right: str, wrong: str, told: list[str]) -> None:
+    [row] = [one for one in ROWS if one[0] == "words"]
+    assert right in row[2]
+    changed = [*row[:2], row[2].replace(right, wrong), *row[3:]]
+    said = [f"docs/scorers.md: the row of words {one}" for one in told]
+    assert find_wrong_options(changed) == said

@@ -180,16 +180,20 @@ def variants() -> list[tuple[str, dict[str, object]]]:
 
 
 def tried(name: str) -> list[dict[str, object]]:
-    """Return the options that are tried with a task: those listed, else another value of each."""
-    if name in OPTIONS:
-        return OPTIONS[name]
-    given = registry.options_of(registry.load("serve_eval.tasks", name))
-    found = {option: _change(one) for option, one in given.items()}
-    return [
-        {option: value}
+    """Return the options that are tried with a task: those listed, and another value of each other.
+
+    A member stands for a family.
+    """
+    listed = OPTIONS.get(name, [])
+    known = {option for one in listed for option in one} | ASK_THE_SAME.keys()
+    made = registry.load("serve_eval.tasks", "cases:capitals" if name == "cases" else name)
+    found = {option: _change(one) for option, one in registry.options_of(made).items()}
+    more = {
+        option: value
         for option, value in found.items()
-        if value is not None and option not in ASK_THE_SAME
-    ]
+        if value is not None and option not in known
+    }
+    return [*listed, *({option: value} for option, value in more.items())]
 
 
 def find_untried(name: str) -> list[str]:
@@ -222,7 +226,8 @@ def asked(name: str, options: dict[str, object], root: Path) -> Asked:
     """
     spec = spec_of(name, root)
     place = {"path": str(CASES)} if name == "cases" else {}
-    task = build_task(Spec(name=spec.name, options={**spec.options, **place, **options}))
+    spec = Spec(name=spec.name, options={**spec.options, **place, **options})
+    task = build_task(spec, checked=True)
     dataset = task.load(DataRoots(roots=(root,)), task.hypothesis.num_samples or 1)
     said, first = hashlib.sha256(), ""
     for sample in dataset.samples:
@@ -290,12 +295,16 @@ def add_missing(root: Path) -> list[str]:
     kept = json.loads(FILE.read_text("utf-8"))
     missing = {label(*one): one for one in variants() if label(*one) not in kept["made"]}
     found: dict[str, Asked] = {}
-    refused: dict[str, dict[str, str]] = {}
+    refused: dict[str, dict[str, str]] = {
+        name: {one: f"{name} {one}: no other value than its default is known" for one in untried}
+        for name in NAMES
+        if (untried := find_untried(name))
+    }
     for place, (name, options) in missing.items():
         try:
             found[place] = asked(name, options, root)
         except Exception as error:  # a task does what it likes with a value that it cannot use
-            if not options or name in OPTIONS:
+            if not options or options in (*OPTIONS.get(name, []), *OF_EVERY_TASK):
                 with blame(f"serve_eval/tasks/{name}.py"):
                     raise
             [option] = options
@@ -309,36 +318,37 @@ def add_missing(root: Path) -> list[str]:
 
 
 def say_refused(name: str, refused: Mapping[str, str]) -> str:
-    """Return which options of a task refused the values tried, and the line that lists others.
+    """Return which options of a task need a value to try, and the line that lists one of each.
 
-    `refused` has what happened by option.
+    `refused` has the reason by option.
     """
     listed = [
-        f'{{"{option}": {"VALUE" if option in refused else repr(value)}}}'
-        for one in tried(name)
-        for option, value in one.items()
+        ", ".join(f'"{option}": {value!r}' for option, value in one.items())
+        for one in OPTIONS.get(name, [])
     ]
+    listed += [f'"{option}": VALUE' for option in refused]
+    how = "Write this line in place of its own" if name in OPTIONS else "Add this line"
     return "\n".join(
         (
-            f"{name}: another value than the default was tried for {', '.join(refused)}, and the"
-            " task refused it:",
+            f"{name}: a value to try is needed for {', '.join(refused)}:",
             *(f"  {line}" for line in refused.values()),
-            f"Add this line to OPTIONS of {FILE.with_suffix('.py').relative_to(ROOT)}, with a value"
-            " that the task takes for VALUE:",
-            f'    "{name}": [{", ".join(listed)}],',
+            f"{how} in OPTIONS of {FILE.with_suffix('.py').relative_to(ROOT)}, with a value that"
+            " the task takes for VALUE (or name an option in ASK_THE_SAME if it changes nothing):",
+            f'    "{name}": [{", ".join(f"{{{one}}}" for one in listed)}],',
         )
     )
 
 
-def main() -> None:
-    """Write the file again and print the changes."""
+def renew() -> None:
+    """Write the file again and print the changes. Raises Mistake, and then writes nothing."""
     old = json.loads(FILE.read_text()) if FILE.exists() else {"made": {}, "real": {}}
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write_made(root)
-        made = {
-            label(*variant): msgspec.to_builtins(asked(*variant, root)) for variant in variants()
-        }
+        made = {}
+        for name, options in variants():
+            with blame(f"serve_eval/tasks/{name}.py"):
+                made[label(name, options)] = msgspec.to_builtins(asked(name, options, root))
     new = {"made": made, "real": _real() or old["real"]}
     for kind, table in new.items():
         for one in sorted({*table, *old[kind]}):
@@ -352,7 +362,3 @@ def main() -> None:
 
 def _write(table: dict[str, dict[str, Any]]) -> None:
     FILE.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

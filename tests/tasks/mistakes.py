@@ -11,12 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.plugins.own_fields import describe_fields
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = "serve_eval/tasks"
 ADDED = (TASKS, "serve_eval/scorers", "serve_eval/verdicts/rules")
 """Folders to which people add files."""
 MADE = "tests/tasks/made_data.py"
+_PLACED = re.compile(r"serve_eval/\S+\.py:(\d+:)? ")
+"""The beginning of a message that names its file."""
 AGAIN = "then run make task-pages again"
 
 
@@ -62,17 +65,19 @@ def blame(place: str) -> Iterator[None]:
     except Mistake:
         raise
     except ServeEvalError as error:
-        where = _find_deepest(error) or f"{place}:{_find_function(ROOT / place)}"
-        told = "\n".join(filter(None, (str(error), error.hint)))
-        raise Mistake(f"{where}: {told}\nMend it, {AGAIN}.") from error
+        told = "\n".join(filter(None, (str(error), error.hint))).replace(f"{ROOT}/", "")
+        if _PLACED.match(told) is None:
+            where = _find_deepest(error) or f"{place}:{_find_function(ROOT / place)}"
+            told = f"{where}: {told}"
+        raise Mistake(f"{told}\nMend it, {AGAIN}.") from error
     except Exception as error:
         line = _find_deepest(error)
         where = line or f"{place}:{_find_function(ROOT / place)}"
         said = error.msg if isinstance(error, SyntaxError) else str(error)
         kind = type(error).__name__
+        told = describe_fields(error) or f"{kind}{': ' if said else ''}{said}"
         raise Mistake(
-            f"{where}: {kind}{': ' if said else ''}{said}\nMend this"
-            f" {'line' if line else 'function'}, {AGAIN}."
+            f"{where}: {told}\nMend this {'line' if line else 'function'}, {AGAIN}."
         ) from error
 
 

@@ -1,9 +1,11 @@
 """Write what the repository says of a new task; `make task-pages` runs this.
 
 It adds the golden prompts, a row in docs/tasks.md, docs/datasets.md and NOTICE, the name in README,
-and writes docs/schemas again. Nothing is written if a file of a task, a scorer or a rule has a
-mistake or lacks something that a row needs: its line is named. Modules that import such files are
-imported below, so that no mistake in them is a traceback.
+and writes docs/schemas again. It renews the columns that follow from the tasks, and prints what was
+wrong in them. `make golden-prompts` writes only the golden prompts, all of them. Nothing is written
+if a file of a task, a scorer or a rule has a mistake, a run would refuse a task, or something that
+a row needs is missing: its line is named. Modules that import such files are imported below, so
+that no mistake in them is a traceback.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ from tests.tasks.mistakes import ROOT, Mistake, blame, check_files
 
 
 def main() -> None:
-    """Add what is missing and print the files that changed."""
+    """Add what is missing and print the files that changed, or only renew the golden prompts."""
     try:
         check_files()
         with blame("tests/tasks/made_data.py"):
             from tests.tasks import golden_prompts, task_rows
-        _write(golden_prompts, task_rows)
+        if sys.argv[1:] == ["golden-prompts"]:
+            golden_prompts.renew()
+        else:
+            _write(golden_prompts, task_rows)
     except Mistake as mistake:
         sys.exit(str(mistake))
 
@@ -34,10 +39,12 @@ def _write(golden_prompts: ModuleType, task_rows: ModuleType) -> None:
         try:
             with blame("tests/tasks/made_data.py"):
                 golden_prompts.write_made(Path(folder))
-            pages = task_rows.write_pages(Path(folder))
+            pages, wrong = task_rows.write_pages(Path(folder))
             added = golden_prompts.add_missing(Path(folder))
         except ServeEvalError as error:
             sys.exit("\n".join(filter(None, (str(error), getattr(error, "hint", "")))))
+    for one in wrong:
+        print(one)
     for place, text in pages.items():
         if (ROOT / place).read_text("utf-8") != text:
             (ROOT / place).write_text(text, encoding="utf-8")

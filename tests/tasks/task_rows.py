@@ -1,6 +1,6 @@
 """Write the rows of pages that tell of tasks, from the task files and the test data.
 
-Text that is there stays as it is, so a row may be reworded afterwards.
+Generated columns are renewed. Other text stays as it is, so it may be reworded afterwards.
 """
 
 from __future__ import annotations
@@ -15,11 +15,18 @@ from serve_eval.cli.schema import KINDS, format_schema
 from serve_eval.datasets import local
 from serve_eval.datasets.declared import find_sources
 from serve_eval.errors import DatasetError
+from serve_eval.evaluation.prepare import check_ids
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import DataRoots, Task
+from serve_eval.schema import DataRoots, Dataset, Task
 from serve_eval.schema.media import MEDIA_NEEDS
-from tests.tasks import golden_prompts
+from tests.tasks.generated_columns import (
+    DATA_HEAD,
+    TASKS_HEAD,
+    list_cells,
+    list_folders,
+    renew_row,
+)
 from tests.tasks.made_data import NAMES, spec_of
 from tests.tasks.mistakes import MADE, ROOT, Mistake, blame, find_line
 
@@ -40,44 +47,53 @@ def is_in_table(page: str, head: str, name: str) -> bool:
     return any(fnmatch.fnmatchcase(name, one) for one in named)
 
 
-TASKS_HEAD = "| task | metric | data | API |"
-DATA_HEAD = "| task | folders | files | columns |"
+def say_task(page: str, name: str, task: Task) -> tuple[str, list[str]]:
+    """Return docs/tasks.md with a row for a task, renewed, and what was wrong in the old one.
 
-
-def say_task(page: str, name: str, task: Task) -> str:
-    """Return docs/tasks.md with a row for a task."""
+    The row of a family says no numbers of a member.
+    """
+    if task.name != name:
+        return page, []
     if is_in_table(page, TASKS_HEAD, name):
-        return page
+        return renew_row(page, TASKS_HEAD, name, list_cells(task), NAMES)
     known = find_sources()
-    better = "" if task.metric.higher_is_better else ", lower is better"
     sets = ", ".join(known[one].name for one in task.datasets) or "generated"
-    count = task.hypothesis.num_samples
-    data = sets if count is None else f"{sets}, {count} samples"
-    plain = "completions, prompt log-probabilities" if task.prompt_logprobs else "completions"
-    needs = sorted({"chat" if task.chat else plain, *task.requires})
-    cells = (name, f"{task.metric.name}{better}", data, ", ".join(needs))
-    return add_row(page, TASKS_HEAD, f"| {' | '.join(cells)} |")
+    cells = (name, *list_cells(task), task.aggregation.name, sets)
+    return add_row(page, TASKS_HEAD, f"| {' | '.join(cells)} |"), []
 
 
-def say_data(page: str, name: str, task: Task, root: Path) -> str:
-    """Return docs/datasets.md with a row for a task that reads data, as its test data has it."""
-    if not task.datasets or is_in_table(page, DATA_HEAD, name):
-        return page
-    known = find_sources()
-    folders = [folder for one in task.datasets for folder in known[one].folders]
+def say_data(
+    page: str, name: str, task: Task, dataset: Dataset, root: Path
+) -> tuple[str, list[str]]:
+    """Return docs/datasets.md with a row for a task that reads data, and what was wrong in it.
+
+    Its files and columns are those of the test data.
+    """
+    [folders] = list_folders(task)
+    if is_in_table(page, DATA_HEAD, name):
+        return renew_row(page, DATA_HEAD, name, [folders], NAMES)
+    if not task.datasets:
+        return page, []
+    read = dataset.files
+    files = dict.fromkeys(_place(Path(f.path), root, folders.split(", ")) for f in read)
+    columns = _columns(Path(read[0].path)) if read else ""
+    cells = (name, folders, ", ".join(files), columns)
+    return add_row(page, DATA_HEAD, f"| {' | '.join(cells)} |"), []
+
+
+def load_checked(name: str, task: Task, root: Path) -> Dataset:
+    """Return the test data of a task, checked as a run does. Raises Mistake and ServeEvalError."""
     try:
-        read = task.load(DataRoots(roots=(root,)), task.hypothesis.num_samples or 1).files
+        dataset = task.load(DataRoots(roots=(root,)), task.hypothesis.num_samples or 1)
     except DatasetError as error:
         line = find_line(ROOT / MADE, r"def write_all\b")
         raise Mistake(
             f"{MADE}:{line}: {name}: its test data is missing or differs; {error}\n"
             "Add a line to write_all, or mend it, as docs/adding-a-task.md shows."
         ) from error
-    files, columns = dict.fromkeys(_place(Path(f.path), root, folders) for f in read), ""
-    if read:
-        columns = _columns(Path(read[0].path))
-    cells = (name, ", ".join(dict.fromkeys(folders)), ", ".join(files), columns)
-    return add_row(page, DATA_HEAD, f"| {' | '.join(cells)} |")
+    check_ids(task, dataset)
+    task.answers(dataset.samples[0])
+    return dataset
 
 
 def _place(file: Path, root: Path, folders: list[str]) -> str:
@@ -161,24 +177,28 @@ def _base(name: str) -> str:
     return name.removesuffix("_alone")
 
 
-def write_pages(root: Path) -> dict[Path, str]:
-    """Return the new text of each page; `root` holds the test data."""
+def write_pages(root: Path) -> tuple[dict[Path, str], list[str]]:
+    """Return the new text of each page, and what was wrong; `root` holds the test data."""
     pages = {
         place: (ROOT / place).read_text("utf-8")
         for place in map(Path, ("docs/tasks.md", "docs/datasets.md", "NOTICE", "README.md"))
     }
     tasks, data, notice, readme = pages
+    wrong: list[str] = []
     for name in registry.list_shipped("serve_eval.tasks"):
         with blame(f"serve_eval/tasks/{name}.py"):
             pages[notice] = say_notice(pages[notice], name)
-            task = build_task(spec_of(name, root)) if name in NAMES else None
+            task = build_task(spec_of(name, root), checked=True) if name in NAMES else None
             pages[readme] = say_readme(pages[readme], name, task)
             if task is not None:
                 _check_file(name, task, find_sources())
-                pages[tasks] = say_task(pages[tasks], name, task)
-                pages[data] = say_data(pages[data], name, task, root)
+                dataset = load_checked(name, task, root)
+                pages[tasks], in_tasks = say_task(pages[tasks], name, task)
+                pages[data], in_data = say_data(pages[data], name, task, dataset, root)
+                wrong += [f"{tasks}: {one}" for one in in_tasks]
+                wrong += [f"{data}: {one}" for one in in_data]
     schemas = {Path(f"docs/schemas/{kind}.json"): format_schema(kind) for kind in KINDS}
-    return {**pages, **schemas}
+    return {**pages, **schemas}, wrong
 
 
 def _check_file(name: str, task: Task, known: Mapping[str, object]) -> None:
@@ -186,9 +206,4 @@ def _check_file(name: str, task: Task, known: Mapping[str, object]) -> None:
         raise Mistake(
             f"{_point(name, ' *datasets')}: datasets names {unknown[0]!r}, which is neither the"
             " task with a SOURCE in its file nor a set of serve_eval/datasets/known.py"
-        )
-    if untried := golden_prompts.find_untried(name):
-        raise Mistake(
-            f"{name}: values to try are unknown for {', '.join(untried)}; list some in OPTIONS of"
-            " tests/tasks/golden_prompts.py, or in ASK_THE_SAME if they change no request"
         )
