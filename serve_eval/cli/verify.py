@@ -172,7 +172,11 @@ def _check(reference: ReferenceOptions, probes: ProbeOptions) -> None:
     if probes.budget_tokens is not None and probes.budget_tokens < 1:
         raise PlanError("--budget-tokens must be 1 or more")
     if reference.floor is not None and not 0 < reference.floor < LARGEST_FLOOR:
-        raise PlanError(f"--floor must be a number of nats below {LARGEST_FLOOR:.3g}, as in 0.08")
+        raise PlanError(
+            f"--floor must be above 0 and below {LARGEST_FLOOR:.3g} nats, as in 0.08",
+            hint="A sibling that answers bit for bit alike measures no floor: register with one of"
+            " another healthy setting, such as another batch size or GPU.",
+        )
 
 
 def _check_number(servers: int, reference: ReferenceOptions) -> None:

@@ -159,6 +159,9 @@ def _verdict(
     except ExternalCodeError as error:
         why = f"{error}; {_tell_how_to_mend(run)}"
         return _build_unjudged(p, result, VerdictOutcome.ERROR, why)
+    if result.scored == 0 and judged.outcome is not VerdictOutcome.ERROR:
+        why = f"the rule {judged.rule} said {judged.outcome.value}"
+        return _build_unjudged(p, result, VerdictOutcome.ERROR, why)
     return replace(judged, early=early)
 
 

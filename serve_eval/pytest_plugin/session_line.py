@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from serve_eval.pytest_plugin.endings import AccuracyNotMeasured
 from serve_eval.pytest_plugin.options import FIXTURES, PREFIX, USED_ADDRESS
 
 FLAG = "--serve-eval-notify"
@@ -33,6 +34,7 @@ class SessionLine:
         if file is not None and (file.name == "-" or file.is_dir() or not file.parent.is_dir()):
             raise pytest.UsageError(f"{FLAG}: {file}: name a file in a folder that exists")
         self._file, self._environ, self._used_address = file, environ, False
+        self._hidden: list[str] = []
         self._ended: list[tuple[str, str, dict[str, Any]]] = []
         self._lost: list[pytest.TestReport | pytest.CollectReport] = []
 
@@ -51,11 +53,16 @@ class SessionLine:
 
         if (line := describe_phase(item, call, report)) is not None:
             report.__dict__["serve_eval_line"] = asdict(line)
+        error = None if call.excinfo is None else call.excinfo.value
+        if hasattr(report, "wasxfail") and isinstance(error, AccuracyNotMeasured):
+            report.__dict__["serve_eval_hidden"] = error.line
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the line of a report; that of an attempt which is repeated does not count."""
         self._used_address |= getattr(report, "serve_eval_used_address", False)
+        if hidden := getattr(report, "serve_eval_hidden", ""):
+            self._hidden.append(hidden)
         given = getattr(report, "serve_eval_line", None)
         if given is not None and str(report.outcome) != "rerun":
             self._ended.append((report.nodeid, count_as(report), given))
@@ -88,7 +95,7 @@ class SessionLine:
 
         interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
         told = TellSession(self._ended, self._lost, self._environ, interrupted=interrupted)
-        lines = [*told.list_unmeasured(), *told.tell_github()]
+        lines = [*told.list_unmeasured(), *told.list_hidden(self._hidden), *told.tell_github()]
         if self._file is not None and (error := told.write(self._file)):
             session.exitstatus = max(int(exitstatus), pytest.ExitCode.TESTS_FAILED)
             lines.append(f"error: {FLAG}: {error}")

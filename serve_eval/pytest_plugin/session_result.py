@@ -22,6 +22,7 @@ from serve_eval.report.ci import CiCase, CiResult, CiState, CiSuite, CiTable, li
 from serve_eval.report.ci.markdown import write_markdown
 from serve_eval.report.ci.place import add_to_job_summary, is_github
 from serve_eval.report.one_line import OneLine, write_line
+from serve_eval.report.summary.figures import count
 from serve_eval.schema import Connection
 from serve_eval.whole_file import write_named_file
 
@@ -62,9 +63,21 @@ class TellSession:
         """Yield a line if all tests of accuracy were skipped."""
         if self._skipped:
             [(why, _), *others] = Counter(self._skipped).most_common()
-            more = f", and {len(others)} more reasons" if others else ""
+            more = f", and {count(len(others), 'more reason')}" if others else ""
             told = f"{len(self._skipped)} skipped, {'no address' if 'no address: ' in why else why}"
             yield self._mask(f"serve-eval: {_UNMEASURED}: {told}{more}")
+
+    def list_hidden(self, reasons: Sequence[str]) -> Iterator[str]:
+        """Yield a line if tests that measured nothing were expected to fail."""
+        if not reasons:
+            return
+        [(why, _), *others] = Counter(reasons).most_common()
+        more = f", and {count(len(others), 'more reason')}" if others else ""
+        tests = "1 xfailed test" if len(reasons) == 1 else f"{len(reasons)} xfailed tests"
+        yield self._mask(
+            f"serve-eval: warning: {tests} measured nothing: {why}{more};"
+            " xfail(raises=AccuracyRegression) makes that an error"
+        )
 
     def write(self, file: Path) -> str:
         """Write the line for chat. Return why it could not be written, or ""."""

@@ -118,6 +118,7 @@ def _pair(task: str, cell: ResultCell, had: ResultCell | None) -> ResultCell:
     """
     bare = replace(
         cell,
+        draws=tuple(replace(draw, difference=None) for draw in cell.draws),
         reference=None if had is None else had.value,
         difference=None,
         difference_interval=None,

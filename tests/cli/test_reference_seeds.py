@@ -129,3 +129,25 @@ def test_a_missing_folder_of_references_has_the_command_that_makes_it() -> None:
     assert "is not a folder" in said
     command = "serve-eval references take TRUSTED_HOST:8000 -t TASK --references-dir "
     assert command in said
+
+
+def test_runs_with_a_seed_each_make_a_reference_without_one() -> None:
+    for seed in "1223":
+        folder = f"run{seed}" if not Path(f"run{seed}").exists() else "again"
+        varied = ["--set", "launcher.varied=true", "--sampling-seed", seed]
+        done = serve_eval("run", *ASKED, *HOT, "--no-reference", *varied, "-o", folder)
+        assert done.returncode == 3, done.stderr
+    made = serve_eval(
+        "references", "register", "run1", "run2", "run3", "--references-dir", "my-references"
+    )
+    assert made.returncode == 0, made.stderr
+    assert "the mean of 3 runs" in made.stdout
+    [file] = Path("my-references").glob("*.yaml")
+    assert "seed: 1" not in file.read_text().replace("random_seed", "")
+    code, printed = _run("judged", "--sampling-seed", "9", "--set", "launcher.varied=true")
+    assert code == 0, printed
+    refused = serve_eval(
+        "references", "register", "run1", "run2", "again", "--references-dir", "others"
+    )
+    assert refused.returncode == 2
+    assert 'seed: was "1", now "2"' in refused.stderr

@@ -89,6 +89,26 @@ def test_a_difference_is_the_mean_over_the_seeds_of_both_sides(seeds: Path) -> N
     assert "* :" not in text
 
 
+def test_a_note_has_no_differences_from_another_reference(tmp_path: Path) -> None:
+    """The chat runs have a registered reference, and the baseline was asked otherwise."""
+    asked = ("--launcher", "simulated", "-m", "org/m", "-t", "word_problems", *HOT)
+    chat = (*asked, "--apply-chat-template")
+    refs = ("--references-dir", str(tmp_path / "refs"))
+    taken = serve_eval("references", "take", *chat, "--runs", "2", *refs, "-o", tmp_path / "taken")
+    assert taken.returncode == 0, taken.stderr
+    _run(tmp_path / "runs/bf16", 1, 0.0)
+    _run(tmp_path / "runs/int3", 1, 0.6)
+    for seed in "12":
+        damaged = ("--sampling-seed", seed, "--set=launcher.damage=0.6")
+        done = serve_eval("run", *chat, *damaged, *refs, "-o", tmp_path / f"runs/chat-seed{seed}")
+        assert (tmp_path / f"runs/chat-seed{seed}/report.json").exists(), done.stderr
+    own = _export(tmp_path / "runs", "--differences", "--format", "table")
+    assert "of the 2 differences" in own
+    text = _export(tmp_path / "runs", "--differences", "--baseline", "bf16", "--format", "table")
+    assert "the baseline was asked otherwise" in text
+    assert "of the 2 differences" not in text
+
+
 def test_a_value_says_of_which_seed_it_is(seeds: Path) -> None:
     text = _export(seeds, "--format", "table")
     assert re.search(r"^bf16 .* N s3$", text, re.MULTILINE)

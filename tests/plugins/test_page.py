@@ -67,6 +67,13 @@ def test_the_commands_of_the_page_list_and_run_what_it_shows(
     junit = (tmp_path / "OUT/junit.xml").read_text()
     assert "fails below" in bad.stdout
     assert 'name="threshold" value="95"' in junit
+    task_file = tmp_path / "my-evals/tasks/rivers.py"
+    task_file.write_text(task_file.read_text() + "\n\ndef broken(*_):\n    return True\n")
+    task_file.write_text(re.sub(r"score=[\w.]+", "score=broken", task_file.read_text()))
+    none = serve_eval(*run, "-o", tmp_path / "none")
+    assert none.returncode == 4, none.stdout + none.stderr
+    assert "nothing_scored: none of" in none.stdout
+    assert "the rule within said FAIL" in none.stdout
 
 
 def test_the_scorer_of_the_page_scores_the_case_of_the_page(written: list[list[str]]) -> None:

@@ -107,3 +107,27 @@ def test_a_file_that_cannot_be_written_is_a_wrong_use(tmp_path: Path, file: str)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "--serve-eval-notify" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_what_a_bare_xfail_hides_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\nfrom serve_eval.pytest_plugin import AccuracyTests\n"
+        "class TestHidden(AccuracyTests):\n"
+        "    MODEL_NAME = LAUNCHER = 'simulated'\n"
+        "    OPTIONS = {'limit': 5, 'no_reference': True}\n"
+        "    @pytest.mark.xfail\n"
+        "    def test_dead(self):\n"
+        f"        self.evaluate('word_problems', base_url='localhost:{free_port()}')\n"
+        "    @pytest.mark.xfail\n"
+        "    def test_typo(self): self.evaluate('word_problems', limti=3)\n"
+        "    @pytest.mark.xfail\n"
+        "    def test_own(self): assert self.evaluate('word_problems') is None\n"
+    )
+    done = run_pytest(tmp_path, "-q")
+    assert "3 xfailed" in done.stdout, done.stdout
+    [line] = [one for one in done.stdout.splitlines() if "measured nothing" in one]
+    assert line.startswith("serve-eval: warning: 2 xfailed tests measured nothing: ")
+    assert line.endswith(
+        ", and 1 more reason; xfail(raises=AccuracyRegression) makes that an error"
+    )

@@ -235,7 +235,7 @@ def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
         list(even_loss.find_even_loss(evidence, found, data, differs=bool(first))) if alone else []
     )
     if first and even:  # nothing else explains the loss, so the difference is the likeliest cause
-        first = [replace(one, leads=True) for one in first]
+        first = [replace(one, leads=True, rather=even_loss.OTHER_LAUNCH) for one in first]
     ended = unfinished.find_unfinished(evidence)
     return (*ended, *first, *order_findings((*found, *even)))
 

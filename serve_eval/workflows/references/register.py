@@ -28,6 +28,7 @@ from serve_eval.verdicts.one_draw import describe_equal_runs, describe_one_seed
 from serve_eval.verdicts.reference_answers import StoredAnswers
 from serve_eval.verdicts.reference_samples import SampleScores
 from serve_eval.workflows.references.deployments import find_version, list_deployments
+from serve_eval.workflows.references.distinct_seeds import leave_distinct_seeds
 from serve_eval.workflows.references.entries import make_folder, write_entry
 from serve_eval.workflows.references.first_answers import count_equal, describe_answers
 from serve_eval.workflows.references.scored_runs import (
@@ -82,12 +83,13 @@ def register(
     chosen = list(runs)[:wanted]
     plans = [to_read(run, include_path, writes=False) for run in chosen]
     prints = [run_folder.read_fingerprints(run) for run in chosen]
-    _check_alike(chosen, plans, prints)
-    asked = without_missing_folder(plans[0])
+    alike, without = leave_distinct_seeds(plans, prints)
+    _check_alike(chosen, alike, without)
+    asked = without_missing_folder(alike[0])
     prepared = prepare(replace(asked, allow_missing_reference=True))
     taken = [read_scores(run, plan, prepared) for run, plan in zip(chosen, plans, strict=True)]
     answers = _read_answers(chosen[0], prepared)
-    drawn = [_find_one_draw(p, plans, chosen) for p in prepared]
+    drawn = [_find_one_draw(p, alike, chosen) for p in prepared]
     endpoint = find_version(chosen[0])
     deployments = list_deployments(chosen, plans)
     make_folder(references_dir)

@@ -24,6 +24,7 @@ from serve_eval.evaluation.storage.reports.report_file import has_report, read_r
 from serve_eval.evaluation.storage.sessions import read_unsupported
 from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.schema import Plan, Task, VerdictOutcome
+from serve_eval.workflows.references.distinct_seeds import with_seed
 
 
 class ScoredRun(NamedTuple):
@@ -41,9 +42,10 @@ class ScoredRun(NamedTuple):
 def read_scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[list[ScoredRun]]:
     """Return the scores of every task of a run, for each of its repeats, from its journal.
 
-    Raises RunFolderError if a score is missing.
+    `prepared` may lack the sampling seeds of `plan`. Raises RunFolderError if a score is missing.
     """
-    fingerprints = {p.task.name: p.fingerprint for p in prepared}
+    saved = run_folder.read_fingerprints(run)
+    fingerprints = {p.task.name: with_seed(p.fingerprint, saved[p.task.name]) for p in prepared}
     found = []
     with ExitStack() as stack:
         folder = stack.enter_context(run_folder.open_folder(run, plan, fingerprints))

@@ -24,6 +24,11 @@ def warn_of_floor(known: VerificationReference) -> list[str]:
         )
     if distances and known.floor is None:
         found.append("no answer of the sibling could be measured: name another one")
+    if distances and known.floor == 0.0:
+        found.append(
+            "the floor is 0: the sibling answered bit for bit alike, which measures no floor. Name"
+            " one of another healthy setting, such as another batch size or GPU"
+        )
     if known.floor is not None and _is_high(known.floor, known.median or 0.0):
         times = f", {known.floor / known.median:.0f} times the median" if known.median else ""
         found.append(

@@ -495,6 +495,7 @@ def test_several_servers_are_judged_at_once(tmp_path: Path) -> None:
         (["h:1", "--reference", "f", "--sibling", "h:2"], "already has"),
         (["h:1", "h:2", "--probes", "0"], "--probes must be 1 or more"),
         (["h:1", "h:2", "--floor", "-1"], "--floor must be"),
+        (["h:1", "h:2", "--floor", "0"], "measures no floor"),
         (["h:1", "h:2", "--worker", "prefill=h:3"], "is not a role"),
         (["h:1", "h:2", "--text", "/none"], "--text /none"),
     ],

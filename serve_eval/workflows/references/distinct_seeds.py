@@ -1,0 +1,55 @@
+"""Take runs that differ only in their sampling seeds as the draws that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from serve_eval.schema import Plan, Spec
+
+SEED = "seed"
+"""The option and the field of a task's protocol with the sampling seed."""
+
+
+def leave_distinct_seeds(
+    plans: Sequence[Plan], prints: Sequence[Mapping[str, Mapping[str, str]]]
+) -> tuple[list[Plan], list[Mapping[str, Mapping[str, str]]]]:
+    """Leave out the seeds of tasks that each run asked once, with a seed of its own.
+
+    Such runs are draws as those without a seed are, so their mean is a reference without one. Runs
+    that share a seed keep it: they are one draw. `prints` are the fingerprints of the runs.
+    """
+    seeds: dict[str, list[object]] = {}
+    for plan in plans:
+        for spec in plan.tasks:
+            seeds.setdefault(spec.name, []).append(spec.options.get(SEED))
+    drawn = {
+        name
+        for name, found in seeds.items()
+        if len(found) == len(plans) > 1
+        and None not in found
+        and len(set(found)) == len(found)
+        and all(plan.times(name) == 1 for plan in plans)
+    }
+    return (
+        [replace(plan, tasks=tuple(_drop(one, drawn) for one in plan.tasks)) for plan in plans],
+        [
+            {
+                name: {**found, SEED: "null"} if name in drawn else found
+                for name, found in of.items()
+            }
+            for of in prints
+        ],
+    )
+
+
+def _drop(spec: Spec, drawn: Collection[str]) -> Spec:
+    if spec.name not in drawn:
+        return spec
+    return replace(spec, options={k: v for k, v in spec.options.items() if k != SEED})
+
+
+def with_seed(fingerprint: Mapping[str, str], saved: Mapping[str, str]) -> dict[str, str]:
+    """Return a fingerprint with the seed of a saved one."""
+    kept = {k: v for k, v in fingerprint.items() if k != SEED}
+    return {**kept, SEED: saved[SEED]} if SEED in saved else kept
