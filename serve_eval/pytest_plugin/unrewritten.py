@@ -1,6 +1,6 @@
 """Keep pytest from rewriting this package, whose asserts tell no user anything.
 
-pytest rewrites each package that has a plug-in, and caches the result beside its modules, in files
+pytest rewrites each package that has a plug-in, and caches the result among its modules, in files
 that pip does not remove: after uninstalling, an empty `serve_eval` could still be imported.
 """
 
