@@ -25,9 +25,22 @@ from serve_eval.evaluation.plan.shared_options import (
     ReferencesDir,
     VerdictRuleName,
 )
+from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
+
+
+RuleOptions = Annotated[
+    list[str] | None,
+    Setting(
+        "Set an option of the rule: verdict.OPTION=VALUE. Repeatable.",
+        flags=("--set",),
+        metavar="verdict.OPTION=VALUE",
+        key="set",
+        in_file=None,
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +50,7 @@ class JudgedAgainOptions:
     title: ClassVar[str] = "Verdict"
     verdict: VerdictRuleName = None
     margin: Margin = None
+    rule_options: RuleOptions = None
     references_dir: ReferencesDir = None
     reference_model: ReferenceModel = None
     allow_mismatch: AllowMismatch = None
@@ -102,11 +116,21 @@ def verdict(
 
 
 def choose_plan(judged: JudgedAgainOptions, include_path: Sequence[str] | None, run: Path) -> Plan:
-    """Return the plan of a run folder with the options by which it is judged now."""
+    """Return the plan of a run folder with the options by which it is judged now.
+
+    Raises PlanError for options that do not belong to the rule.
+    """
+    from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import resolve
     from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.trust import to_read
 
+    for text in judged.rule_options or ():
+        if not text.startswith("verdict."):
+            raise PlanError(
+                f"--set {text}: here it sets options of the rule, as in verdict.margin=2",
+                hint="What was asked stays as it is. serve-eval rescore sets scoring options.",
+            )
     given = set() if judged.verdict is None else {"verdict"}
     plan = to_read(run, folders_of(include_path), replaced=given)
     saved, was = to_file(plan), plan.verdict.name
