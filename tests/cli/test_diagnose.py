@@ -95,7 +95,8 @@ def test_an_even_loss_names_the_likeliest_causes_and_what_is_next(tmp_path: Path
         "1. even_loss (word_problems): the loss is even: nothing here shows more of it in" in told
     )
     assert cause in told
-    assert "serve-eval verify GOOD" in told
+    assert "serve-eval serve simulated --set launcher." in told
+    assert "--detach; then, with the URL that it prints: serve-eval verify GOOD URL" in told
     assert "no rule explains" not in told
 
 

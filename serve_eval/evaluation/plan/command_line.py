@@ -51,6 +51,15 @@ def write_run_command(plan: Plan, references_dir: str) -> str:
     return join_words([*words, *_flags(plan), "--references-dir", references_dir])
 
 
+def write_serve_command(plan: Plan) -> str:
+    """Return the command that starts the servers of a plan and keeps them up."""
+    words = ["serve-eval", "serve", plan.launcher.name]
+    if plan.model not in (None, plan.launcher.name):
+        words += ["--model", plan.model]
+    words += [word for folder in plan.include_path for word in ("--include-path", folder)]
+    return join_words([*words, *_list_options(replace(plan, tasks=())), "--detach"])
+
+
 def _shorten(url: str) -> str:
     """Return the shortest form of a base URL that is read as the same."""
     short = url.removeprefix("http://").removesuffix("/v1")

@@ -174,14 +174,11 @@ def _next(run: Evidence, task: TaskEvidence, shown: list[AskedSample], good: str
 def describe_verify(run: Evidence, good: str = "GOOD") -> str:
     """Return the command that compares the run's endpoint with one that is known to be good.
 
-    Servers that the run started itself are gone.
+    Servers that the run started itself are gone, so that the one that starts them comes first.
     """
     if run.plan.launcher.name == "external":
         return f"serve-eval verify {good} {run.target}"
-    return (
-        f"start these servers again (serve-eval serve PLAN.yaml --detach), then:"
-        f" serve-eval verify {good} URL"
-    )
+    return f"{run.serve}; then, with the URL that it prints: serve-eval verify {good} URL"
 
 
 def describe_kinds(found: Breakdown) -> str:

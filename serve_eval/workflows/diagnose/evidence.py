@@ -17,6 +17,7 @@ import msgspec
 from serve_eval.client.secret_mask import SecretMask
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.plan.again import write_resume_command
+from serve_eval.evaluation.plan.command_line import write_serve_command
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.reports.report_file import find_report
@@ -162,6 +163,11 @@ class Evidence:
     def resume(self) -> str:
         """The command that resumes the run."""
         return write_resume_command(self.folder, replace(self.plan, include_path=self._folders))
+
+    @property
+    def serve(self) -> str:
+        """The command that starts the servers of the run again."""
+        return write_serve_command(replace(self.plan, include_path=self._folders))
 
     @property
     def _folders(self) -> tuple[str, ...]:
