@@ -287,3 +287,21 @@ def test_compare_pairs_a_subset_with_the_whole(made: Path, tmp_path: Path) -> No
     none = serve_eval("compare", tmp_path / "rest", tmp_path / "part", "-o", tmp_path / "d")
     assert none.returncode == 3
     assert "the two runs asked no common prompt" in none.stderr
+
+
+def test_compare_pairs_chat_with_text_if_the_user_allows_it(tmp_path: Path) -> None:
+    word = "word_problems"
+    flags = ("--no-reference", "--set", f"{word}.num_samples=40")
+    _run(tmp_path / "text", *flags, tasks=word)
+    damaged = ("--set", "launcher.damage=0.9")
+    _run(tmp_path / "chat", *flags, *damaged, "--apply-chat-template", tasks=word)
+    allowed = ("--allow-mismatch", "apply_chat_template", "--allow-mismatch", "stop")
+    refused = serve_eval("compare", tmp_path / "text", tmp_path / "chat", "-o", tmp_path / "no")
+    assert refused.returncode == 3
+    assert "apply_chat_template is false for A and true for B" in refused.stderr
+    done = serve_eval(
+        "compare", tmp_path / "text", tmp_path / "chat", *allowed, "-o", tmp_path / "c"
+    )
+    assert done.returncode == 1, done.stderr
+    [task] = json.loads((tmp_path / "c/comparison.json").read_text())["tasks"]
+    assert task["verdict"]["paired"]["pairs"] == 40

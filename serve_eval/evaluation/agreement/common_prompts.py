@@ -16,6 +16,8 @@ from serve_eval.schema import MEAN, Metric, TaskResult
 from serve_eval.stats.missing import bound_missing
 
 SAMPLES, SEED = "samples", "seed"
+FORM = ("apply_chat_template", "system_prompt", "num_fewshot", "fewshot_as_multiturn", "thinking")
+"""The fields of a fingerprint that change the text of all prompts."""
 CHOICE = (SAMPLES, "shard", "samples_of_all_shards")
 """The fields of a fingerprint in which a subset differs from the whole."""
 
@@ -41,7 +43,9 @@ def list_mismatches(a: TaskAnswers, b: TaskAnswers) -> list[str]:
 def keep_common(a: TaskAnswers, b: TaskAnswers) -> tuple[TaskAnswers, TaskAnswers, int]:
     """Return two runs with the prompts that both asked alone, and the number of these.
 
-    A prompt is the same if its id, its text and its target are. An unanswered one counts, if the
+    A prompt is the same if its id, its text and its target are. Its text may differ if it was asked
+    in another form, which the user allowed, and all prompts of one run have id and target in the
+    other. An unanswered one counts, if the
     run folders keep the texts; without these, each unanswered prompt of either run counts, which
     can only widen an interval. Raises NotComparableError if the runs share no prompt, or if the
     value is no mean of scores.
@@ -55,6 +59,8 @@ def keep_common(a: TaskAnswers, b: TaskAnswers) -> tuple[TaskAnswers, TaskAnswer
         )
     targets, others = _targets(a), _targets(b)
     kept, unknown = _match_texts(a, b), 0
+    if not kept and _is_other_form(a, b) and _holds_all(targets, others):
+        kept = None
     if kept is None:
         kept = {*targets} & {*others}
         unknown = sum(max(0, one.planned - len(_targets(one))) for one in (a, b))
@@ -70,6 +76,17 @@ def keep_common(a: TaskAnswers, b: TaskAnswers) -> tuple[TaskAnswers, TaskAnswer
         )
     prompts = len(kept) + unknown
     return _restrict(a, kept, prompts), _restrict(b, kept, prompts), prompts
+
+
+def _is_other_form(a: TaskAnswers, b: TaskAnswers) -> bool:
+    one, other = a.task.fingerprint, b.task.fingerprint
+    return any(one.get(name) != other.get(name) for name in FORM)
+
+
+def _holds_all(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Return True if all prompts of the smaller run have id and target in the other."""
+    fewer, more = sorted((one, other), key=len)
+    return bool(fewer) and all(more.get(name) == target for name, target in fewer.items())
 
 
 def _targets(answers: TaskAnswers) -> dict[str, str]:
