@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 import pytest
 
@@ -114,6 +114,11 @@ def test_a_value_says_of_which_seed_it_is(seeds: Path) -> None:
     assert re.search(r"^bf16 .* N s3$", text, re.MULTILINE)
     assert re.search(r"^int3 .* N s2$", text, re.MULTILINE)
     assert "s: sampling seed of the figure, which is that of the latest of several runs" in text
+    rows = csv.DictReader(io.StringIO(_export(seeds, "--format", "csv"), newline=""))
+    for row, name, drawn in zip(rows, ("bf16", "int3"), ("123", "12"), strict=True):
+        values = [_average([seeds / f"{name}-seed{seed}"]) for seed in drawn]
+        assert float(row["word_problems mean over seeds"]) == pytest.approx(fmean(values))
+        assert float(row["word_problems sd over seeds"]) == pytest.approx(stdev(values))
     each = _export(seeds, "--format", "table", "--all")
     assert not re.search(r" N s\d", each)
 

@@ -130,6 +130,14 @@ class ResultCell:
         return next((one.seed or "none" for one in self.draws if one.run == self.run), "")
 
     @property
+    def over_seeds(self) -> tuple[float | None, float | None]:
+        """The mean of the values of several sampling seeds and their standard deviation."""
+        values = [one.value for one in self.draws]
+        if len({one.seed for one in self.draws}) < 2:
+            return None, None
+        return fmean(values), stdev(values)
+
+    @property
     def marks(self) -> list[str]:
         """The verdict, and what a reader of the value must know."""
         counts = {"f": self.failed, "r": self.repaired, "e": self.scored if self.estimate else 0}

@@ -41,6 +41,8 @@ FIGURES = (
     "tests",
     "samples named",
     "sampling seeds",
+    "mean over seeds",
+    "sd over seeds",
 )
 """The columns of each task, after its heading."""
 DECIMALS = 10
@@ -94,6 +96,7 @@ def _list_cells(cell: ResultCell | None) -> list[str]:
         "" if cell.tests is None else str(cell.tests),
         "yes" if cell.chosen else "no",
         _flatten(cell.seeds or cell.own_seed),
+        *map(_write_number, cell.over_seeds),
     ]
 
 
