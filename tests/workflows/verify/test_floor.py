@@ -79,6 +79,11 @@ def test_a_sibling_without_log_probabilities_measures_no_floor(tmp_path: Path) -
     assert (ran.returncode, "the sibling reports no log-prob" in ran.stderr) == (3, True)
 
 
+def test_a_sibling_that_answers_bit_for_bit_alike_measures_no_floor(tmp_path: Path) -> None:
+    _, told = _register(tmp_path, ModelServer(name="a"))
+    assert "the floor is 0: the sibling answered bit for bit alike" in " ".join(told.split())
+
+
 def test_a_fleet_takes_no_floor_from_answers_that_end_at_once(tmp_path: Path) -> None:
     servers = {"a": _ending("a1"), "b": ModelServer(name="b1", numerics=NUMERICS)}
     servers["c"] = ModelServer(name="c1", numerics=0.6)
