@@ -15,7 +15,7 @@ import pytest
 from serve_eval.cases.expansion import MOST_CASES, ExpansionError, expand
 from serve_eval.evaluation.prepare import MOST_ASKED
 from serve_eval.launchers import external
-from serve_eval.plugins.registry import LONGEST_COMPARED, MOST_COMPARED, find_closest, nearest
+from serve_eval.plugins.closest import LONGEST_COMPARED, MOST_COMPARED, find_closest, nearest
 from serve_eval.report.text import keep_styles
 from serve_eval.schema import MOST_REPEATS, LaunchContext
 from tests.cli.command import serve_eval
