@@ -234,7 +234,7 @@ MISTAKES = [
     ("    write_rows(", "    # ", rf"{MADE}:\d+: capitals: its test data is missing or .*"),
     ("capital=", "town=", rf"{MADE}:\d+: capitals: its test data is missing or .*"),
 ]
-"""What is wrong in the page's file or line, and the first line that `make task-pages` prints."""
+"""Mistakes in the page's file or line, each with the first line that `make task-pages` prints."""
 
 
 @pytest.mark.slow

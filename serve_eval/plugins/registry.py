@@ -118,7 +118,7 @@ def load(folder: str, name: str, *, checked: bool = False) -> Callable[..., Any]
 def function(folder: str, file: str, *, checked: bool = False) -> Callable[..., Any]:
     """Return the function of a file.
 
-    What an external one returns is checked; with `checked`, also what one of ours returns. Raises
+    The results of an external one are checked, and with `checked` those of one of ours. Raises
     PlanError if two places offer the name, and for external code that cannot be imported or has
     another shape than ours.
     """

@@ -9,7 +9,7 @@ from typing import Literal
 from serve_eval.errors import PlanError
 
 OTHER_THRESHOLD = ("paired", "noninferiority", "anchors", "acceptance_length")
-"""What judges by something else than the value. Their `threshold` is that of classic."""
+"""Verdicts of these rules compare something else than the value. Their `threshold` is classic's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

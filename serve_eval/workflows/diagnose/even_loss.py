@@ -13,7 +13,7 @@ from serve_eval.workflows.diagnose.slice_data import Data, PairedScores, pair_wi
 
 RULE = "even_loss"
 LIKELIEST = "weights, precision, chat template or sampling"
-"""What lowers the score of all requests alike."""
+"""The kinds of fault that lower the score of all requests alike."""
 OTHER_LAUNCH = "other launcher options than the reference's"
 """The likeliest cause of an even loss where they differ."""
 

@@ -35,7 +35,7 @@ class RefusedRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRun:
-    """What is known of a run before it starts: its tasks, and the errors that would refuse it."""
+    """The tasks of a run before it starts, and the errors that would refuse it."""
 
     prepared: Sequence[PreparedTask] = ()
     errors: Sequence[ServeEvalError] = ()
