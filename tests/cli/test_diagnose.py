@@ -147,7 +147,9 @@ def test_a_verification_that_ended_is_told_and_no_usage_error(tmp_path: Path) ->
     assert f"next: the same serve-eval verify command with -o {out}" in told.stdout
 
 
-def test_runs_of_a_suite_that_ended_begin_with_their_errors(tmp_path: Path) -> None:
+def test_runs_of_a_suite_that_ended_begin_with_their_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = """
 defaults: {model: m, no_reference: true, tasks: [{name: word_problems}]}
 plans:
@@ -162,3 +164,5 @@ plans:
         assert told.returncode == 0, told.stderr
         assert "cannot connect to 127.0.0.1:9" in told.stdout
         assert f"serve-eval suite --resume {out}" in told.stdout
+    monkeypatch.chdir(out / "runs/gone")
+    assert f"serve-eval suite --resume {out}" in serve_eval("diagnose", ".").stdout

@@ -45,10 +45,9 @@ def keep_common(a: TaskAnswers, b: TaskAnswers) -> tuple[TaskAnswers, TaskAnswer
 
     A prompt is the same if its id, its text and its target are. Its text may differ if it was asked
     in another form, which the user allowed, and all prompts of one run have id and target in the
-    other. An unanswered one counts, if the
-    run folders keep the texts; without these, each unanswered prompt of either run counts, which
-    can only widen an interval. Raises NotComparableError if the runs share no prompt, or if the
-    value is no mean of scores.
+    other. An unanswered one counts, if the run folders keep the texts; without these, each
+    unanswered prompt of either run counts, which can only widen an interval. Raises
+    NotComparableError if the runs share no prompt, or if the value is no mean of scores.
     """
     if a.task.fingerprint.get(SAMPLES) == b.task.fingerprint.get(SAMPLES):
         return a, b, a.planned

@@ -41,12 +41,18 @@ def describe_end(end: str) -> str:
 
 def write_continue_command(run: Path, resume: str) -> str:
     """Return what continues a run; `resume` is the command for one that stands for itself."""
+    run = _name_parents(run)
     parent = run.absolute().parent
     if is_comparison(parent):
         return f"the same serve-eval compare command with -o {quote_path(run.parent)}"
     if parent.name == SUITE_RUNS and holds_suite(parent.parent):
         return f"serve-eval suite --resume {quote_path(run.parent.parent)}"
     return resume
+
+
+def _name_parents(folder: Path) -> Path:
+    """Return a folder whose path has its parents, which "." and ".." have not."""
+    return folder if len(folder.parts) > 2 and ".." not in folder.parts else folder.resolve()
 
 
 def is_stopped_verify(folder: Path) -> bool:
@@ -92,5 +98,5 @@ def describe_unstarted(folder: Path) -> Iterator[str]:
             yield f"   {' '.join(one.error.hint.split())}"
     if ended:
         alone = folder.absolute().parent.name == SUITE_RUNS
-        suite = folder.parent.parent if alone else folder
+        suite = _name_parents(folder).parent.parent if alone else folder
         yield f"next: serve-eval suite --resume {quote_path(suite)}"
