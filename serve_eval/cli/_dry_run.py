@@ -157,10 +157,10 @@ def facts(prepared: PreparedTask, repeats: int) -> dict[str, Any]:
 
 def _name_rules(plan: Plan, prepared: PreparedTask) -> dict[str, str]:
     """Return which rule will judge and why, and which other one is shown too."""
-    found, rule = prepared.reference, plan.verdict.name
+    found, rule = prepared.reference, prepared.rule.name
     if found is None:
         return {}
-    why = "the default" if rule == "classic" and not plan.rule_named else "as chosen"
+    why = "as chosen" if plan.rule_named else "the default for this reference"
     other = ""
     if rule == "classic" and found.runs is not None:
         other = "; the report also has what paired says of the reference's scores per sample"
@@ -174,7 +174,7 @@ def _early_stop(plan: Plan, prepared: PreparedTask) -> dict[str, str]:
     if (
         plan.early_stop is None
         or prepared.reference is None
-        or load_verdict_rule(plan.verdict.name).early_stop != "pairs"
+        or load_verdict_rule(prepared.rule.name).early_stop != "pairs"
     ):
         return {}
     alpha = prepared.hypothesis.alpha

@@ -121,7 +121,7 @@ def _run(run: SuiteRun, refused: PlanError | None) -> dict[str, Any]:
         "name": run.name,
         "attributes": run.attributes,
         "accuracy_spec": spec_text(plan.accuracy_spec),
-        "verdict": plan.verdict.name,
+        "verdict": plan.verdict.name if plan.rule_named else "",
         "tasks": [],
         "refused": "",
         "problems": [],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import metadata
@@ -30,11 +30,9 @@ from serve_eval.schema import (
     Plan,
     Reference,
     Report,
-    Spec,
-    Verdict,
     is_rehearsal,
 )
-from serve_eval.verdicts import references
+from serve_eval.verdicts import many_tests, references
 from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.verdicts.rehearsed import code_of_rehearsal, withhold
 
@@ -62,8 +60,6 @@ def report_on(
     run = RunFacts(
         folder=folder,
         plan=plan,
-        rule=load_verdict_rule(plan.verdict.name),
-        judge=verdict_rule(plan.verdict),
         unsupported=sessions.read_unsupported(folder),
         served=served,
         seeds=session.seeds,
@@ -71,6 +67,8 @@ def report_on(
         looked_at=run_folder.read_looks(folder),
     )
     tasks = judge_controls(plan, (report_task(w, run) for w in work), work)
+    corrected = many_tests.correct([t.verdict for t in tasks], "run")
+    tasks = tuple(replace(t, verdict=one) for t, one in zip(tasks, corrected, strict=True))
     path = prove_path(plan, noted, work, tasks, engine, served)
     tasks = tuple(replace(t, verdict=apply_path(t.verdict, path.findings)) for t in tasks)
     code = exit_code([t.verdict for t in tasks], strict=strict)
@@ -94,12 +92,6 @@ def report_on(
         path=path.findings,
         unproven_answers=unproven,
     )
-
-
-def verdict_rule(spec: Spec) -> Callable[..., Verdict]:
-    rule = load_verdict_rule(spec.name)
-    options = rule.check_options(spec.options)
-    return lambda *arguments, **more: rule.judge(*arguments, **{**options, **more})
 
 
 def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:

@@ -61,7 +61,7 @@ def _judge(plan: Plan, report: TaskReport, control: TaskRun, other: TaskRun) -> 
         if doubted:
             doubt = repaired.Doubt(count=len(doubted), planned=report.result.planned)
             known = [one.accumulator.without_doubted() for one in both]
-            policy = repaired.read_policy(plan.verdict.options)
+            policy = repaired.read_policy(other.prepared.rule.options)
             bounded = partial(judge, known, doubt.share)
             verdict = repaired.settle(verdict, bounded, doubt, policy, report.result)
     except ServeEvalError as error:

@@ -140,10 +140,22 @@ class EarlyStopping:
         )
 
 
+def looks_at_pairs(rule: Spec) -> bool:
+    """Return True if a verdict rule stops early by a test of pairs, which spends of its alpha."""
+    return load_verdict_rule(rule.name).early_stop == "pairs"
+
+
 def watch(
-    prepared: PreparedTask, accumulator: ScoreAccumulator, verdict: Spec, *, eps: float, seed: int
+    prepared: PreparedTask,
+    accumulator: ScoreAccumulator,
+    *,
+    eps: float,
+    seed: int,
+    tests: int = 1,
 ) -> tuple[EarlyStopping | None, str | None]:
-    """Return the early stopping of a task for the rule of `verdict`, or the reason against it.
+    """Return the early stopping of a task for its rule, or the reason against it.
+
+    The looks of `tests` paired tasks share the alpha of one.
 
     It needs a reference, a metric with a range, and a value that is the mean of the scores, which
     the bets are about. A paired rule also needs the reference's scores per sample, and one answer
@@ -162,7 +174,7 @@ def watch(
     metric = prepared.task.metric
     if metric.lo is None or metric.hi is None:
         return None, f"no early stop: {metric.name} has no range"
-    rule = load_verdict_rule(verdict.name)
+    verdict, rule = prepared.rule, load_verdict_rule(prepared.rule.name)
     if rule.early_stop == "pairs" and accumulator.repeats > 1:
         return (
             None,
@@ -200,7 +212,7 @@ def watch(
             )
         margin = verdict.options.get("margin", rule.default("margin"))
         points = abs(threshold - prepared.reference.value) if margin is None else float(margin)  # type: ignore[arg-type]
-        alpha, span = SPENT_ON_LOOKS * h.alpha, metric.hi - metric.lo
+        alpha, span = SPENT_ON_LOOKS * h.alpha / max(1, tests), metric.hi - metric.lo
         test = partial(
             EarlyPaired,
             n,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from serve_eval.evaluation import first_token
-from serve_eval.evaluation.build_report import check_pairs, verdict_rule
+from serve_eval.evaluation.build_report import check_pairs
 from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.launch import (
     Launching,
@@ -43,6 +43,7 @@ from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
+from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.schema import Plan, Progress, Report
 
@@ -179,7 +180,7 @@ async def _prepare(
             # In a thread: it reads files, and a signal must get through meanwhile.
             prepared = await asyncio.to_thread(prepare, plan)
     check_pairs(plan, prepared)
-    verdict_rule(plan.verdict)
+    load_verdict_rule(plan.verdict.name).check_options(plan.verdict.options)
     if launching is None and not run_folder.holds_run(out_dir):
         check_launcher(plan)
     return plan, prepared

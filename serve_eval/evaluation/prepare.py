@@ -33,6 +33,7 @@ from serve_eval.evaluation.plan.data_roots import DATASET, find_roots
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.request_size import check_sizes
 from serve_eval.evaluation.plan.shard import ShardPart, list_places, shard_fingerprint
+from serve_eval.evaluation.plan.task_rule import choose_rule
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, fingerprint
 from serve_eval.protocol.shared import build_task, usual_task
@@ -266,6 +267,7 @@ def _prepare(
         why_no_reference=why,
         protocol=protocol,
         notes=notes,
+        rule=choose_rule(plan, task, dataset, found),
         acceptance=acceptance,
         wanted=wanted,
     )

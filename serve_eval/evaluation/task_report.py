@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from serve_eval.evaluation.results.examples import break_down_reference, pick_ex
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
 from serve_eval.evaluation.storage.records.traces import Served
 from serve_eval.evaluation.task_run import TaskRun, random_order
-from serve_eval.plugins.values import VerdictRule
+from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.schema import (
     Ability,
     Attribution,
@@ -52,16 +52,13 @@ if TYPE_CHECKING:
 class RunFacts:
     """Facts about a run that are needed to judge its tasks.
 
-    `rule` is the verdict rule; `judge` applies it with the options of the plan. `unsupported` has
-    what the endpoint cannot do, by task. `served` has the workers behind each answer, by task and
-    sample. `limits` are those of the sessions that produced answers. A paired rule has examined the
-    tasks in `looked_at` during the run, in this session or before.
+    `unsupported` has what the endpoint cannot do, by task. `served` has the workers behind each
+    answer, by task and sample. `limits` are those of the sessions that produced answers. A paired
+    rule has examined the tasks in `looked_at` during the run, in this session or before.
     """
 
     folder: Path
     plan: Plan
-    rule: VerdictRule
-    judge: Callable[..., Verdict]
     unsupported: Mapping[str, Ability]
     served: Mapping[str, Mapping[str, Sequence[Served]]] | None
     seeds: OrderSeeds
@@ -179,17 +176,17 @@ def _judge(
     accumulator, sums = task_run.accumulator, p.task.aggregation.sums
     parts = [] if sums is None else accumulator.part_runs(sums.parts)
     pairs, note = pairing.with_reference(p.task, p.dataset, reference, accumulator.runs(), parts)
-    options = run.plan.verdict.options
+    options, rule = p.rule.options, load_verdict_rule(p.rule.name)
+    by_rule = rule.with_options(options)
     higher = pairing.is_higher_better(p.task.metric, reference)
 
     def judge(result: TaskResult, pairs: Pairs | None, **more: object) -> Verdict:
         asked = result, reference, p.hypothesis, pairs
-        if run.rule.early_stop == "pairs" and (looked or p.task.name in run.looked_at):
-            margin = options.get("margin", run.rule.default("margin"))
-            by_rule = partial(run.judge, **more)
-            verdict = _early.judge_after_looks(by_rule, *asked, margin=margin)
+        if rule.early_stop == "pairs" and (looked or p.task.name in run.looked_at):
+            margin = options.get("margin", rule.default("margin"))
+            verdict = _early.judge_after_looks(partial(by_rule, **more), *asked, margin=margin)
         else:
-            verdict = run.judge(*asked, **more)
+            verdict = by_rule(*asked, **more)
         return two_rules.add_other(verdict, result, higher_is_better=higher)
 
     def judge_bounded() -> Verdict:
@@ -197,7 +194,7 @@ def _judge(
         known = accumulator.without_doubted()
         rest = [] if sums is None else known.part_runs(sums.parts)
         fewer, _ = pairing.with_reference(p.task, p.dataset, reference, known.runs(), rest)
-        more = repaired.allow_more(run.rule, result.doubted / result.planned, options)
+        more = repaired.allow_more(rule, result.doubted / result.planned, options)
         return judge(repaired.as_bounded(result), fewer, **more)
 
     verdict = judge(result, pairs)

@@ -106,6 +106,11 @@ class VerdictRule:
         checked = registry.check_options(self.judge, options, place, also=OF_EVERY_RULE)
         return {name: value for name, value in checked.items() if name not in OF_EVERY_RULE}
 
+    def with_options(self, options: Mapping[str, object]) -> Callable[..., Verdict]:
+        """Return `judge` with these options. Raises PlanError for invalid ones."""
+        own = self.check_options(options)
+        return lambda *arguments, **more: self.judge(*arguments, **{**own, **more})
+
     def allows_missing(self, options: Mapping[str, object]) -> float | None:
         """Return the largest share of missing answers that these options allow.
 

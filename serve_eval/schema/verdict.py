@@ -195,7 +195,9 @@ class Verdict:
     outcome is that of both, and if the acceptance length fails, `rule` names it. `other` is what
     the rule that did not judge says (None: it could not be applied). `reference_interval` is that
     of the reference's own value with 95 % confidence (None: its number of samples is not known).
-    `rule_named`: the user named the rule.
+    `rule_named`: the user named the rule. `p_holm` is the p of "no drop" after Holm's correction
+    over the `tests` of a run or comparison of several tasks (None: only one was made, or none by
+    such a rule).
     """
 
     task: str
@@ -217,6 +219,8 @@ class Verdict:
     acceptance: AcceptanceCheck | None = None
     other: OtherRule | None = None
     rule_named: bool = False
+    p_holm: float | None = None
+    tests: int | None = None
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

@@ -255,10 +255,10 @@ def test_the_share_of_answers_that_may_be_missing_is_that_of_the_rule(
             sha256=reference_samples.write(tmp_path / "scores", stored),
         )
         reference = replace(reference, runs=runs, file=str(tmp_path / "numbers.yaml"))
-    prepared = _prepared(reference)
-    accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples)
     rule = Spec(name="classic", options=options)
-    prefix, _ = watch(prepared, accumulator, rule, eps=0.01, seed=0)
+    prepared = replace(_prepared(reference), rule=rule)
+    accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples)
+    prefix, _ = watch(prepared, accumulator, eps=0.01, seed=0)
     assert prefix is not None
     for number, i in enumerate(prefix.order):
         accumulator.add(i, LOST if number % 5 == 4 else _answer(0.5))
@@ -285,7 +285,7 @@ def test_the_value_of_a_reference_is_the_threshold_of_its_own_direction(
         )
     )
     accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples)
-    prefix, note = watch(prepared, accumulator, Spec(name="classic"), eps=0.01, seed=3)
+    prefix, note = watch(prepared, accumulator, eps=0.01, seed=3)
     assert prefix is not None
     assert note is None
     for i in prefix.order:

@@ -244,9 +244,7 @@ def _prepared(task: Task) -> PreparedTask:
 
 def test_an_early_stop_is_refused_with_its_reason() -> None:
     p = _prepared(_task(aggregation=BY_SET))
-    prefix, note = watch(
-        p, ScoreAccumulator(p.task, p.dataset.samples), Spec(name="classic"), eps=0.01, seed=0
-    )
+    prefix, note = watch(p, ScoreAccumulator(p.task, p.dataset.samples), eps=0.01, seed=0)
     assert prefix is None
     assert (
         note

@@ -245,9 +245,8 @@ def test_with_too_many_answers_missing_nothing_is_decided_early(
 
 def test_repeats_and_references_without_scores_do_not_stop(judged: Plan, tmp_path: Path) -> None:
     (p,) = prepare(replace(judged, verdict=Spec(name="paired")))
-    rule = Spec(name="paired")
     prefix, note = watch(
-        p, ScoreAccumulator(p.task, p.dataset.samples, repeats=2), rule, eps=0.01, seed=0
+        p, ScoreAccumulator(p.task, p.dataset.samples, repeats=2), eps=0.01, seed=0
     )
     assert (prefix, note) == (
         None,
@@ -256,7 +255,7 @@ def test_repeats_and_references_without_scores_do_not_stop(judged: Plan, tmp_pat
     )
     assert p.reference is not None
     alone = replace(p, reference=replace(p.reference, runs=None))
-    assert watch(alone, ScoreAccumulator(p.task, p.dataset.samples), rule, eps=0.01, seed=0) == (
+    assert watch(alone, ScoreAccumulator(p.task, p.dataset.samples), eps=0.01, seed=0) == (
         None,
         "no early stop: the reference has no scores per sample",
     )
@@ -269,7 +268,8 @@ def test_the_margins_and_the_level_are_those_of_the_rule(judged: Plan) -> None:
         (Spec(name="noninferiority", options={"margin": 2.5}), 2.5),
         (Spec(name="paired", options={"margin": 2.5}), 2.5),
     ):
-        prefix, _ = watch(p, ScoreAccumulator(p.task, p.dataset.samples), spec, eps=0.01, seed=0)
+        accumulator = ScoreAccumulator(p.task, p.dataset.samples)
+        prefix, _ = watch(replace(p, rule=spec), accumulator, eps=0.01, seed=0)
         assert prefix is not None
         test = prefix._test
         assert isinstance(test, EarlyPaired)
@@ -335,14 +335,15 @@ def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(
     plan = replace(judged, references_dir=str(tmp_path / "refs"), verdict=Spec(name="paired"))
     (prepared,) = prepare(plan)
     accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples)
-    early, note = watch(prepared, accumulator, plan.verdict, eps=0.01, seed=1)
+    early, note = watch(prepared, accumulator, eps=0.01, seed=1)
     assert early is None
     assert (
         note
         == "no early stop: the reference's runs differ as a whole, which only the final test can"
         " allow for"
     )
-    classic, _ = watch(prepared, accumulator, Spec(name="classic"), eps=0.01, seed=1)
+    by_value = replace(prepared, rule=Spec(name="classic"))
+    classic, _ = watch(by_value, accumulator, eps=0.01, seed=1)
     assert classic is not None
 
 

@@ -11,6 +11,9 @@ from serve_eval.schema.media import list_media_needs
 from serve_eval.verdicts.below_reference import Expected, of_reference
 from serve_eval.verdicts.references import AcceptanceLength
 
+CLASSIC = Spec(name="classic")
+"""The rule that judges where no other is chosen and no scores are known."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedTask:
@@ -25,6 +28,7 @@ class PreparedTask:
     * `acceptance` is the reference for the acceptance length, if the task names an entry.
     * `earlier` holds the scores expected from a finished run that this run is compared with. It
       replaces the scores of the reference.
+    * `rule` is the verdict rule that judges the task, with its options.
     * `wanted` is the number of samples that the task's `load` was asked for.
     * `part` is set for a shard, whose samples are all that `dataset` holds.
     """
@@ -38,6 +42,7 @@ class PreparedTask:
     why_no_reference: str | None
     protocol: str | None
     notes: tuple[str, ...]
+    rule: Spec = CLASSIC
     acceptance: AcceptanceLength | None = None
     earlier: Expected | None = None
     wanted: int = 0

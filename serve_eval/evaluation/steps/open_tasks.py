@@ -31,7 +31,6 @@ from serve_eval.evaluation.storage.records.reply_proofs import (
 from serve_eval.evaluation.storage.records.scores import ScoreFile, write_scores
 from serve_eval.evaluation.storage.reports.report_file import drop_report
 from serve_eval.evaluation.task_run import TaskRun
-from serve_eval.plugins.values import load_verdict_rule
 
 
 async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> None:
@@ -164,8 +163,10 @@ def stop_early(session: RunSession, *, asking: bool) -> None:
     if plan.early_stop is None or plan.integration_test or seed is None:
         return
     # Needs scipy, which a run loads while it waits for its first answers.
-    from serve_eval.evaluation.early_stop import watch
+    from serve_eval.evaluation.early_stop import looks_at_pairs, watch
 
+    # Together, the tests of all tasks have the alpha of one.
+    tests = sum(looks_at_pairs(w.prepared.rule) for w in session.tasks)
     for w in session.tasks:
         if plan.shard is not None:
             w.note = (
@@ -178,14 +179,16 @@ def stop_early(session: RunSession, *, asking: bool) -> None:
             w.note = f"no early stop: answers are {how} and scored only after the last one arrived"
             continue
         w.early, w.note = watch(
-            w.prepared, w.accumulator, plan.verdict, eps=plan.early_stop, seed=seed
+            w.prepared, w.accumulator, eps=plan.early_stop, seed=seed, tests=tests
         )
         if w.early is not None:
             w.early.look()
-    if asking and load_verdict_rule(plan.verdict.name).early_stop == "pairs":
-        looked_at = {
-            w.prepared.task.name: plan.verdict.name for w in session.tasks if w.early is not None
-        }
+    looked_at = {
+        w.prepared.task.name: w.prepared.rule.name
+        for w in session.tasks
+        if w.early is not None and looks_at_pairs(w.prepared.rule)
+    }
+    if asking and looked_at:
         run_folder.note_looks(session.folder, looked_at)
 
 

@@ -15,7 +15,6 @@ from serve_eval.schema import (
     EarlyStop,
     Metric,
     Outcome,
-    PairedComparison,
     TaskResult,
     Verdict,
     VerdictOutcome,
@@ -89,7 +88,7 @@ def _uncertainty(task: SummaryTask) -> Iterator[Row]:
     """Yield the interval of the change if answers were compared in pairs, else of the value."""
     result, paired = task.result, task.verdict.paired
     if paired is not None and paired.interval is not None:
-        label, said = describe_change(paired, result.metric)
+        label, said = describe_change(task.verdict, result.metric)
         yield label, f"{said}{_explain_zero(task.verdict)}"
     elif result.interval is not None:
         ends = figures.span(result.interval, result.metric)
@@ -108,8 +107,10 @@ def _explain_zero(verdict: Verdict) -> str:
     return f"; FAIL by one-sided p < {alpha:g}: the two-sided interval may contain 0"
 
 
-def describe_change(paired: PairedComparison, metric: Metric) -> Row:
+def describe_change(verdict: Verdict, metric: Metric) -> Row:
     """Return the row about the difference on the same prompts."""
+    paired = verdict.paired
+    assert paired is not None
     assert paired.interval is not None
     low, high = paired.interval
     unit = " points" if figures.in_points(metric) else ""
@@ -125,6 +126,9 @@ def describe_change(paired: PairedComparison, metric: Metric) -> Row:
         said.append(f"{paired.down} turned wrong, {paired.up} turned right")
     if paired.p is not None:
         said.append(figures.p_in_words(paired.p))
+    if verdict.p_holm is not None and verdict.tests is not None:
+        holm = figures.p_in_words(verdict.p_holm).removesuffix(figures.ONE_SIDED)
+        said.append(f"{holm} by Holm for {figures.count(verdict.tests, 'test')}")
     return label, "; ".join(said)
 
 
@@ -132,7 +136,7 @@ def describe_rules(task: SummaryTask) -> str:
     """Return which rule judged and why, and what the other rule says."""
     verdict = task.verdict
     assert verdict.other is not None
-    usual = verdict.rule == task.default_rule and not verdict.rule_named
+    usual = task.default_rule in (None, verdict.rule) and not verdict.rule_named
     why = "the default" if usual else "as chosen"
     figure = partial(figures.figure, metric=task.result.metric)
     other, found = verdict.other, two_rules.describe(verdict, figure, brief=True)

@@ -22,8 +22,8 @@ class SummaryTask:
     """A result with its verdict.
 
     `before` is the breakdown of the same prompts by the reference, empty if not known. `names` are
-    those of the value and of the reference. `default_rule` judges if nothing else is chosen.
-    `resume` is the command that resumes the run.
+    those of the value and of the reference. `default_rule` judges if nothing else is chosen
+    (None: any may). `resume` is the command that resumes the run.
     """
 
     result: TaskResult
@@ -32,7 +32,7 @@ class SummaryTask:
     acceptance: Acceptance | None = None
     example: WrongExample | None = None
     names: tuple[str, str] = ("", "reference")
-    default_rule: str = "classic"
+    default_rule: str | None = None
     resume: str = ""
 
 

@@ -16,7 +16,7 @@ from serve_eval.evaluation.storage.reports.suite_files import (
 )
 from serve_eval.evaluation.storage.run_folder import holds_run
 from serve_eval.report.summary.figures import count
-from serve_eval.schema import Report, Scalar, SuiteRow, TaskReport
+from serve_eval.schema import Report, Scalar, SuiteRow, TaskReport, Verdict
 from serve_eval.series.deployments import find_seed
 from serve_eval.verdicts.many_tests import find_test
 from serve_eval.workflows.collect.rows import CollectedRow
@@ -145,7 +145,7 @@ def describe_task(
     result, verdict, spec = task.result, task.verdict, report.plan.accuracy_spec
     low, high = result.interval or (None, None)
     # The acceptance length may have failed the task: `verdict.rule` is not the rule of the plan.
-    by_threshold = report.plan.verdict.name in BY_THRESHOLD
+    by_threshold = _find_rule(report, verdict) in BY_THRESHOLD
     return CollectedRow(
         source=str(run),
         kind="run",
@@ -188,10 +188,17 @@ def describe_task(
 
 def _find_margin(report: Report, task: TaskReport) -> float | None:
     """Return the drop that the rule of a run must exclude, if it has one."""
-    rule, paired = report.plan.verdict, task.verdict.paired
-    if rule.name not in WITH_MARGIN:
+    paired = task.verdict.paired
+    if _find_rule(report, task.verdict) not in WITH_MARGIN:
         return None
-    return paired.margin if paired is not None else _as_number(rule.options.get("margin"))
+    return paired.margin if paired else _as_number(report.plan.verdict.options.get("margin"))
+
+
+def _find_rule(report: Report, verdict: Verdict) -> str:
+    """Return the rule that compared the values, also if the acceptance length failed the task."""
+    if report.plan.rule_named or verdict.other is None:
+        return report.plan.verdict.name
+    return "paired" if verdict.other.rule == "classic" else "classic"
 
 
 def _as_number(value: object) -> float | None:

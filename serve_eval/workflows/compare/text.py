@@ -62,7 +62,7 @@ def _list_details(task: SummaryTask) -> list[Row]:
     rows, paired = list_details(task), task.verdict.paired
     if paired is None or paired.interval is None:
         return rows
-    change = describe_change(paired, task.result.metric)
+    change = describe_change(task.verdict, task.result.metric)
     return rows if change in rows else [change, *rows]
 
 

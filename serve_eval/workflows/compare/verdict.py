@@ -35,6 +35,7 @@ from serve_eval.schema import (
     SelfFlips,
     Spec,
 )
+from serve_eval.verdicts import many_tests
 from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.verdicts.rehearsed import code_of_rehearsal, withhold
 from serve_eval.verdicts.repaired import read_policy
@@ -114,6 +115,8 @@ def compare_folders(
         seen = looked or Looked()
         compared = _task(reports[0].plan, sides, rule, twice, show_flips, seen, hidden)
         tasks.append(_note_common(compared, common, asked))
+    corrected = many_tests.correct([task.verdict for task in tasks], "comparison")
+    tasks = [replace(task, verdict=one) for task, one in zip(tasks, corrected, strict=True)]
     path = [
         one for name, report in zip("AB", reports, strict=True) for one in _read_path(name, report)
     ]

@@ -16,7 +16,7 @@ from serve_eval.evaluation.storage.reports.suite_files import (
     holds_suite,
     read_suite,
 )
-from serve_eval.schema import Plan, Report, RunError, Suite, SuiteReport, SuiteRun
+from serve_eval.schema import Plan, Report, RunError, Spec, Suite, SuiteReport, SuiteRun
 from serve_eval.series.measured_runs import MeasuredRun
 from serve_eval.workflows.suite.execution import describe_error, report_on
 from serve_eval.workflows.suite.judgement import EndedRun
@@ -115,12 +115,20 @@ def _explain_errors(
 
 def describe_rules(runs: Sequence[MeasuredRun]) -> str:
     """Return by which rules runs are judged now, with the margins that were asked for."""
-    specs = [run.report.plan.verdict for run in runs if run.report is not None]
+    reports = [run.report for run in runs if run.report is not None]
+    named = [one.plan.verdict for one in reports if one.plan.rule_named]
+    usual = [
+        Spec(name=task.verdict.rule)
+        for one in reports
+        if not one.plan.rule_named
+        for task in one.tasks
+        if task.verdict.num_samples is not None and task.verdict.reference is not None
+    ]
     told = dict.fromkeys(
         " ".join(
             [one.name, *(f"{name} {_write(one.options[name])}" for name in sorted(one.options))]
         )
-        for one in specs
+        for one in (*named, *usual)
     )
     return f"judged again, by {'; '.join(told)}: the runs themselves may have other verdicts"
 

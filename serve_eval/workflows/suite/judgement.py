@@ -33,7 +33,7 @@ from serve_eval.verdicts.exit_code import (
     code_of,
     worst,
 )
-from serve_eval.verdicts.many_tests import GATES, UNPROVEN, find_test
+from serve_eval.verdicts.many_tests import GATES, UNPROVEN, explain_unproven, find_test
 from serve_eval.verdicts.rise import find_rise_p
 from serve_eval.verdicts.two_rules import name_alone
 from serve_eval.workflows.suite.match import matches
@@ -223,10 +223,9 @@ def _unproven(row: SuiteRow) -> SuiteRow:
 
     The anchors rule has no margin to leave open: without a proof it passes, as in a single run.
     """
-    why = (
-        f"not proven after correction for the suite's tests: p {row.p:.4f} becomes"
-        f" {row.p_holm:.4f} (Holm)"
-    )
+    assert row.p is not None
+    assert row.p_holm is not None
+    why = explain_unproven(row.p, row.p_holm, "the suite's tests")
     if row.finding == "FAIL" and row.rule in GATES:
         row = replace(row, warnings=tuple(name_alone(one, row.rule) for one in row.warnings))
     if row.finding == "FAIL" and row.rule == "anchors":

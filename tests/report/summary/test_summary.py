@@ -167,6 +167,7 @@ PASSES_ALONE = replace(VERDICT, outcome=VerdictOutcome.PASS, evaluated=79.0)
             replace(
                 VERDICT,
                 rule="paired",
+                rule_named=True,
                 evaluated=79.0,
                 other=OtherRule(rule="classic", outcome=VerdictOutcome.PASS),
             ),
