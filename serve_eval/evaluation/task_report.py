@@ -244,7 +244,7 @@ def _degradations(task_run: TaskRun, run: RunFacts) -> tuple[Degradation, ...]:
         task_run.prepared.task.metric,
         len(task_run.accumulator.samples),
         task_run.prepared.expected,
-        shards=1 if run.plan.shard is None else run.plan.shard.count,
+        courses=run.plan.courses,
     )
 
 

@@ -185,9 +185,8 @@ def load_verdict_rule(name: str) -> VerdictRule:
 
 
 def list_rules() -> list[str]:
-    """Return the names of the rules that ship, the default first, without reading their files."""
-    others = [name for name in registry.list_shipped(VERDICTS) if name != DEFAULT_RULE]
-    return [f"{DEFAULT_RULE} (default)", *others]
+    """Return the names of the rules that ship, without reading their files."""
+    return list(registry.list_shipped(VERDICTS))
 
 
 def rules_with_pairs() -> list[str]:

@@ -183,6 +183,11 @@ class Plan:
         """True if only a part of the planned samples is asked, apart from shards."""
         return self.limit is not None or bool(self.samples or self.samples_of)
 
+    @property
+    def courses(self) -> int:
+        """Number of courses of answers that are searched for a change: of each task and shard."""
+        return len(self.tasks) * (1 if self.shard is None else self.shard.count)
+
     def times(self, task: str) -> int:
         """Return how often each prompt of a task is asked."""
         return self.repeats_of.get(task, self.repeats)

@@ -79,7 +79,10 @@ def describe(
     if other.rule == "classic":
         assert verdict.threshold is not None
         value = "-" if verdict.evaluated is None else figure(verdict.evaluated)
-        return f"the value {value} against the threshold {figure(verdict.threshold)}"
+        threshold = figure(verdict.threshold)
+        if brief:
+            return f"value {value}, threshold {threshold}"
+        return f"the value {value} against the threshold {threshold}"
     paired = verdict.paired
     assert paired is not None
     p = "" if paired.p is None or brief else f", p {paired.p:.2g}"

@@ -110,7 +110,8 @@ AllowMismatch = Annotated[
 VerdictRuleName = Annotated[
     str | None,
     Setting(
-        f"Verdict rule: {', '.join(list_rules())}.",
+        f"Verdict rule: {', '.join(list_rules())}. Default: paired for a reference that has scores"
+        " per sample, else classic.",
         metavar="RULE",
         in_file=SPEC,
     ),

@@ -31,7 +31,7 @@ EMPTY, REPETITIVE, LONGER, SHORTER = (
     "shorter answers",
 )
 ALPHA = {VALUE: 0.008, EMPTY: 0.0005, REPETITIVE: 0.0005, LONGER: 0.0005, SHORTER: 0.0005}
-"""Probability of a false alarm in a whole run by measure. The sum is .01."""
+"""Probability of a false alarm in a whole run by measure, over its tasks. The sum is .01."""
 POINTS, SHARE_OF = 200, 20
 """A plot of the course has at most POINTS points. Each point is the share of bad answers in the
 latest 1/SHARE_OF of the requests."""
@@ -118,15 +118,15 @@ def degradations(
     planned: int,
     expected: Expected | None = None,
     *,
-    shards: int = 1,
+    courses: int = 1,
 ) -> tuple[Degradation, ...]:
     """Return the measures that got worse in a course of `planned` samples, each with its onset.
 
     The probability of a false alarm is at most .01 over the random order of the samples. It covers
     all looks together: at the whole course and at any of its beginnings of at least FIRST requests.
     With `expected`, each score is compared with the reference's scores of the same prompt. The
-    samples that the reference allows to compare are in random order too. Each of several `shards`
-    of a run uses an equal part of this probability, so that it covers all of them together.
+    samples that the reference allows to compare are in random order too. Each of several
+    `courses`, those of a run's tasks and shards, has an equal part of this probability.
     """
     n = len(course.values)
     if n < LEAST:
@@ -135,7 +135,7 @@ def degradations(
     rule = _Rule(course, metric, planned, expected)
     for look in rule.looks(course):
         if (
-            one := onset(look.bad, ALPHA[look.measure] / shards, rule.planned[look.measure])
+            one := onset(look.bad, ALPHA[look.measure] / courses, rule.planned[look.measure])
         ) is not None:
             since = int(look.numbers[one.since - 1])
             found.append(
@@ -164,10 +164,10 @@ class Lookout:
     """
 
     def __init__(
-        self, metric: Metric, planned: int, expected: Expected | None = None, *, shards: int = 1
+        self, metric: Metric, planned: int, expected: Expected | None = None, *, courses: int = 1
     ) -> None:
         self._metric, self._planned, self._expected = metric, planned, expected
-        self._shards = shards
+        self._courses = courses
         self._rule: _Rule | None = None
         self._bad = {measure: bytearray() for measure in ALPHA}
         self._searched = dict.fromkeys(ALPHA, 0)
@@ -194,7 +194,7 @@ class Lookout:
             if (
                 passes(
                     row,
-                    limit(self._rule.planned[name], ALPHA[name] / self._shards),
+                    limit(self._rule.planned[name], ALPHA[name] / self._courses),
                     self._searched[name],
                 )
                 is not None

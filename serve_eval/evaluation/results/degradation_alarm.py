@@ -26,7 +26,7 @@ class DegradationAlarm:
     """Watch a task whose samples start in the random order `planned`, over one or several sessions.
 
     `notify` receives one line for each measure that gets worse. `expected` defines bad scores. It
-    is None without a reference. All `shards` of a run share the probability of a false alarm.
+    is None without a reference. All `courses` of a run share the probability of a false alarm.
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class DegradationAlarm:
         notify: Callable[[str], None],
         expected: Expected | None = None,
         *,
-        shards: int = 1,
+        courses: int = 1,
     ) -> None:
-        self._shards = shards
+        self._courses = courses
         self._accumulator, self._planned, self._notify, self._expected = (
             accumulator,
             planned,
@@ -50,7 +50,7 @@ class DegradationAlarm:
 
     def restart(self) -> None:
         """Start again from the first sample, because answers were withdrawn."""
-        self._search = _Search(self._accumulator, self._planned, self._expected, self._shards)
+        self._search = _Search(self._accumulator, self._planned, self._expected, self._courses)
         self._came = 0
 
     async def look(self) -> None:
@@ -83,12 +83,12 @@ class _Search:
         accumulator: ScoreAccumulator,
         planned: Sequence[int],
         expected: Expected | None,
-        shards: int,
+        courses: int,
     ) -> None:
         self._accumulator, self._planned, self._expected = accumulator, planned, expected
-        self._shards = shards
+        self._courses = courses
         self._lookout = Lookout(
-            accumulator.task.metric, len(accumulator.samples), expected, shards=shards
+            accumulator.task.metric, len(accumulator.samples), expected, courses=courses
         )
         self._finished = self._looked_at = self._taken = 0
 
@@ -115,5 +115,5 @@ class _Search:
             metric,
             planned,
             self._expected,
-            shards=self._shards,
+            courses=self._courses,
         )

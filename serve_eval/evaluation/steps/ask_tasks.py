@@ -165,7 +165,7 @@ def _lane(
             planned,
             session.notify,
             task_run.prepared.expected,
-            shards=1 if session.plan.shard is None else session.plan.shard.count,
+            courses=session.plan.courses,
         )
     )
     return Lane(

@@ -21,6 +21,8 @@ STYLES: Final[Mapping[str, str]] = {
     VerdictOutcome.NO_REFERENCE: "bold",
 }
 OTHER = "bold yellow"
+WITH_MARGIN = ("paired", "noninferiority")
+"""Rules that ask whether a drop of a margin is excluded."""
 AROUND = 18
 """Width of the label and of the ends of the drawn line."""
 WIDEST = 72
@@ -73,8 +75,8 @@ def criterion(task: SummaryTask) -> str:
     if verdict.limit is not None:
         side = "below" if metric.higher_is_better else "above"
         return f"fails {side} {figures.figure(verdict.limit, metric)} ({verdict.rule})"
-    if verdict.rule == "noninferiority" and verdict.paired is not None:
-        return f"margin {figures.figure(verdict.paired.margin, metric)}"
+    if verdict.rule in WITH_MARGIN and verdict.paired is not None:
+        return f"margin {figures.figure(verdict.paired.margin, metric)} ({verdict.rule})"
     return f"rule {verdict.rule}"
 
 

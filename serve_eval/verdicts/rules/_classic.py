@@ -21,6 +21,13 @@ WIDE_THETA = 15.0
 """Minimum detectable effect, in points, above which a verdict carries a warning."""
 NO_PAIRS = "no_pairs: there is no score to pair with"
 """Reason of a paired rule that has no pairs, unless more is known."""
+_DETECTS, _SET, _ZERO = (
+    "the classic rule detects only drops of",
+    "the threshold is",
+    "the registered reference is 0",
+)
+_OF_THRESHOLD = (_DETECTS, _SET, _ZERO)
+"""Beginnings of warnings about the threshold, with which a rule of pairs does not judge."""
 
 
 def judge(
@@ -135,6 +142,11 @@ def build_undecided(base: Verdict, rule: str, *, paired: bool) -> Verdict:
     return replace(base, outcome=outcome, rule=rule, reasons=reasons)
 
 
+def leave_out_threshold(verdict: Verdict) -> tuple[str, ...]:
+    """Return the warnings of a verdict without those about the threshold, for rules of pairs."""
+    return tuple(one for one in verdict.warnings if not one.startswith(_OF_THRESHOLD))
+
+
 def _describe_straddling(result: TaskResult, threshold: float) -> str:
     if result.bounds is None:
         return "missing_results: the value has no bounds without the first answers that are unknown"
@@ -150,15 +162,12 @@ def _warnings(
 ) -> list[str]:
     warnings = []
     if reference.value == 0.0 and better:
-        warnings.append("the registered reference is 0, so the task never fails")
+        warnings.append(f"{_ZERO}, so the task never fails")
     if theta is not None and theta > WIDE_THETA:
         power = f"{1.0 - hypothesis.beta:.0%}"
-        warnings.append(
-            f"the classic rule detects only drops of {theta:.1f} points or more, with {power}"
-            " probability"
-        )
+        warnings.append(f"{_DETECTS} {theta:.1f} points or more, with {power} probability")
     if theta is None:
-        warnings.append("the threshold is set in the reference file, not computed")
+        warnings.append(f"{_SET} set in the reference file, not computed")
     if reference.old:
         warnings.append(f"the reference comes from an older file of its source: {reference.source}")
     return warnings
@@ -170,7 +179,7 @@ def _about_range(
     """Yield a warning if every value of the metric passes the threshold, or none."""
     low, high = (None if end is None else metric.scale * end for end in (metric.lo, metric.hi))
     worst, best, sign = (low, high, 1.0) if better else (high, low, -1.0)
-    shown = f"the threshold is {threshold:.3f}, and {metric.name} is"
+    shown = f"{_SET} {threshold:.3f}, and {metric.name} is"
     if worst is not None and sign * (threshold - worst) <= 0.0 and reference.value != worst:
         limit = f"{worst:g} or {'more' if better else 'less'}"
         yield f"{shown} {limit}, so the task never fails: ask more samples"

@@ -62,7 +62,7 @@ def judge(
     elif told.anchors.p_range[0] <= hypothesis.alpha:
         outcome = VerdictOutcome.INCONCLUSIVE
         reasons = ("missing_results: whether a drop is proven depends on the missing answers",)
-    warnings = (*base.warnings, *paired_warnings(told))
+    warnings = (*_classic.leave_out_threshold(base), *paired_warnings(told))
     return replace(
         base, outcome=outcome, rule="anchors", reasons=reasons, warnings=warnings, paired=told
     )

@@ -64,7 +64,7 @@ def judge(
         outcome = VerdictOutcome.INCONCLUSIVE
         why = "too_many_missing" if too_many else "margin_not_excluded"
         reasons = (f"{why}: a drop of {margin:g} points is neither excluded nor shown",)
-    warnings = (*base.warnings, *paired_warnings(told))
+    warnings = (*_classic.leave_out_threshold(base), *paired_warnings(told))
     return replace(
         base,
         outcome=outcome,

@@ -57,7 +57,7 @@ def judge(
     told = compare(
         pairs, result, margin=drop, alpha=hypothesis.alpha, max_missing=max_missing, method=method
     )
-    warnings = (*base.warnings, *paired_warnings(told))
+    warnings = (*_classic.leave_out_threshold(base), *paired_warnings(told))
     if told.finding == "SMALL_DROP":
         warnings = (
             *warnings,

@@ -65,13 +65,15 @@ def _judge_sides(
             reasons=(f"nothing_scored: no answer of {side} could be scored",),
         )
     task = build_task(a.task.spec, f"tasks.{after.task}")
-    hypothesis = replace(task.hypothesis, num_samples=a.planned)
+    # A run judges with the number that was asked for, of which a task may ask a few more.
+    n = min(a.planned, task.hypothesis.num_samples or a.planned)
+    hypothesis = replace(task.hypothesis, num_samples=n)
     reference = Reference(
         task=after.task,
         model=plan.model or "A",
         spec=plan.accuracy_spec,
         value=before.value,
-        num_samples=a.planned,
+        num_samples=n,
     )
     judging = load_verdict_rule(rule.name)
     options = judging.check_options(rule.options)

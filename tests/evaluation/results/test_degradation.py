@@ -195,12 +195,12 @@ def test_shards_share_the_probability_of_a_false_alarm(
 ) -> None:
     n = 200
     course = _course(n, values=[1.0] * 150 + [0.0] * wrong + [1.0] * (50 - wrong))
-    for shards, expected in ((1, alarms_of_one), (16, alarms_of_sixteen)):
-        lookout = Lookout(Metric(), n, shards=shards)
-        assert len(degradations(course, Metric(), n, shards=shards)) == expected, shards
+    for courses, expected in ((1, alarms_of_one), (16, alarms_of_sixteen)):
+        lookout = Lookout(Metric(), n, courses=courses)
+        assert len(degradations(course, Metric(), n, courses=courses)) == expected, courses
         assert len(lookout.extend(course)) == expected
         tally, lines = _answered(course), list[str]()
-        asyncio.run(DegradationAlarm(tally, range(n), lines.append, shards=shards).look())
+        asyncio.run(DegradationAlarm(tally, range(n), lines.append, courses=courses).look())
         assert len(lines) == expected
 
 
