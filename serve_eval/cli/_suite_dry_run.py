@@ -152,7 +152,7 @@ def _lines(suite: Suite, servers: list[dict[str, Any]], refused: Sequence[Refuse
         for run in server["runs"]:
             told = [
                 run["accuracy_spec"],
-                f"verdict {run['verdict']}",
+                f"verdict {run['verdict'] or 'by reference'}",
                 *(f"{k} {v}" for k, v in run["attributes"].items()),
             ]
             lines.append(f"  {run['name']}: {', '.join(told)}")

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 LAUNCHERS = "serve_eval.launchers"
 VERDICTS = "serve_eval.verdicts.rules"
-DEFAULT_RULE = "classic"
 OF_EVERY_RULE: Mapping[str, Any] = {
     "repaired": Literal["bound", "trust"],
     "max_repaired": float | None,

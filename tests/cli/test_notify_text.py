@@ -103,7 +103,7 @@ def test_a_suite_names_its_worst_task_and_counts_the_others(tmp_path: Path) -> N
     )
     low, high = (float(row[f"word_problems difference {end}"]) for end in ("low", "high"))
     assert f"[{-high:.1f}, {-low:.1f}]" in drop[0]
-    assert (row["word_problems rule"], float(row["word_problems p"]) < 0.01) == ("classic", True)
+    assert (row["word_problems rule"], float(row["word_problems p"]) < 0.01) == ("paired", True)
     told = serve_eval("diagnose", out).stdout
     assert told.startswith("FAIL suite night: 1 FAIL, 1 ERROR, 1 PASS\n\ndamaged: ")
 
@@ -236,7 +236,8 @@ def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
 def test_a_pass_that_no_value_could_have_failed_says_so(tmp_path: Path) -> None:
     plan = _plan(tmp_path, "p", 0.9)
     done = serve_eval(
-        "run", plan, "--samples", "test-6,test-26", "-o", tmp_path / "out", "--notify-text", "-"
+        *("run", plan, "--samples", "test-6,test-26", "--verdict", "classic"),
+        *("-o", tmp_path / "out", "--notify-text", "-"),
     )
     assert done.returncode == 0
     assert "; no value could FAIL; 2 asked" in done.stdout.splitlines()[-1], done.stdout

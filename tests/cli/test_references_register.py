@@ -54,15 +54,15 @@ def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
         "--set",
         "launcher.run=1",
     ]
-    classic = serve_eval(*regressed, "-o", tmp_path / "classic")
+    classic = serve_eval(*regressed, "--verdict", "classic", "-o", tmp_path / "classic")
     assert classic.returncode == 0, classic.stdout
     assert "rules_disagree: classic says PASS, paired says FAIL" in classic.stdout
     assert "prompts one by one)" in classic.stdout
-    assert " rule     by classic, the default; paired says FAIL: a drop of" in classic.stdout
+    assert " rule     by classic, as chosen; paired says FAIL: a drop of" in classic.stdout
     assert _verdict(tmp_path / "classic")["paired"]["p"] < 0.01
     for face in ("summary.md", "junit.xml", "report.html"):
         told = (tmp_path / "classic" / face).read_text().replace("\\", "")
-        assert "by classic, the default; paired says FAIL: a drop of" in told, face
+        assert "by classic, as chosen; paired says FAIL: a drop of" in told, face
         assert "rules_disagree: classic says PASS, paired says FAIL" in told, face
     paired = serve_eval(
         *regressed, "--verdict", "paired", "--margin", "1.0", "-o", tmp_path / "paired"
@@ -117,9 +117,10 @@ def test_a_wide_theta_is_said_to_be_that_of_the_classic_rule(
     assert serve_eval(*small, "--no-reference", "-o", tmp_path / "r").returncode == 3
     done = serve_eval("references", "register", tmp_path / "r", "--references-dir", refs)
     assert done.returncode == 0, done.stderr
-    rule = ["--verdict", "noninferiority", "--margin", "10", "--references-dir", refs]
-    judged = serve_eval("verdict", tmp_path / "r", *rule)
-    assert "the classic rule detects only drops of" in " ".join(judged.stdout.split())
+    for rule in ("classic", "noninferiority", "paired"):
+        judged = serve_eval("verdict", tmp_path / "r", "--verdict", rule, "--references-dir", refs)
+        said = "the classic rule detects only drops of" in " ".join(judged.stdout.split())
+        assert said == (rule == "classic"), judged.stdout
 
 
 def test_a_rule_that_needs_pairs_says_so_before_anything_is_sent(

@@ -25,7 +25,7 @@ def test_a_pass_that_detects_nothing_is_not_green(
 ) -> None:
     """The classic rule detects drops of 27.8 points with 40 samples."""
     asked = ("-t", "word_problems", "--launcher", "embedded", "--limit", limit)
-    done = serve_eval("run", *asked, *more, "-o", tmp_path / "run")
+    done = serve_eval("run", *asked, "--verdict", "classic", *more, "-o", tmp_path / "run")
     assert done.returncode == code, done.stderr
     assert told in done.stderr
     assert ("--strict:" in done.stderr) == bool(told)
@@ -40,7 +40,8 @@ def test_max_detects_needs_strict(tmp_path: Path) -> None:
 
 
 SUITE = """
-defaults: {launcher: {name: embedded}, model: embedded, tasks: [word_problems]}
+defaults:
+  {launcher: {name: embedded}, model: embedded, tasks: [word_problems], verdict: classic}
 plans: [{name: one, limit: 1}, {name: forty, limit: 40}]
 """
 

@@ -120,7 +120,7 @@ def test_a_dry_run_shows_runs_servers_and_requests_and_sends_nothing(
     assert done.returncode == 3
     for said in (
         "launcher simulated accuracy=0.9, damage=0.6, model simulated:",
-        "  damaged_gsm8k-2: default, verdict classic, state broken",
+        "  damaged_gsm8k-2: default, verdict by reference, state broken",
         "    gsm8k: 90 requests, reference 90, threshold ",
         "waiver until 2999-01-01",
         "    refused: gsm8k: gsm8k.yaml has no model 'unknown'",

@@ -47,7 +47,7 @@ def test_a_wrong_run_is_named_beside_the_sound_ones_and_nothing_starts(kind: str
     _write(run, GOOD, run.replace("label: bad", "label: worse"))
     dry = serve_eval("suite", "s.yaml", "--dry-run", "-o", "out")
     assert dry.returncode == 2
-    assert "  good: default, verdict classic, state good" in dry.stdout
+    assert "  good: default, verdict by reference, state good" in dry.stdout
     assert "passkey_short: 110 requests" in dry.stdout
     assert "3 runs, 2 would be refused" in dry.stdout
     for name in ("bad", "worse"):

@@ -196,12 +196,12 @@ def test_a_rule_that_the_user_named_is_not_called_the_default(made: Path, tmp_pa
     size = ("-t", "word_problems", "--set=word_problems.num_samples=60")
     plain = serve_eval("run", *flags, *size, "-o", tmp_path / "plain")
     named = serve_eval("run", *flags, *size, "-o", tmp_path / "named", "--verdict", "classic")
-    assert "by classic, the default; paired says" in plain.stdout
+    assert "by paired, the default; classic says" in plain.stdout
     assert "by classic, as chosen; paired says" in named.stdout
     again = serve_eval("verdict", tmp_path / "named")
     assert "by classic, as chosen; paired says" in again.stdout
     now = serve_eval("verdict", tmp_path / "plain", "--verdict", "classic")
     assert "by classic, as chosen; paired says" in now.stdout
-    assert "the default; paired" in serve_eval("verdict", tmp_path / "plain").stdout
+    assert "the default; classic" in serve_eval("verdict", tmp_path / "plain").stdout
     dry = serve_eval("run", *flags, *size, "--verdict", "classic", "--dry-run")
     assert "classic, as chosen" in dry.stdout
