@@ -85,8 +85,7 @@ def _jackknife_sums(table: SampleTable, sums: Sums) -> tuple[float, float] | Non
     total = [0.0] * len(sums.parts)
     for i in range(len(table.samples)):
         sample, place = table.samples[i], i % prompts
-        name = "" if sums.group is None else sums.group(sample)
-        group = groups.setdefault(name or place, [0.0] * len(sums.parts))
+        group = groups.setdefault(sample.group or place, [0.0] * len(sums.parts))
         for k, part in enumerate(sums.parts):
             group[k] += table.parts[part][i]
             total[k] += table.parts[part][i]
