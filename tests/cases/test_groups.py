@@ -113,7 +113,8 @@ def test_a_group_that_no_case_has_is_refused_with_its_line(group: str, said: str
 
 def test_a_mapping_with_the_key_group_is_still_a_resource() -> None:
     Path("cases.yaml").write_text(
-        "people: {group: Five}\nc:\n  - {case: a, input: {prompt: '${people.group}'}, expected: y}\n"
+        "people: {group: Five}\n"
+        "c:\n  - {case: a, input: {prompt: '${people.group}'}, expected: y}\n"
     )
     [asked] = questions(file.read(["cases.yaml"]), "c").asked
     assert asked.turns[-1].text == "Five"
