@@ -267,7 +267,8 @@ def test_a_run_is_registered_and_the_next_one_is_compared_with_it(tmp_path: Path
 
 
 def test_questions_on_one_text_are_a_group(tmp_path: Path) -> None:
-    folder = _write(tmp_path, "passages", ASKS.replace("{{q}}", "{{text}} {{q}}") + ACCURACY)
+    how = ACCURACY.replace("acc,", "exact_match,")
+    folder = _write(tmp_path, "passages", ASKS.replace("{{q}}", "{{text}} {{q}}") + how)
     rows = [{"text": f"{i // 3} {'long ' * 50}", "q": f"Q{i}?", "a": f"A{i}"} for i in range(12)]
     (folder / "lm_eval/rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     [p] = prepare(_plan("passages", folder))

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.stats.clusters import cluster_keys, two_sided_p
+from serve_eval.stats.clusters import (
+    cluster_keys,
+    design_effect,
+    effective_size,
+    number_keys,
+    two_sided_p,
+)
 from serve_eval.stats.largest_statistic import as_table
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.permuted_losses import compute_permuted_p
@@ -45,6 +51,29 @@ def test_a_cluster_counts_once_by_its_net_change() -> None:
     assert two_sided_p(signs, [""] * 12) == 2.0 * 0.5**12
     assert two_sided_p(signs, ["a"] * 6 + ["b"] * 6) == pytest.approx(0.5)
     assert two_sided_p(signs, ["a"] * 12) == 1.0
+
+
+@pytest.mark.parametrize(("m", "r"), [(5, 1.0), (20, 1.0), (10, 0.5), (10, 0.0)])
+def test_the_design_effect_is_that_of_kish(m: int, r: float) -> None:
+    random, groups = numpy.random.default_rng(1), 2000
+    shared = numpy.sqrt(r) * random.standard_normal((groups, 1))
+    values = (shared + numpy.sqrt(1.0 - r) * random.standard_normal((groups, m))).ravel()
+    codes = numpy.repeat(numpy.arange(groups), m)
+    assert design_effect(values, codes) == pytest.approx(1.0 + (m - 1) * r, rel=0.1)
+    assert effective_size(values, codes) == pytest.approx(groups * m / (1 + (m - 1) * r), rel=0.1)
+
+
+def test_without_clusters_or_spread_there_is_no_effect() -> None:
+    codes = numpy.array([0, 0, 1, 1])
+    assert design_effect([1.0, 0.0, 1.0, 0.0], None) == 1.0
+    assert design_effect([1.0] * 4, codes) == 1.0
+    assert design_effect([1.0, 0.0, 1.0, 0.0], codes) == 1.0  # never a gain
+    assert effective_size([1.0, 0.0, 1.0, 0.0], None) == 4.0
+
+
+def test_few_clusters_make_the_effective_size_small() -> None:
+    found = effective_size([1.0, 0.0] * 6, number_keys("aaaabbbbcccc"))
+    assert found == pytest.approx(12 * (2.2009852 / 4.3026527) ** 2, rel=1e-6)
 
 
 # -------------------------------------------------------------------------------------------------

@@ -97,6 +97,28 @@ def test_a_run_counts_passages_and_not_questions() -> None:
     assert not any("shared_text" in line for line in verdict["warnings"])
 
 
+def test_the_interval_of_the_value_is_that_of_passages() -> None:
+    result = json.loads(Path("B/report.json").read_text())["tasks"][0]["result"]
+    low, high = result["interval"]
+    assert result["value"] == 65.0
+    assert (low, high) == pytest.approx((48.9, 78.2), abs=0.5)  # of single questions: 58.2, 71.3
+
+
+def test_texts_name_the_groups_and_power_plans_with_them() -> None:
+    assert "200 prompts in 40 groups" in serve_eval("verdict", "B").stdout
+    paired = _verdict()["paired"]
+    assert paired["groups"] == 40
+    assert paired["design_effect"] == pytest.approx(5.0, abs=0.2)
+    least = {}
+    for effect in ([], ["--design-effect", "1"]):
+        done = serve_eval("power", "--from", "B", "--detect", "5", *effect)
+        assert done.returncode == 0, done.stderr
+        line = next(one for one in done.stdout.splitlines() if one.startswith("  paired  "))
+        least[bool(effect)] = int(line.split()[1])
+        assert ("design effect 5" in done.stdout) is not bool(effect)
+    assert least[False] / least[True] == pytest.approx(paired["design_effect"], rel=0.01)
+
+
 def test_the_scores_keep_the_group_and_an_export_has_it() -> None:
     lines = [json.loads(line) for line in Path("B/scores/cases-sea.jsonl").read_text().splitlines()]
     assert {line["group"] for line in lines} == {f"p{p}" for p in range(PASSAGES)}

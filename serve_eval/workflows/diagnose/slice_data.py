@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from serve_eval.errors import ServeEvalError
@@ -12,7 +12,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.records.traces import Served, read_traces
 from serve_eval.evaluation.trust import adopt_code
 from serve_eval.schema import HOLDOUT, Dataset, Metric, Reference, Task
-from serve_eval.stats.clusters import cluster_keys
+from serve_eval.stats.clusters import cluster_keys, number_keys
 from serve_eval.verdicts.pairing import read_stored_runs
 from serve_eval.verdicts.reference_samples import as_stored
 from serve_eval.workflows.diagnose.asked import AskedSample
@@ -177,10 +177,7 @@ def number_groups(name: str, asked: Sequence[AskedSample], data: Data) -> list[i
         (one.line.group if one.line is not None else "") or known.get(one.id, "") for one in asked
     ]
     keys = cluster_keys(names)
-    if keys is None:
-        return None
-    numbers: dict[Hashable, int] = {}
-    return [numbers.setdefault(key, len(numbers)) for key in keys]
+    return None if keys is None else number_keys(keys).tolist()
 
 
 def learn(

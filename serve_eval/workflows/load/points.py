@@ -17,7 +17,7 @@ from serve_eval.evaluation.agreement.first_divergence import find_first_divergen
 from serve_eval.evaluation.agreement.score_pairs import list_groups
 from serve_eval.schema import MEAN, FirstDivergences, LoadPoint, Report
 from serve_eval.stats.bounds import bounds as find_bounds
-from serve_eval.stats.clusters import cluster_keys
+from serve_eval.stats.clusters import cluster_keys, effective_size, number_keys
 from serve_eval.stats.pairs import pair
 from serve_eval.stats.tango import score_bounds
 from serve_eval.stats.wilson import wilson
@@ -74,7 +74,6 @@ def _describe_point(
     lines, before = here.lines[0], base.lines[0]
     metric, result = here.task.result.metric, here.task.result
     share = (metric.lo, metric.hi, result.aggregation) == (0.0, 1.0, MEAN.name)
-    total = math.fsum(line.value for line in lines.values())
     changes = count_changes(base, here)
     paired = sum(prompt in before for prompt in lines)
     failures = weigh_changes(before.keys() - lines.keys(), lines.keys() - before.keys(), base, here)
@@ -90,7 +89,7 @@ def _describe_point(
         scored=len(lines),
         failed=here.planned - len(lines),
         value=result.value,
-        interval=_find_interval(total, len(lines), metric.scale) if share and lines else None,
+        interval=_find_interval(here, metric.scale) if share and lines else None,
         paired=paired,
         lost=changes.down,
         won=changes.up,
@@ -134,6 +133,12 @@ def _find_places(
     return find_first_divergences([one for one in parted if one is not None])
 
 
-def _find_interval(total: float, n: int, scale: float) -> tuple[float, float]:
-    low, high = wilson(total, n, INTERVAL_ALPHA)
+def _find_interval(here: TaskAnswers, scale: float) -> tuple[float, float]:
+    """Return the interval of the value; prompts that share groups are effectively fewer."""
+    lines = here.lines[0]
+    values = [line.value for line in lines.values()]
+    keys = cluster_keys(list_groups(lines, here))
+    size = float(len(values)) if keys is None else effective_size(values, number_keys(keys))
+    mean = math.fsum(values) / len(values)
+    low, high = wilson(size * mean, size, INTERVAL_ALPHA)
     return scale * low, scale * high
