@@ -391,8 +391,8 @@ def tables() -> str:
             floors(),
             f"Alarms by accuracy within {VARYING_ROUNDS} rounds, in % of {VARYING} watches:",
             dependent(),
-            f"Alarms by accuracy within a week, in % of {DAILY} watches of {DAY_PROMPTS} prompts, if"
-            " the endpoint is worse at the same hours of each day:",
+            f"Alarms by accuracy within a week, in % of {DAILY} watches of {DAY_PROMPTS} prompts,"
+            " if the endpoint is worse at the same hours of each day:",
             daily(),
             f"Rounds until half, and nine tenths, of {RUNS} watches noticed:",
             falls(),

@@ -171,7 +171,7 @@ def _judge_round(session: WatchSession, seen: Seen) -> list[WatchAlarm]:
     if learning and judging.blind(state, job.rules):
         session.notify("warning: too few answers are right to notice a fall; watch another task")
     if learning and state.accuracy is not None and (gap := say_gap(state, job.rules)):
-        session.notify(f"warning: {gap}")
+        session.notify(f"note: {gap}")
     for warning in warnings:
         session.notify(warning)
     for alarm in new:
