@@ -36,7 +36,7 @@ class Planned:
         return max(1, round(n / self.design_effect))
 
     def count_needed(self, independent: int) -> int:
-        """Return the number of prompts that tell as much as so many independent ones."""
+        """Return the number of prompts that tell as much as `independent` ones without groups."""
         return math.ceil(independent * self.design_effect)
 
     @property

@@ -187,9 +187,9 @@ def tables() -> str:
         return "\n\n".join(
             [
                 f"In percent of {REPLICATES} comparisons without a drop: a drop is proven (level"
-                f" {ALPHA:.0%}); a margin of {100 * MARGIN:g} points is excluded although it is"
-                f" lost ({ALPHA:.0%}); `load` accuses ({LOAD_ALPHA:.0%}); the value's interval"
-                f" misses ({ALPHA:.0%}).",
+                f" {ALPHA:.0%}); a margin of {100 * MARGIN:g} points is\nexcluded although it is lost"
+                f" ({ALPHA:.0%}); `load` accuses ({LOAD_ALPHA:.0%}); the value's interval misses"
+                f" ({ALPHA:.0%}).",
                 _tabulate(
                     ["questions", *(f"{kind}, {how}" for kind in KINDS for how in HOW)],
                     [
@@ -198,7 +198,7 @@ def tables() -> str:
                     ],
                 ),
                 f"A subject of {SUBJECTS} is named for a healthy candidate, in percent of"
-                f" {SLICE_REPLICATES} searches at level {SLICE_ALPHA:.0%} with {DRAWS} draws:",
+                f" {SLICE_REPLICATES} searches at level {SLICE_ALPHA:.0%} with {DRAWS}\ndraws:",
                 _tabulate(
                     ["questions", *HOW],
                     [

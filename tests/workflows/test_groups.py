@@ -170,3 +170,20 @@ def test_load_counts_passages_too() -> None:
         point = task["points"][-1]
         assert point["lost"] > 15  # as single questions: p below .0001
         assert point["p"] == pytest.approx(2.0 * 0.5**5)
+
+
+def test_an_early_stop_by_pairs_is_refused_and_one_by_the_classic_rule_is_not(
+    sides: tuple[str, str],
+) -> None:
+    asked = ["--cases", "cases.yaml", "--base-url", sides[0], "--model", "m", "--early-stop"]
+    judged = ["--references-dir", "refs"]
+    done = serve_eval("run", *asked, *judged, "--verdict", "paired", "-o", "early")
+    assert done.returncode == 0, done.stderr
+    said = (
+        "no early stop: the rule 'paired' assumes independent prompts, and these 200 prompts share"
+        " 40 passages, videos or other groups"
+    )
+    assert said in _verdict("early/report.json")["warnings"]
+    assert serve_eval("run", *asked, *judged, "-o", "classic").returncode == 0
+    early = _verdict("classic/report.json")
+    assert not any("no early stop" in line for line in early["warnings"])

@@ -23,7 +23,7 @@ EVERYWHERE, INSTRUCTION = 0.95, 0.2
 MANY = 0.1
 """Share of the prompts that must share a text with others before there is a warning."""
 MOST_SAMPLES, MOST_TEXT = 20_000, 1 << 26
-"""Samples, and characters of their prompts, that are looked at."""
+"""Numbers of samples, and of characters of their prompts, that are examined."""
 
 
 def warn_of_shared_texts(task: str, samples: Sequence[Sample]) -> str | None:
