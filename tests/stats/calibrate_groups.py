@@ -188,8 +188,8 @@ def tables() -> str:
             [
                 f"In percent of {REPLICATES} comparisons without a drop: a drop is proven (level"
                 f" {ALPHA:.0%}); a margin of {100 * MARGIN:g} points is\nexcluded although it is"
-                f" lost ({ALPHA:.0%}); `load` accuses ({LOAD_ALPHA:.0%}); the value's interval misses"
-                f" ({ALPHA:.0%}).",
+                f" lost ({ALPHA:.0%}); `load` accuses ({LOAD_ALPHA:.0%}); the value's interval"
+                f" misses ({ALPHA:.0%}).",
                 _tabulate(
                     ["questions", *(f"{kind}, {how}" for kind in KINDS for how in HOW)],
                     [

@@ -54,7 +54,7 @@ FLOORS = (
 BASELINES = 400
 VARYING, VARYING_ROUNDS = 300, 1000
 """Watches whose rounds vary, and the number of their rounds."""
-DAILY, DAILY_ROUNDS, DAILY_LOSSES = 100, 7 * 144, (0.0, 0.05, 0.1, 0.2)
+DAILY, DAILY_ROUNDS, DAILY_LOSSES = 40, 3 * 144, (0.0, 0.1)
 """Watches with a daily course, their rounds, and the shares of right answers lost by day."""
 WORSE, LOSS = 0.05, 0.3
 """Share of worse rounds, and the share of right answers that such a round loses."""
@@ -391,8 +391,8 @@ def tables() -> str:
             floors(),
             f"Alarms by accuracy within {VARYING_ROUNDS} rounds, in % of {VARYING} watches:",
             dependent(),
-            f"Alarms by accuracy within a week, in % of {DAILY} watches of {DAY_PROMPTS} prompts,"
-            " if the endpoint is worse at the same hours of each day:",
+            f"Alarms by accuracy within three days, in % of {DAILY} watches of {DAY_PROMPTS}"
+            " prompts, if the endpoint is worse at the same hours of each day:",
             daily(),
             f"Rounds until half, and nine tenths, of {RUNS} watches noticed:",
             falls(),
