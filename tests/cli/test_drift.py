@@ -146,7 +146,8 @@ def test_the_limit_is_raised_as_far_as_the_noise_is_an_estimate_and_the_chance_o
     chance = few["false_alarm"]["chance"]
     assert (
         f"beyond h = {few['h']:g} an unchanged endpoint alarms within 365 runs with a chance of"
-        f" {chance:.2g} (variance measured on 3 runs of 400 prompts)" in done.stdout
+        f" {chance:.2g} if its runs are independent (variance measured on 3 runs of 400 prompts)"
+        in done.stdout
     )
     assert 8 < few["h"] < 13
     assert 0.01 < chance <= false_alarm_chance(8.0)
