@@ -123,6 +123,7 @@ def test_a_slow_decline_alarms_and_fails_nothing(nights: Nights) -> None:
     assert "warning: ALARM" in done.stdout
     assert "began on 2026-03-09" in done.stdout
     assert "1.500 points worse" in done.stdout
+    assert "8 nights before the decline are too few to know" in " ".join(done.stdout.split())
     [chart] = _charts(nights.folder)["series"]
     alarms = [place for place, run in enumerate(chart["runs"]) if run["alarm"]]
     assert alarms == list(range(alarms[0], 20))

@@ -392,7 +392,7 @@ def tables() -> str:
             f"Alarms by accuracy within {VARYING_ROUNDS} rounds, in % of {VARYING} watches:",
             dependent(),
             f"Alarms by accuracy within three days, in % of {DAILY} watches of {DAY_PROMPTS}"
-            " prompts, if the endpoint is worse at the same hours of each day:",
+            " prompts, if the endpoint is worse at\nthe same hours of each day:",
             daily(),
             f"Rounds until half, and nine tenths, of {RUNS} watches noticed:",
             falls(),
