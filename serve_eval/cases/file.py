@@ -27,7 +27,7 @@ from serve_eval.schema import SourceFile
 BIOCHATTER = ("_data.yaml", "_data.yaml.enc")
 _ENDINGS = (".yaml", ".yml", f".yaml{holdout.ENDING}", f".yml{holdout.ENDING}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_MARKS = [key for key in form.keys(form.ModuleForm) if key != "description"]
+_MARKS = [key for key in form.keys(form.ModuleForm) if key not in ("description", "group")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

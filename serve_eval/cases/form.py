@@ -22,6 +22,7 @@ Scorer = Annotated[
 ]
 Plain = str | int | float | bool | None
 Whole = Annotated[int, Meta(ge=1)]
+Filled = Annotated[str, Meta(min_length=1)]
 
 
 class Turn(Struct, forbid_unknown_fields=True):
@@ -125,6 +126,10 @@ class Case(Struct, forbid_unknown_fields=True):
         ),
     ] = None
     scorer: Scorer | UnsetType = UNSET
+    group: Annotated[
+        Filled | UnsetType,
+        Meta(description="Name of what this case shares with others: a passage."),
+    ] = UNSET
     sampling: OwnSampling | UnsetType = UNSET
     axes: Annotated[
         list[str] | UnsetType,
@@ -163,6 +168,15 @@ class ModuleForm(Struct, forbid_unknown_fields=True):
     fields: Annotated[
         list[str] | UnsetType,
         Meta(description="Names of the fields of case names: [kind, domain, language]."),
+    ] = UNSET
+    group: Annotated[
+        Filled | UnsetType,
+        Meta(
+            description=(
+                "What cases share, so that they are right or wrong together: one of `fields`, an"
+                " input such as passage, or a regular expression for their names."
+            ),
+        ),
     ] = UNSET
 
 
@@ -242,7 +256,7 @@ def json_schema() -> dict[str, Any]:
     (module, case), components = msgspec.json.schema_components(
         [ModuleForm, Case], ref_template="#/$defs/{name}"
     )
-    marks = [key for key in keys(ModuleForm) if key != "description"]
+    marks = [key for key in keys(ModuleForm) if key not in ("description", "group")]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "serve-eval cases",

@@ -13,7 +13,8 @@ from serve_eval.schema import Message, Override, SamplingParams, Spec
 class CaseQuestion:
     """One expanded case.
 
-    `question` is the hash of the whole question. `md5` is BioChatter's key of the case.
+    `question` is the hash of the whole question. `group` names what it shares with other cases
+    (empty: nothing that is known). `md5` is BioChatter's key of the case.
     `as_biochatter` means that it is scored as in BioChatter's benchmark.
     """
 
@@ -28,6 +29,7 @@ class CaseQuestion:
     holdout: bool
     where: str
     as_biochatter: bool
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

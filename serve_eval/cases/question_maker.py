@@ -10,6 +10,7 @@ from serve_eval.cases import biochatter, keys, prompts
 from serve_eval.cases.case_scorers import is_foreign, scorer_of, spec_of, usual_scorer
 from serve_eval.cases.expansion import Expanded, ExpansionError, count, expand
 from serve_eval.cases.file import RawCase
+from serve_eval.cases.groups import CaseGroups
 from serve_eval.cases.question import CaseQuestion, Skipped
 from serve_eval.errors import PlanError
 from serve_eval.pace import Pace
@@ -36,6 +37,7 @@ class QuestionMaker:
         resources: Mapping[str, Any],
         scorer: Spec | None,
         as_biochatter: bool,
+        groups: CaseGroups,
     ) -> None:
         self._module, self._common, self._resources, self._scorer = (
             module,
@@ -43,7 +45,7 @@ class QuestionMaker:
             resources,
             scorer,
         )
-        self._as_biochatter = as_biochatter
+        self._as_biochatter, self._groups = as_biochatter, groups
         self.sampling = sampling
         self.problems: list[str] = []
         self.twice: list[Skipped] = []
@@ -183,6 +185,7 @@ class QuestionMaker:
             holdout=case.holdout,
             where=case.where(),
             as_biochatter=theirs,
+            group=self._groups.find(one, values),
         )
 
     def _choose_scorer(self, case: RawCase, content: Mapping[str, Any]) -> tuple[Any, Spec, bool]:

@@ -11,6 +11,7 @@ from serve_eval.cases.biochatter import Lacking
 from serve_eval.cases.case_scorers import check_scorer, scorer_of, spec_of
 from serve_eval.cases.expansion import ExpansionError, count, expand
 from serve_eval.cases.file import CaseFiles, RawCase
+from serve_eval.cases.groups import CaseGroups
 from serve_eval.cases.question import CaseQuestion, Questions, Skipped
 from serve_eval.cases.question_maker import QuestionMaker
 from serve_eval.errors import PlanError
@@ -30,6 +31,7 @@ def questions(
     system_messages: Sequence[str] | None = None,
     max_expanded: int = MAX_EXPANDED,
     as_biochatter: bool | None = None,
+    group: str | None = None,
 ) -> Questions:
     """Return the questions of the module `name`.
 
@@ -53,6 +55,7 @@ def questions(
     common = dict(module.common)
     common |= {} if prompt is None else {"prompt": prompt}
     common |= {} if system_messages is None else {"system_messages": list(system_messages)}
+    common |= {} if group is None else {"group": group}
     told = prompt is not None or system_messages is not None
     chosen = scorer or spec_of(common.get("scorer"))
     if chosen is not None:
@@ -70,8 +73,11 @@ def questions(
         else:
             skipped += _list_skipped(case, lacking, max_expanded)
     theirs = name in biochatter.TESTED if as_biochatter is None else as_biochatter
-    maker = QuestionMaker(name, common, _sampling(common), files.resources, chosen, theirs)
+    place = f"{module.where('group')}: {name}.group" if group is None else f"cases:{name}.group"
+    groups = CaseGroups(common.get("group"), common.get("fields") or (), place)
+    maker = QuestionMaker(name, common, _sampling(common), files.resources, chosen, theirs, groups)
     asked = maker.questions(kept, max_expanded)
+    groups.check()
     strict = [
         _check_reached(question)
         for question in asked

@@ -5,6 +5,7 @@ Each column says which event it is the chance of. The sums are exact for right/w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,7 +18,8 @@ class Planned:
     """The numbers that a plan assumes.
 
     `sigma` and `margin` are in points; a margin of None is that of the paired rule at n. `power` is
-    the wanted chance of detection, `tests` the number of paired tests that Holm corrects.
+    the wanted chance of detection, `tests` the number of paired tests that Holm corrects. n prompts
+    that share groups tell a paired rule as much as n / `design_effect` independent ones.
     """
 
     flip_rate: float
@@ -27,6 +29,15 @@ class Planned:
     power: float
     margin: float | None
     tests: int
+    design_effect: float = 1.0
+
+    def count_independent(self, n: int) -> int:
+        """Return the number of independent prompts that tell a paired rule as much as n."""
+        return max(1, round(n / self.design_effect))
+
+    def count_needed(self, independent: int) -> int:
+        """Return the number of prompts that tell as much as `independent` ones without groups."""
+        return math.ceil(independent * self.design_effect)
 
     @property
     def proof(self) -> float:
@@ -46,7 +57,8 @@ class Planned:
         from serve_eval.stats.planning import compute_fail_power
 
         margin = self.find_margin(n) / 100
-        return compute_fail_power(drop, n, flip_rate, alpha, margin, tests=self.tests)
+        independent = self.count_independent(n)
+        return compute_fail_power(drop, independent, flip_rate, alpha, margin, tests=self.tests)
 
     def say_margin(self, n: int) -> str:
         """Return the margin of the paired rule with n prompts as messages name it."""
@@ -65,7 +77,7 @@ def list_sizes(total: int, planned: Planned) -> list[str]:
         f"  {'paired FAIL':>11}"
     ]
     for n, test in power_table(total, planned.sigma, planned.alpha, planned.beta):
-        proven = find_least_drop(n, rate, planned.proof, beta)
+        proven = find_least_drop(planned.count_independent(n), rate, planned.proof, beta)
         failed = find_least_drop(n, rate, planned.alpha, beta, planned.fail)
         shown = ("none" if one is None else f"{100 * one:.2f}" for one in (proven, failed))
         least = "".join(f"  {one:>11}" for one in shown)
@@ -78,6 +90,7 @@ def list_sizes(total: int, planned: Planned) -> list[str]:
         "  FAIL: the drop is proven, and one of the margin is not excluded;",
         f"  margin: {margin}",
         *_say_tests(planned),
+        *_say_design_effect(planned),
     ]
 
 
@@ -100,7 +113,7 @@ def list_rules(drop: float, planned: Planned, per_second: float | None) -> list[
     from serve_eval.stats.planning import num_pairs_for
 
     n = num_pairs_for(drop / 100, planned.flip_rate, planned.proof, 1.0 - planned.power)
-    n = max(n, MIN_UNITS)
+    n = planned.count_needed(max(n, MIN_UNITS))
     lines = [
         f"a drop of {drop:g} points with a probability of {planned.power:g}, alpha"
         f" {planned.alpha:g}, flip rate {planned.flip_rate:g}"
@@ -113,7 +126,8 @@ def list_rules(drop: float, planned: Planned, per_second: float | None) -> list[
         lines.append(f"  {rule:14} {shown}{time}  {what}")
     if per_second is not None:
         lines.append(f"  times at the measured throughput of {per_second:.1f} samples per second")
-    return [*lines, *_say_tests(planned), "", *_list_power(drop, n, planned)]
+    said = [*_say_tests(planned), *_say_design_effect(planned)]
+    return [*lines, *said, "", *_list_power(drop, n, planned)]
 
 
 def _list_needed(drop: float, n: int, planned: Planned) -> Iterator[tuple[str, int | None, str]]:
@@ -137,8 +151,10 @@ def _list_needed(drop: float, n: int, planned: Planned) -> Iterator[tuple[str, i
         what = f"to FAIL: more exclude {planned.margin:g} points"
         yield "paired FAIL", None, what
     else:
+        fails = planned.count_needed(fails)
         yield "paired FAIL", fails, f"to FAIL at {planned.say_margin(fails).partition(',')[0]}"
     needed = max(num_noninferior_for(share, rate, alpha, beta), MIN_UNITS)
+    needed = planned.count_needed(needed)
     yield "noninferiority", needed, "to exclude it if there is none"
 
 
@@ -156,7 +172,7 @@ def _list_power(drop: float, n: int, planned: Planned) -> list[str]:
         if share + rate > 1.0:
             continue
         classic = classic_power(share, n, rate, alpha, planned.sigma / 100)
-        proven = compute_paired_power(share, n, rate, planned.proof)
+        proven = compute_paired_power(share, planned.count_independent(n), rate, planned.proof)
         failed = planned.fail(share, n, rate, alpha)
         lines.append(f"{points:>8g}  {classic:>12.3f}  {proven:>13.3f}  {failed:>11.3f}")
     return [
@@ -164,6 +180,16 @@ def _list_power(drop: float, n: int, planned: Planned) -> list[str]:
         "paired FAIL: the drop is proven, and one of the margin is not excluded;",
         f"  {planned.say_margin(n)}",
         "  Other proven drops pass with the warning small_drop.",
+    ]
+
+
+def _say_design_effect(planned: Planned) -> list[str]:
+    if planned.design_effect == 1.0:
+        return []
+    return [
+        f"design effect {planned.design_effect:.3g}: prompts share groups, and the paired rules"
+        " need that many times",
+        "  the samples of independent prompts",
     ]
 
 

@@ -86,6 +86,14 @@ class WatchJudgedOptions:
             metavar="N",
         ),
     ] = None
+    baseline_hours: Annotated[
+        float,
+        Setting(
+            "Go on with the baseline until it covers this time, and compare with its worst hours"
+            " of the day: 24 covers a day (default 0: only --passes count).",
+            metavar="HOURS",
+        ),
+    ] = 0.0
     reference_value: Annotated[
         float | None,
         Setting("Known value of these prompts, instead of a learned one.", metavar="POINTS"),

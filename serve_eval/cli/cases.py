@@ -54,7 +54,10 @@ def expand(
         scorers = ", ".join(sorted({q.scorer.name for q in one.asked}))
         times = int(one.module.common.get("iterations", 1))
         each = f" x {times} iterations" if times > 1 else ""
-        emit(f"{name}: {len(one.asked)} cases{each}{f', scored by {scorers}' if scorers else ''}\n")
+        groups = len({q.group or q.id for q in one.asked})
+        shared = f" in {groups} groups" if any(q.group for q in one.asked) else ""
+        how = f", scored by {scorers}" if scorers else ""
+        emit(f"{name}: {len(one.asked)} cases{shared}{each}{how}\n")
         for q in one.asked:
             emit(clean(f"  {q.name}\n"))
         for line in (*list_skipped_lines(one), *one.notes):
@@ -214,6 +217,7 @@ def _lines(task: str, one: Questions) -> list[dict[str, Any]]:
             "id": q.id,
             "scorer": q.scorer.name,
             "compat_md5": q.md5,
+            **({"group": q.group} if q.group else {}),
         }
         asked.append(line if q.holdout else {**line, "messages": q.turns, "expected": q.expected})
     skipped = [

@@ -144,7 +144,8 @@ def _lines(one: Chart, folder: Path) -> list[str]:
         ),
         (
             f"  beyond h = {one.limit:g} an unchanged endpoint alarms within {RUNS} runs with a"
-            f" chance of {one.false_alarm_chance:.2g} ({one.noise.known})"
+            f" chance of {one.false_alarm_chance:.2g} if its runs are independent"
+            f" ({one.noise.known})"
         ),
         (
             f"  {'began (UTC)':16}  {'value':>9}  {'missing':>7}  {'flips':>6}  {'x':>9}  {'z':>6} "

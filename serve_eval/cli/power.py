@@ -91,6 +91,18 @@ def power(
             ),
         ),
     ] = 1,
+    design_effect: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            help=(
+                "Factor on the variance of the paired rules if prompts share groups: 1 + (m - 1) r"
+                " for groups of m prompts, such as questions on a passage, whose changes have the"
+                " correlation r. Default: that of --from; without, 1."
+            ),
+            show_default=False,
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -120,7 +132,7 @@ def power(
         lines += ["", _spread(one), whose, how] if one is not None else []
         planned = Planned(
             flip_rate=flips, sigma=spread, alpha=alpha, beta=beta, power=probability,
-            margin=margin, tests=tests,
+            margin=margin, tests=tests, design_effect=_choose_design_effect(design_effect, one),
         )  # fmt: skip
         if total is not None:
             lines += list_sizes(total, planned)
@@ -138,8 +150,9 @@ def power(
         n = total if one is None else total or one.n
         spread, _ = _choose_sigma(sigma, one)
         flips, _ = _choose_flip_rate(flip_rate, one)
-        n = n or _compute_needed(detect, theta, probability, flips, spread, alpha, beta)
-        panel = _curves(n, detect, probability, flips, spread, alpha, margin, tests)
+        effect = _choose_design_effect(design_effect, one)
+        n = n or _compute_needed(detect, theta, probability, flips, spread, alpha, beta, effect)
+        panel = _curves(n, detect, probability, flips, spread, alpha, margin, tests, effect)
         named = f"{one.task}: {panel.title}" if one and len(found) > 1 else panel.title
         panels.append(replace(panel, title=named))
         sizes.append(str(n))
@@ -216,6 +229,12 @@ def _choose_flip_rate(given: float | None, one: Measured | None) -> tuple[float,
     return least, f"flip rate {least:.4g}, measured: {one.flips_of}{seen}"
 
 
+def _choose_design_effect(given: float | None, one: Measured | None) -> float:
+    if given is not None:
+        return given
+    return 1.0 if one is None else one.design_effect
+
+
 def _compute_needed(
     detect: float | None,
     theta: float | None,
@@ -224,13 +243,15 @@ def _compute_needed(
     sigma: float,
     alpha: float,
     beta: float,
+    design_effect: float,
 ) -> int:
     """Return the number of samples for the drop to detect, else for theta."""
     from serve_eval.stats.classic import num_samples_for
     from serve_eval.stats.planning import num_pairs_for
 
     if detect is not None:
-        return num_pairs_for(detect / 100, flip_rate, alpha, 1.0 - probability)
+        needed = num_pairs_for(detect / 100, flip_rate, alpha, 1.0 - probability)
+        return math.ceil(needed * design_effect)
     assert theta is not None
     return num_samples_for(theta, sigma, alpha, beta)
 
@@ -255,6 +276,7 @@ def _curves(
     alpha: float,
     margin: float | None,
     tests: int,
+    design_effect: float,
 ) -> Panel:
     """Return the chance of noticing a drop with n samples, by verdict rule.
 
@@ -279,12 +301,14 @@ def _curves(
     drops = [end * i / CURVE_STEPS for i in range(CURVE_STEPS + 1)]
     shares = [drop / 100 for drop in drops]
     classic = [classic_power(drop, n, flip_rate, alpha, sigma / 100) for drop in shares]
-    paired = [compute_paired_power(drop, n, flip_rate, alpha / tests) for drop in shares]
+    alone = max(1, round(n / design_effect))
+    paired = [compute_paired_power(drop, alone, flip_rate, alpha / tests) for drop in shares]
     failed = [
-        compute_fail_power(drop, n, flip_rate, alpha, matters / 100, tests=tests) for drop in shares
+        compute_fail_power(drop, alone, flip_rate, alpha, matters / 100, tests=tests)
+        for drop in shares
     ]
     excluded = [
-        noninferiority_power(limit / 100, n, flip_rate, alpha, drop=drop) for drop in shares
+        noninferiority_power(limit / 100, alone, flip_rate, alpha, drop=drop) for drop in shares
     ]
     levels = [
         LevelLine(label=f"wanted: {probability:g}", at=probability),

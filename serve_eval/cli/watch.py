@@ -167,6 +167,7 @@ def _job(
             max_error_rate=judged.max_error_rate,
             reference=None if reference is None else reference / 100.0,
             round_means=judged.round_means,
+            baseline_hours=judged.baseline_hours,
         ),
         tokens=budget.TOKENS if tokens is None else tokens,
         smoke=asked.smoke,
@@ -201,6 +202,8 @@ def _wrong_numbers(asked: RoundOptions, judged: WatchJudgedOptions) -> Iterator[
     """Yield the errors in points, shares and counts."""
     if not 0.0 < judged.tolerance < 100.0:
         yield "--tolerance must be above 0 and below 100 points"
+    if not 0.0 <= judged.baseline_hours < math.inf:
+        yield "--baseline-hours must be 0 or more"
     if not 0.0 < judged.max_error_rate < 1.0:
         yield "--max-error-rate must be above 0 and below 1"
     if judged.reference_value is not None and not 0.0 <= judged.reference_value <= 100.0:

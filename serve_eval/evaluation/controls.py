@@ -10,6 +10,7 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.results.sample_table import SampleTable
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.schema import MEDIUM, Plan, TaskReport, Verdict, VerdictOutcome
+from serve_eval.stats.clusters import cluster_keys
 from serve_eval.stats.pairs import pair
 from serve_eval.verdicts import repaired
 from serve_eval.verdicts.rules import _control
@@ -43,13 +44,14 @@ def _judge(plan: Plan, report: TaskReport, control: TaskRun, other: TaskRun) -> 
     if (why := _explain_difference(control, other)) is not None:
         return replace(kept, outcome=VerdictOutcome.INCONCLUSIVE, reasons=(why,))
     both, groups = (control, other), [sample.metadata.get(MEDIUM, "") for sample in samples]
+    keys = cluster_keys([sample.group for sample in samples])
 
     def judge(sides: Sequence[SampleTable], more_missing: float = 0.0) -> Verdict:
         before, after = (side.runs() for side in sides)
         return _control.judge(
             report.result,
             name,
-            pair(before, after, lo=0.0, hi=1.0, higher_is_better=True),
+            pair(before, after, lo=0.0, hi=1.0, higher_is_better=True, clusters=keys),
             groups,
             alpha=control.prepared.hypothesis.alpha,
             max_missing=min(1.0, MAX_MISSING + more_missing),

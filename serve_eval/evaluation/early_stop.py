@@ -19,6 +19,7 @@ from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.schema import MEAN, EarlyStop, Spec
 from serve_eval.stats.classic import Decision, classic_test
+from serve_eval.stats.clusters import cluster_keys
 from serve_eval.stats.drift_hold import DriftHold
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyPaired
 from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict
@@ -175,14 +176,8 @@ def watch(
     if metric.lo is None or metric.hi is None:
         return None, f"no early stop: {metric.name} has no range"
     verdict, rule = prepared.rule, load_verdict_rule(prepared.rule.name)
-    if rule.early_stop == "pairs" and accumulator.repeats > 1:
-        return (
-            None,
-            (
-                f"no early stop: the rule {verdict.name!r} assumes independent prompts, and"
-                " repeats of a prompt are not"
-            ),
-        )
+    if rule.early_stop == "pairs" and (why := _explain_dependence(prepared, accumulator.repeats)):
+        return None, f"no early stop: the rule {verdict.name!r} assumes independent prompts, {why}"
     h = prepared.hypothesis
     assert h.num_samples is not None
     higher = (
@@ -246,6 +241,19 @@ def watch(
         trusts_repaired=read_policy(verdict.options).repaired == "trust",
     )
     return prefix, note
+
+
+def _explain_dependence(prepared: PreparedTask, repeats: int) -> str:
+    """Return why the answers of a task are not independent, or an empty text.
+
+    A bet would have to be on whole groups, whose prompts a random order asks far apart.
+    """
+    if repeats > 1:
+        return "and repeats of a prompt are not"
+    keys = cluster_keys([sample.group for sample in prepared.dataset.samples])
+    if keys is None:
+        return ""
+    return f"and these {len(keys)} prompts share {len(set(keys))} passages, videos or other groups"
 
 
 def _limit_known(bound: float | None) -> float:

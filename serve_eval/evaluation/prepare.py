@@ -33,6 +33,7 @@ from serve_eval.evaluation.plan.data_roots import DATASET, find_roots
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.request_size import check_sizes
 from serve_eval.evaluation.plan.shard import ShardPart, list_places, shard_fingerprint
+from serve_eval.evaluation.plan.shared_texts import warn_of_shared_texts
 from serve_eval.evaluation.plan.task_rule import choose_rule
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, fingerprint
@@ -248,7 +249,8 @@ def _prepare(
         notes = (f"num_samples is {n}, not the task's registered {usual}: judged with that n",)
     if full.deviation is not None:
         notes = (*notes, f"{OTHER_DATA}: {full.deviation}")
-    notes = (*notes, *full.notes)
+    shared = warn_of_shared_texts(task.name, dataset.samples)
+    notes = (*notes, *full.notes, *([] if shared is None else [shared]))
     if found is not None:
         found, moved = pairing.on_these_prompts(task, dataset, found)
         notes = notes if moved is None else (*notes, moved)

@@ -56,12 +56,14 @@ class Measure:
 class Documents:
     """A loaded task of lm-eval, its requests by document, and the items of each sample.
 
-    An aggregation may need more than a number for each document.
+    An aggregation may need more than a number for each document. `shared` is the field of the
+    documents with a long text that several of them share, such as a passage.
     """
 
     task: Any
     instances: Mapping[str, Sequence[Any]]
     sources: tuple[SourceFile, ...] = ()
+    shared: str | None = None
     items: dict[str, Mapping[Key, Any]] = field(default_factory=dict)
 
 

@@ -232,6 +232,7 @@ SAMPLE: Mapping[str, Check] = {
     "override": or_none(noun("Override")),
     "choices": TEXTS,
     "heads": TEXTS,
+    "group": TEXT,
 }
 """The fields of a Sample."""
 DATASET: Mapping[str, Check] = {

@@ -175,18 +175,16 @@ def _check_aggregation(aggregation: Any, place: str, made: Callable[..., Any]) -
         aggregation = dataclasses.replace(aggregation, of=of)
     if (sums := aggregation.sums) is None:
         return aggregation
-    checked = {
-        field: _check_sums(function, field, check, place)
-        for field, check in (("value", _wanted.NUMBER), ("group", _wanted.TEXT))
-        if _is_checked(function := getattr(sums, field), made)
-    }
-    return dataclasses.replace(aggregation, sums=dataclasses.replace(sums, **checked))
+    if not _is_checked(sums.value, made):
+        return aggregation
+    value = _check_sums(sums.value, place)
+    return dataclasses.replace(aggregation, sums=dataclasses.replace(sums, value=value))
 
 
-def _check_sums(function: Callable[..., Any], field: str, check: Check, place: str) -> Any:
-    """Check a function of sums; what it raises is an ExternalCodeError too."""
-    name, where = f"Sums.{field}", _line_of(function, place)
-    checked = check_function(function, name, check, place, ExternalCodeError)
+def _check_sums(function: Callable[..., Any], place: str) -> Any:
+    """Check the function of sums; what it raises is an ExternalCodeError too."""
+    name, where = "Sums.value", _line_of(function, place)
+    checked = check_function(function, name, _wanted.NUMBER, place, ExternalCodeError)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:

@@ -117,6 +117,8 @@ def describe_paired(paired: PairedComparison) -> str:
     runs = f"{paired.reference_runs} reference run{'s' if paired.reference_runs > 1 else ''}"
     own = f" of {paired.candidate_runs} runs" if paired.candidate_runs > 1 else ""
     said = [f"{paired.difference:+.3f} points{own} compared with {runs} on {paired.pairs} prompts"]
+    if paired.groups is not None:
+        said[0] += f" in {paired.groups} groups"
     if paired.down is not None:
         said.append(f"{paired.down} turned wrong, {paired.up} turned right")
     if paired.p is not None:

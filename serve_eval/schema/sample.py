@@ -103,11 +103,13 @@ class Override:
 class Sample:
     """One question.
 
-    `id` is unique within its task and stable between runs. `metadata` is for scorers and tables,
-    and never sent. With `choices`, continuations of a prompt that is a text, the request asks for
-    the log-probability of each of them instead of an answer, one request per choice. The sample has
-    a response if all of them were answered. `heads`, if any, are put between the prompt and each
-    choice and belong to the context: they are for choices with a context of their own.
+    `id` is unique within its task and stable between runs. `group` names what samples share, such
+    as a passage, a video or a speaker, so that their answers may fail together (empty: unknown, and
+    the sample is on its own). `metadata` is for scorers and tables. Neither is sent. With
+    `choices`, continuations of a prompt that is a text, the request asks for the log-probability of
+    each of them instead of an answer, one request per choice. The sample has a response if all of
+    them were answered. `heads`, if any, are put between the prompt and each choice and belong to
+    the context: they are for choices with a context of their own.
     """
 
     id: str
@@ -117,6 +119,7 @@ class Sample:
     override: Override | None = None
     choices: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
+    group: str = ""
 
     @property
     def continued(self) -> tuple[tuple[str, str], ...]:

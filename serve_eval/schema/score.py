@@ -84,14 +84,12 @@ class Sums:
     `value` turns the sums of these `parts` of the scores into the value, before the metric's scale.
     It is smooth, and the same for sums that are all twice as large. `limits` has, by part, the most
     by which one answer can change it: 0 for a part that depends on the sample alone (None:
-    unknown). `group(sample)` names what samples share, such as a speaker, so that their answers may
-    fail together (empty: unknown, and the sample is on its own).
+    unknown).
     """
 
     parts: tuple[str, ...]
     value: Callable[[Sequence[float]], float]
     limits: tuple[float, ...] | None = None
-    group: Callable[[Sample], str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,9 @@ class PairedComparison:
 
     `cochran_q` with its `cochran_p` tests whether the runs of a side differ as a whole (None: no
     side has several); `inflation` is the resulting factor on every standard error, 1 if they do
-    not. `anchors` is a separate test.
+    not. `anchors` is a separate test. `groups` counts the groups of prompts that share a passage, a
+    video or the like, which are then the units of every test (None: each prompt is one), and
+    `design_effect` is the resulting factor on the variance of the difference, 1 or more.
     """
 
     reference_runs: int
@@ -72,6 +74,8 @@ class PairedComparison:
     inflation: float = 1.0
     anchors: AnchorComparison | None = None
     interval: tuple[float, float] | None = None
+    groups: int | None = None
+    design_effect: float = 1.0
 
 
 class VerdictOutcome(StrEnum):

@@ -15,6 +15,7 @@ from serve_eval.series.history import Night, Series
 from serve_eval.series.noise import STARTING_RUNS, Noise, measure_noise
 from serve_eval.stats.drift import LIMIT, SLACK, DriftPoint, drift
 from serve_eval.stats.false_alarms import false_alarm_chance, limit_for
+from serve_eval.stats.waves import NEEDED, find_start, leave_waves
 
 ALIKE = 3
 """Consecutive runs without a flip from which serving counts as deterministic."""
@@ -60,15 +61,16 @@ def chart(series: Series, *, limit: float | None = None) -> Chart:
     noise = measure_noise(series, first)
     used = limit if limit is not None else limit_for(noise.scale) if noise.measured else LIMIT
     scale = abs(series.metric.scale)
-    points = drift(
-        [value / scale for value in x], noise.variance, series.n, slack=SLACK, limit=used
-    )
+    shares = [value / scale for value in x]
+    plain = drift(shares, noise.variance, series.n, slack=SLACK, limit=used)
+    sd = math.sqrt(max(noise.variance, 1 / series.n) / series.n)
+    points = leave_waves(plain, [share / sd for share in shares], used)
     told = Chart(
         series=series,
         measure=measure,
         x=tuple(x),
         noise=noise,
-        sd=scale * math.sqrt(max(noise.variance, 1 / series.n) / series.n),
+        sd=scale * sd,
         flips=tuple(flips),
         points=tuple(points),
         limit=used,
@@ -79,6 +81,7 @@ def chart(series: Series, *, limit: float | None = None) -> Chart:
         told,
         warnings=(
             *_alarm(told),
+            *_waves(told, plain),
             *_single_flips(told, changed),
             *told.warnings,
             *_elsewhere(series),
@@ -150,6 +153,24 @@ def _alarm(chart: Chart) -> list[str]:
         f"ALARM: S {points[last].s:.1f} exceeds {chart.limit:g}, first on {date(nights[first])}."
         f" The decline probably began on {date(nights[start])}: on average {fall:.3f} points worse"
         " than before"
+    ]
+
+
+def _waves(chart: Chart, plain: Sequence[DriftPoint]) -> list[str]:
+    """Return what the chart may not conclude because nights may depend on each other."""
+    last = len(plain) - 1
+    if plain[last].alarm and not chart.points[last].alarm:
+        return [
+            f"S {plain[last].s:.1f} exceeds {chart.limit:g}, but the nights before the decline come"
+            " in waves (autocorrelation) that explain it: no alarm"
+        ]
+    early = [place for place in chart.alarms if find_start(plain, place) < NEEDED]
+    if not early:
+        return []
+    return [
+        f"{find_start(plain, early[-1])} nights before the decline are too few to know their"
+        f" autocorrelation ({NEEDED} are needed): the alarm takes nights for independent, and if"
+        " they come in waves, it may be one"
     ]
 
 

@@ -31,13 +31,15 @@ def reject_other_model(
     inside: Any,
     draws: int,
     random: numpy.random.Generator,
+    clusters: ArrayLike | None = None,
 ) -> FloatArray:
     """Return each slice's p of losing no more than by another model, adjusted for all slices.
 
     `reference` has the mean score of each prompt, `change` its loss. The losses are permuted among
     prompts of about the same score of the reference, which also covers the same damage everywhere.
+    Prompts of one of the `clusters` stay together.
     """
-    return compute_permuted_p(change, inside, _stratify(reference), draws, random)[0]
+    return compute_permuted_p(change, inside, _stratify(reference), draws, random, clusters)[0]
 
 
 def is_like_another(was_right: ArrayLike, is_right: ArrayLike) -> bool:

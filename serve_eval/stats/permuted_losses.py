@@ -1,6 +1,8 @@
 """Permute losses among prompts of the same stratum, and compare the sums inside slices.
 
 The test is exact if, within a stratum, each prompt is as likely as any other to have each loss.
+Prompts of one cluster may be lost together: the losses of a whole cluster are then permuted among
+the clusters with as many prompts in the same strata.
 """
 
 from __future__ import annotations
@@ -11,22 +13,28 @@ from serve_eval.stats.largest_statistic import compute_p, split_rows, sum_inside
 
 if TYPE_CHECKING:
     import numpy
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from serve_eval.stats.inputs import FloatArray, IntArray
 
 
 def compute_permuted_p(
-    losses: FloatArray, inside: Any, codes: IntArray, draws: int, random: numpy.random.Generator
+    losses: FloatArray,
+    inside: Any,
+    codes: IntArray,
+    draws: int,
+    random: numpy.random.Generator,
+    clusters: ArrayLike | None = None,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return of each slice the adjusted p, the standardised loss inside, and the expected loss.
 
     `inside` is a table of slices, `codes` has a number from 0 on for the stratum of each prompt.
+    `clusters` has a number for each prompt, the same for prompts that may be lost together.
     """
     import numpy
 
     expected, spread = _moments(losses, inside, codes)
-    strata = [numpy.flatnonzero(codes == code) for code in range(int(codes.max()) + 1)]
+    strata = _list_exchangeable(codes, clusters)
 
     def permute(size: int) -> FloatArray:
         """Return the statistics of `size` permutations."""
@@ -56,14 +64,37 @@ def _moments(losses: FloatArray, inside: Any, codes: IntArray) -> tuple[FloatArr
     return centre, numpy.sqrt(numpy.maximum(variance, 1e-6))
 
 
+def _list_exchangeable(codes: IntArray, clusters: ArrayLike | None) -> list[IntArray]:
+    """Return tables of places, of which the rows can be exchanged: prompts, or whole clusters.
+
+    The prompts of a cluster are in the order of their strata.
+    """
+    import numpy
+
+    if clusters is None:
+        return [numpy.flatnonzero(codes == code)[:, None] for code in range(int(codes.max()) + 1)]
+    names = numpy.asarray(clusters)
+    order = numpy.lexsort((codes, names))
+    ends = numpy.flatnonzero(numpy.diff(names[order])) + 1
+    alike: dict[tuple[int, ...], list[IntArray]] = {}
+    for places in numpy.split(order, ends):
+        alike.setdefault(tuple(codes[places].tolist()), []).append(places)
+    return [numpy.stack(rows) for rows in alike.values()]
+
+
 def _permute(
     losses: FloatArray, strata: list[IntArray], size: int, random: numpy.random.Generator
 ) -> NDArray[numpy.float32]:
-    """Return `size` rows of losses, permuted within strata, each given by its places."""
+    """Return `size` rows of losses, with the rows of each table of places permuted."""
     import numpy
 
     drawn = numpy.empty((size, len(losses)), dtype=numpy.float32)
     for places in strata:
-        rows = numpy.broadcast_to(losses[places].astype(numpy.float32), (size, len(places)))
-        drawn[:, places] = random.permuted(rows, axis=1)
+        values = losses[places].astype(numpy.float32)
+        if places.shape[1] == 1:
+            rows = numpy.broadcast_to(values[:, 0], (size, len(places)))
+            drawn[:, places[:, 0]] = random.permuted(rows, axis=1)
+            continue
+        rows = numpy.broadcast_to(numpy.arange(len(places)), (size, len(places)))
+        drawn[:, places] = values[random.permuted(rows, axis=1)]
     return drawn

@@ -61,6 +61,7 @@ def find_paired_slice(
     *,
     level: float,
     worst: float = 0.0,
+    clusters: ArrayLike | None = None,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> FoundSlice | None:
@@ -69,7 +70,8 @@ def find_paired_slice(
     `reference` and `candidate` have a row per run and a column per prompt; higher is better, and
     `worst` is the score of a spoiled answer. Unequal numbers of runs use the first run of the
     candidate. `members` is a table of slices, or has a column per slice with 1 for prompts
-    inside it, else 0.
+    inside it, else 0. `clusters` has a number for each prompt, the same for prompts that may be
+    lost together: their sides are exchanged as a whole.
     """
     import numpy
 
@@ -80,7 +82,7 @@ def find_paired_slice(
         return None
     members = inside = members[kept]
     random = numpy.random.default_rng(seed)
-    p = _exchange_p(values, inside, draws, random)
+    p = _exchange_p(values, inside, clusters, draws, random)
     net = inside @ change
     outside = numpy.maximum(0.0, (change**2).sum() - inside @ change**2)  # rounding: below 0
     beyond_noise = change.sum() - net - NOISE * numpy.sqrt(outside)
@@ -89,7 +91,7 @@ def find_paired_slice(
         return None
     # The largest p of three tests is one of "a healthy, a worse or another model all over".
     for reject in (
-        reject_other_model(change + values[:, 0], change, inside, draws, random),
+        reject_other_model(change + values[:, 0], change, inside, draws, random, clusters),
         reject_uniform_loss(values, change, inside, worst, random, draws=draws),
     ):
         passing &= reject <= CONCENTRATED
@@ -121,12 +123,14 @@ def find_answer_slice(
     *,
     level: float,
     worst: float = 0.0,
+    clusters: ArrayLike | None = None,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> FoundSlice | None:
     """Return the slice of answers that explains the loss of a candidate, or None.
 
-    Both sides have one score per prompt, and `members` are the slices of their answers.
+    Both sides have one score per prompt, and `members` are the slices of their answers. `clusters`
+    are as in `find_paired_slice`.
     """
     import numpy
 
@@ -139,7 +143,7 @@ def find_answer_slice(
     if not len(kept):
         return None
     before, after, both = before[kept], after[kept], both[kept]
-    p = _exchange_p(values, both, draws, numpy.random.default_rng(seed))
+    p = _exchange_p(values, both, clusters, draws, numpy.random.default_rng(seed))
     lost, wrong = change > 0.0, values[:, 1] <= worst
     net = sum_inside(lost, after) - sum_inside(change < 0.0, before)
     passing = (p <= level) & (net >= max(LEAST_LOST, LEAST_SHARE * lost.sum()))
@@ -219,7 +223,11 @@ def _usable(inside: Any, change: FloatArray) -> IntArray:
 
 
 def _exchange_p(
-    values: FloatArray, inside: Any, draws: int, random: numpy.random.Generator
+    values: FloatArray,
+    inside: Any,
+    clusters: ArrayLike | None,
+    draws: int,
+    random: numpy.random.Generator,
 ) -> FloatArray:
     """Return the adjusted p of a net loss inside each slice, by exchanges of the scores."""
     import numpy
@@ -233,10 +241,16 @@ def _exchange_p(
         numpy.float32
     )
     places = numpy.arange(n)
+    units = (
+        places
+        if clusters is None
+        else numpy.unique(numpy.asarray(clusters)[moved], return_inverse=True)[1]
+    )
+    count = int(units.max(initial=-1)) + 1
 
     def exchange(size: int) -> FloatArray:
         """Return the statistics of `size` exchanges."""
-        picked = random.integers(0, columns, (size, n), dtype=numpy.int8)
+        picked = random.integers(0, columns, (size, count), dtype=numpy.int8)[:, units]
         parts = [sum_inside(losses[picked[some], places], inside) for some in split_rows(size, n)]
         return numpy.asarray(numpy.concatenate(parts) / spread)
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.stats.clusters import cluster_keys
 from serve_eval.stats.pairs import Pairs, pair
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def pair_sums(
         lo=lo,
         hi=hi,
         higher_is_better=higher_is_better,
-        clusters=[name or i for i, name in enumerate(groups)] if any(groups) else None,
+        clusters=cluster_keys(groups) if groups else None,
         far_ends=True,
     )
 

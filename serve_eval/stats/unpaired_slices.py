@@ -34,13 +34,14 @@ def find_unpaired_slice(
     strata: ArrayLike,
     *,
     level: float,
+    clusters: ArrayLike | None = None,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> FoundSlice | None:
     """Return the slice in which more samples are lost than in the same strata outside, or None.
 
     `lost` is True for lost samples, `strata` has a number for each sample.
-    `members` is as in `find_paired_slice`.
+    `members` and `clusters` are as in `find_paired_slice`.
     """
     import numpy
 
@@ -52,7 +53,7 @@ def find_unpaired_slice(
         return None
     inside = inside[kept]
     random, losses = numpy.random.default_rng(seed), bad.astype(numpy.float64)
-    p, strength, expected = compute_permuted_p(losses, inside, codes, draws, random)
+    p, strength, expected = compute_permuted_p(losses, inside, codes, draws, random, clusters)
     within = sum_inside(losses, inside)
     excess, size = within - expected, inside.sum(axis=1)
     gap = within / size - (bad.sum() - within) / (len(bad) - size)

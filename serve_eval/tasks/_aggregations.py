@@ -55,7 +55,6 @@ def ratio_of_sums(
     *,
     then: Callable[[float], float] = float,
     limits: tuple[float, float] | None = None,
-    group: Callable[[Sample], str] | None = None,
 ) -> Aggregation:
     """Return `then` of the sum of part `over` divided by the sum of part `under`.
 
@@ -72,7 +71,7 @@ def ratio_of_sums(
             )
         return then(above / below)
 
-    return of_sums(name, Sums(parts=(over, under), value=value, limits=limits, group=group))
+    return of_sums(name, Sums(parts=(over, under), value=value, limits=limits))
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -15,7 +15,7 @@ from serve_eval.datasets import local
 from serve_eval.datasets.media import audio_part
 from serve_eval.datasets.source import Source
 from serve_eval.errors import DatasetError
-from serve_eval.schema import DataRoots, MediaPart, Sample, SourceFile
+from serve_eval.schema import DataRoots, MediaPart, SourceFile
 
 AUDIO = "audio"
 """Column of the sound: its bytes, or the name of a file next to the file of the rows."""
@@ -90,11 +90,6 @@ def speaker_in(row: Mapping[str, Any], column: str) -> str:
     """Return the speaker of a row, empty if it is not known. Data sets write "None" for that."""
     name = str(row.get(column) or "").strip()
     return "" if name == "None" else name
-
-
-def speaker_of(sample: Sample) -> str:
-    """Return the speaker of a sample."""
-    return sample.metadata[SPEAKER]
 
 
 def sound_part(value: object, where: str, path: Path) -> MediaPart:

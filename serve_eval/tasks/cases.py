@@ -61,6 +61,10 @@ def task(
     system_messages: Annotated[
         list[str] | None, Setting("System messages of all cases. Not set: the file's.")
     ] = None,
+    group: Annotated[
+        str | None,
+        Setting("What cases share: a field, an input or a pattern for names. Not set: the file's."),
+    ] = None,
     max_expanded: Annotated[
         int, Setting("Most cases that the axes of the module may yield.")
     ] = MAX_EXPANDED,
@@ -73,7 +77,8 @@ def task(
 ) -> Task:
     """Return the module `name` of the case files and folders of `path` as a task.
 
-    `scorer`, `prompt` and `system_messages` replace the file's settings for the whole module.
+    `scorer`, `prompt`, `system_messages` and `group` replace the file's settings for the whole
+    module.
     `max_expanded` limits the cases that its axes may yield. If `as_biochatter` is false, cases of
     BioChatter's files are scored like cases of any other file. Raises PlanError for every problem
     of the files.
@@ -87,6 +92,7 @@ def task(
         system_messages=system_messages,
         max_expanded=max_expanded,
         as_biochatter=as_biochatter,
+        group=group,
     )
     full_name = f"cases:{name}"
     specs = {canonical(q.scorer): q.scorer for q in found.asked}
@@ -217,6 +223,7 @@ def _sample(question: CaseQuestion) -> Sample:
             **hidden,
         },
         override=question.override,
+        group=question.group,
     )
 
 

@@ -37,7 +37,7 @@ from serve_eval.scorers import translation
 from serve_eval.tasks._aggregations import of_sums
 from serve_eval.tasks._options import NumSamples, RandomSeed
 from serve_eval.tasks._order import shuffle
-from serve_eval.tasks._speech import SPEAKER, read_speech, speaker_in, speaker_of, text_in
+from serve_eval.tasks._speech import SPEAKER, read_speech, speaker_in, text_in
 
 SOURCE = KNOWN["covost2"]
 REPOSITORY = "fixie-ai/covost2"
@@ -106,6 +106,7 @@ def task(
                 id=f"test-{one.number}",
                 prompt=(Message(role="user", content=(one.sound, TextPart(text=prompt))),),
                 target=text_in(one.row, ("translation",), one.where),
+                group=speaker_in(one.row, "client_id"),
                 metadata={
                     SPEAKER: speaker_in(one.row, "client_id"),
                     "sentence": str(one.row.get("sentence") or ""),
@@ -149,7 +150,6 @@ def task(
                     0.0 if part == translation.REFERENCE_LENGTH else float(MAX_TOKENS)
                     for part in translation.COUNTS
                 ),
-                group=speaker_of,
             ),
         ),
         judges_empty=True,

@@ -38,6 +38,7 @@ from serve_eval.schema import (
 from serve_eval.scorers import longbench
 from serve_eval.tasks import _longbench_prompts
 from serve_eval.tasks._aggregations import mean_of_means
+from serve_eval.tasks._documents import name_document
 from serve_eval.tasks._longbench_prompts import LongBenchPrompt
 from serve_eval.tasks._longbench_sets import CHINESE, SETS
 from serve_eval.tasks._options import RandomSeed
@@ -178,6 +179,7 @@ def _sample(
         target=msgspec.json.encode(answers).decode(),
         metadata={"set": name, "classes": msgspec.json.encode(classes or []).decode()},
         override=asks,
+        group=name_document(row["context"]),
     )
 
 

@@ -29,6 +29,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.choice import score_stated_letter
+from serve_eval.tasks._documents import name_document
 
 SOURCE = KNOWN["longbench_v2"]
 ROWS = 503
@@ -103,6 +104,7 @@ def task(
                 metadata={
                     name: str(row.get(name) or "unknown") for name in ("domain", "difficulty")
                 },
+                group=name_document(row["context"]),
             )
             for row in rows[:wanted]
         ]

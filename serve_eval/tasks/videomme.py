@@ -122,6 +122,7 @@ def _sample(
         prompt=(Message(role="user", content=(*show(one.video), text)),),
         target=one.answer,
         metadata={name: str(one.row[name]) for name in TABLES if one.row.get(name)},
+        group=one.video.name,
     )
 
 

@@ -31,7 +31,7 @@ from serve_eval.schema import (
 from serve_eval.scorers import word_errors
 from serve_eval.tasks._aggregations import ratio_of_sums
 from serve_eval.tasks._options import NumSamples
-from serve_eval.tasks._speech import SPEAKER, read_speech, speaker_in, speaker_of, text_in
+from serve_eval.tasks._speech import SPEAKER, read_speech, speaker_in, text_in
 
 SOURCE = KNOWN["voxpopuli"]
 TEST_ROWS = 1842
@@ -69,6 +69,7 @@ def task(*, num_samples: NumSamples = 32) -> Task:
                     ),
                 ),
                 target=text_in(one.row, TRANSCRIPTS, one.where),
+                group=speaker_in(one.row, "speaker_id"),
                 metadata={
                     SPEAKER: speaker_in(one.row, "speaker_id"),
                     "audio_id": str(one.row.get("audio_id") or one.row.get("id") or one.number),
@@ -103,7 +104,6 @@ def task(*, num_samples: NumSamples = 32) -> Task:
             word_errors.EDITS,
             word_errors.WORDS,
             limits=(float(MAX_TOKENS), 0.0),
-            group=speaker_of,
         ),
         secondary=_kinds,
         scoring="apart",

@@ -7,11 +7,15 @@ ROUGE-1 between the completion and `output`. Layout from documentation, not test
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Metric, Sample, SamplingParams, Task
 from serve_eval.scorers import rouge
+from serve_eval.tasks._documents import name_document
 from serve_eval.tasks._options import NumSamples, RandomSeed
 from serve_eval.tasks._order import shuffle
 from serve_eval.tasks._summaries import clean, right_and_wrong, score
@@ -49,6 +53,7 @@ def task(
                 id=f"validation-{i}",
                 prompt=clean(split.rows[i]["input"]),
                 target=split.rows[i]["output"],
+                group=_name_story(split.rows[i]),
             )
             for i in shuffle(len(split.rows), random_seed)[:wanted]
         ]
@@ -76,3 +81,11 @@ def task(
         answers=right_and_wrong,
         scoring="apart",
     )
+
+
+def _name_story(row: Mapping[str, Any]) -> str:
+    """Return the name of a row's story; empty if the row does not say where it is."""
+    start, end = row.get("document_start_index"), row.get("document_end_index")
+    if not isinstance(start, int) or not isinstance(end, int):
+        return ""
+    return name_document(row["input"][start:end])

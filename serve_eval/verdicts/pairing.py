@@ -121,6 +121,7 @@ def with_reference(
     stored, places, why = _read_stored(dataset, reference)
     if stored is None:
         return None, why
+    from serve_eval.stats.clusters import cluster_keys
     from serve_eval.stats.pairs import pair
     from serve_eval.stats.run_effects import effect_of
 
@@ -131,7 +132,8 @@ def with_reference(
     lo, hi = stored.lo, stored.hi
     now = [[reference_samples.as_stored(score, lo, hi) for score in run] for run in runs]
     try:
-        pairs = pair(before, now, lo=lo, hi=hi, higher_is_better=higher)
+        keys = cluster_keys([sample.group for sample in dataset.samples])
+        pairs = pair(before, now, lo=lo, hi=hi, higher_is_better=higher, clusters=keys)
     except ServeEvalError as error:
         return None, f"{UNPAIRED}: {error}"
     return replace(pairs, reference_effect=effect_of([list(run) for run in stored.runs])), None
@@ -184,7 +186,7 @@ def _pair_sums(
             sums.value,
             higher_is_better=higher_is_better,
             limits=sums.limits,
-            groups=[] if sums.group is None else [sums.group(one) for one in dataset.samples],
+            groups=[one.group for one in dataset.samples],
         )
     except ServeEvalError as error:
         return None, f"{UNPAIRED}: {error}"

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from serve_eval.errors import ReferenceFileError, RunFolderError
 from serve_eval.evaluation.storage import sessions
-from serve_eval.evaluation.storage.records.scores import read_values
+from serve_eval.evaluation.storage.records.scores import ScoreRecord, read_scores
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.schema import MEAN, Reference, TaskReport
+from serve_eval.stats.clusters import cluster_keys, design_effect, number_keys
 from serve_eval.stats.instability import instability
 from serve_eval.verdicts import reference_samples
+
+_REPEAT = re.compile(r".*#[0-9]+", re.DOTALL)
+"""The id of a further answer to a prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +29,9 @@ class Measured:
     scores with the same mean. `judged_by` is the sigma of the classic test that judged the run, or
     would have (None: the run has no reference). `per_second` is the number of samples per second in
     the last session (None: not known). `flip_rate` is the share of prompts on which two runs of the
-    endpoint disagree, and `flips_of` says how it was measured (None: it was not).
+    endpoint disagree, and `flips_of` says how it was measured (None: it was not). `design_effect`
+    is the factor of groups, such as passages, on the variance: of the difference from the
+    reference, or of the value without one.
     """
 
     task: str
@@ -35,6 +43,7 @@ class Measured:
     per_second: float | None
     flip_rate: float | None
     flips_of: str | None
+    design_effect: float = 1.0
 
 
 def measure_run(run: Path) -> list[Measured]:
@@ -52,7 +61,8 @@ def measure_run(run: Path) -> list[Measured]:
             raise RunFolderError(
                 f"{run}: {name} is the {how} of its scores, not their mean: its spread is not known"
             )
-        values = [scale * value for value in read_values(run, name).values()]
+        scores = read_scores(run, name)
+        values = [scale * line.value for line in scores.values()]
         if not values:
             raise RunFolderError(f"{run}: {name} has no score")
         mean = math.fsum(values) / len(values)
@@ -69,9 +79,24 @@ def measure_run(run: Path) -> list[Measured]:
                 bernoulli=abs(scale) * math.sqrt(max(0.0, share * (1.0 - share))),
                 judged_by=task.verdict.sigma,
                 per_second=rate,
+                design_effect=_measure_design_effect(task, list(_take_first(scores))),
             )
         )
     return found
+
+
+def _take_first(scores: Mapping[str, ScoreRecord]) -> Iterator[ScoreRecord]:
+    """Yield the scores of the first answers to each prompt."""
+    return (line for name, line in scores.items() if not _REPEAT.fullmatch(name))
+
+
+def _measure_design_effect(task: TaskReport, lines: Sequence[ScoreRecord]) -> float:
+    if (paired := task.verdict.paired) is not None:
+        return paired.design_effect
+    keys = cluster_keys([line.group or "" for line in lines])
+    if keys is None:
+        return 1.0
+    return design_effect([line.value for line in lines], number_keys(keys))
 
 
 def _measure_flips(task: TaskReport) -> tuple[float | None, str | None]:

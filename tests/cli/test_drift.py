@@ -123,6 +123,7 @@ def test_a_slow_decline_alarms_and_fails_nothing(nights: Nights) -> None:
     assert "warning: ALARM" in done.stdout
     assert "began on 2026-03-09" in done.stdout
     assert "1.500 points worse" in done.stdout
+    assert "8 nights before the decline are too few to know" in " ".join(done.stdout.split())
     [chart] = _charts(nights.folder)["series"]
     alarms = [place for place, run in enumerate(chart["runs"]) if run["alarm"]]
     assert alarms == list(range(alarms[0], 20))
@@ -146,7 +147,8 @@ def test_the_limit_is_raised_as_far_as_the_noise_is_an_estimate_and_the_chance_o
     chance = few["false_alarm"]["chance"]
     assert (
         f"beyond h = {few['h']:g} an unchanged endpoint alarms within 365 runs with a chance of"
-        f" {chance:.2g} (variance measured on 3 runs of 400 prompts)" in done.stdout
+        f" {chance:.2g} if its runs are independent (variance measured on 3 runs of 400 prompts)"
+        in done.stdout
     )
     assert 8 < few["h"] < 13
     assert 0.01 < chance <= false_alarm_chance(8.0)

@@ -264,3 +264,15 @@ def test_a_run_is_registered_and_the_next_one_is_compared_with_it(tmp_path: Path
     judged = replace(plan, no_reference=False, references_dir=str(tmp_path / "refs"))
     [task] = _run(judged, tmp_path / "again").tasks
     assert (task.verdict.outcome, task.verdict.reference) == (VerdictOutcome.PASS, 100.0)
+
+
+def test_questions_on_one_text_are_a_group(tmp_path: Path) -> None:
+    how = ACCURACY.replace("acc,", "exact_match,")
+    folder = _write(tmp_path, "passages", ASKS.replace("{{q}}", "{{text}} {{q}}") + how)
+    rows = [{"text": f"{i // 3} {'long ' * 50}", "q": f"Q{i}?", "a": f"A{i}"} for i in range(12)]
+    (folder / "lm_eval/rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    [p] = prepare(_plan("passages", folder))
+    groups = [sample.group for sample in p.dataset.samples]
+    assert len(set(groups)) == 4
+    assert all(groups[i] == groups[i // 3 * 3] for i in range(12))
+    assert not any("shared_text" in note for note in p.notes)

@@ -17,6 +17,7 @@ MODULES = (
     "main",
     "paired",
     "sums",
+    "groups",
     "early",
     "onset",
     "shards",

@@ -11,7 +11,7 @@ taken for the variance.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ import numpy
 from scipy.stats import beta
 
 from serve_eval.series.noise import STARTING_RUNS, UNEQUAL
-from serve_eval.stats.drift import LIMIT, SLACK
+from serve_eval.stats.drift import LIMIT, SLACK, DriftPoint, cusum, self_starting
 from serve_eval.stats.false_alarms import (
     MOST,
     RUNS,
@@ -29,6 +29,7 @@ from serve_eval.stats.false_alarms import (
     measure_scale,
 )
 from serve_eval.stats.instability import Instability, instability, successive_dispersion
+from serve_eval.stats.waves import NEEDED, find_start, leave_waves
 from tests.stats.simulation import endpoints
 
 if TYPE_CHECKING:
@@ -49,6 +50,12 @@ ENDPOINTS, SERIES = 100, 40
 LIMITS_LOOKED_AT = 9
 EFFECTS, EFFECT_SERIES = (0.0, 0.3, 0.6), 400
 """Standard deviations of a shift of all logits of a run, and series of each."""
+WAVES, WAVE_SERIES, WAVE_FALL_AFTER = (
+    ((0.0, 0.0), (0.05, 0.5), (0.05, 0.9), (0.05, 0.98), (0.15, 0.5), (0.15, 0.9)),
+    400,
+    120,
+)
+"""Spreads and correlations of nights' logit shifts, series of each, and nights before a fall."""
 FALLS, BEFORE_FALL, FALL_SERIES = (1.0, 2.0), 60, 400
 """Falls in standard deviations of a run, runs before a fall, and series of each."""
 
@@ -228,6 +235,61 @@ def effects() -> Iterator[str]:
             yield f"| {sd:g} | {where} | {share} [{100 * low:.1f}, {100 * high:.1f}]{mark} |"
 
 
+def nights() -> Iterator[str]:
+    """Return the lines of the table of nights that depend on each other: 1319 prompts."""
+    yield (
+        "| sd of a night's logit shift | correlation with the next night | not estimated"
+        f" | with fewer than {NEEDED} nights before | with as many or more |"
+    )
+    yield "|--:|--:|--:|--:|--:|"
+    for sd, rho in WAVES:
+        random = numpy.random.default_rng([round(100 * sd), round(100 * rho)])
+        plain = early = sure = 0
+        for _ in range(WAVE_SERIES):
+            wrong = random.beta(0.5, 9.5, 1319)
+            slope = float((wrong * (1.0 - wrong)).sum())
+            spread = math.sqrt(slope)
+            wave, counts = float(random.standard_normal()), []
+            for _ in range(RUNS):
+                counts.append(spread * float(random.standard_normal()) + sd * slope * wave)
+                wave = rho * wave + math.sqrt(1.0 - rho * rho) * float(random.standard_normal())
+            row = [-one / spread for one in counts]
+            points = cusum(self_starting(row))
+            kept = leave_waves(points, row, LIMIT)
+            starts = [find_start(points, i) for i, one in enumerate(kept) if one.alarm]
+            plain += any(one.alarm for one in points)
+            early += any(start < NEEDED for start in starts)
+            sure += any(start >= NEEDED for start in starts)
+        cells = (_percent(hits, WAVE_SERIES) for hits in (plain, early, sure))
+        yield f"| {sd:g} | {rho:g} | {' | '.join(cells)} |"
+    yield ""
+    yield f"| fall after {WAVE_FALL_AFTER} independent nights | median nights, before | after |"
+    yield "|---|--:|--:|"
+    for fall in FALLS:
+        random = numpy.random.default_rng([round(fall), WAVE_FALL_AFTER])
+        delays: list[tuple[float, float]] = []
+        for _ in range(WAVE_SERIES):
+            row = random.standard_normal(2 * WAVE_FALL_AFTER)
+            row[WAVE_FALL_AFTER:] -= fall
+            points = cusum(self_starting(row))
+            kept = leave_waves(points, row, LIMIT)
+            delays.append((_first_after(points), _first_after(kept)))
+        before, after = numpy.median(numpy.array(delays), axis=0)
+        yield f"| {fall:g} standard deviations | {before:.0f} | {after:.0f} |"
+
+
+def _first_after(points: Sequence[DriftPoint]) -> float:
+    """Return the nights from the fall to the first alarm; infinite if there is none."""
+    late = [i for i, one in enumerate(points) if one.alarm and i >= WAVE_FALL_AFTER]
+    return late[0] - WAVE_FALL_AFTER + 1.0 if late else math.inf
+
+
+def _percent(hits: int, trials: int) -> str:
+    low, high = interval(hits, trials)
+    mark = " (!)" if low > NOMINAL else ""
+    return f"{100 * hits / trials:.1f} [{100 * low:.1f}, {100 * high:.1f}]{mark}"
+
+
 def delays() -> Iterator[str]:
     """Return the lines of the table of falls of the mixture."""
     yield "| fall | n | before: median runs | after, 3 reference runs | after, its own first 10 |"
@@ -282,6 +344,8 @@ def tables() -> str:
             *chances(),
             "",
             *effects(),
+            "",
+            *nights(),
             "",
             *delays(),
         ]

@@ -23,6 +23,8 @@ from serve_eval.stats.betting import GRID, mean_lower_bound
 from serve_eval.workflows.watch.bets import ACCURACY, ALPHA, FAILURES, FLOOR_ALPHA, USABLE
 from tests.stats.calibrate_drift import interval
 from tests.stats.simulation import endpoints, run
+from tests.workflows.watch.simulated_day import DAY, NIGHT, Watch, by_day
+from tests.workflows.watch.simulated_day import PROMPTS as DAY_PROMPTS
 
 if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray, IntArray
@@ -52,6 +54,8 @@ FLOORS = (
 BASELINES = 400
 VARYING, VARYING_ROUNDS = 300, 1000
 """Watches whose rounds vary, and the number of their rounds."""
+DAILY, DAILY_ROUNDS, DAILY_LOSSES = 40, 3 * 144, (0.0, 0.1)
+"""Watches with a daily course, their rounds, and the shares of right answers lost by day."""
 WORSE, LOSS = 0.05, 0.3
 """Share of worse rounds, and the share of right answers that such a round loses."""
 
@@ -342,6 +346,30 @@ def falls() -> str:
     return "\n".join(lines)
 
 
+def daily() -> str:
+    """Return the table of alarms of endpoints that are worse at the same hours of each day."""
+    lines = [
+        "| worse from 9 to 17 o'clock by | a baseline of the night | of a day |",
+        "|--:|--:|--:|",
+    ]
+    for loss in DAILY_LOSSES:
+        cells = []
+        for rules in (NIGHT, DAY):
+            accused = 0
+            for seed in range(DAILY):
+                random = numpy.random.default_rng([round(100 * loss), seed])
+                right = endpoints(
+                    random, DAY_PROMPTS, flip_rate=FLIPS, accuracy=ACCURACY_USUAL
+                ).tolist()
+                watch = Watch(rules, seed, right=right)
+                watch.learn(by_day(loss))
+                found = watch.play(by_day(loss), DAILY_ROUNDS)
+                accused += any(alarm.kind == ACCURACY for alarm in found)
+            cells.append(_share(accused, DAILY, 0.01))
+        lines.append(f"| {loss:.0%} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def _columns() -> list[str]:
     return [
         f"{'at once' if not after else f'after {after} rounds'}, {questions} questions a round"
@@ -363,6 +391,9 @@ def tables() -> str:
             floors(),
             f"Alarms by accuracy within {VARYING_ROUNDS} rounds, in % of {VARYING} watches:",
             dependent(),
+            f"Alarms by accuracy within three days, in % of {DAILY} watches of {DAY_PROMPTS}"
+            " prompts, if the endpoint is worse at\nthe same hours of each day:",
+            daily(),
             f"Rounds until half, and nine tenths, of {RUNS} watches noticed:",
             falls(),
         ]

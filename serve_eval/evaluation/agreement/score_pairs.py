@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
@@ -29,6 +29,7 @@ def score_pairs(a: TaskAnswers, b: TaskAnswers, sums: Sums | None = None) -> Pai
 
 
 def _pair_scores(a: TaskAnswers, b: TaskAnswers, prompts: Sequence[str], unknown: int) -> Pairs:
+    from serve_eval.stats.clusters import cluster_keys
     from serve_eval.stats.pairs import pair
 
     def runs(answers: TaskAnswers) -> list[list[float]]:
@@ -40,7 +41,14 @@ def _pair_scores(a: TaskAnswers, b: TaskAnswers, prompts: Sequence[str], unknown
     metric = a.task.result.metric
     lo = -math.inf if metric.lo is None else metric.lo
     hi = math.inf if metric.hi is None else metric.hi
-    return pair(runs(a), runs(b), lo=lo, hi=hi, higher_is_better=metric.higher_is_better)
+    return pair(
+        runs(a),
+        runs(b),
+        lo=lo,
+        hi=hi,
+        higher_is_better=metric.higher_is_better,
+        clusters=cluster_keys([*list_groups(prompts, a, b), *[""] * unknown]),
+    )
 
 
 def _pair_sums(
@@ -58,12 +66,26 @@ def _pair_sums(
             for run in answers.lines
         ]
 
-    lines = {prompt: line for one in (*a.lines, *b.lines) for prompt, line in one.items()}
     return pair_sums(
         runs(a),
         runs(b),
         sums.value,
         higher_is_better=a.task.result.metric.higher_is_better,
         limits=sums.limits,
-        groups=[*(lines[prompt].group or "" for prompt in prompts), *[""] * unknown],
+        groups=[*list_groups(prompts, a, b), *[""] * unknown],
     )
+
+
+def list_groups(prompts: Iterable[str], *sides: TaskAnswers) -> list[str]:
+    """Return what each prompt shares with others, as the scores of the first side know it.
+
+    Empty for a prompt that no side has a group of.
+    """
+    known = {
+        prompt: line.group
+        for side in reversed(sides)
+        for lines in side.lines
+        for prompt, line in lines.items()
+        if line.group
+    }
+    return [known.get(prompt, "") for prompt in prompts]

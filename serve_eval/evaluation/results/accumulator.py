@@ -12,7 +12,6 @@ import msgspec
 from msgspec import UNSET
 
 from serve_eval.client.traffic import TrafficCounter
-from serve_eval.errors import ExternalCodeError
 from serve_eval.evaluation.results._scorer_errors import ScorerErrors
 from serve_eval.evaluation.results.answer_hash import hash_answer
 from serve_eval.evaluation.results.sample_table import (
@@ -60,18 +59,6 @@ _UNSCORED = FAILURE_CODES[FailureKind.SCORER_ERROR]
 
 def _repetitive(text: str) -> bool:
     return len(text) >= _TAIL and text.count(text[-_LOOP:], len(text) - _TAIL) >= _TIMES
-
-
-def _find_group(task: Task, sample: Sample) -> str:
-    """Return the group of a sample in the sums of a task, or "" for none.
-
-    An error of the function is left to the result, which calls it too.
-    """
-    sums = task.aggregation.sums
-    try:
-        return "" if sums is None or sums.group is None else sums.group(sample)
-    except ExternalCodeError:
-        return ""
 
 
 class ScoreAccumulator(SampleTable):
@@ -240,7 +227,6 @@ class ScoreAccumulator(SampleTable):
     ) -> None:
         """Pass a score to the file of scores."""
         if self._scores is not None:
-            group = _find_group(self.task, sample)
             self._scores.write(
                 ScoreRecord(
                     id=sample.id,
@@ -251,7 +237,7 @@ class ScoreAccumulator(SampleTable):
                     truncated=response.truncated,
                     parts=score.parts,
                     mode=UNSET if mode is None else mode,
-                    group=group or UNSET,
+                    group=sample.group or UNSET,
                 )
             )
 

@@ -1,7 +1,8 @@
 """Compute the interval of a task's value, for the population that its prompts are drawn from.
 
 * A mean of bounded scores: Wilson's interval (`stats/wilson.py`) of the means of the prompts.
-  Repeats of a prompt are no further prompts.
+  Repeats of a prompt are no further prompts. If prompts share groups, such as passages, the number
+  of prompts is the effective one (`stats/clusters.py`).
 * A mean of unbounded scores: Student's t.
 * Any other aggregation: the delete-a-group jackknife with Student's t (Kott 2001, "The
   delete-a-group jackknife"). The groups are every 20th prompt. Those of a value that depends on
@@ -17,6 +18,7 @@ from itertools import chain
 
 from serve_eval.evaluation.results.sample_table import SampleTable
 from serve_eval.schema import MEAN, Sample, Score, Sums
+from serve_eval.stats.clusters import cluster_keys, effective_size, number_keys
 from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson
 
 GROUPS = 20
@@ -56,9 +58,23 @@ def _bound_mean(table: SampleTable, lo: float, hi: float) -> tuple[float, float]
     span, prompts = hi - lo, len(table.samples) // table.repeats
     known = math.fsum(table.values[i] - lo for i in table.list_scored_places()) / span
     missing = len(table.samples) - table.scored
-    low, _ = wilson(known / table.repeats, prompts, INTERVAL_ALPHA)
-    _, high = wilson((known + missing) / table.repeats, prompts, INTERVAL_ALPHA)
+    size = _find_effective_size(table, prompts)
+    shares = [total / (table.repeats * prompts) for total in (known, known + missing)]
+    low, _ = wilson(size * shares[0], size, INTERVAL_ALPHA)
+    _, high = wilson(size * shares[1], size, INTERVAL_ALPHA)
     return lo + span * low, lo + span * high
+
+
+def _find_effective_size(table: SampleTable, prompts: int) -> float:
+    """Return how many independent prompts tell as much about the mean as those of the task."""
+    keys = cluster_keys([table.samples[i].group for i in range(prompts)])
+    if keys is None:
+        return prompts
+    scores: dict[int, list[float]] = {}
+    for i in table.list_scored_places():
+        scores.setdefault(i % prompts, []).append(table.values[i])
+    means = [math.fsum(one) / len(one) for one in scores.values()]
+    return prompts * effective_size(means, number_keys([keys[i] for i in scores])) / len(means)
 
 
 def _jackknife(table: SampleTable) -> tuple[float, float] | None:
@@ -85,8 +101,7 @@ def _jackknife_sums(table: SampleTable, sums: Sums) -> tuple[float, float] | Non
     total = [0.0] * len(sums.parts)
     for i in range(len(table.samples)):
         sample, place = table.samples[i], i % prompts
-        name = "" if sums.group is None else sums.group(sample)
-        group = groups.setdefault(name or place, [0.0] * len(sums.parts))
+        group = groups.setdefault(sample.group or place, [0.0] * len(sums.parts))
         for k, part in enumerate(sums.parts):
             group[k] += table.parts[part][i]
             total[k] += table.parts[part][i]

@@ -68,5 +68,6 @@ def compute_least_drop(verdict: Verdict, metric: Metric) -> float | None:
         return None
     beta = 0.2 if verdict.beta is None else verdict.beta
     fail = partial(compute_fail_power, margin=pairs.margin / 100.0)
-    drop = find_least_drop(pairs.pairs, FLIP_RATE, verdict.alpha, beta, fail)
+    independent = max(1, round(pairs.pairs / pairs.design_effect))
+    drop = find_least_drop(independent, FLIP_RATE, verdict.alpha, beta, fail)
     return None if drop is None else 100.0 * drop

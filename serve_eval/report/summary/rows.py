@@ -121,7 +121,8 @@ def describe_change(verdict: Verdict, metric: Metric) -> Row:
     else:
         label = "change"
         shown = f"{figures.add_sign(low, metric)} to {figures.add_sign(high, metric)}{unit}"
-    said = [f"{shown} (95 %, {figures.count(paired.pairs, 'prompt')} one by one)"]
+    units = "one by one" if paired.groups is None else f"in {paired.groups} groups"
+    said = [f"{shown} (95 %, {figures.count(paired.pairs, 'prompt')} {units})"]
     if paired.down is not None and paired.up is not None:
         said.append(f"{paired.down} turned wrong, {paired.up} turned right")
     if paired.p is not None:

@@ -21,6 +21,7 @@ from serve_eval.harness.measures import DOCUMENT, Documents, Measure
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import open_scope
 from serve_eval.schema import DataRoots, Sample
+from serve_eval.tasks._documents import find_document_field, name_document
 from serve_eval.tasks._lm_eval.settings import measures_of_task
 
 _KEPT = "documents of a task of lm-eval"
@@ -82,7 +83,13 @@ class TaskSource:
             by_document: dict[str, list[Any]] = {}
             for instance in instances:
                 by_document.setdefault(str(instance.doc_id), []).append(instance)
-            self.kept[self.key] = Documents(task=found, instances=by_document, sources=sources)
+            rows = [one[0].doc for one in by_document.values() if isinstance(one[0].doc, Mapping)]
+            self.kept[self.key] = Documents(
+                task=found,
+                instances=by_document,
+                sources=sources,
+                shared=find_document_field(rows),
+            )
         return self.documents()
 
     def _but_for_the_prefix(self) -> Documents | None:
@@ -128,9 +135,16 @@ def sample_of(
 ) -> Sample:
     """Return the sample of a document, made of all requests that lm-eval builds for it."""
     instances = here.instances[doc]
+    row = instances[0].doc
+    text = row.get(here.shared) if isinstance(row, Mapping) else None
     with seeds.of_document(doc):
         target = _target(here.task, instances[0].doc)
-    about = {"id": doc, "target": target, "metadata": {DOCUMENT: doc}}
+    about = {
+        "id": doc,
+        "target": target,
+        "metadata": {DOCUMENT: doc},
+        "group": name_document(text) if isinstance(text, str) else "",
+    }
     try:
         if kind == "generate_until":
             return build_generated(instances, base, multiturn=multiturn, **about)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import AnchorComparison, PairedComparison, TaskResult
 from serve_eval.stats.anchors import AnchorTest
 from serve_eval.stats.bounds import Bounds
+from serve_eval.stats.clusters import design_effect
 from serve_eval.stats.drop import Method
 from serve_eval.stats.judgement import judge
 from serve_eval.stats.pairs import Pairs
+
+if TYPE_CHECKING:
+    from serve_eval.stats.inputs import IntArray
 
 
 def check_margin(margin: object) -> None:
@@ -63,7 +68,13 @@ def compare(
         inflation=1.0 if told.run_effect is None else told.run_effect.inflation,
         anchors=None if told.anchors is None else _anchors(told.anchors),
         interval=_interval(scale, told.interval),
+        groups=None if pairs.clusters is None else pairs.units,
+        design_effect=design_effect(pairs.differences, _codes(pairs)),
     )
+
+
+def _codes(pairs: Pairs) -> IntArray | None:
+    return None if pairs.clusters is None else pairs.clusters[pairs.complete]
 
 
 def warnings(paired: PairedComparison) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.records.traces import Served, read_traces
 from serve_eval.evaluation.trust import adopt_code
 from serve_eval.schema import HOLDOUT, Dataset, Metric, Reference, Task
+from serve_eval.stats.clusters import cluster_keys, number_keys
 from serve_eval.verdicts.pairing import read_stored_runs
 from serve_eval.verdicts.reference_samples import as_stored
 from serve_eval.workflows.diagnose.asked import AskedSample
@@ -29,13 +30,15 @@ Scores = Mapping[str, tuple[float, ...]]
 class PairedScores:
     """Prompts with scores on both sides: a tuple of scores per prompt and side.
 
-    `worst` is the worst score.
+    `worst` is the worst score. `clusters` has a number per prompt, the same for those that share a
+    group (None: no two do).
     """
 
     asked: Sequence[AskedSample]
     before: Sequence[tuple[float, ...]]
     after: Sequence[tuple[float, ...]]
     worst: float
+    clusters: Sequence[int] | None = None
 
     @property
     def lost(self) -> frozenset[int]:
@@ -50,6 +53,7 @@ class PairedScores:
             asked=[self.asked[i] for i in places],
             before=[self.before[i] for i in places],
             after=[self.after[i] for i in places],
+            clusters=None if self.clusters is None else [self.clusters[i] for i in places],
         )
 
     def rows(self) -> tuple[list[list[float]], list[list[float]]]:
@@ -108,7 +112,7 @@ def pair_with_reference(task: TaskEvidence, data: Data) -> PairedScores | None:
         name: tuple(sign * as_stored(sign * score, lo, hi) for score in scores)
         for name, scores in _score_answers(task, metric, sign).items()
     }
-    return _pair(task, before, after, min(sign * lo, sign * hi))
+    return _pair(task, before, after, min(sign * lo, sign * hi), data)
 
 
 def pair_sides(a: TaskEvidence, b: TaskEvidence, data: Data) -> PairedScores | None:
@@ -122,7 +126,7 @@ def pair_sides(a: TaskEvidence, b: TaskEvidence, data: Data) -> PairedScores | N
     least = min(
         (score for side in (before, after) for one in side.values() for score in one), default=0.0
     )
-    return _pair(b, before, after, min(ends) if len(ends) == 2 else least)
+    return _pair(b, before, after, min(ends) if len(ends) == 2 else least, data)
 
 
 def _find_sign(metric: Metric, reference: Reference | None = None) -> float:
@@ -150,14 +154,30 @@ def _score_answers(task: TaskEvidence, metric: Metric, sign: float) -> Scores:
     }
 
 
-def _pair(task: TaskEvidence, before: Scores, after: Scores, worst: float) -> PairedScores:
+def _pair(
+    task: TaskEvidence, before: Scores, after: Scores, worst: float, data: Data
+) -> PairedScores:
     asked = [one for one in task.witnesses(task.asked) if one.id in before and one.id in after]
     return PairedScores(
         asked=asked,
         before=[before[one.id] for one in asked],
         after=[after[one.id] for one in asked],
         worst=worst,
+        clusters=number_groups(task.name, asked, data),
     )
+
+
+def number_groups(name: str, asked: Sequence[AskedSample], data: Data) -> list[int] | None:
+    """Return a number per sample, the same for those that share a group; None if no two do.
+
+    Samples without a score have their group from the data set, if it is known.
+    """
+    known = {s.id: s.group for s in data[name][1].samples} if name in data else {}
+    names = [
+        (one.line.group if one.line is not None else "") or known.get(one.id, "") for one in asked
+    ]
+    keys = cluster_keys(names)
+    return None if keys is None else number_keys(keys).tolist()
 
 
 def learn(

@@ -21,6 +21,7 @@ from serve_eval.workflows.diagnose.slice_data import (
     Data,
     PairedScores,
     learn,
+    number_groups,
     pair_sides,
     pair_with_reference,
     read_data,
@@ -159,6 +160,7 @@ def _find_paired(
         tabulate((one.inside for one in slices), len(asked)),
         level=PROMPT_LEVEL * share / tasks,
         worst=worst,
+        clusters=scores.clusters,
         draws=draws,
     )
     one = None if named is None else slices[named.place]
@@ -167,7 +169,13 @@ def _find_paired(
         tables = [tabulate((pair[side].inside for pair in pairs), len(asked)) for side in (1, 0)]
         level = ANSWER_LEVEL * share / tasks
         named = find_answer_slice(
-            before, after, (tables[0], tables[1]), level=level, worst=worst, draws=draws
+            before,
+            after,
+            (tables[0], tables[1]),
+            level=level,
+            worst=worst,
+            clusters=scores.clusters,
+            draws=draws,
         )
         one = None if named is None else pairs[named.place][0]
     if named is not None and one is not None and one.kind not in covered:
@@ -195,6 +203,7 @@ def _find_alone(
         tabulate((one.inside for one in slices), len(asked)),
         _stratify(known),
         level=PROMPT_LEVEL * task.share,
+        clusters=number_groups(task.name, asked, data),
         draws=_count_draws(task.share),
     )
     if named is not None and (one := slices[named.place]).kind not in covered:

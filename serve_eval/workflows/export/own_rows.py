@@ -43,7 +43,8 @@ def write_own(
             named |= {part: _mean([score.parts[part] for score in had]) for part in had[0].parts}
             values.append(named[metric.name])
             asked, resps, left = _requests(task, sample, [responses[key] for key in keys], had)
-            document = {"id": sample.id, "target": sample.target, **sample.metadata}
+            shared = {"group": sample.group} if sample.group else {}
+            document = {"id": sample.id, "target": sample.target, **shared, **sample.metadata}
             yield row(number, document, sample.target, asked, resps, left, NO_FILTER, named)
 
     rows_hash = write(make_rows())

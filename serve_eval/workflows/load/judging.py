@@ -4,6 +4,7 @@ Each load is paired with the lowest one. On a sound server another batch size ma
 but it corrects a wrong one as often as it spoils a right one. So a load is accused only if more
 scores fell than rose, or more rose than fell: then the lowest load is the broken one. The test is
 McNemar's, exact and two-sided, and thus needs no assumption about which loads share their numerics.
+Prompts that share a group, such as a passage, are one unit of it.
 
 Cochran's Q over all loads does need one: that all pairs of loads are equally alike. If some loads
 share their numerics and others do not, Q accuses a sound server too often. So Q alone accuses of
@@ -15,13 +16,14 @@ accused, since a loss at one load may be one over time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, find_changes
 from serve_eval.evaluation.agreement.load_words import NOTHING, name_loads
+from serve_eval.evaluation.agreement.score_pairs import list_groups
 from serve_eval.schema import LoadOutcome, LoadPoint, LoadTask, LoadTime
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.clusters import two_sided_p
 from serve_eval.stats.multiplicity import holm
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, UNDECIDED
 
@@ -53,15 +55,30 @@ class LoadData:
     again: TaskAnswers | None
 
 
-def change_p(lost: int, won: int) -> float:
-    """Return the exact two-sided p of as many changes in one direction."""
-    return mcnemar(lost, won).p_exact_two_sided
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """How many prompts changed in either direction, and the exact two-sided p of that.
+
+    Prompts that share a group, such as a passage, count as one change, in the direction of most of
+    them.
+    """
+
+    down: int
+    up: int
+    p: float
 
 
-def count_changes(a: TaskAnswers, b: TaskAnswers) -> tuple[int, int]:
-    """Return how many scores fell and rose from A to B."""
-    fell, rose = find_changes(a, b)
-    return len(fell), len(rose)
+def weigh_changes(down: Collection[str], up: Collection[str], *sides: TaskAnswers) -> Changes:
+    """Return the changes of these prompts, whose groups the scores of the sides know."""
+    changed = [*down, *up]
+    names = list_groups(changed, *sides)
+    signs = [-1] * len(down) + [1] * len(up)
+    return Changes(len(down), len(up), two_sided_p(signs, names))
+
+
+def count_changes(a: TaskAnswers, b: TaskAnswers) -> Changes:
+    """Return the scores that fell and rose from A to B."""
+    return weigh_changes(*find_changes(a, b), a, b)
 
 
 def judge_tasks(
@@ -104,10 +121,15 @@ def _is_tested(point: LoadPoint) -> bool:
 def _compare_times(data: LoadData) -> LoadTime | None:
     if data.again is None or data.first not in data.answers:
         return None
-    lost, won = count_changes(data.answers[data.first], data.again)
-    p = change_p(lost, won)
+    found = count_changes(data.answers[data.first], data.again)
     return LoadTime(
-        load=data.first, lost=lost, won=won, p=p, p_holm=p, changed=False, doubtful=p <= DOUBT
+        load=data.first,
+        lost=found.down,
+        won=found.up,
+        p=found.p,
+        p_holm=found.p,
+        changed=False,
+        doubtful=found.p <= DOUBT,
     )
 
 
@@ -214,8 +236,8 @@ def _name_broken(
 
 def _is_apart(data: LoadData, load: int, proof: int, *, rises: bool) -> bool:
     """Return True if the load that was proved to differ also differs from this one."""
-    lost, won = count_changes(data.answers[load], data.answers[proof])
-    return change_p(lost, won) <= DOUBT and (won > lost) == rises
+    found = count_changes(data.answers[load], data.answers[proof])
+    return found.p <= DOUBT and (found.up > found.down) == rises
 
 
 def _cochran(data: LoadData) -> tuple[float | None, int, float | None]:

@@ -14,10 +14,14 @@ from serve_eval.evaluation.agreement.answer_pairs import (
     texts,
 )
 from serve_eval.evaluation.agreement.first_divergence import find_first_divergences, part
+from serve_eval.evaluation.agreement.score_pairs import list_groups
 from serve_eval.schema import MEAN, FirstDivergences, LoadPoint, Report
+from serve_eval.stats.bounds import bounds as find_bounds
+from serve_eval.stats.clusters import cluster_keys, effective_size, number_keys
+from serve_eval.stats.pairs import pair
 from serve_eval.stats.tango import score_bounds
 from serve_eval.stats.wilson import wilson
-from serve_eval.workflows.load.judging import LoadData, change_p, count_changes
+from serve_eval.workflows.load.judging import Changes, LoadData, count_changes, weigh_changes
 
 INTERVAL_ALPHA = 0.05
 """One minus the confidence of the interval of a value, and of the loss that is excluded."""
@@ -70,39 +74,54 @@ def _describe_point(
     lines, before = here.lines[0], base.lines[0]
     metric, result = here.task.result.metric, here.task.result
     share = (metric.lo, metric.hi, result.aggregation) == (0.0, 1.0, MEAN.name)
-    total = math.fsum(line.value for line in lines.values())
-    lost, won = count_changes(base, here)
+    changes = count_changes(base, here)
     paired = sum(prompt in before for prompt in lines)
-    more, less = len(before.keys() - lines.keys()), len(lines.keys() - before.keys())
+    failures = weigh_changes(before.keys() - lines.keys(), lines.keys() - before.keys(), base, here)
     changed = [p for p, line in before.items() if p in lines and another_answer(line, lines[p])]
     wall_s = math.fsum(one.wall_s for one in timed.report.loads)
     answers = here if timed.report.loads == () else timed.read_answers(task)
     right = math.fsum(line.value for line in answers.lines[0].values())
     is_right = share and metric.higher_is_better
-    bounds = None
-    if share and paired:
-        bounds = score_bounds(lost, won, paired, INTERVAL_ALPHA)
+    lower = _bound_change(base, here, changes) if share and paired else None
     return LoadPoint(
         load=load,
         outcome="lowest" if load == lowest else "holds",
         scored=len(lines),
         failed=here.planned - len(lines),
         value=result.value,
-        interval=_find_interval(total, len(lines), metric.scale) if share and lines else None,
+        interval=_find_interval(here, metric.scale) if share and lines else None,
         paired=paired,
-        lost=lost,
-        won=won,
-        p=change_p(lost, won),
-        excluded=None if bounds is None else round(-bounds[0] * metric.scale, 3),
-        failed_more=more,
-        failed_less=less,
-        p_failures=change_p(more, less),
+        lost=changes.down,
+        won=changes.up,
+        p=changes.p,
+        excluded=None if lower is None else round(-lower * metric.scale, 3),
+        failed_more=failures.down,
+        failed_less=failures.up,
+        p_failures=failures.p,
         in_flight=max((one.max_in_flight for one in timed.report.loads), default=0),
         ttft_s={k: v for k, v in answers.task.traffic.ttft_s.items() if k in ("p50", "p99")},
         right_per_s=right / wall_s if is_right and wall_s > 0 else None,
         changed=len(changed),
         places=_find_places(base, here, changed) if changed else None,
     )
+
+
+def _bound_change(base: TaskAnswers, here: TaskAnswers, changes: Changes) -> float:
+    """Return the lower bound of the change of a share, by groups if prompts share some."""
+    lines, before = here.lines[0], base.lines[0]
+    both = [prompt for prompt in before if prompt in lines]
+    keys = cluster_keys(list_groups(both, base, here))
+    if keys is None:
+        return score_bounds(changes.down, changes.up, len(both), INTERVAL_ALPHA)[0]
+    pairs = pair(
+        [before[prompt].value for prompt in both],
+        [lines[prompt].value for prompt in both],
+        lo=0.0,
+        hi=1.0,
+        higher_is_better=here.task.result.metric.higher_is_better,
+        clusters=keys,
+    )
+    return find_bounds(pairs, INTERVAL_ALPHA).lower
 
 
 def _find_places(
@@ -114,6 +133,12 @@ def _find_places(
     return find_first_divergences([one for one in parted if one is not None])
 
 
-def _find_interval(total: float, n: int, scale: float) -> tuple[float, float]:
-    low, high = wilson(total, n, INTERVAL_ALPHA)
+def _find_interval(here: TaskAnswers, scale: float) -> tuple[float, float]:
+    """Return the interval of the value; prompts that share groups are effectively fewer."""
+    lines = here.lines[0]
+    values = [line.value for line in lines.values()]
+    keys = cluster_keys(list_groups(lines, here))
+    size = float(len(values)) if keys is None else effective_size(values, number_keys(keys))
+    mean = math.fsum(values) / len(values)
+    low, high = wilson(size * mean, size, INTERVAL_ALPHA)
     return scale * low, scale * high

@@ -57,6 +57,8 @@ class WatchJob:
         rules = record.plain(self.rules)
         if not self.rules.round_means:
             del rules["round_means"]  # Folders of older versions do not have it.
+        if not self.rules.baseline_hours:
+            del rules["baseline_hours"]  # The same.
         bound = {"base_url": self.base_url, "asked": asked, "rules": rules}
         if self.reference is not None:
             bound["verify_reference"] = {"sha256": self.reference.digest}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from serve_eval.checks.row import CheckOutcome
 from serve_eval.stats import sequential_monitor
+from serve_eval.workflows.watch import day
 from serve_eval.workflows.watch.bets import (
     ACCURACY,
     FAILURES,
@@ -44,9 +45,10 @@ RECENT = 10
 class WatchRules:
     """The rules by which a watch judges rounds.
 
-    The baseline consists of `passes` passes through the pool. `tolerance` (0..1) is how far
-    accuracy and the share of usable answers may fall below it. `reference` is the accuracy of the
-    pool if it is known from elsewhere. Up to `max_error_rate` of the requests may fail. With
+    The baseline consists of `passes` passes through the pool, or more until it covers
+    `baseline_hours`; it is then compared by its worst hours of the day. `tolerance` (0..1) is how
+    far accuracy and the share of usable answers may fall below it. `reference` is the accuracy of
+    the pool if it is known from elsewhere. Up to `max_error_rate` of the requests may fail. With
     `round_means` the bets use the mean of a round instead of each answer.
     """
 
@@ -55,6 +57,7 @@ class WatchRules:
     max_error_rate: float
     reference: float | None = None
     round_means: bool = False
+    baseline_hours: float = 0.0
 
 
 def questions_of(state: State, rules: WatchRules, most: int) -> list[int]:
@@ -76,8 +79,17 @@ def questions_of(state: State, rules: WatchRules, most: int) -> list[int]:
             left[place] for place in sequential_monitor.spread_subset(len(left), most, rng.random())
         )
     rng.shuffle(left)
-    due = [i for i in left if len(state.answers[i]) < rules.passes]
+    due = [i for i in left if len(state.answers[i]) < _find_target(state, rules, left)]
     return sorted(due, key=lambda i: len(state.answers[i]))[:most]
+
+
+def _find_target(state: State, rules: WatchRules, left: Sequence[int]) -> int:
+    """Return the number of answers that each prompt has after the current pass."""
+    counts = [len(state.answers[i]) for i in left]
+    low, high = min(counts, default=0), max(counts, default=0)
+    if low < rules.passes:
+        return rules.passes
+    return high if low < high else high + 1
 
 
 def judge(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
@@ -147,25 +159,49 @@ def _list_left(state: State) -> list[int]:
 
 
 def _learn(state: State, seen: Seen, rules: WatchRules) -> None:
+    state.began = state.began or seen.started_at
+    state.blocks = state.blocks or [[] for _ in state.answers]
     for i, value, usable in zip(seen.asked, seen.values, seen.usable, strict=True):
         if value is not None:
             state.answers[i].append(value)
             state.usable[i].append(float(usable))
+            state.blocks[i].append(day.find_block(seen.started_at))
         else:
             state.misses[i] += 1
             if state.misses[i] >= MISSES:
                 state.dropped.append(i)
     left = _list_left(state)
-    if left and all(len(state.answers[i]) >= rules.passes for i in left):
-        state.accuracy = _level([state.answers[i] for i in left], ACCURACY, rules.reference)
-        state.share_usable = _level([state.usable[i] for i in left], USABLE, None)
+    counts = {len(state.answers[i]) for i in left}
+    covered = day.measure_hours(state.began, seen.started_at) >= rules.baseline_hours
+    if counts and min(counts) >= rules.passes and covered and _is_whole(counts, rules):
+        blocks = [state.blocks[i] for i in left] if rules.baseline_hours else None
+        known, given = ([rows[i] for i in left] for rows in (state.answers, state.usable))
+        state.accuracy = _level(known, ACCURACY, rules.reference, blocks)
+        state.share_usable = _level(given, USABLE, None, blocks)
 
 
-def _level(answers: Sequence[Sequence[float]], kind: str, reference: float | None) -> LearntLevel:
-    """Return the level of a share. Its floor is the reference if there is one."""
+def _is_whole(counts: Collection[int], rules: WatchRules) -> bool:
+    """Return True at the end of a pass; without hours to cover, the last pass is one."""
+    return len(counts) == 1 or not rules.baseline_hours
+
+
+def _level(
+    answers: Sequence[Sequence[float]],
+    kind: str,
+    reference: float | None,
+    blocks: Sequence[Sequence[int]] | None,
+) -> LearntLevel:
+    """Return the level of a share. Its floor is the reference if there is one.
+
+    With the blocks of the day of the answers, it is that of the worst block.
+    """
     mean = math.fsum(map(math.fsum, answers)) / math.fsum(map(len, answers))
     if reference is not None:
         return LearntLevel(mean=mean, floor=reference)
+    if blocks is not None:
+        return LearntLevel(
+            mean=mean, floor=day.find_worst_floor(answers, blocks, FLOOR_ALPHA[kind])
+        )
     return LearntLevel(
         mean=mean,
         floor=sequential_monitor.floor(list(zip(*answers, strict=True)), FLOOR_ALPHA[kind]),
@@ -209,6 +245,8 @@ def _worse(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
                     f"{total / answered:.1%}" for _, answered, total in state.recent if answered
                 ]
                 told += f"; last rounds: {', '.join(shares)}"
+            if rules.reference is None:
+                told += day.doubt_alarm(state, seen.started_at)
             figures = {"baseline": level.mean, "floor": level.floor, "at_least": least}
             raised.append(build_alarm(state, seen, kind, told, figures))
     return raised

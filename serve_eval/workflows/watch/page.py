@@ -31,7 +31,7 @@ from serve_eval.workflows.watch.job import WatchJob
 from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.record import Seen
 from serve_eval.workflows.watch.record import State as WatchState
-from serve_eval.workflows.watch.text import line
+from serve_eval.workflows.watch.text import line, say_gap
 
 MOST_ROUNDS = 500
 """Rounds that are drawn and listed: the latest ones."""
@@ -59,6 +59,8 @@ def make_watch_page(
     if learnt is not None:
         floor = learnt.floor - rules.tolerance
         rows.append(Fact(label="baseline", text=f"{learnt.mean:.1%}, alarm if below {floor:.1%}"))
+        if (gap := say_gap(state, rules)) is not None:
+            rows.append(Fact(label="not known", text=gap))
     return PageContent(
         notice=REHEARSED if state.rehearsal else "",
         kind="watch",

@@ -178,9 +178,10 @@ class State(msgspec.Struct, kw_only=True):
     means that generated questions use chat. `answers` and `usable` have the baseline's scores of
     each prompt in the order of the passes. `misses` counts how often a prompt had no answer
     although others had, and `dropped` lists the prompts that were dropped for that. `accuracy` and
-    `share_usable` are set once the baseline is complete. `recent` has requests, answers and sum of
-    scores of the last rounds. `probes` is None without a reference. `rehearsal`: the stand-in
-    answered.
+    `share_usable` are set once the baseline is complete. `blocks` has the block of the day of each
+    answer of the baseline, and `began` the time of its first round. `recent` has requests, answers
+    and sum of scores of the last rounds. `probes` is None without a reference. `rehearsal`: the
+    stand-in answered.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -193,6 +194,8 @@ class State(msgspec.Struct, kw_only=True):
     misses: list[int]
     prompt_tokens: list[int]
     dropped: list[int] = []
+    blocks: list[list[int]] = []
+    began: str = ""
     rounds: int = 0
     silent: int = 0
     accuracy: LearntLevel | None = None

@@ -28,7 +28,7 @@ from serve_eval.workflows.watch.ci import BROKEN, make_alarm_line
 from serve_eval.workflows.watch.job import WatchJob, WatchSession
 from serve_eval.workflows.watch.numerics import forget_probes, warn_once
 from serve_eval.workflows.watch.record import Seen, State, WatchAlarm
-from serve_eval.workflows.watch.text import describe_unjudged, line
+from serve_eval.workflows.watch.text import describe_unjudged, line, say_gap
 
 if TYPE_CHECKING:
     from serve_eval.workflows.watch.metrics import Metrics
@@ -170,6 +170,8 @@ def _judge_round(session: WatchSession, seen: Seen) -> list[WatchAlarm]:
     session.notify(line(state, seen, job.rules))
     if learning and judging.blind(state, job.rules):
         session.notify("warning: too few answers are right to notice a fall; watch another task")
+    if learning and state.accuracy is not None and (gap := say_gap(state, job.rules)):
+        session.notify(f"note: {gap}")
     for warning in warnings:
         session.notify(warning)
     for alarm in new:

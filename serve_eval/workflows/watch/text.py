@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from serve_eval.workflows.watch import bets, judging
+from serve_eval.workflows.watch import bets, day, judging
 from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.record import Seen, State
 
@@ -73,11 +73,24 @@ def _probes(state: State, seen: Seen) -> list[str]:
     return [f"probes {came - found.beyond} of {came} as the reference{missing}{weight}"]
 
 
+def say_gap(state: State, rules: WatchRules) -> str | None:
+    """Return what a learnt baseline may not conclude, with the option that mends it, or None."""
+    if state.accuracy is None or rules.reference is not None or not state.blocks:
+        return None
+    gap = day.describe_gap(state)
+    return None if gap is None else f"{gap} (--baseline-hours {day.FULL_DAY:g} covers a day)"
+
+
 def describe_unjudged(state: State, rules: WatchRules) -> str | None:
     """Return the last line of a watch whose baseline is incomplete, or None if it is complete."""
     if state.accuracy is not None:
         return None
-    share, had = judging.learnt(state, rules), sum(map(len, state.answers))
+    if (share := judging.learnt(state, rules)) == 1.0:
+        return (
+            f"Accuracy was not judged: the baseline does not cover {rules.baseline_hours:g} hours"
+            " yet. Resume with the same command."
+        )
+    had = sum(map(len, state.answers))
     rounds = math.ceil(state.rounds * (1.0 / share - 1.0)) if share else None
     more = (
         "" if rounds is None else f" It needs about {rounds} more round{'s' if rounds > 1 else ''}."

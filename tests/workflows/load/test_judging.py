@@ -18,10 +18,10 @@ from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.load.judging import (
     ALPHA,
     LoadData,
-    change_p,
     count_changes,
     find_exit_code,
     judge_tasks,
+    weigh_changes,
 )
 
 PROMPTS = 200
@@ -29,10 +29,19 @@ LOADS = (1, 4, 16, 64)
 Scores = Sequence[float | None]
 
 
-def _answers(scores: Scores) -> TaskAnswers:
-    """Return answers with these scores; None is a prompt without an answer."""
+def _answers(scores: Scores, passage: int = 1) -> TaskAnswers:
+    """Return answers with these scores; None is a prompt without an answer.
+
+    `passage` consecutive prompts share a group.
+    """
     lines = {
-        str(i): ScoreRecord(id=str(i), outcome=Outcome.CORRECT, value=value, target="")
+        str(i): ScoreRecord(
+            id=str(i),
+            outcome=Outcome.CORRECT,
+            value=value,
+            target="",
+            group=f"passage {i // passage}",
+        )
         for i, value in enumerate(scores)
         if value is not None
     }
@@ -41,15 +50,21 @@ def _answers(scores: Scores) -> TaskAnswers:
 
 
 def _judge(
-    by_load: Mapping[int, Scores], again: Scores | None = None, first: int = 1, tasks: int = 1
+    by_load: Mapping[int, Scores],
+    again: Scores | None = None,
+    first: int = 1,
+    tasks: int = 1,
+    passage: int = 1,
 ) -> tuple[LoadTask, ...]:
-    answers = {load: _answers(scores) for load, scores in by_load.items()}
+    answers = {load: _answers(scores, passage) for load, scores in by_load.items()}
     lowest = answers[min(answers)]
     points = []
     for load, one in answers.items():
-        lost, won = count_changes(lowest, one)
+        changes = count_changes(lowest, one)
         lines, before = one.lines[0], lowest.lines[0]
-        more, less = len(before.keys() - lines.keys()), len(lines.keys() - before.keys())
+        failures = weigh_changes(
+            before.keys() - lines.keys(), lines.keys() - before.keys(), lowest, one
+        )
         points.append(
             LoadPoint(
                 load=load,
@@ -59,19 +74,19 @@ def _judge(
                 value=None,
                 interval=None,
                 paired=len(lines.keys() & before.keys()),
-                lost=lost,
-                won=won,
-                p=change_p(lost, won),
-                failed_more=more,
-                failed_less=less,
-                p_failures=change_p(more, less),
+                lost=changes.down,
+                won=changes.up,
+                p=changes.p,
+                failed_more=failures.down,
+                failed_less=failures.up,
+                p_failures=failures.p,
             )
         )
     data = LoadData(
         loads=tuple(by_load),
         answers=answers,
         first=first,
-        again=_answers(by_load[first] if again is None else again),
+        again=_answers(by_load[first] if again is None else again, passage),
     )
     names = [f"task {i}" for i in range(tasks)]
     return judge_tasks(dict.fromkeys(names, data), dict.fromkeys(names, points))
@@ -203,3 +218,28 @@ def test_a_sound_server_is_rarely_accused_whichever_loads_share_their_numerics(
         assert by_q > 2 * ALPHA * len(found)
         point = replace(found[0][0].points[0], load=2)
         assert point.outcome == "lowest"
+
+
+@pytest.mark.parametrize(("passage", "found"), [(1, (64,)), (10, ())])
+def test_a_passage_that_is_misread_as_a_whole_is_one_change(
+    passage: int, found: tuple[int, ...]
+) -> None:
+    # 30 questions of three passages fall. As 30 changes they prove a fault; as three they do not.
+    [task] = _judge({1: RIGHT, 64: BAD}, passage=passage)
+    assert task.broken == found
+    assert (task.points[1].lost, task.points[1].won) == (30, 0)
+    assert task.points[1].p == pytest.approx(2.0 * 0.5 ** (30 / passage))
+
+
+def test_requests_of_a_passage_that_fail_together_are_one_failure() -> None:
+    failing: Scores = [None] * 30 + [1.0] * 170
+    [alone] = _judge({1: RIGHT, 64: failing})
+    [shared] = _judge({1: RIGHT, 64: failing}, passage=10)
+    assert (alone.failing, shared.failing) == ((64,), ())
+
+
+def test_many_passages_still_show_a_broken_load() -> None:
+    # One question of every passage falls.
+    spoilt: Scores = [0.0 if i % 10 == 0 else 1.0 for i in range(PROMPTS)]
+    [task] = _judge({1: RIGHT, 64: spoilt}, passage=10)
+    assert task.broken == (64,)

@@ -28,7 +28,7 @@ class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The score of one answer.
 
     `mode` names the way in which the answer failed, for a task that distinguishes such ways.
-    `group` names what samples share, such as a speaker, for a task that compares them in groups.
+    `group` names what samples share, such as a passage or a speaker, as in a Sample.
     """
 
     id: str

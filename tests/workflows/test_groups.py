@@ -1,0 +1,189 @@
+"""Questions on passages, asked over HTTP: a misread passage counts once, in every command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import serve_eval
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, answer, models
+
+PASSAGES, EACH = 40, 5
+WORDS = "tides sails harbours storms ropes "
+LOST, WON = range(14), range(14, 22)
+"""The passages that only B misreads, and those that only A misreads."""
+
+
+def _passage(number: int) -> str:
+    return f"Passage {number}. {WORDS * 10}of the sea number {number}."
+
+
+def _write(group: bool) -> None:
+    cases = [
+        {
+            "case": f"p{p}:q{q}",
+            "input": {"prompt": f"{_passage(p)}\nQuestion {q}: which is {p}-{q}"},
+            "expected": f"{p}-{q}",
+        }
+        for p in range(PASSAGES)
+        for q in range(EACH)
+    ]
+    more = {"group": "^(p[0-9]+):"} if group else {}
+    Path("cases.yaml").write_text(json.dumps({"sea": {"scorer": "exact", **more, "cases": cases}}))
+
+
+class _Side:
+    """A server that misreads some passages, all questions on them, when more are in flight."""
+
+    def __init__(self, misread: range, above: int = 0) -> None:
+        self._starts = tuple(f"Passage {p}. " for p in misread)
+        self._above = above
+
+    def reply(self, request: HttpRequest) -> Reply:
+        if not request.chat or not request.prompt.startswith("Passage"):
+            return answer(" 1")
+        wrong = request.prompt.startswith(self._starts) and request.in_flight > self._above
+        said = answer("no" if wrong else request.prompt.split()[-1])
+        return after(0.005, said) if self._above else said
+
+
+@pytest.fixture(scope="module")
+def sides() -> Iterator[tuple[str, str]]:
+    servers = [
+        ScriptedServer(_Side(one).reply, routes={"/v1/models": models("m")}) for one in (WON, LOST)
+    ]
+    with servers[0].serve_in_thread() as a, servers[1].serve_in_thread() as b:
+        yield a, b
+
+
+@pytest.fixture(scope="module")
+def runs(sides: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a run of A, its reference, and a run of B that is judged by it."""
+    folder = tmp_path_factory.mktemp("groups")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        _write(group=True)
+        asked = ["--cases", "cases.yaml", "--quiet"]
+        a, b = (["--base-url", side, "--model", "m"] for side in sides)
+        assert serve_eval("run", *asked, *a, "--no-reference", "-o", "A").returncode == 3
+        done = serve_eval("references", "register", "A", "--references-dir", "refs")
+        assert done.returncode == 0, done.stderr
+        rule = ["--references-dir", "refs", "--verdict", "paired", "-o", "B"]
+        done = serve_eval("run", *asked, *b, *rule)
+        assert done.returncode == 3, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _here(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs)
+
+
+def _verdict(report: str = "B/report.json") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(report).read_text())["tasks"][0]["verdict"]
+    return found
+
+
+def test_a_run_counts_passages_and_not_questions() -> None:
+    verdict = _verdict()
+    assert verdict["outcome"] == "INCONCLUSIVE"
+    paired = verdict["paired"]
+    assert (paired["down"], paired["up"], paired["pairs"]) == (70, 40, 200)
+    assert paired["p"] == pytest.approx(0.1050, abs=1e-4)  # 14 or more of 22 passages, mid-p
+    assert not any("shared_text" in line for line in verdict["warnings"])
+
+
+def test_the_interval_of_the_value_is_that_of_passages() -> None:
+    result = json.loads(Path("B/report.json").read_text())["tasks"][0]["result"]
+    low, high = result["interval"]
+    assert result["value"] == 65.0
+    assert (low, high) == pytest.approx((48.9, 78.2), abs=0.5)  # of single questions: 58.2, 71.3
+
+
+def test_texts_name_the_groups_and_power_plans_with_them() -> None:
+    assert "200 prompts in 40 groups" in serve_eval("verdict", "B").stdout
+    paired = _verdict()["paired"]
+    assert paired["groups"] == 40
+    assert paired["design_effect"] == pytest.approx(5.0, abs=0.2)
+    least = {}
+    for effect in ([], ["--design-effect", "1"]):
+        done = serve_eval("power", "--from", "B", "--detect", "5", *effect)
+        assert done.returncode == 0, done.stderr
+        line = next(one for one in done.stdout.splitlines() if one.startswith("  paired  "))
+        least[bool(effect)] = int(line.split()[1])
+        assert ("design effect 5" in done.stdout) is not bool(effect)
+    assert least[False] / least[True] == pytest.approx(paired["design_effect"], rel=0.01)
+
+
+def test_the_scores_keep_the_group_and_an_export_has_it() -> None:
+    lines = [json.loads(line) for line in Path("B/scores/cases-sea.jsonl").read_text().splitlines()]
+    assert {line["group"] for line in lines} == {f"p{p}" for p in range(PASSAGES)}
+    done = serve_eval("export", "B", "-o", "exported")
+    assert done.returncode == 0, done.stderr
+    [file] = Path("exported").rglob("samples_*.jsonl")
+    first = json.loads(file.read_text().splitlines()[0])
+    assert first["doc"]["group"] == "p0"
+
+
+def test_a_comparison_of_the_folders_agrees_with_the_run() -> None:
+    done = serve_eval("compare", "A", "B", "-o", "compared")
+    assert done.returncode == 3, done.stdout + done.stderr
+    told = json.loads(Path("compared/comparison.json").read_text())
+    assert told["tasks"][0]["verdict"]["paired"]["p"] == pytest.approx(_verdict()["paired"]["p"])
+
+
+def test_without_the_group_the_same_answers_fail_and_a_warning_says_why() -> None:
+    try:
+        _write(group=False)
+        done = serve_eval("verdict", "B", "--json")
+        assert done.returncode == 1, done.stdout + done.stderr
+        [task] = json.loads(done.stdout)["tasks"]
+        assert task["verdict"]["outcome"] == "FAIL"
+        assert task["verdict"]["paired"]["p"] < 0.01
+        said = [line for line in task["verdict"]["warnings"] if line.startswith("shared_text")]
+        assert said[0].startswith("shared_text: 200 of 200 prompts share a long text with others")
+    finally:
+        _write(group=True)
+    again = serve_eval("verdict", "B", "--json")
+    assert again.returncode == 3
+    assert json.loads(again.stdout)["tasks"][0]["verdict"] == _verdict()
+
+
+def test_rescored_answers_keep_their_groups() -> None:
+    done = serve_eval("rescore", "B", "-o", "rescored")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert _verdict("rescored/report.json")["paired"]["p"] == _verdict()["paired"]["p"]
+
+
+def test_load_counts_passages_too() -> None:
+    # Five passages are misread whenever requests are in flight together.
+    server = ScriptedServer(_Side(range(5), above=1).reply, routes={"/v1/models": models("m")})
+    with server.serve_in_thread() as url:
+        asked = ["--cases", "cases.yaml", "--model", "m", "--concurrency", "1,8"]
+        done = serve_eval("load", url, *asked, "-o", "load", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        [task] = json.loads(done.stdout)["tasks"]
+        point = task["points"][-1]
+        assert point["lost"] > 15  # as single questions: p below .0001
+        assert point["p"] == pytest.approx(2.0 * 0.5**5)
+
+
+def test_an_early_stop_by_pairs_is_refused_and_one_by_the_classic_rule_is_not(
+    sides: tuple[str, str],
+) -> None:
+    asked = ["--cases", "cases.yaml", "--base-url", sides[0], "--model", "m", "--early-stop"]
+    judged = ["--references-dir", "refs"]
+    done = serve_eval("run", *asked, *judged, "--verdict", "paired", "-o", "early")
+    assert done.returncode == 0, done.stderr
+    said = (
+        "no early stop: the rule 'paired' assumes independent prompts, and these 200 prompts share"
+        " 40 passages, videos or other groups"
+    )
+    assert said in _verdict("early/report.json")["warnings"]
+    assert serve_eval("run", *asked, *judged, "-o", "classic").returncode == 0
+    early = _verdict("classic/report.json")
+    assert not any("no early stop" in line for line in early["warnings"])
