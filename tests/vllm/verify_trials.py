@@ -107,7 +107,7 @@ async def _register(url: str, folder: Path) -> list[Probe]:
         no_reference=True,
     )
     rules = VerifyRules(probes=POOL, seed=SEED)
-    made = await register(NamedPlan(name="a", plan=plan), None, rules, folder, environ={})
+    made = await register(NamedPlan(name="a", plan=plan), (), rules, folder, environ={})
     return list(made.probes)
 
 

@@ -10,7 +10,9 @@ import msgspec
 from serve_eval.errors import EndpointError, NotComparableError
 from serve_eval.evaluation.probes.asking import AskedServer
 from serve_eval.evaluation.probes.distance import measure_distance
-from serve_eval.evaluation.probes.evidence import DistanceLimits, ProbeEvidence, ServerFamily
+from serve_eval.evaluation.probes.evidence import ProbeEvidence, ServerFamily
+from serve_eval.evaluation.probes.floor import compare_siblings, count_clean, limits_of
+from serve_eval.evaluation.probes.sentences import count_needed, explain_outcome
 from serve_eval.schema import (
     Probe,
     ProbeDistance,
@@ -50,7 +52,14 @@ class JudgedServer:
             return True
         if self.lost or not evidence.can_decide(probes):
             return True
+        if evidence.lacks_answers and not evidence.is_waiting:
+            return True
         return evidence.conclude() is not VerificationOutcome.UNDECIDED
+
+    def end(self, probes: Sequence[Probe]) -> None:
+        """Note that no further probe is asked. The siblings answered all of `probes`."""
+        self.evidence.ended = True
+        self.evidence.clean_answers = count_clean(probes, self.evidence.limits.far)
 
     async def ask(self, probes: Sequence[Probe]) -> bool:
         """Ask a round of probes, look at the evidence after each, and return True.
@@ -78,8 +87,13 @@ class JudgedServer:
                 self.evidence.unanswered += 1
                 continue
             distance = await self._repeat(probe, distance)
-            length = probe.reading.prompt_tokens
-            self.evidence.add(msgspec.structs.replace(distance, prompt_tokens=length))
+            self.evidence.add(
+                msgspec.structs.replace(
+                    distance,
+                    prompt_tokens=probe.reading.prompt_tokens,
+                    sibling_nats=compare_siblings(probe, distance),
+                )
+            )
         unanswered = self.server.unanswered
         if unanswered > max(LEAST_UNANSWERED, MOST_UNANSWERED * self.evidence.tried):
             raise EndpointError(
@@ -134,12 +148,15 @@ class JudgedServer:
             part_of=part_of,
             role=role,
             outcome=outcome,
-            why=evidence.explain(),
+            why=explain_outcome(evidence),
             asked=evidence.asked,
             unanswered=evidence.unanswered,
             beyond_noise=evidence.beyond_noise,
             beyond_floor=evidence.beyond_floor,
             far=evidence.far,
+            further=evidence.paired.further,
+            compared=evidence.paired.pairs,
+            needed=count_needed(evidence),
             median=median,
             effect=median / unit if unit else None,
             evidence=evidence.highest_evidence,
@@ -159,8 +176,9 @@ def judge_together(
     servers: Sequence[AskedServer], known: VerificationReference
 ) -> list[JudgedServer]:
     """Return servers to judge that share the level of the command."""
-    limits = DistanceLimits(noise=known.noise, step=known.step, floor=known.floor)
-    family = ServerFamily(limits, len(servers))
+    family = ServerFamily(limits_of(known), len(servers))
+    for one in family.members:
+        one.paired.siblings = max([1, *(len(probe.healthy) for probe in known.probes)])
     return [
         JudgedServer(server, known, evidence)
         for server, evidence in zip(servers, family.members, strict=True)
