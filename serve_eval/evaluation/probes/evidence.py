@@ -23,15 +23,20 @@ differs from the reference's too, and nothing says by how much.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from serve_eval.evaluation.probes.faults import (
+    ALIKE,
     CLEAN,
+    NO_FLIP,
+    exceeds_tail,
     is_fault,
-    is_unexplained_fault,
+    is_no_flip,
     keep_returned,
+    keep_unexplained,
 )
-from serve_eval.evaluation.probes.limits import FLOORS, DistanceLimits
+from serve_eval.evaluation.probes.limits import FLOORS, TIMES, DistanceLimits
 from serve_eval.evaluation.probes.paired import PairedCounts
 from serve_eval.schema import ProbeDistance, VerificationOutcome
 from serve_eval.stats.exceedances import log_evidence_above, share_upper_bound
@@ -41,6 +46,7 @@ ALPHA = 0.01
 ALLOWED, ALLOWED_FAR = 0.05, 0.01
 """Shares of probes beyond a given floor, and far beyond it, that healthy servers may have."""
 SHARE = 0.1
+UNSOUND = (VerificationOutcome.ANOTHER, VerificationOutcome.FAULT)
 MORE = 100
 """Probes that are asked after a hit far beyond the floor, before a sound outcome."""
 
@@ -82,8 +88,8 @@ class ProbeEvidence:
     `asked` counts probes with an answer, `unanswered` those without one. `highest` is the
     natural logarithm of the most evidence so far. `numbers` counts distances between
     log-probabilities, not between texts alone. A server without a `family` is judged alone.
-    `ended`: no further probe will be asked. `clean_answers` is the number of the siblings' answers
-    if none of them is far away, else 0; they may have answered more probes than the server.
+    `ended`: no further probe will be asked. `healthy` are the distances of all answers of siblings,
+    which may have answered more probes than the server.
     """
 
     limits: DistanceLimits
@@ -99,7 +105,7 @@ class ProbeEvidence:
     highest: float = 0.0
     larger: bool = False
     ended: bool = False
-    clean_answers: int = 0
+    healthy: Sequence[float] = ()
     distances: list[ProbeDistance] = field(default_factory=list)
     paired: PairedCounts = field(init=False)
 
@@ -194,20 +200,43 @@ class ProbeEvidence:
     def has_fault(self) -> bool:
         """True if answers are far away as those of no healthy server."""
         if not self.limits.known:
-            alike = not self.paired.siblings_far
-            hits = self.beyond_noise if alike else self.asked + self.far
-            return is_unexplained_fault(self.distances, self.limits.far, hits)
+            found = self._keep_unexplained()
+            return is_fault(found) if self.is_alike_elsewhere else is_no_flip(found)
         if not self.limits.measured:
             return is_fault(self.returned)
-        return self.clean_answers >= CLEAN and is_fault(self.far_nats)
+        if self.paired.largest_sibling <= NO_FLIP / TIMES and is_no_flip(self.returned):
+            return True
+        return self._is_clean and len(self.healthy) >= CLEAN and self._exceeds_siblings
+
+    @property
+    def is_alike_elsewhere(self) -> bool:
+        """True if almost all probes are within the noise, but for those far away.
+
+        Nothing is known of a server whose siblings have far answers too.
+        """
+        others = self.beyond_noise - self.far
+        return not self.paired.siblings_half and others <= ALIKE * self.asked
+
+    def _keep_unexplained(self) -> list[float]:
+        alike = self.is_alike_elsewhere
+        return keep_unexplained(self.distances, self.limits.far, alike=alike)
 
     @property
     def lacks_answers(self) -> bool:
         """True if single answers are a fault unless some sibling has one too, among CLEAN."""
         if not self.limits.known or not self.limits.measured:
             return False
-        clean = not self.paired.siblings_far and self.clean_answers < CLEAN
-        return clean and is_fault(self.far_nats)
+        return self._is_clean and len(self.healthy) < CLEAN and bool(self.far)
+
+    @property
+    def _is_clean(self) -> bool:
+        """True if no answer of a sibling is half as far away as a fault."""
+        limit = self.limits.far_sibling
+        return not self.paired.siblings_half and all(nats <= limit for nats in self.healthy)
+
+    @property
+    def _exceeds_siblings(self) -> bool:
+        return exceeds_tail(self.far, self.asked, self.healthy, self.limits.far_sibling)
 
     @property
     def is_odd(self) -> bool:
@@ -228,6 +257,22 @@ class ProbeEvidence:
         explained = self.paired.explains_beyond(self.beyond_floors)
         return explained or self.bound_share(self.beyond_floors) < SHARE
 
+    def is_settled(self, most: int, *, thorough: bool = True) -> bool:
+        """Return True if no further probe is asked, of at most `most`.
+
+        A `thorough` verification calls a server sound only after all of them, if siblings are
+        compared: their answers show faults of few requests, which few probes miss.
+        """
+        if self.tried >= most or not self.can_decide(most):
+            return True
+        outcome = self.conclude()
+        if self.limits.measured and self.limits.known:
+            if thorough:
+                return outcome in UNSOUND
+            if self.lacks_answers and not self.is_waiting:
+                return True
+        return outcome is not VerificationOutcome.UNDECIDED
+
     def can_decide(self, most: int) -> bool:
         """Return True if further answers, up to `most` probes in all, can change UNDECIDED.
 
@@ -239,7 +284,7 @@ class ProbeEvidence:
         if self.has_fault:
             return not self.ended
         if not self.numbers or self.largest > FLOORS * self.limits.beyond_noise:
-            return bool(self.returned) and self.asked < min(most, self.last_far + MORE)
+            return bool(self._keep_unexplained()) and self.asked < min(most, self.last_far + MORE)
         hits = self.unanswered + self.beyond_noise
         return share_upper_bound(hits, max(0, most - hits), ALPHA) < SHARE
 

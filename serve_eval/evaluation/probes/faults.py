@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 
 from serve_eval.schema import ProbeDistance
+from serve_eval.stats.tail import count_unlikely, share_beyond
 
 VERY_FAR = 2.0
 """Distance, in nats, of which one probe is enough, if it is so again."""
@@ -25,10 +26,11 @@ NO_FLIP = 5.0
 """Distance, in nats, that no flip of an expert explains, where nothing else is known."""
 HITS = 2
 """Number of probes, far away, that are a fault together."""
-FLIPS, ALPHA = 0.02, 0.01
-"""Share of probes that healthy experts flip at least, if any, and the chance to see none."""
+FLIPS, ALPHA = 0.0155, 0.01
+"""Share of probes that healthy experts move by a quarter of a nat at least, if they move 2 % by a
+nat on average, and the chance to see none of them."""
 CLEAN = math.ceil(math.log(ALPHA) / math.log1p(-FLIPS))
-"""Siblings' answers, none of them far away, that exclude such flips."""
+"""Siblings' answers, none of them half as far away as a fault, that exclude such flips."""
 ALIKE = 0.05
 """Largest share of other probes that differ where a server is bit for bit alike elsewhere."""
 
@@ -47,12 +49,23 @@ def is_fault(nats: Sequence[float]) -> bool:
     return len(nats) >= HITS or any(one > VERY_FAR for one in nats)
 
 
-def is_unexplained_fault(distances: Sequence[ProbeDistance], far: float, beyond_noise: int) -> bool:
-    """Return True for a fault that shows where no floor is known.
+def exceeds_tail(far: int, asked: int, siblings: Sequence[float], limit: float) -> bool:
+    """Return True if more answers are far away than the tail of the siblings' explains.
 
-    `beyond_noise` is the number of probes beyond the noise of the reference's server.
+    `far` of `asked` are. `siblings` are the distances of all answers of siblings, none of them
+    beyond `limit`. If they fall steeply, a single answer is too many.
     """
-    hits = sum(one.nats > far for one in distances)
-    if beyond_noise - hits <= ALIKE * len(distances):
-        return is_fault(keep_returned(distances, far))
-    return len(keep_returned(distances, max(far, NO_FLIP))) >= HITS
+    return far >= count_unlikely(asked * share_beyond(siblings, limit), ALPHA)
+
+
+def keep_unexplained(distances: Sequence[ProbeDistance], far: float, *, alike: bool) -> list[float]:
+    """Return the distances, in nats, that are a fault where no floor is known, if there are enough.
+
+    `alike`: the other probes are bit for bit alike. Each was so again each time.
+    """
+    return keep_returned(distances, far if alike else max(far, NO_FLIP))
+
+
+def is_no_flip(nats: Sequence[float]) -> bool:
+    """Return True for answers of which no flip of an expert explains enough."""
+    return sum(one > NO_FLIP for one in nats) >= HITS

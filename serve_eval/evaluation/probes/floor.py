@@ -143,12 +143,6 @@ def compare_siblings(probe: Probe, distance: ProbeDistance) -> tuple[float, ...]
     return tuple(keep_measured(found))
 
 
-def count_clean(probes: Sequence[Probe], far: float) -> int:
-    """Return the number of the siblings' measured answers; 0 if any of them is beyond `far`."""
-    found = keep_measured(sibling_distances(probes))
-    return 0 if any(nats > far for nats in found) else len(found)
-
-
 def check_floor(known: VerificationReference, about: str) -> None:
     """Raise NotComparableError if no distance can exceed the limits. `about` begins the message."""
     limits = DistanceLimits(noise=known.noise, step=known.step, floor=known.floor)

@@ -68,9 +68,17 @@ class DistanceLimits:
 
     @property
     def far(self) -> float:
-        """The distance that only a fault explains, if healthy servers have no such answers."""
-        known = self.beyond_floors if self.known else FLOORS * self.beyond_noise
-        return max(FAR_NATS, known)
+        """The distance that only a fault explains, if healthy servers have no such answers.
+
+        Where siblings are compared, their answers say whether they have.
+        """
+        given = self.known and not self.measured
+        return max(FAR_NATS, self.beyond_floors if given else FLOORS * self.beyond_noise)
+
+    @property
+    def far_sibling(self) -> float:
+        """The distance of a sibling from which a healthy server could be far away."""
+        return self.far / TIMES
 
     def exceeds_siblings(self, nats: float, siblings: tuple[float, ...]) -> bool:
         """Return True for an answer more than TIMES as far away as those of all siblings."""

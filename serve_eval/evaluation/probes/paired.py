@@ -7,9 +7,9 @@ TIMES as far from the reference as its siblings are. Two bets look at that:
 * *sign*: at one probe, the server is more than TIMES as far away as each of k siblings. For a
   healthy server that has a chance of at most 1 / (k + 1), whatever the shape of the distances,
   since it is then nearer to the reference than a further sibling times TIMES would be;
-* *far*: of the probes at which either the server or a sibling is far away and not both, it is the
-  server. For one that is so at most TIMES as often as a sibling, that has a chance of at most
-  TIMES / (k + TIMES).
+* *far*: of the probes at which either the server is far away or a sibling is at least half as far,
+  and not both, it is the server. That has the same chance, since a healthy server is far away at
+  most as often as a sibling is half as far.
 
 Source of the evidence: serve_eval/stats/exceedances.py.
 """
@@ -23,7 +23,10 @@ from dataclasses import dataclass, field
 from serve_eval.evaluation.probes.limits import LEAST_FLOOR, TIMES, DistanceLimits
 from serve_eval.schema import ProbeDistance
 from serve_eval.stats.exceedances import ABOVE, log_evidence_above
+from serve_eval.stats.tail import count_unlikely
 
+EXPLAINED = 0.05
+"""Chance with which a healthy server has more far answers than its siblings explain."""
 POWER_Z = 1.2816
 """Quantile of the normal distribution for a power of .9."""
 
@@ -44,6 +47,7 @@ class PairedCounts:
     far_alone: int = 0
     siblings_alone: int = 0
     siblings_far: int = 0
+    siblings_half: int = 0
     siblings_beyond: int = 0
     siblings_read: int = 0
     _own: list[float] = field(default_factory=list)
@@ -55,16 +59,24 @@ class PairedCounts:
         if len(others) < self.siblings:
             return
         self.pairs += 1
-        limit = 0.0 if distance.texts_only else self.limits.far
-        far, healthy = distance.nats > limit, [nats > limit for nats in others]
+        limit, half = self.limits.far, self.limits.far_sibling
+        if distance.texts_only:
+            limit = half = 0.0
+        far, healthy = distance.nats > limit, [nats > half for nats in others]
         self.further += self.limits.exceeds_siblings(distance.nats, others)
         self.far_alone += far and not any(healthy)
         self.siblings_alone += any(healthy) and not far
         self.siblings_read += len(others)
-        self.siblings_far += sum(healthy)
+        self.siblings_far += sum(nats > limit for nats in others)
+        self.siblings_half += sum(healthy)
         self.siblings_beyond += sum(nats > self.limits.beyond_floors for nats in others)
         self._own.append(distance.nats)
         self._sibling.append(max(others))
+
+    @property
+    def largest_sibling(self) -> float:
+        """The largest distance of a sibling, in nats."""
+        return max(self._sibling, default=0.0)
 
     @property
     def larger(self) -> bool:
@@ -76,29 +88,32 @@ class PairedCounts:
     @property
     def log_sign(self) -> float:
         """The natural logarithm of the evidence that the server is further away than healthy."""
-        share = 1 / (self.siblings + 1)
-        return log_evidence_above(self.further, self.pairs - self.further, share)
+        return log_evidence_above(self.further, self.pairs - self.further, 1 / (self.siblings + 1))
 
     @property
     def log_far(self) -> float:
         """The natural logarithm of the evidence that it is far away at more probes."""
-        return log_evidence_above(self.far_alone, self.siblings_alone, far_share(self.siblings))
+        return log_evidence_above(self.far_alone, self.siblings_alone, 1 / (self.siblings + 1))
 
     def weigh(self) -> float:
         """Return the natural logarithm of the evidence of both bets: their mean.
 
         The sign counts only together with the size.
         """
-        bets = [self.log_far, self.log_sign if self.larger else -math.inf]
+        sign = self.log_sign
+        bets = [self.log_far, sign if sign > 0.0 and self.larger else -math.inf]
         top = max(bets)
         return top + math.log(sum(math.exp(bet - top) for bet in bets) / len(bets))
 
     @property
     def explains_far(self) -> bool:
-        """True if the siblings are far away at least half as often."""
-        read = max(1, self.siblings_read)
+        """True if the server can be far away as often if siblings are half as far so often.
+
+        Without one that is, a single answer is not explained.
+        """
         own = sum(nats > self.limits.far for nats in self._own)
-        return own <= TIMES * self.siblings_far / read * self.pairs
+        expected = TIMES * self.siblings_half / max(1, self.siblings_read) * self.pairs
+        return own < count_unlikely(expected, EXPLAINED)
 
     def explains_beyond(self, beyond: int) -> bool:
         """Return True if siblings lie beyond FLOORS floors at least half as often."""
@@ -109,24 +124,23 @@ class PairedCounts:
 
         The siblings' share of far answers is what healthy servers have. See `count_probes`.
         """
-        healthy = self.siblings_far / max(1, self.siblings_read)
+        read = max(1, self.siblings_read)
+        healthy = self.siblings_far / read, self.siblings_half / read
         return count_probes(healthy, share, self.siblings)
 
 
-def far_share(siblings: int) -> float:
-    """Return the largest chance that the server, and no sibling, is the one far away."""
-    return TIMES / (siblings + TIMES)
-
-
-def count_probes(healthy: float, share: float, siblings: int = 1, alpha: float = 0.01) -> int:
+def count_probes(
+    healthy: tuple[float, float], share: float, siblings: int = 1, alpha: float = 0.01
+) -> int:
     """Return the probes that show a fault in a `share` of the requests with a power of .9.
 
-    `healthy` is the share of probes at which healthy servers are far away. The evidence grows with
-    each probe by a mean and a variance, so after n probes it is about normal.
+    `healthy` are the shares of probes at which healthy servers are far away, and half as far. The
+    evidence grows with each probe by a mean and a variance, so after n probes it is about normal.
     """
-    null = far_share(siblings)
-    own = healthy + share * (1 - healthy)
-    alone, others = own * (1 - healthy) ** siblings, (1 - own) * (1 - (1 - healthy) ** siblings)
+    null = 1 / (siblings + 1)
+    own = healthy[0] + share * (1 - healthy[0])
+    none = (1 - healthy[1]) ** siblings
+    alone, others = own * none, (1 - own) * (1 - none)
     best = math.inf
     for place in ABOVE:
         other = null + place * (1 - null)

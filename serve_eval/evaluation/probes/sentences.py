@@ -72,7 +72,7 @@ def _explain_fault(found: ProbeEvidence) -> str:
     if found.found:
         return f"{_tell_alone(found)}{returns}: a fault of single requests"
     if found.limits.known and found.limits.measured:
-        why = f"as none of {found.clean_answers} answers of siblings"
+        why = f"as none of {len(found.healthy)} answers of siblings"
     elif found.limits.known:
         why = "which the floor does not explain"
     else:
@@ -111,7 +111,10 @@ def _explain_numerics(found: ProbeEvidence) -> str:
             told += f"; {found.far} {'are' if found.far > 1 else 'is'} far away, too few to judge"
         return told
     if found.far:
-        return f"{told}; {found.far} beyond {found.limits.far:.3g} nat, and not each time"
+        return (
+            f"{told}; {found.far} beyond {found.limits.far:.3g} nat, which no numerics explain: too"
+            " few to call it a fault of single requests"
+        )
     return f"{told}: other kernels, batches or parallelism, within the floor that was given"
 
 
@@ -132,7 +135,7 @@ def _explain_undecided(found: ProbeEvidence) -> str:
         return (
             f"{len(found.far_nats)} of {found.asked} probes differ by up to {found.largest:.3g}"
             f" nat: a fault of single requests if none of {CLEAN} answers of siblings does;"
-            f" {found.clean_answers} are known"
+            f" {len(found.healthy)} are known"
         )
     if limits.known and found.is_odd:
         return (
@@ -146,7 +149,7 @@ def _explain_undecided(found: ProbeEvidence) -> str:
             f" {pairs.further} of {pairs.pairs} probes are so: too many for a sound server, too few"
             " for another one"
         )
-    if not found.beyond_floors or limits.measured:
+    if not found.beyond_floor or limits.measured:
         return _explain_few(found)
     return (
         f"{found.beyond_floor} of {found.asked} probes differ by more than healthy numerics: too"

@@ -91,6 +91,7 @@ async def judge_fleet(
     }
     for place, one in judged.items():
         one.evidence.paired.siblings = len(healthy[place])
+        one.thorough = False  # A fleet is large, and its servers are asked together.
     kept = {place: readings[place] for place in judged}
     begin = 0
     while pending := {

@@ -11,13 +11,17 @@ from serve_eval.errors import EndpointError, NotComparableError
 from serve_eval.evaluation.probes.asking import AskedServer
 from serve_eval.evaluation.probes.distance import measure_distance
 from serve_eval.evaluation.probes.evidence import ProbeEvidence, ServerFamily
-from serve_eval.evaluation.probes.floor import compare_siblings, count_clean, limits_of
+from serve_eval.evaluation.probes.floor import (
+    compare_siblings,
+    keep_measured,
+    limits_of,
+    sibling_distances,
+)
 from serve_eval.evaluation.probes.sentences import count_needed, explain_outcome
 from serve_eval.schema import (
     Probe,
     ProbeDistance,
     ProbeReading,
-    VerificationOutcome,
     VerificationReference,
     VerifiedSide,
 )
@@ -35,6 +39,7 @@ class JudgedServer:
     """A server that is being judged: its evidence and what it was asked.
 
     `prompt_gaps` says by how many tokens it counts each prompt longer than the reference's server.
+    A `thorough` verification calls it sound only after all probes of the budget.
     """
 
     def __init__(
@@ -43,23 +48,19 @@ class JudgedServer:
         self.server, self._known, self.evidence = server, known, evidence
         self._cached: int | None = None
         self.lost = False
+        self.thorough = True
         self.prompt_gaps: list[int] = []
 
     def is_decided(self, probes: int, tokens: int | None = None) -> bool:
         """Return True if the outcome is clear, a budget is spent, or the server is lost."""
-        evidence = self.evidence
-        if evidence.tried >= probes or (tokens is not None and self.server.tokens >= tokens):
+        if self.lost or (tokens is not None and self.server.tokens >= tokens):
             return True
-        if self.lost or not evidence.can_decide(probes):
-            return True
-        if evidence.lacks_answers and not evidence.is_waiting:
-            return True
-        return evidence.conclude() is not VerificationOutcome.UNDECIDED
+        return self.evidence.is_settled(probes, thorough=self.thorough)
 
     def end(self, probes: Sequence[Probe]) -> None:
         """Note that no further probe is asked. The siblings answered all of `probes`."""
         self.evidence.ended = True
-        self.evidence.clean_answers = count_clean(probes, self.evidence.limits.far)
+        self.evidence.healthy = keep_measured(sibling_distances(probes))
 
     async def ask(self, probes: Sequence[Probe]) -> bool:
         """Ask a round of probes, look at the evidence after each, and return True.

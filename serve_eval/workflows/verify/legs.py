@@ -15,6 +15,7 @@ from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.deployed_servers import ROLES, SERVER, list_servers
 from serve_eval.evaluation.probes.asking import AskedServer
+from serve_eval.evaluation.probes.evidence import UNSOUND
 from serve_eval.schema import (
     Limits,
     Probe,
@@ -34,7 +35,6 @@ from serve_eval.workflows.verify.servers import (
 
 ROUND = 20
 SOUND = (VerificationOutcome.IDENTICAL, VerificationOutcome.OTHER_NUMERICS)
-UNSOUND = (VerificationOutcome.ANOTHER, VerificationOutcome.FAULT)
 CONNECT_S = 5.0
 ALIKE = 0.5
 """Share of the deployment's probes beyond the floor that a server with the same fault has."""

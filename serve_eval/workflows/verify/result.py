@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from serve_eval.evaluation.probes.asking import AskedServer
+from serve_eval.evaluation.probes.evidence import UNSOUND
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.schema import (
     LostServer,
@@ -17,7 +18,7 @@ from serve_eval.schema import (
 )
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS, UNDECIDED
 from serve_eval.verdicts.rehearsed import WITHHELD, went_through
-from serve_eval.workflows.verify.legs import UNSOUND, name_parts
+from serve_eval.workflows.verify.legs import name_parts
 from serve_eval.workflows.verify.remarks import warn
 from serve_eval.workflows.verify.servers import VerifySession
 

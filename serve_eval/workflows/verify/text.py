@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.evaluation.probes.evidence import ALPHA
+from serve_eval.evaluation.probes.evidence import ALPHA, UNSOUND
 from serve_eval.evaluation.probes.limits import FAR_NATS, TIMES, DistanceLimits
 from serve_eval.evaluation.probes.sentences import FAULT_SHARE
 from serve_eval.report.layout import fit_tables, say, tell_rehearsal
@@ -26,7 +26,6 @@ from serve_eval.shell_words import quote_path, quote_word
 from serve_eval.workflows.verify.advice import advise
 from serve_eval.workflows.verify.fleet import MAJORITY
 from serve_eval.workflows.verify.floors import warn_of_floor
-from serve_eval.workflows.verify.legs import UNSOUND
 from serve_eval.workflows.verify.path import describe_path
 
 CHUNK = 2048

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import PlanError
+from serve_eval.evaluation.probes.evidence import UNSOUND
 from serve_eval.evaluation.probes.faults import CLEAN
 from serve_eval.evaluation.probes.floor import check_floor, limits_of
 from serve_eval.evaluation.probes.sentences import DECIDES
@@ -32,7 +33,7 @@ from serve_eval.schema import (
 )
 from serve_eval.workflows.verify.fleet import MAJORITY, judge_fleet
 from serve_eval.workflows.verify.judged import JudgedServer, judge_together
-from serve_eval.workflows.verify.legs import UNSOUND, GivenWorker, verify_parts
+from serve_eval.workflows.verify.legs import GivenWorker, verify_parts
 from serve_eval.workflows.verify.making import open_maker, to_reference
 from serve_eval.workflows.verify.path import PathMeter, warn_of_path
 from serve_eval.workflows.verify.prompts import audit_prompts, compare_counts

@@ -215,8 +215,8 @@ def test_every_outcome_has_a_reason_with_its_figures() -> None:
         ([NEAR] * 10, "none of 10 probes differs by more than healthy numerics"),
         (
             [NEAR] * 60 + [VERY_FAR] + [0.0] * MORE,
-            f"1 of 161 probes differ by up to {VERY_FAR:.3g} nat, which no numerics explain: a"
-            " fault of single requests",
+            f"at most {VERY_FAR:.3g} nat; 1 beyond 0.5 nat, which no numerics explain: too few to"
+            " call it a fault",
         ),
         ([BEYOND] * 2, "2 of 2 probes differ by more than healthy numerics: too many"),
     ):

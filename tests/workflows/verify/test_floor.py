@@ -109,9 +109,8 @@ def test_a_file_whose_limits_no_distance_exceeds_is_refused(
 
 def test_a_server_far_beyond_its_sibling_is_not_passed_without_a_word(tmp_path: Path) -> None:
     file, _ = _register(tmp_path, ModelServer(name="s", numerics=NUMERICS))
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"floor": 1.5}))
     b = ModelServer(name="b", numerics=0.3)
-    ran = _run({"b": b}, "--reference", file, "-o", tmp_path / "1")
+    ran = _run({"b": b}, "--reference", file, "--floor", 1.5, "-o", tmp_path / "1")
     said = " ".join(ran.stdout.split())
     assert ran.returncode == 0
     assert "times the sibling's, though the floor allows it" in said
