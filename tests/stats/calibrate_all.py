@@ -27,6 +27,7 @@ MODULES = (
     "flips",
     "batches",
     "repaired",
+    "siblings",
 )
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -7,15 +7,18 @@ command: rounds of 20 probes, the floor from the siblings' first 60, at most 200
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 from numpy.typing import NDArray
+from scipy.stats import beta
 
 from serve_eval.evaluation.probes.evidence import ProbeEvidence
 from serve_eval.evaluation.probes.floor import find_floor
 from serve_eval.evaluation.probes.limits import DistanceLimits
+from serve_eval.evaluation.probes.paired import count_probes
 from serve_eval.schema import ProbeDistance
 from serve_eval.schema import VerificationOutcome as Outcome
 
@@ -104,3 +107,146 @@ def judge(
     if found.lacks_answers:
         found.healthy = [float(nats) for one in healthy for nats in one]
     return found
+
+
+KERNELS = System(sd=0.02)
+"""Healthy kernels: the spread that gives the median distance of compiled against eager vLLM."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A row of a table: its name, the server, its siblings and the most probes."""
+
+    name: str
+    server: System
+    siblings: tuple[System, ...] = (KERNELS,)
+    probes: int = PROBES
+
+
+def flipping(share: float, system: System = KERNELS) -> System:
+    """Return a system of which experts flip a share of the probes."""
+    return replace(system, flips=share)
+
+
+HEALTHY = (
+    Cell(name="other kernels (sd .01), the sibling is a replica", server=System(sd=0.01),
+         siblings=(System(),)),
+    Cell(name="other kernels (sd .02), the sibling is a replica", server=KERNELS,
+         siblings=(System(),)),
+    Cell(name="traffic (sd .005), the sibling is a replica", server=System(traffic=0.005),
+         siblings=(System(),)),
+    Cell(name="traffic (sd .005) of both", server=System(traffic=0.005),
+         siblings=(System(traffic=0.005),)),
+    Cell(name="other kernels (sd .01)", server=System(sd=0.01), siblings=(System(sd=0.01),)),
+    Cell(name="other kernels (sd .02)", server=KERNELS),
+    Cell(name="other kernels, three siblings", server=KERNELS, siblings=(KERNELS,) * 3),
+    Cell(name="heavy tails (t of 3, .02)", server=System(sd=0.02, heavy=3),
+         siblings=(System(sd=0.02, heavy=3),)),
+    Cell(name="heavy tails (t of 2, .01)", server=System(sd=0.01, heavy=2),
+         siblings=(System(sd=0.01, heavy=2),)),
+    Cell(name="1.5 times as noisy as the sibling", server=System(sd=0.03)),
+    Cell(name="twice as noisy (.04, .02)", server=System(sd=0.04)),
+    Cell(name="twice as noisy (.1, .05)", server=System(sd=0.1), siblings=(System(sd=0.05),)),
+    Cell(name="twice as noisy, heavy tails (t of 3)", server=System(sd=0.04, heavy=3),
+         siblings=(System(sd=0.02, heavy=3),)),
+    *(
+        Cell(name=f"experts flip {share:.0%}", server=flipping(share), siblings=(flipping(share),))
+        for share in (0.02, 0.05, 0.1)
+    ),
+    Cell(name="experts flip 5 %, twice as noisy", server=flipping(0.05, System(sd=0.04)),
+         siblings=(flipping(0.05),)),
+    Cell(name="experts flip 5 %, of a replica none", server=flipping(0.05), siblings=(System(),)),
+)  # fmt: skip
+FAULTS = {
+    "four-bit weights": System(sd=0.25),
+    "W8A8": System(sd=0.09),
+    "three times as noisy": System(sd=0.06),
+    "2 % from another state": System(sd=0.02, state=0.02),
+    "2 % of single requests, not again": System(sd=0.02, state=0.02, transient=True),
+    "10 % from another state": System(sd=0.02, state=0.1),
+}
+"""Servers with a fault. The first two have the median distances that were measured with vLLM."""
+FLIPS = (0.0, 0.05)
+
+
+def list_faults() -> list[Cell]:
+    """Return the rows of faults, without and with healthy flips."""
+    found = [
+        Cell(
+            name=name if not share else f"{name}, experts flip {share:.0%}",
+            server=flipping(share, system),
+            siblings=(flipping(share),),
+        )
+        for share in FLIPS
+        for name, system in FAULTS.items()
+    ]
+    named = name_probes()
+    ten = FAULTS["10 % from another state"]
+    found.append(
+        Cell(
+            name=f"10 % from another state, experts flip 5 %, {named} probes as named",
+            server=flipping(FLIPS[1], ten),
+            siblings=(flipping(FLIPS[1]),),
+            probes=named,
+        )
+    )
+    return found
+
+
+def name_probes() -> int:
+    """Return the probes that `verify` names for a fault in 10 % with healthy flips of 5 %."""
+    healthy = tuple(FLIPS[1] * float(numpy.exp(-nats)) for nats in (0.5, 0.25))
+    return count_probes((healthy[0], healthy[1]), 0.1)
+
+
+def interval(hits: int, trials: int) -> tuple[float, float]:
+    """Return the exact interval of a share. Source: Clopper and Pearson, 1934."""
+    tail = (1 - CONFIDENCE) / 2
+    low = 0.0 if not hits else float(beta.ppf(tail, hits, trials - hits + 1))
+    high = 1.0 if hits == trials else float(beta.ppf(1 - tail, hits + 1, trials - hits))
+    return low, high
+
+
+def measure(cell: Cell) -> tuple[Counter[Outcome], float]:
+    """Return the outcomes of the trials of a row, and the median number of probes."""
+    random = numpy.random.default_rng([ord(letter) for letter in cell.name])
+    trials = [judge(random, cell.server, cell.siblings, cell.probes) for _ in range(TRIALS)]
+    outcomes = Counter(one.conclude() for one in trials)
+    return outcomes, float(numpy.median([one.asked for one in trials]))
+
+
+def write_row(cell: Cell) -> str:
+    """Return a row: how often the outcome was red, with its interval, and each outcome."""
+    outcomes, probes = measure(cell)
+    red = sum(outcomes[one] for one in RED)
+    low, high = interval(red, TRIALS)
+    shares = " | ".join(
+        f"{outcomes[one] / TRIALS:.3f}"
+        for one in (Outcome.ANOTHER, Outcome.FAULT, Outcome.UNDECIDED)
+    )
+    return f"| {cell.name} | {red / TRIALS:.3f} [{low:.3f}, {high:.3f}] | {shares} | {probes:.0f} |"
+
+
+def tables() -> str:
+    """Return the tables of healthy servers and of faults."""
+    head = "accused | ANOTHER | FAULT | UNDECIDED | probes (median) |"
+    line = "|---|---|--:|--:|--:|--:|"
+    return "\n".join(
+        [
+            f"| healthy server | {head}",
+            line,
+            *map(write_row, HEALTHY),
+            "",
+            f"| fault | {head.replace('accused', 'red')}",
+            line,
+            *map(write_row, list_faults()),
+        ]
+    )
+
+
+def main() -> None:
+    print(tables())
+
+
+if __name__ == "__main__":
+    main()
