@@ -23,7 +23,7 @@ from serve_eval.schema import ProbeDistance
 from serve_eval.schema import VerificationOutcome as Outcome
 
 ROUND, FIRST, PROBES, EXTRA = 20, 60, 200, 300
-TRIALS, CONFIDENCE = 1000, 0.95
+TRIALS, CONFIDENCE = 600, 0.95
 RED = (Outcome.ANOTHER, Outcome.FAULT)
 Nats = NDArray[numpy.float64]
 

@@ -98,11 +98,13 @@ class PairedCounts:
     def weigh(self) -> float:
         """Return the natural logarithm of the evidence of both bets: their mean.
 
-        The sign counts only together with the size.
+        The sign counts only together with the size. A bet that is below its chance has no evidence.
         """
-        sign = self.log_sign
-        bets = [self.log_far, sign if sign > 0.0 and self.larger else -math.inf]
-        top = max(bets)
+        signed = self.further * (self.siblings + 1) > self.pairs and self.larger
+        alone = self.far_alone * self.siblings > self.siblings_alone
+        bets = [self.log_far if alone else -math.inf, self.log_sign if signed else -math.inf]
+        if math.isinf(top := max(bets)):
+            return -math.inf
         return top + math.log(sum(math.exp(bet - top) for bet in bets) / len(bets))
 
     @property
