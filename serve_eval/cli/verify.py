@@ -58,7 +58,7 @@ EXAMPLES = (
     ("Compare a new deployment with the old one:", "serve-eval verify old:8000 new:8000"),
     (
         "Keep a reference, with the floor that a healthy server of another setting shows:",
-        "serve-eval verify host:8000 --sibling host2:8000 --register llama.json",
+        "serve-eval verify host:8000 --sibling other-gpu:8000 --register llama.json",
     ),
     (
         "Check a deployment against it, tomorrow or after an update:",
@@ -208,7 +208,7 @@ def _execute(asked: _Asked, *, as_json: bool, notify_text: Path | None) -> int:
     )
     from serve_eval.verdicts.exit_code import PASS
     from serve_eval.workflows.verify.ci import describe_registered
-    from serve_eval.workflows.verify.text import render_reference
+    from serve_eval.workflows.verify.registered import render_reference
 
     file = asked.reference.register
     if file is not None:

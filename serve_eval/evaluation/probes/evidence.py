@@ -4,8 +4,8 @@ The conclusion is
 
 * ANOTHER, if the server is further away than healthy ones. Where siblings measured the floor, that
   means more than twice as far as they are, in size and in sign, probe by probe (`paired.py`). Where
-  the floor was given, the evidence shows that more than ALLOWED of the probes lie beyond it, or
-  more than ALLOWED_FAR of them far beyond it. 1 / evidence is a p-value at any time. Holm's
+  the floor was given, the evidence shows that more probes lie beyond it, or far beyond it, than may
+  (`given_floor.py`). 1 / evidence is a p-value at any time. Holm's
   correction over all servers of a family must leave it at ALPHA or below;
 * FAULT, if single answers are far away as those of no healthy server (`faults.py`), or if more of
   them are than of the siblings';
@@ -36,33 +36,18 @@ from serve_eval.evaluation.probes.faults import (
     keep_returned,
     keep_unexplained,
 )
+from serve_eval.evaluation.probes.given_floor import weigh_probes
 from serve_eval.evaluation.probes.limits import FLOORS, TIMES, DistanceLimits
 from serve_eval.evaluation.probes.paired import PairedCounts
 from serve_eval.schema import ProbeDistance, VerificationOutcome
-from serve_eval.stats.exceedances import log_evidence_above, share_upper_bound
+from serve_eval.stats.exceedances import share_upper_bound
 from serve_eval.stats.multiplicity import holm
 
 ALPHA = 0.01
-ALLOWED, ALLOWED_FAR = 0.05, 0.01
-"""Shares of probes beyond a given floor, and far beyond it, that healthy servers may have."""
 SHARE = 0.1
 UNSOUND = (VerificationOutcome.ANOTHER, VerificationOutcome.FAULT)
 MORE = 100
 """Probes that are asked after a hit far beyond the floor, before a sound outcome."""
-
-
-def weigh_probes(asked: int, beyond_floor: int, far: int) -> float:
-    """Return the natural logarithm of the evidence that a server is another one.
-
-    Of `asked` probes, `beyond_floor` lie beyond the floor and `far` of them far beyond it. The
-    evidence is the mean of that against ALLOWED and that against ALLOWED_FAR.
-    """
-    bets = (
-        log_evidence_above(beyond_floor, asked - beyond_floor, ALLOWED),
-        log_evidence_above(far, asked - far, ALLOWED_FAR),
-    )
-    top = max(bets)
-    return top + math.log(sum(math.exp(bet - top) for bet in bets) / len(bets))
 
 
 class ServerFamily:

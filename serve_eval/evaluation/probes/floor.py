@@ -10,7 +10,7 @@ import msgspec
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.probes.distance import CLEAR_GAP, GONE, measure_distance
-from serve_eval.evaluation.probes.evidence import ALLOWED
+from serve_eval.evaluation.probes.given_floor import ALLOWED
 from serve_eval.evaluation.probes.limits import FLOORS, DistanceLimits
 from serve_eval.schema import Probe, ProbeDistance, VerificationReference
 

@@ -76,6 +76,11 @@ class DistanceLimits:
         return max(FAR_NATS, self.beyond_floors if given else FLOORS * self.beyond_noise)
 
     @property
+    def far_alone(self) -> float:
+        """The distance that only a fault explains where no sibling answers the same probes."""
+        return max(self.far, self.beyond_floors)
+
+    @property
     def far_sibling(self) -> float:
         """The distance of a sibling from which a healthy server could be far away."""
         return self.far / TIMES

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 
-from serve_eval.evaluation.probes.evidence import ALLOWED, ALLOWED_FAR, ProbeEvidence
+from serve_eval.evaluation.probes.evidence import ProbeEvidence
 from serve_eval.evaluation.probes.faults import CLEAN
+from serve_eval.evaluation.probes.given_floor import ALLOWED, ALLOWED_FAR
 from serve_eval.evaluation.probes.limits import LEAST_FLOOR, TIMES
 from serve_eval.schema import VerificationOutcome
 

@@ -19,13 +19,11 @@ from serve_eval.report.text import clean
 from serve_eval.schema import (
     Verification,
     VerificationOutcome,
-    VerificationReference,
     VerifiedSide,
 )
-from serve_eval.shell_words import quote_path, quote_word
+from serve_eval.shell_words import quote_word
 from serve_eval.workflows.verify.advice import advise
 from serve_eval.workflows.verify.fleet import MAJORITY
-from serve_eval.workflows.verify.floors import warn_of_floor
 from serve_eval.workflows.verify.path import describe_path
 
 CHUNK = 2048
@@ -297,24 +295,3 @@ def describe_cost(found: Verification) -> Iterator[tuple[str, str]]:
         yield "note", advise(found, undecided)
     for number, group in enumerate(found.groups, start=1):
         yield f"group {number}", f"{len(group)} answer alike: {list_names(group)}"
-
-
-def render_reference(made: VerificationReference, file: Path, console: Console) -> None:
-    """Print what a new reference holds, and how to use it."""
-    floor = "unknown: verify needs --floor, or a --sibling here" if made.floor is None else ""
-    count = max((len(probe.healthy) for probe in made.probes), default=0)
-    siblings = f" of {count} siblings" if count > 1 else ""
-    print_rows(
-        console,
-        (
-            ("made", f"reference of {made.model} at {made.source}: {len(made.probes)} probes"),
-            (
-                "noise",
-                f"{write_nats(made.noise)} nat, floor"
-                f" {floor or f'{write_nats(made.floor or 0.0)} nat'}{siblings}",
-            ),
-            *(("warning", line) for line in warn_of_floor(made)),
-            ("written", f"{file} ({file.stat().st_size / 1000:.0f} KB)"),
-        ),
-    )
-    print_commands(console, [f"serve-eval verify HOST --reference {quote_path(file)}"])

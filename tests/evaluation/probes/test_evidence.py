@@ -11,14 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.evaluation.probes.evidence import (
-    ALLOWED,
-    ALLOWED_FAR,
     ALPHA,
     MORE,
     ProbeEvidence,
     ServerFamily,
-    weigh_probes,
 )
+from serve_eval.evaluation.probes.given_floor import ALLOWED, ALLOWED_FAR, weigh_probes
 from serve_eval.evaluation.probes.limits import FAR_NATS, DistanceLimits
 from serve_eval.evaluation.probes.sentences import explain_outcome
 from serve_eval.schema import ProbeDistance

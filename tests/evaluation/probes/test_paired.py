@@ -217,3 +217,8 @@ def test_more_healthy_flips_need_more_probes(healthy: float, share: float) -> No
     needed = count_probes((healthy, healthy), share)
     assert needed <= count_probes((healthy + 0.05, healthy + 0.05), share)
     assert count_probes((healthy, healthy), share + 0.1) <= needed
+
+
+def test_a_watch_alone_counts_as_far_what_is_beyond_three_measured_floors() -> None:
+    limits = DistanceLimits(noise=0.0, step=0.0, floor=0.4, measured=True, typical=0.1)
+    assert (limits.far, limits.far_alone, limits.beyond_floor) == (0.5, pytest.approx(1.2), 0.8)
