@@ -21,9 +21,13 @@ from serve_eval.evaluation.probes.limits import DistanceLimits
 from serve_eval.evaluation.probes.paired import count_probes
 from serve_eval.schema import ProbeDistance
 from serve_eval.schema import VerificationOutcome as Outcome
+from tests.stats.embedded_numerics import FLOAT32, OTHER_KERNELS, REFERENCE, SYSTEMS
+from tests.stats.embedded_numerics import measure as measure_embedded
 
 ROUND, FIRST, PROBES, EXTRA = 20, 60, 200, 300
-TRIALS, CONFIDENCE = 600, 0.95
+REPEATED = 3
+TRIALS, CONFIDENCE = 400, 0.95
+EMBEDDED_TRIALS = 200
 RED = (Outcome.ANOTHER, Outcome.FAULT)
 Nats = NDArray[numpy.float64]
 
@@ -76,8 +80,17 @@ def judge(
 ) -> ProbeEvidence:
     """Draw a command, and return what its rules say about the server."""
     own, state = draw(random, server, probes)
-    asked = max(EXTRA, probes)
-    healthy = [draw(random, one, asked)[0] for one in siblings]
+    healthy = [draw(random, one, max(EXTRA, probes))[0] for one in siblings]
+    return judge_distances(own, healthy, once=(state > 0) & server.transient, probes=probes)
+
+
+def judge_distances(
+    own: Nats, healthy: Sequence[Nats], *, once: NDArray[numpy.bool_], probes: int = PROBES
+) -> ProbeEvidence:
+    """Return what the rules say of a server's distances, and of those of each sibling.
+
+    Siblings may have more of them. Answers `once` far away do not return.
+    """
     first = [one[:FIRST].tolist() for one in healthy]
     limits = DistanceLimits(
         noise=0.0,
@@ -87,11 +100,11 @@ def judge(
         typical=float(numpy.median(numpy.array(first))),
     )
     found = ProbeEvidence(limits=limits)
-    found.paired.siblings = len(siblings)
+    found.paired.siblings = len(healthy)
     for number in range(probes):
         nats = float(own[number])
         again: tuple[float, ...] = ()
-        if nats > limits.far and found.far < 3 and not (server.transient and state[number]):
+        if nats > limits.far and found.far < REPEATED and not once[number]:
             again = (nats,) * 3
         found.add(
             ProbeDistance(
@@ -218,13 +231,36 @@ def measure(cell: Cell) -> tuple[Counter[Outcome], float]:
 def write_row(cell: Cell) -> str:
     """Return a row: how often the outcome was red, with its interval, and each outcome."""
     outcomes, probes = measure(cell)
+    return write_outcomes(cell.name, outcomes, f"{probes:.0f}")
+
+
+def write_outcomes(name: str, outcomes: Counter[Outcome], last: str) -> str:
+    """Return the row of a name, which ends with `last`."""
+    trials = outcomes.total()
     red = sum(outcomes[one] for one in RED)
-    low, high = interval(red, TRIALS)
+    low, high = interval(red, trials)
     shares = " | ".join(
-        f"{outcomes[one] / TRIALS:.3f}"
+        f"{outcomes[one] / trials:.3f}"
         for one in (Outcome.ANOTHER, Outcome.FAULT, Outcome.UNDECIDED)
     )
-    return f"| {cell.name} | {red / TRIALS:.3f} [{low:.3f}, {high:.3f}] | {shares} | {probes:.0f} |"
+    return f"| {name} | {red / trials:.3f} [{low:.3f}, {high:.3f}] | {shares} | {last} |"
+
+
+def list_embedded() -> list[str]:
+    """Return the rows of the embedded model: its probes, drawn in random order for each trial."""
+    pools = measure_embedded(REFERENCE, SYSTEMS)
+    random, rows = numpy.random.default_rng(1), []
+    for name, own in pools.items():
+        sibling = pools[FLOAT32 if name == OTHER_KERNELS else OTHER_KERNELS]
+        outcomes = Counter[Outcome]()
+        for _ in range(EMBEDDED_TRIALS):
+            order = random.permutation(len(own))
+            drawn = own[order][:PROBES]
+            once = numpy.zeros(len(drawn), dtype=bool)
+            found = judge_distances(drawn, [sibling[order]], once=once, probes=len(drawn))
+            outcomes[found.conclude()] += 1
+        rows.append(write_outcomes(name, outcomes, f"{numpy.median(own):.2g}, {own.max():.2g}"))
+    return rows
 
 
 def tables() -> str:
@@ -240,6 +276,10 @@ def tables() -> str:
             f"| fault | {head.replace('accused', 'red')}",
             line,
             *map(write_row, list_faults()),
+            "",
+            "| embedded model | red | ANOTHER | FAULT | UNDECIDED | nats (median, largest) |",
+            line,
+            *list_embedded(),
         ]
     )
 

@@ -27,21 +27,22 @@ from serve_eval.workflows.verify.texts import texts_of_tasks
 Array = NDArray[Any]
 BF16_BITS, FP8_BITS, LEVELS = 8, 4, 127
 """Significant bits of bfloat16 and of FP8 (e4m3), and the levels of eight-bit integers."""
-RANK, SIZE = 8, 0.05
+RANK, SIZE = 8, 0.1
 """Rank of a LoRA adapter, and its size as a share of the weights that it changes."""
-FIRST = 40
+FIRST = 8
 """Tokens of a text before the first probe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """How a model computes: `rounded` says where states become bfloat16.
+    """How a model computes.
 
+    `fused`: the results of a product become bfloat16; False: its inputs too; None: neither.
     `keys` rounds the keys and values of the layers in `layers` (None: of all).
     """
 
     weights: Damage = "none"
-    rounded: str = ""
+    fused: bool | None = None
     keys: Callable[[Array], Array] | None = None
     layers: tuple[int, ...] | None = None
     activations: bool = False
@@ -87,12 +88,6 @@ class RoundedModel(Model):
             k, v = self._how.keys(k), self._how.keys(v)
         return q, k, v
 
-    def _after(self, states: Array, mixed: Array, layer: dict[str, Array]) -> Array:
-        if self._how.rounded == "mixed":
-            mixed = round_bits(mixed, BF16_BITS)
-        found = super()._after(states, mixed, layer)
-        return round_bits(found, BF16_BITS) if self._how.rounded else found
-
 
 def draw_adapter(random: numpy.random.Generator, weight: Array) -> Array:
     """Return the product of a LoRA adapter."""
@@ -103,11 +98,19 @@ def draw_adapter(random: numpy.random.Generator, weight: Array) -> Array:
 
 
 @contextmanager
-def _activations(how: Arithmetic) -> Iterator[None]:
-    """Round the inputs of every product to eight bits, if wanted."""
+def _products(how: Arithmetic) -> Iterator[None]:
+    """Round the inputs and the results of every product as wanted."""
     product = arithmetic._product
-    if how.activations:
-        arithmetic._product = lambda states, weight: product(to_int8(states), weight)
+
+    def multiply(states: Array, weight: Array) -> Array:
+        if how.activations:
+            states = to_int8(states)
+        if how.fused is False:
+            states = round_bits(states, BF16_BITS)
+        found = product(states, weight)
+        return found if how.fused is None else round_bits(found, BF16_BITS)
+
+    arithmetic._product = multiply
     try:
         yield
     finally:
@@ -117,7 +120,7 @@ def _activations(how: Arithmetic) -> Iterator[None]:
 def read(how: Arithmetic, texts: Sequence[Sequence[int]]) -> list[Array]:
     """Return the log-probabilities (tokens x vocabulary) after each token of texts."""
     found, one = [], RoundedModel(how)
-    with _activations(how):
+    with _products(how):
         for ids in texts:
             logits = one.extend(ids, 0, one.cache(1), 0, every=True)
             top = logits.max(axis=1, keepdims=True)
@@ -139,7 +142,7 @@ def read_texts(count: int) -> list[list[int]]:
 
 
 def measure(
-    reference: Arithmetic, others: dict[str, Arithmetic], count: int = 200
+    reference: Arithmetic, others: dict[str, Arithmetic], count: int = 60
 ) -> dict[str, NDArray[numpy.float64]]:
     """Return the distances of each other arithmetic from a reference, one for each probe."""
     texts = read_texts(count)
@@ -159,16 +162,17 @@ def measure(
     }
 
 
-REFERENCE = Arithmetic(rounded="states")
+OTHER_KERNELS, FLOAT32 = "bfloat16, other kernels", "float32"
+REFERENCE = Arithmetic(fused=True)
 SYSTEMS = {
-    "bfloat16, rounded at other places": Arithmetic(rounded="mixed"),
-    "float32": Arithmetic(),
-    "four-bit weights": Arithmetic(weights="int4", rounded="mixed"),
-    "four-bit weights in groups of 32": Arithmetic(weights="int4-g32", rounded="mixed"),
-    "W8A8": Arithmetic(weights="int8", activations=True, rounded="mixed"),
-    "KV cache in FP8": Arithmetic(keys=to_fp8, rounded="mixed"),
-    "a missing LoRA adapter": Arithmetic(adapter=True, rounded="mixed"),
-    "KV of one layer in half precision": Arithmetic(keys=to_half, layers=(1,), rounded="mixed"),
+    OTHER_KERNELS: Arithmetic(fused=False),
+    FLOAT32: Arithmetic(),
+    "four-bit weights": Arithmetic(weights="int4", fused=False),
+    "four-bit weights in groups of 32": Arithmetic(weights="int4-g32", fused=False),
+    "W8A8": Arithmetic(weights="int8", activations=True, fused=False),
+    "KV cache in FP8": Arithmetic(keys=to_fp8, fused=False),
+    "a missing LoRA adapter": Arithmetic(adapter=True, fused=False),
+    "KV of one layer in half precision": Arithmetic(keys=to_half, layers=(1,), fused=False),
 }
 
 

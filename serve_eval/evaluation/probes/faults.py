@@ -45,7 +45,7 @@ def keep_returned(distances: Sequence[ProbeDistance], least: float) -> list[floa
 
 
 def is_fault(nats: Sequence[float]) -> bool:
-    """Return True if so many answers, that healthy servers do not have, are a fault."""
+    """Return True if answers that healthy servers do not have are enough for a fault."""
     return len(nats) >= HITS or any(one > VERY_FAR for one in nats)
 
 
