@@ -147,7 +147,7 @@ async def verify(
     ]
     rules = VerifyRules(probes=probes, floor=floor, seed=seed)
     found, _ = await verify_servers(
-        sides[0], sides[1:], None, rules, Path(folder), environ=environ, notify=notify
+        sides[0], sides[1:], (), rules, Path(folder), environ=environ, notify=notify
     )
     return found
 

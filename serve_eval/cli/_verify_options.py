@@ -19,11 +19,11 @@ class ReferenceOptions:
 
     title: ClassVar[str] = "Reference"
     sibling: Annotated[
-        str | None,
+        list[str] | None,
         Setting(
             (
-                "A healthy server of the same weights, such as a replica: it measures how much"
-                " sound numerics differ."
+                "A healthy server of the same weights in another setting, such as another GPU type"
+                " or batch size: it measures how much sound numerics differ. Repeatable."
             ),
             metavar="HOST",
         ),

@@ -143,19 +143,44 @@ async def open_given(
 def to_plans(given: Sequence[GivenServer], settings: dict[str, Any]) -> list[NamedPlan]:
     """Return the plans of servers. Raises PlanError for a server that is there twice."""
     from serve_eval.errors import PlanError
-    from serve_eval.schema.base_url import list_servers
 
     plans: list[NamedPlan] = []
     known: dict[str, str] = {}
     for one in given:
         named = to_plan(one, settings)
-        url = named.plan.launcher.options.get("base_url")
-        keys = {one.name, *(list_servers(str(url)) if url else ())}
+        keys = _list_keys(named)
         for key in keys & known.keys():
             raise PlanError(f"a server is named twice: {known[key]} and {one.name}")
         known |= dict.fromkeys(keys, one.name)
         plans.append(named)
     return plans
+
+
+def plan_siblings(
+    texts: Sequence[str], named: Sequence[NamedPlan], settings: dict[str, Any]
+) -> list[NamedPlan]:
+    """Return the plans of siblings. Raises PlanError for one that is a server of the command."""
+    from serve_eval.errors import PlanError
+
+    found = to_plans([GivenServer(name=text, text=text) for text in texts], settings)
+    for sibling in found:
+        for other in named:
+            if _list_keys(sibling) & _list_keys(other):
+                raise PlanError(
+                    f"--sibling {sibling.name}: this is the server {other.name} itself, which says"
+                    " nothing about other healthy servers",
+                    hint="Name another server of the same weights, such as one on another GPU type"
+                    " or with another batch size.",
+                )
+    return found
+
+
+def _list_keys(named: NamedPlan) -> set[str]:
+    """Return what tells a server from others: its name and its addresses."""
+    from serve_eval.schema.base_url import list_servers
+
+    url = named.plan.launcher.options.get("base_url")
+    return {named.name, *(list_servers(str(url)) if url else ())}
 
 
 def to_plan(given: GivenServer, settings: dict[str, Any]) -> NamedPlan:

@@ -29,15 +29,15 @@ from serve_eval.cli._verify_servers import (
     GivenServer,
     check_pods,
     open_given,
+    plan_siblings,
     read_servers,
-    to_plan,
     to_plans,
 )
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.prompt_audit.reading import PromptSide
     from serve_eval.schema import Verification, VerificationReference
-    from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
+    from serve_eval.workflows.verify.servers import VerifyRules
 
 USUAL = (
     "sibling",
@@ -57,8 +57,8 @@ USUAL = (
 EXAMPLES = (
     ("Compare a new deployment with the old one:", "serve-eval verify old:8000 new:8000"),
     (
-        "Keep a reference, with the floor that a healthy replica shows:",
-        "serve-eval verify host:8000 --sibling host2:8000 --register llama.json",
+        "Keep a reference, with the floor that a healthy server of another setting shows:",
+        "serve-eval verify host:8000 --sibling other-gpu:8000 --register llama.json",
     ),
     (
         "Check a deployment against it, tomorrow or after an update:",
@@ -97,8 +97,8 @@ def verify(
     Each server is asked for two tokens after texts whose next token is uncertain, and the
     log-probabilities are compared with those of a reference.
 
-    Exit codes: 0 the same model, 1 another model, precision or cache, 2 usage, 3 undecided or not
-    comparable, 4 endpoint or infrastructure, 130 interrupted.
+    Exit codes: 0 the same model, 1 another model, precision or cache, or a fault of single
+    requests, 2 usage, 3 undecided or not comparable, 4 endpoint or infrastructure, 130 interrupted.
     """
     from serve_eval.cli._async import Interrupted
     from serve_eval.cli._ci_files import check_asked
@@ -208,7 +208,7 @@ def _execute(asked: _Asked, *, as_json: bool, notify_text: Path | None) -> int:
     )
     from serve_eval.verdicts.exit_code import PASS
     from serve_eval.workflows.verify.ci import describe_registered
-    from serve_eval.workflows.verify.text import render_reference
+    from serve_eval.workflows.verify.registered import render_reference
 
     file = asked.reference.register
     if file is not None:
@@ -246,7 +246,8 @@ async def _register(asked: _Asked) -> VerificationReference:
                 "--register: the stand-in of a rehearsal is no reference",
                 hint="Leave --rehearse out.",
             )
-        return await register(server, _plan_sibling(asked), asked.rules, asked.out_dir, notify=say)
+        siblings = plan_siblings(asked.reference.sibling or (), [server], asked.settings)
+        return await register(server, siblings, asked.rules, asked.out_dir, notify=say)
 
 
 async def _verify(
@@ -275,7 +276,7 @@ async def _verify(
         found, used = await verify(
             named[0] if known is None else known,
             named[1:] if known is None else named,
-            _plan_sibling(asked),
+            plan_siblings(asked.reference.sibling or (), named, asked.settings),
             asked.rules,
             asked.out_dir,
             source=str(asked.reference.reference or ""),
@@ -284,8 +285,3 @@ async def _verify(
             notify=say,
         )
         return found, used, addresses
-
-
-def _plan_sibling(asked: _Asked) -> NamedPlan | None:
-    text = asked.reference.sibling
-    return None if text is None else to_plan(GivenServer(name=text, text=text), asked.settings)

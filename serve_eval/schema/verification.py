@@ -61,7 +61,8 @@ class Probe(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A text that breaks off where the next token is uncertain, and the reference's answers to it.
 
     `reading` is the answer to compare with; `again` are the different further answers of the same
-    server to the same text, `sibling` is the answer of a healthy sibling.
+    server to the same text, `sibling` is the answer of a healthy sibling and `siblings` are those
+    of further ones (None: no answer).
     """
 
     id: str
@@ -69,15 +70,21 @@ class Probe(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reading: ProbeReading
     again: tuple[RepeatedReading, ...] = ()
     sibling: ProbeReading | None = None
+    siblings: tuple[ProbeReading | None, ...] = ()
+
+    @property
+    def healthy(self) -> tuple[ProbeReading, ...]:
+        """The answers of all siblings."""
+        return tuple(one for one in (self.sibling, *self.siblings) if one is not None)
 
 
 class VerificationReference(Struct, frozen=True, kw_only=True):
     """A reference: the probes, and what was measured of healthy servers.
 
     `noise` is the largest distance of the server from itself; `floor` is the largest distance of a
-    healthy sibling, or was given, and `median` the sibling's median (None: unknown). `step` is the
-    step of its log-probabilities. All four are in nats. `salted`: each question had a cache_salt of
-    its own, so that nothing came from the prefix cache. `protocol`
+    healthy sibling, or was given (`floor_given`), and `median` the median of all siblings (None:
+    unknown). `step` is the step of its log-probabilities. All four are in nats. `salted`: each
+    question had a cache_salt of its own, so that nothing came from the prefix cache. `protocol`
     says what decides the probes and the answers.
     """
 
@@ -95,8 +102,14 @@ class VerificationReference(Struct, frozen=True, kw_only=True):
     noise: float
     step: float
     floor: float | None
+    floor_given: bool = False
     median: float | None
     probes: tuple[Probe, ...]
+
+    @property
+    def measured(self) -> bool:
+        """True if siblings measured the floor, whose answers are compared probe by probe."""
+        return not self.floor_given and any(probe.healthy for probe in self.probes)
 
 
 class VerificationOutcome(StrEnum):
@@ -104,6 +117,7 @@ class VerificationOutcome(StrEnum):
 
     IDENTICAL = "IDENTICAL"
     OTHER_NUMERICS = "OTHER NUMERICS"
+    FAULT = "FAULT OF SINGLE REQUESTS"
     ANOTHER = "ANOTHER MODEL, PRECISION OR CACHE"
     UNDECIDED = "UNDECIDED"
 
@@ -114,8 +128,9 @@ class ProbeDistance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     The distance is that of the log-probability of the reference's likeliest token, the larger one
     of both tokens; `token` says which of them it was. `at_least`: the token was not listed, so the
     distance is a lower bound. `flipped`: the answer has another token. A repeated probe has the
-    distances of its repeats. `texts_only`: log-probabilities were not compared. `prompt_tokens` is
-    the length of the probe, by the reference's server.
+    distances of its repeats. `sibling_nats` are the measured distances of the siblings there.
+    `texts_only`: log-probabilities were not compared. `prompt_tokens` is the length of the probe,
+    by the reference's server.
     """
 
     probe: str
@@ -127,17 +142,22 @@ class ProbeDistance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     first_nats: float = 0.0
     second_nats: float | None = None
     repeats: tuple[float, ...] = ()
+    sibling_nats: tuple[float, ...] = ()
     prompt_tokens: int = 0
 
 
 class VerifiedSide(Struct, frozen=True, kw_only=True):
     """The server that was verified, its conclusion, and the figures behind it.
 
-    `evidence` is an e-value against "at most the allowed share of probes lies beyond the floor", so
-    1 / evidence bounds a p-value; `p_holm` is that, corrected over all servers of the command.
-    `beyond_noise`, `beyond_floor` and `far` count probes. `excluded_share` is the smallest share of
+    `evidence` is an e-value against "at most twice as far away as the siblings", or against "at
+    most the allowed share of probes lies beyond the floor" that was given, so 1 / evidence bounds a
+    p-value; `p_holm` is that, corrected over all servers of the command. `beyond_noise`,
+    `beyond_floor` and `far` count probes, `further` those more than twice as far away as all
+    siblings, and `compared` those that siblings answered. `excluded_share` is the smallest share of
     probes beyond the limit of the outcome that the test would have excluded with 99 % confidence,
-    for this server alone. `effect` is the median distance in units of the sibling's. `prompts`
+    for this server alone. `needed` is the number of probes that show a fault in a tenth of the
+    requests (None: none are needed). `effect` is the median distance in units of the sibling's.
+    `prompts`
     names prompts that the server reads as other tokens than the reference's server, or than the
     files of a tokenizer. `samples`: it ignores the temperature of 0. A server that is `part_of` a
     deployment has a `role` there, if that is known. `engines` are the counts of the servers behind
@@ -155,6 +175,9 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     beyond_noise: int
     beyond_floor: int
     far: int
+    further: int = 0
+    compared: int = 0
+    needed: int | None = None
     median: float
     effect: float | None
     evidence: float
@@ -182,9 +205,11 @@ class LostServer(Struct, frozen=True, kw_only=True):
 class Verification(Struct, frozen=True, kw_only=True):
     """The result of `serve-eval verify`.
 
-    `model` is the one of the reference ("": an older version did not record it). `named` says
-    which part of a deployment differs, if that was found. `lost` are servers without an
-    outcome. `rehearsal`: the stand-in answered for one of them.
+    `model` is the one of the reference ("": an older version did not record it). `siblings` is the
+    number of those that were compared, and `floor_measured` says that they measured the floor.
+    `named` says which part of a deployment differs, if
+    that was found. `groups` are the servers of a fleet that answer alike, the largest group first.
+    `lost` are servers without an outcome. `rehearsal`: the stand-in answered for one of them.
     """
 
     version: int = REFERENCE_VERSION
@@ -197,6 +222,8 @@ class Verification(Struct, frozen=True, kw_only=True):
     step: float
     floor: float | None
     sibling_median: float | None
+    siblings: int = 0
+    floor_measured: bool = False
     reference_requests: int
     reference_tokens: int = 0
     prompt_lengths: tuple[int, int]
@@ -204,5 +231,6 @@ class Verification(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     sides: tuple[VerifiedSide, ...]
     named: tuple[str, ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
     lost: tuple[LostServer, ...] = ()
     exit_code: int

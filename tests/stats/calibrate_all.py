@@ -29,6 +29,7 @@ MODULES = (
     "batches",
     "repaired",
     "rules",
+    "siblings",
 )
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

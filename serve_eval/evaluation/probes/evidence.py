@@ -1,85 +1,53 @@
 """Judge a server by the distances of its answers, after every probe. Pure.
 
-Three limits divide the distances: the noise (MARGIN times the largest distance of the reference's
-server from itself), the floor (the largest one of a healthy sibling, or a given one), and three
-floors. The conclusion is
+The conclusion is
 
-* ANOTHER, if the evidence shows that more than ALLOWED of the probes lie beyond the floor, or more
-  than ALLOWED_FAR of them far beyond it. Both bets share one error budget: their evidence is
-  averaged, and 1 / evidence is a p-value at any time. Holm's correction over all servers of a
-  family must leave it at ALPHA or below;
+* ANOTHER, if the server is further away than healthy ones. Where siblings measured the floor, that
+  means more than twice as far as they are, in size and in sign, probe by probe (`paired.py`). Where
+  the floor was given, the evidence shows that more probes lie beyond it, or far beyond it, than may
+  (`given_floor.py`). 1 / evidence is a p-value at any time. Holm's
+  correction over all servers of a family must leave it at ALPHA or below;
+* FAULT, if single answers are far away as those of no healthy server (`faults.py`), or if more of
+  them are than of the siblings';
 * IDENTICAL, if a share of SHARE beyond the noise is excluded, no probe lies beyond three times the
   noise, and the server lists log-probabilities. Where the reference's server never differs from
   itself, that means no difference;
-* OTHER NUMERICS, if a share of SHARE beyond three floors is excluded;
+* OTHER NUMERICS, if a share of SHARE beyond three floors is excluded, or siblings have it too, and
+  the server is typically at most twice as far away as they are;
 * UNDECIDED otherwise.
 
-Without a floor there is no ANOTHER and no OTHER NUMERICS: a healthy server with other kernels
+Without a known floor there is no ANOTHER and no OTHER NUMERICS: a healthy server with other kernels
 differs from the reference's too, and nothing says by how much.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from serve_eval.evaluation.probes.faults import (
+    ALIKE,
+    CLEAN,
+    NO_FLIP,
+    exceeds_tail,
+    is_fault,
+    is_no_flip,
+    keep_returned,
+    keep_unexplained,
+)
+from serve_eval.evaluation.probes.given_floor import weigh_probes
+from serve_eval.evaluation.probes.limits import FLOORS, TIMES, DistanceLimits
+from serve_eval.evaluation.probes.paired import PairedCounts
 from serve_eval.schema import ProbeDistance, VerificationOutcome
-from serve_eval.stats.exceedances import log_evidence_above, share_upper_bound
+from serve_eval.stats.exceedances import share_upper_bound
 from serve_eval.stats.multiplicity import holm
 
 ALPHA = 0.01
-ALLOWED, ALLOWED_FAR = 0.05, 0.01
-"""Shares of probes beyond the floor, and far beyond it, that healthy servers may have."""
-FAR_NATS = 0.5
-"""Distance, in nats, that no numerics explain. A fault of few requests shows in such hits."""
-MARGIN = 1.5
-"""Factor from the largest distance of a few repetitions to the largest one of many."""
-FOUR_BIT_NATS = 0.1
-"""Median distance, in nats, above that of every healthy deployment that was measured (.027 at most,
-and .089 with eight-bit weights and activations), and below that of four-bit weights (.20)."""
-FLOORS = 3.0
 SHARE = 0.1
+UNSOUND = (VerificationOutcome.ANOTHER, VerificationOutcome.FAULT)
 MORE = 100
 """Probes that are asked after a hit far beyond the floor, before a sound outcome."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DistanceLimits:
-    """The limits of distances, in nats. `floor` is None if it is unknown."""
-
-    noise: float
-    step: float
-    floor: float | None
-
-    @property
-    def beyond_noise(self) -> float:
-        """The largest distance that the noise and the rounding explain."""
-        return max(MARGIN * self.noise, self.step)
-
-    @property
-    def beyond_floor(self) -> float:
-        """The largest distance that healthy numerics explain; infinite if unknown."""
-        return math.inf if self.floor is None else max(self.floor, self.beyond_noise)
-
-    @property
-    def far(self) -> float:
-        """The distance that only a fault explains; infinite if the floor is unknown."""
-        return max(FAR_NATS, FLOORS * self.beyond_floor)
-
-
-def weigh_probes(asked: int, beyond_floor: int, far: int) -> float:
-    """Return the natural logarithm of the evidence that a server is another one.
-
-    Of `asked` probes, `beyond_floor` lie beyond the floor and `far` of them far beyond it. The
-    evidence is the mean of that against ALLOWED and that against ALLOWED_FAR.
-    """
-    bets = (
-        log_evidence_above(beyond_floor, asked - beyond_floor, ALLOWED),
-        log_evidence_above(far, asked - far, ALLOWED_FAR),
-    )
-    top = max(bets)
-    return top + math.log(sum(math.exp(bet - top) for bet in bets) / len(bets))
 
 
 class ServerFamily:
@@ -105,6 +73,8 @@ class ProbeEvidence:
     `asked` counts probes with an answer, `unanswered` those without one. `highest` is the
     natural logarithm of the most evidence so far. `numbers` counts distances between
     log-probabilities, not between texts alone. A server without a `family` is judged alone.
+    `ended`: no further probe will be asked. `healthy` are the distances of all answers of siblings,
+    which may have answered more probes than the server.
     """
 
     limits: DistanceLimits
@@ -118,7 +88,14 @@ class ProbeEvidence:
     last_far: int = 0
     numbers: int = 0
     highest: float = 0.0
+    larger: bool = False
+    ended: bool = False
+    healthy: Sequence[float] = ()
     distances: list[ProbeDistance] = field(default_factory=list)
+    paired: PairedCounts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.paired = PairedCounts(limits=self.limits)
 
     @property
     def tried(self) -> int:
@@ -139,13 +116,18 @@ class ProbeEvidence:
 
     @property
     def found(self) -> bool:
-        """True if the server is another one, by the evidence of all servers at any time so far."""
+        """True if the server is no healthy one, by the evidence of all servers at any time."""
         return self.p_holm <= ALPHA
 
     @property
     def largest(self) -> float:
         """The largest distance so far, in nats."""
         return max((one.nats for one in self.distances), default=0.0)
+
+    @property
+    def returned(self) -> list[float]:
+        """The distances of the probes far away that were so again each time, in nats."""
+        return keep_returned(self.distances, self.limits.far)
 
     def add(self, distance: ProbeDistance) -> None:
         """Count a probe, and look at the evidence."""
@@ -155,36 +137,139 @@ class ProbeEvidence:
         self.numbers += not distance.texts_only
         self.beyond_noise += nats > limits.beyond_noise
         self.beyond_floor += nats > limits.beyond_floor
-        self.beyond_floors += nats > FLOORS * limits.beyond_floor
+        self.beyond_floors += nats > limits.beyond_floors
         if nats > limits.far:
             self.far += 1
             self.last_far = self.asked
-        if limits.floor is not None:
-            self.highest = max(self.highest, weigh_probes(self.asked, self.beyond_floor, self.far))
+        self.paired.add(distance)
+        if limits.known:
+            self._weigh()
+
+    def _weigh(self) -> None:
+        """Look at the evidence. Once it is enough, the outcome stays as it is."""
+        if not self.limits.measured:
+            now = weigh_probes(self.asked, self.beyond_floor, self.far)
+            self.larger = True
+        else:
+            now = self.paired.weigh()
+            if now > self.highest:
+                self.larger = self.paired.larger and self.paired.log_sign >= self.paired.log_far
+        self.highest = max(self.highest, now)
 
     def conclude(self) -> VerificationOutcome:
         """Return the outcome so far. UNDECIDED means that more probes may decide."""
         if self.found:
-            return VerificationOutcome.ANOTHER
-        waiting = self.far and self.asked < self.last_far + MORE
-        if not self.asked or waiting:
+            another = self.larger or not self.numbers
+            return VerificationOutcome.ANOTHER if another else VerificationOutcome.FAULT
+        if not self.asked or (self.is_waiting and not self.ended):
+            return VerificationOutcome.UNDECIDED
+        if self.has_fault:
+            return VerificationOutcome.FAULT
+        if self.is_waiting or self.lacks_answers or self.is_odd:
             return VerificationOutcome.UNDECIDED
         alike = self.numbers and self.largest <= FLOORS * self.limits.beyond_noise
         if alike and self.bound_share(self.beyond_noise) < SHARE:
             return VerificationOutcome.IDENTICAL
-        if self.limits.floor is not None and self.bound_share(self.beyond_floors) < SHARE:
+        if self.limits.known and self._is_as_near_as_healthy():
             return VerificationOutcome.OTHER_NUMERICS
         return VerificationOutcome.UNDECIDED
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if probes follow an answer that is far away, as no sibling's is."""
+        if not self.far or self.asked >= self.last_far + MORE:
+            return False
+        return not (self.limits.measured and self.paired.explains_far)
+
+    @property
+    def has_fault(self) -> bool:
+        """True if answers are far away as those of no healthy server."""
+        if not self.limits.known:
+            found = self._keep_unexplained()
+            return is_fault(found) if self.is_alike_elsewhere else is_no_flip(found)
+        if not self.limits.measured:
+            return is_fault(self.returned)
+        if self.paired.largest_sibling <= NO_FLIP / TIMES and is_no_flip(self.returned):
+            return True
+        return self._is_clean and len(self.healthy) >= CLEAN and self._exceeds_siblings
+
+    @property
+    def is_alike_elsewhere(self) -> bool:
+        """True if almost all probes are within the noise, but for those far away.
+
+        Nothing is known of a server whose siblings have far answers too.
+        """
+        others = self.beyond_noise - self.far
+        return not self.paired.siblings_half and others <= ALIKE * self.asked
+
+    def _keep_unexplained(self) -> list[float]:
+        alike = self.is_alike_elsewhere
+        return keep_unexplained(self.distances, self.limits.far, alike=alike)
+
+    @property
+    def lacks_answers(self) -> bool:
+        """True if single answers are a fault unless some sibling has one too, among CLEAN."""
+        if not self.limits.known or not self.limits.measured:
+            return False
+        return self._is_clean and len(self.healthy) < CLEAN and bool(self.far)
+
+    @property
+    def _is_clean(self) -> bool:
+        """True if no answer of a sibling is half as far away as a fault."""
+        limit = self.limits.far_sibling
+        return not self.paired.siblings_half and all(nats <= limit for nats in self.healthy)
+
+    @property
+    def _exceeds_siblings(self) -> bool:
+        return exceeds_tail(self.far, self.asked, self.healthy, self.limits.far_sibling)
+
+    @property
+    def is_odd(self) -> bool:
+        """True if a probe is far away each time, which siblings are not, and is no fault yet."""
+        healthy = self.limits.measured and self.paired.explains_far
+        return bool(self.returned) and not healthy
+
+    @property
+    def far_nats(self) -> list[float]:
+        """The distances of probes that are far away, in nats."""
+        return [one.nats for one in self.distances if one.nats > self.limits.far]
+
+    def _is_as_near_as_healthy(self) -> bool:
+        if not self.limits.measured:
+            return self.bound_share(self.beyond_floors) < SHARE
+        if self.paired.larger or self.bound_share(0) >= SHARE:
+            return False
+        explained = self.paired.explains_beyond(self.beyond_floors)
+        return explained or self.bound_share(self.beyond_floors) < SHARE
+
+    def is_settled(self, most: int, *, thorough: bool = True) -> bool:
+        """Return True if no further probe is asked, of at most `most`.
+
+        A `thorough` verification calls a server sound only after all of them, if siblings are
+        compared: their answers show faults of few requests, which few probes miss.
+        """
+        if self.tried >= most or not self.can_decide(most):
+            return True
+        outcome = self.conclude()
+        if self.limits.measured and self.limits.known:
+            if thorough:
+                return outcome in UNSOUND
+            if self.lacks_answers and not self.is_waiting:
+                return True
+        return outcome is not VerificationOutcome.UNDECIDED
 
     def can_decide(self, most: int) -> bool:
         """Return True if further answers, up to `most` probes in all, can change UNDECIDED.
 
-        Without a floor only IDENTICAL is left, and one clear difference rules that out.
+        Without a known floor only IDENTICAL and FAULT are left, and one clear difference rules out
+        the first.
         """
-        if self.limits.floor is not None or not self.asked:
+        if self.limits.known or not self.asked:
             return True
+        if self.has_fault:
+            return not self.ended
         if not self.numbers or self.largest > FLOORS * self.limits.beyond_noise:
-            return False
+            return bool(self._keep_unexplained()) and self.asked < min(most, self.last_far + MORE)
         hits = self.unanswered + self.beyond_noise
         return share_upper_bound(hits, max(0, most - hits), ALPHA) < SHARE
 
@@ -207,60 +292,3 @@ class ProbeEvidence:
         if outcome is VerificationOutcome.OTHER_NUMERICS:
             return self.bound_share(self.beyond_floors)
         return None
-
-    def _name_unanswered(self) -> str:
-        return f", with {self.unanswered} unanswered," if self.unanswered else ""
-
-    def _warn_of_far(self) -> str:
-        """Return loud words if the distances are beyond those of healthy numerics, else none."""
-        median = statistics.median([one.nats for one in self.distances])
-        if not self.numbers or median <= FOUR_BIT_NATS:
-            return ""
-        return f"AS FAR APART AS FOUR-BIT WEIGHTS ARE ({median:.2g} nat in the median): "
-
-    def explain(self) -> str:
-        """Return the reason for the outcome in one sentence."""
-        outcome, limits = self.conclude(), self.limits
-        if outcome is VerificationOutcome.ANOTHER:
-            most = f"{ALLOWED:.0%}" if self.beyond_floor else f"{ALLOWED_FAR:.0%}"
-            return (
-                f"{self.beyond_floor} of {self.asked} probes differ by more than healthy numerics"
-                f" ({limits.beyond_floor:.3g} nat); {most} may"
-            )
-        if outcome is VerificationOutcome.IDENTICAL:
-            if not self.beyond_noise:
-                return f"none of {self.asked} probes differs by more than the server from itself"
-            return (
-                f"{self.beyond_noise} of {self.asked} probes differ by more than the server from"
-                f" itself, by at most {self.largest:.3g} nat"
-            )
-        if outcome is VerificationOutcome.OTHER_NUMERICS and not self.numbers:
-            return (
-                f"{self.beyond_noise} of {self.asked} probes have another clear first token; the"
-                " server lists no log-probabilities, so finer differences were not seen"
-            )
-        if outcome is VerificationOutcome.OTHER_NUMERICS and self.far:
-            return (
-                f"{self.far} of {self.asked} probes differ by up to {self.largest:.3g} nat, which"
-                " no numerics explain: a fault of single requests, too few to call it another model"
-            )
-        if outcome is VerificationOutcome.OTHER_NUMERICS:
-            return (
-                f"{self.beyond_noise} of {self.asked} probes differ, by at most"
-                f" {self.largest:.3g} nat: other kernels, batches, parallelism, or eight bits"
-            )
-        if limits.floor is None and self.beyond_noise:
-            return (
-                f"{self._warn_of_far()}{self.beyond_noise} of {self.asked} probes differ, by at"
-                f" most {self.largest:.3g} nat, and no floor says how much healthy servers differ"
-            )
-        if not self.beyond_floor:
-            return (
-                f"none of {self.asked} probes differs by more than healthy numerics, but so few"
-                f"{self._name_unanswered()} exclude only a share of {self.bound_share(0):.0%} or"
-                " more"
-            )
-        return (
-            f"{self.beyond_floor} of {self.asked} probes differ by more than healthy numerics: too"
-            " many for a sound server, too few for another one"
-        )

@@ -6,9 +6,12 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
+import msgspec
+
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.probes.distance import CLEAR_GAP, GONE, measure_distance
-from serve_eval.evaluation.probes.evidence import ALLOWED, FLOORS, DistanceLimits
+from serve_eval.evaluation.probes.given_floor import ALLOWED
+from serve_eval.evaluation.probes.limits import FLOORS, DistanceLimits
 from serve_eval.schema import Probe, ProbeDistance, VerificationReference
 
 COVERED_ALPHA = 0.05
@@ -85,26 +88,67 @@ def measure_noise(probes: Sequence[Probe]) -> float:
     return _bound_by_next(sorted(found, reverse=True), CLEAR_GAP)
 
 
-def measure_sibling(probes: Sequence[Probe]) -> tuple[float, float] | None:
-    """Return the floor and the median distance of the sibling, in nats; None without one."""
-    found = keep_measured(sibling_distances(probes))
-    return (find_floor(found), statistics.median(found)) if found else None
+def measure_siblings(probes: Sequence[Probe]) -> tuple[float, float] | None:
+    """Return the floor and the median distance of all siblings, in nats; None without one.
+
+    The floor is that of the furthest sibling.
+    """
+    places = max((1 + len(probe.siblings) for probe in probes), default=1)
+    each = [keep_measured(_distances_of(probes, place)) for place in range(places)]
+    if not any(each):
+        return None
+    return max(map(find_floor, each)), statistics.median([one for found in each for one in found])
+
+
+def _distances_of(probes: Sequence[Probe], place: int) -> Iterator[ProbeDistance | None]:
+    for probe in probes:
+        readings = (probe.sibling, *probe.siblings)
+        if place < len(readings) and (reading := readings[place]) is not None:
+            yield measure_distance(probe.id, probe.reading, reading)
 
 
 def sibling_distances(probes: Sequence[Probe]) -> Iterator[ProbeDistance | None]:
-    """Yield the distance of each of the sibling's answers; None if nothing was comparable."""
+    """Yield the distance of each answer of a sibling; None if nothing was comparable."""
     for probe in probes:
-        if probe.sibling is not None:
-            yield measure_distance(probe.id, probe.reading, probe.sibling)
+        for reading in probe.healthy:
+            yield measure_distance(probe.id, probe.reading, reading)
+
+
+def limits_of(known: VerificationReference) -> DistanceLimits:
+    """Return the limits of a reference."""
+    return DistanceLimits(
+        noise=known.noise,
+        step=known.step,
+        floor=known.floor,
+        measured=known.measured,
+        typical=known.median or 0.0,
+    )
+
+
+def compare_siblings(probe: Probe, distance: ProbeDistance) -> tuple[float, ...]:
+    """Return how far the siblings are away at a probe, as `distance` measures it, in nats.
+
+    A distance of texts alone is compared with that of the siblings' texts.
+    """
+    found = (
+        measure_distance(
+            probe.id,
+            probe.reading,
+            msgspec.structs.replace(one, tokens=()) if distance.texts_only else one,
+        )
+        for one in probe.healthy
+    )
+    if distance.texts_only:
+        return tuple(one.nats for one in found if one is not None and one.texts_only)
+    return tuple(keep_measured(found))
 
 
 def check_floor(known: VerificationReference, about: str) -> None:
     """Raise NotComparableError if no distance can exceed the limits. `about` begins the message."""
     limits = DistanceLimits(noise=known.noise, step=known.step, floor=known.floor)
-    largest = max(limits.beyond_noise, 0.0 if known.floor is None else limits.beyond_floor)
-    if largest < LARGEST_FLOOR:
+    if max(limits.beyond_noise, known.floor or 0.0) < LARGEST_FLOOR:
         return
-    measured = measure_sibling(known.probes)
+    measured = measure_siblings(known.probes)
     usable = measured is not None and measured[0] < LARGEST_FLOOR
     told = f" Its sibling's answers measure {measured[0]:.3g} nat." if measured and usable else ""
     what = "floor" if limits.beyond_noise < LARGEST_FLOOR else "noise"

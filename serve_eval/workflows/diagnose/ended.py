@@ -78,8 +78,9 @@ def list_unstarted(folder: Path) -> list[SuiteRunReport]:
 
 
 def has_only_end(folder: Path) -> bool:
-    """Return True if a folder has no run, but a record of what ended its command."""
-    return not holds_run(folder) and (is_stopped_verify(folder) or bool(list_unstarted(folder)))
+    """Return True if a folder has no run, but a verification, or what ended its command."""
+    verified = (folder / VERIFICATION).is_file() or is_stopped_verify(folder)
+    return not holds_run(folder) and (verified or bool(list_unstarted(folder)))
 
 
 def describe_unstarted(folder: Path) -> Iterator[str]:

@@ -42,6 +42,7 @@ from serve_eval.workflows.diagnose.headings import head_comparison, head_suite, 
 from serve_eval.workflows.diagnose.read_folder import ReadFolder, read_folder
 from serve_eval.workflows.diagnose.setting import find_threshold
 from serve_eval.workflows.diagnose.slice_data import Data, read_data
+from serve_eval.workflows.diagnose.verified import describe_verified
 
 SCHEMA_VERSION = 1
 
@@ -172,7 +173,8 @@ def diagnose_read(answers: ReadFolder, local: LocalTokenizer | None = None) -> D
         found = find_between(a, b, comparison, runs[1].findings)
         verdict = head_comparison(comparison, order_findings((*runs[1].findings, *found)), folder)
     else:
-        verdict = (*head_suite(folder), *describe_unstarted(folder))
+        ended = *describe_unstarted(folder), *describe_verified(folder)
+        verdict = (*head_suite(folder), *ended)
         runs = tuple(sorted(runs, key=rank_run))
     return Diagnosis(
         schema_version=SCHEMA_VERSION,

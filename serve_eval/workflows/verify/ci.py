@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
+from serve_eval.report.nats import write_nats
 from serve_eval.report.one_line import OneLine, lead
 from serve_eval.schema import (
     REHEARSED,
@@ -13,12 +14,14 @@ from serve_eval.schema import (
     VerificationReference,
     VerifiedSide,
 )
-from serve_eval.workflows.verify.text import NAME_A_FLOOR, find_worst, measure_floor
+from serve_eval.workflows.verify.advice import NAME_A_FLOOR
+from serve_eval.workflows.verify.text import find_worst, list_names, measure_floor
 
 _STATES = {
     VerificationOutcome.IDENTICAL: CiState.PASSED,
     VerificationOutcome.OTHER_NUMERICS: CiState.PASSED,
     VerificationOutcome.ANOTHER: CiState.FAILURE,
+    VerificationOutcome.FAULT: CiState.FAILURE,
     VerificationOutcome.UNDECIDED: CiState.SKIPPED,
 }
 _RANKS = (CiState.FAILURE, CiState.ERROR, CiState.SKIPPED, CiState.PASSED)
@@ -43,13 +46,17 @@ def describe_verification(found: Verification, addresses: Mapping[str, str]) -> 
                     side.name,
                     str(side.asked),
                     str(side.beyond_floor),
-                    f"{side.median:.4f}",
+                    write_nats(side.median),
                 ]
                 for side in found.sides
             ],
         ),
         commands=measure_floor(found, addresses),
-        notes=[*found.named, *(f"warning: {line}" for line in found.warnings)],
+        notes=[
+            *found.named,
+            *(f"{len(group)} servers answer alike: {list_names(group)}" for group in found.groups),
+            *(f"warning: {line}" for line in found.warnings),
+        ],
         line=cases[min(range(len(cases)), key=lambda i: ranks[i])].line if cases else None,
     )
 

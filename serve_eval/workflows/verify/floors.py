@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from serve_eval.evaluation.probes.evidence import FAR_NATS, FLOORS, DistanceLimits
-from serve_eval.evaluation.probes.floor import count_unmeasured, sibling_distances
+from serve_eval.evaluation.probes.floor import count_unmeasured, limits_of, sibling_distances
+from serve_eval.evaluation.probes.limits import FAR_NATS, FLOORS, LEAST_FLOOR, TIMES
+from serve_eval.evaluation.probes.sentences import DECIDES
+from serve_eval.report.nats import write_nats
 from serve_eval.schema import VerificationOutcome, VerificationReference, VerifiedSide
 
 MOST_MEDIANS = 30
@@ -24,10 +26,15 @@ def warn_of_floor(known: VerificationReference) -> list[str]:
         )
     if distances and known.floor is None:
         found.append("no answer of the sibling could be measured: name another one")
-    if distances and known.floor == 0.0:
+    if known.floor is not None and not limits_of(known).known:
         found.append(
-            "the floor is 0: the sibling answered bit for bit alike, which measures no floor. Name"
-            " one of another healthy setting, such as another batch size or GPU"
+            f"the floor is {_describe_floor(known.floor)}, so it is unknown, and no server can be"
+            f" called another model: {DECIDES}"
+        )
+    if known.floor_given and known.floor is not None and known.floor < LEAST_FLOOR:
+        found.append(
+            f"the given floor of {write_nats(known.floor)} nat is small: with other kernels, sound"
+            f" servers were measured beyond {LEAST_FLOOR} nat"
         )
     if known.floor is not None and _is_high(known.floor, known.median or 0.0):
         times = f", {known.floor / known.median:.0f} times the median" if known.median else ""
@@ -38,6 +45,14 @@ def warn_of_floor(known: VerificationReference) -> list[str]:
     return found
 
 
+def _describe_floor(floor: float) -> str:
+    if floor == 0.0:
+        return "0: the sibling answered bit for bit alike, which measures no floor"
+    if floor < LEAST_FLOOR:
+        return f"{write_nats(floor)} nat, as that of replicas"
+    return f"{write_nats(floor)} nat by single probes, with the others bit for bit alike"
+
+
 def _is_high(floor: float, median: float) -> bool:
     """Return True for a floor that no numerics explain, or that few of a sibling's probes make."""
     return floor > FAR_NATS or floor > MOST_MEDIANS * median > 0
@@ -45,13 +60,13 @@ def _is_high(floor: float, median: float) -> bool:
 
 def warn_of_effects(known: VerificationReference, sides: Sequence[VerifiedSide]) -> list[str]:
     """Return a line for each server that is called sound, far beyond the sibling's typical."""
-    limits = DistanceLimits(noise=known.noise, step=known.step, floor=known.floor)
+    limits = limits_of(known)
     return [
         f"{one.name}: its typical distance is {one.effect:.1f} times the sibling's, though the"
         " floor allows it: measure it with serve-eval compare, or give a smaller --floor"
         for one in sides
         if one.outcome in _SOUND
         and one.effect is not None
-        and one.effect > FLOORS
+        and one.effect > TIMES
         and one.median > FLOORS * limits.beyond_noise
     ]

@@ -10,12 +10,18 @@ import msgspec
 from serve_eval.errors import EndpointError, NotComparableError
 from serve_eval.evaluation.probes.asking import AskedServer
 from serve_eval.evaluation.probes.distance import measure_distance
-from serve_eval.evaluation.probes.evidence import DistanceLimits, ProbeEvidence, ServerFamily
+from serve_eval.evaluation.probes.evidence import ProbeEvidence, ServerFamily
+from serve_eval.evaluation.probes.floor import (
+    compare_siblings,
+    keep_measured,
+    limits_of,
+    sibling_distances,
+)
+from serve_eval.evaluation.probes.sentences import count_needed, explain_outcome
 from serve_eval.schema import (
     Probe,
     ProbeDistance,
     ProbeReading,
-    VerificationOutcome,
     VerificationReference,
     VerifiedSide,
 )
@@ -33,6 +39,7 @@ class JudgedServer:
     """A server that is being judged: its evidence and what it was asked.
 
     `prompt_gaps` says by how many tokens it counts each prompt longer than the reference's server.
+    A `thorough` verification calls it sound only after all probes of the budget.
     """
 
     def __init__(
@@ -41,16 +48,19 @@ class JudgedServer:
         self.server, self._known, self.evidence = server, known, evidence
         self._cached: int | None = None
         self.lost = False
+        self.thorough = True
         self.prompt_gaps: list[int] = []
 
     def is_decided(self, probes: int, tokens: int | None = None) -> bool:
         """Return True if the outcome is clear, a budget is spent, or the server is lost."""
-        evidence = self.evidence
-        if evidence.tried >= probes or (tokens is not None and self.server.tokens >= tokens):
+        if self.lost or (tokens is not None and self.server.tokens >= tokens):
             return True
-        if self.lost or not evidence.can_decide(probes):
-            return True
-        return evidence.conclude() is not VerificationOutcome.UNDECIDED
+        return self.evidence.is_settled(probes, thorough=self.thorough)
+
+    def end(self, probes: Sequence[Probe]) -> None:
+        """Note that no further probe is asked. The siblings answered all of `probes`."""
+        self.evidence.ended = True
+        self.evidence.healthy = keep_measured(sibling_distances(probes))
 
     async def ask(self, probes: Sequence[Probe]) -> bool:
         """Ask a round of probes, look at the evidence after each, and return True.
@@ -78,8 +88,13 @@ class JudgedServer:
                 self.evidence.unanswered += 1
                 continue
             distance = await self._repeat(probe, distance)
-            length = probe.reading.prompt_tokens
-            self.evidence.add(msgspec.structs.replace(distance, prompt_tokens=length))
+            self.evidence.add(
+                msgspec.structs.replace(
+                    distance,
+                    prompt_tokens=probe.reading.prompt_tokens,
+                    sibling_nats=compare_siblings(probe, distance),
+                )
+            )
         unanswered = self.server.unanswered
         if unanswered > max(LEAST_UNANSWERED, MOST_UNANSWERED * self.evidence.tried):
             raise EndpointError(
@@ -134,12 +149,15 @@ class JudgedServer:
             part_of=part_of,
             role=role,
             outcome=outcome,
-            why=evidence.explain(),
+            why=explain_outcome(evidence),
             asked=evidence.asked,
             unanswered=evidence.unanswered,
             beyond_noise=evidence.beyond_noise,
             beyond_floor=evidence.beyond_floor,
             far=evidence.far,
+            further=evidence.paired.further,
+            compared=evidence.paired.pairs,
+            needed=count_needed(evidence),
             median=median,
             effect=median / unit if unit else None,
             evidence=evidence.highest_evidence,
@@ -159,8 +177,9 @@ def judge_together(
     servers: Sequence[AskedServer], known: VerificationReference
 ) -> list[JudgedServer]:
     """Return servers to judge that share the level of the command."""
-    limits = DistanceLimits(noise=known.noise, step=known.step, floor=known.floor)
-    family = ServerFamily(limits, len(servers))
+    family = ServerFamily(limits_of(known), len(servers))
+    for one in family.members:
+        one.paired.siblings = max([1, *(len(probe.healthy) for probe in known.probes)])
     return [
         JudgedServer(server, known, evidence)
         for server, evidence in zip(servers, family.members, strict=True)

@@ -15,6 +15,7 @@ from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.deployed_servers import ROLES, SERVER, list_servers
 from serve_eval.evaluation.probes.asking import AskedServer
+from serve_eval.evaluation.probes.evidence import UNSOUND
 from serve_eval.schema import (
     Limits,
     Probe,
@@ -91,12 +92,13 @@ async def verify_parts(
                 asking = judged.ask(probes[begin : begin + ROUND])
                 name, part_of = judged.server.name, whole.server.name
                 judged.lost = await session.keep(name, asking, part_of=part_of) is None
+            judged.end(known.probes)
         sides = [
             judged.result(part_of=whole.server.name, role=role)
             for (role, _), judged in zip(opened, family, strict=True)
         ]
     # Sound servers acquit no deployment of which another server was not asked.
-    bad = [one for one in sides if one.outcome is VerificationOutcome.ANOTHER]
+    bad = [one for one in sides if one.outcome in UNSOUND]
     return sides if complete and not any(one.lost for one in family) else bad
 
 
@@ -155,16 +157,23 @@ def _differ_alike(whole: VerifiedSide | None, parts: Sequence[VerifiedSide]) -> 
     )
 
 
+def _name_faults(bad: Sequence[VerifiedSide]) -> str:
+    """Return the worst outcome of some parts in words."""
+    if any(one.outcome is VerificationOutcome.ANOTHER for one in bad):
+        return "another model, precision or cache"
+    return "a fault of single requests"
+
+
 def name_parts(sides: Sequence[VerifiedSide]) -> Iterator[str]:
     """Yield which part of each deployment differs, as far as its servers show it. Pure."""
     wholes = dict.fromkeys(one.part_of for one in sides if one.part_of is not None)
     for whole in wholes:
         parts = [one for one in sides if one.part_of == whole]
-        bad = [one for one in parts if one.outcome is VerificationOutcome.ANOTHER]
+        bad = [one for one in parts if one.outcome in UNSOUND]
         roles = {one.role for one in parts}
         if bad:
             names = ", ".join(one.name for one in bad)
-            yield f"{whole}: found in {names}: another model, precision or cache on its own"
+            yield f"{whole}: found in {names}: {_name_faults(bad)} on its own"
         elif all(one.outcome in SOUND for one in parts) and roles >= set(ROLES.values()):
             yield (
                 f"{whole}: each server on its own is sound, and together they are not: the transfer"

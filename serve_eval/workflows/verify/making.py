@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.probes.floor import measure_noise, measure_sibling
+from serve_eval.evaluation.probes.floor import measure_noise, measure_siblings
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.plugins import extensions
 from serve_eval.schema import VerificationReference
@@ -22,9 +23,12 @@ from serve_eval.workflows.verify.texts import read_texts, texts_of_tasks
 
 
 async def open_maker(
-    server: NamedPlan, sibling: NamedPlan | None, session: VerifySession, stack: AsyncExitStack
+    server: NamedPlan,
+    siblings: Sequence[NamedPlan],
+    session: VerifySession,
+    stack: AsyncExitStack,
 ) -> ReferenceMaker:
-    """Open a server and its sibling, and collect the texts of the probes.
+    """Open a server and its siblings, and collect the texts of the probes.
 
     Raises NotComparableError if the server lists no log-probabilities, and what stops a run.
     """
@@ -42,8 +46,8 @@ async def open_maker(
             f"{server.name}: UNSUPPORTED: the server reports no log-probabilities of its tokens",
             hint="A reference needs them: use a server that takes logprobs=5.",
         )
-    other = None
-    if sibling is not None:
+    others = []
+    for sibling in siblings:
         opening = open_server(sibling, session, route=asked.route)
         other = await stack.enter_async_context(opening)
         if not other.lists:
@@ -52,16 +56,17 @@ async def open_maker(
                 hint="A floor is measured by them: name another sibling, or give --floor NATS.",
             )
         other.salted = asked.salted and other.salted
+        others.append(other)
     cutter = CandidateCutter(texts, rules.seed)
     if (context := await asked.client.context_tokens()) is not None:
         cutter.fit(context)
     protocol = describe_protocol(asked, texts, rules.text, [task.name for task in plan.tasks])
-    return ReferenceMaker(server=asked, sibling=other, cutter=cutter, protocol=protocol)
+    return ReferenceMaker(server=asked, siblings=others, cutter=cutter, protocol=protocol)
 
 
 def to_reference(made: ReferenceMaker, rules: VerifyRules) -> VerificationReference:
     """Return the reference with the probes so far."""
-    sibling = measure_sibling(made.probes)
+    measured = measure_siblings(made.probes)
     info = made.server.client.endpoint
     return VerificationReference(
         made_at=Stopwatch().started_at,
@@ -76,7 +81,8 @@ def to_reference(made: ReferenceMaker, rules: VerifyRules) -> VerificationRefere
         route=made.server.route,
         noise=measure_noise(made.probes),
         step=measure_step(made.probes),
-        floor=rules.floor if sibling is None or rules.floor is not None else sibling[0],
-        median=None if sibling is None else sibling[1],
+        floor=rules.floor if measured is None or rules.floor is not None else measured[0],
+        floor_given=rules.floor is not None,
+        median=None if measured is None else measured[1],
         probes=tuple(made.probes),
     )

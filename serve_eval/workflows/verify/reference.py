@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
@@ -34,14 +35,14 @@ LONG_TRIES = 3
 
 @dataclass(slots=True, kw_only=True)
 class ReferenceMaker:
-    """Asks a server, and its healthy sibling if there is one, for the answers to compare with.
+    """Asks a server, and its healthy siblings if there are any, for the answers to compare with.
 
     `repeats` is the number of further answers to each of the first ALONE probes, both one at a time
     and many in flight. With 1, they are asked one at a time only.
     """
 
     server: AskedServer
-    sibling: AskedServer | None
+    siblings: Sequence[AskedServer]
     cutter: CandidateCutter
     protocol: dict[str, str]
     repeats: int = 1
@@ -77,9 +78,8 @@ class ReferenceMaker:
         A model that begins each message with the same token, such as one that thinks first, is
         never uncertain there.
         """
-        for server in (self.server, self.sibling):
-            if server is not None:
-                server.route = ProbeRoute.PREFIX
+        for server in (self.server, *self.siblings):
+            server.route = ProbeRoute.PREFIX
         self.protocol["route"] = ProbeRoute.PREFIX.value
         self.candidates = 0
 
@@ -126,10 +126,9 @@ class ReferenceMaker:
         alone = len(self.probes) < ALONE
         readings = await self.server.read_all(prompts)
         again = await self._read_again(prompts, alone=alone)
-        siblings: Sequence[ProbeReading | None] = [None] * len(prompts)
-        if self.sibling is not None:
-            siblings = await self.sibling.read_all(prompts)
-        for prompt, reading, other, sibling in zip(prompts, readings, again, siblings, strict=True):
+        read = await asyncio.gather(*(one.read_all(prompts) for one in self.siblings))
+        healthy = list(zip(*read, strict=True)) if read else [()] * len(prompts)
+        for prompt, reading, other, siblings in zip(prompts, readings, again, healthy, strict=True):
             if reading is not None and is_uncertain(reading):
                 self.probes.append(
                     Probe(
@@ -137,7 +136,8 @@ class ReferenceMaker:
                         prompt=prompt,
                         reading=reading,
                         again=other,
-                        sibling=sibling,
+                        sibling=siblings[0] if siblings else None,
+                        siblings=tuple(siblings[1:]),
                     )
                 )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from serve_eval.evaluation.probes.asking import AskedServer
+from serve_eval.evaluation.probes.evidence import UNSOUND
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.schema import (
     LostServer,
@@ -42,6 +43,8 @@ def to_result(
         step=known.step,
         floor=known.floor,
         sibling_median=known.median,
+        floor_measured=known.measured,
+        siblings=max((len(probe.healthy) for probe in known.probes), default=0),
         reference_requests=sum(one.requests for one in servers),
         reference_tokens=sum(one.tokens for one in servers),
         prompt_lengths=(min(lengths), max(lengths)),
@@ -68,8 +71,11 @@ def _withhold(found: Verification) -> Verification:
 def choose_exit_code(
     outcomes: Sequence[VerificationOutcome], lost: Sequence[LostServer] = ()
 ) -> int:
-    """Return 1 if any server is another one, else 4 if any is lost, 3 if undecided, else 0."""
-    if VerificationOutcome.ANOTHER in outcomes:
+    """Return 1 if any server is another one or has a fault, else 4, 3 or 0.
+
+    4: one is lost; 3: one is undecided.
+    """
+    if any(one in UNSOUND for one in outcomes):
         return FAIL
     if lost:
         return INFRASTRUCTURE

@@ -8,20 +8,22 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.evaluation.probes.evidence import ALPHA, FAR_NATS, FLOORS, DistanceLimits
+from serve_eval.evaluation.probes.evidence import ALPHA, UNSOUND
+from serve_eval.evaluation.probes.limits import FAR_NATS, TIMES, DistanceLimits
+from serve_eval.evaluation.probes.sentences import FAULT_SHARE
 from serve_eval.report.layout import fit_tables, say, tell_rehearsal
+from serve_eval.report.nats import write_nats
 from serve_eval.report.summary.headline import badge
 from serve_eval.report.summary.print_rows import print_commands, print_rows
 from serve_eval.report.text import clean
 from serve_eval.schema import (
     Verification,
     VerificationOutcome,
-    VerificationReference,
     VerifiedSide,
 )
-from serve_eval.shell_words import quote_path, quote_word
+from serve_eval.shell_words import quote_word
+from serve_eval.workflows.verify.advice import advise
 from serve_eval.workflows.verify.fleet import MAJORITY
-from serve_eval.workflows.verify.floors import warn_of_floor
 from serve_eval.workflows.verify.path import describe_path
 
 CHUNK = 2048
@@ -30,11 +32,13 @@ _STYLES = {
     VerificationOutcome.IDENTICAL: "bold green",
     VerificationOutcome.OTHER_NUMERICS: "bold green",
     VerificationOutcome.ANOTHER: "bold red",
+    VerificationOutcome.FAULT: "bold red",
     VerificationOutcome.UNDECIDED: "bold yellow",
 }
-_SHORT = {VerificationOutcome.ANOTHER: "ANOTHER"}
+_SHORT = {VerificationOutcome.ANOTHER: "ANOTHER", VerificationOutcome.FAULT: "FAULT"}
 _ORDER = (
     VerificationOutcome.ANOTHER,
+    VerificationOutcome.FAULT,
     VerificationOutcome.UNDECIDED,
     VerificationOutcome.OTHER_NUMERICS,
     VerificationOutcome.IDENTICAL,
@@ -45,7 +49,6 @@ FEW = 3
 MOST_SOUND = 10
 """Most rows of servers with other numerics."""
 MOST_NAMES = 8
-NAME_A_FLOOR = "name a sibling or a floor"
 
 
 def render(
@@ -82,11 +85,7 @@ def render(
 
 def list_commands(found: Verification, addresses: Mapping[str, str]) -> list[str]:
     """Return what measures whether another model is worse, and the floor that is not known."""
-    others = [
-        one.name
-        for one in found.sides
-        if one.outcome is VerificationOutcome.ANOTHER and one.part_of is None
-    ]
+    others = [one.name for one in found.sides if one.outcome in UNSOUND and one.part_of is None]
     pair = (found.reference.removeprefix(MAJORITY), *others[:1])
     known = [addresses[one] for one in pair if one in addresses] if others else []
     compare = " ".join(["serve-eval compare", *(known if len(known) == 2 else ())])
@@ -136,10 +135,12 @@ def summarise(found: Verification, wholes: Sequence[VerifiedSide]) -> str:
     """Return how many servers are another model, and their names."""
     count = len(wholes) + found.reference.startswith(MAJORITY) + len(_list_lost(found))
     bad = [one.name for one in wholes if one.outcome is VerificationOutcome.ANOTHER]
+    faulty = [one.name for one in wholes if one.outcome is VerificationOutcome.FAULT]
     open_ = [one.name for one in wholes if one.outcome is VerificationOutcome.UNDECIDED]
     verb = "are" if len(bad) > 1 else "is"
     told = f"{len(bad) or 'None'} of {count} servers {verb} another model, precision or cache"
     told += f": {list_names(bad)}" if bad else ""
+    told += f"; a fault of single requests: {list_names(faulty)}" if faulty else ""
     told += f"; undecided: {list_names(open_)}" if open_ else ""
     lost = _list_lost(found)
     return told + (f"; not verified: {list_names(lost)}" if lost else "")
@@ -160,7 +161,7 @@ def _tabulate(found: Verification, wholes: Sequence[VerifiedSide], console: Cons
     if rows:
         for table in fit_tables(COLUMNS, [list_cells(one) for one in rows], console.width):
             console.print(table)
-    for outcome in _ORDER[2:]:
+    for outcome in _ORDER[3:]:
         if rest := [one for one in ordered[len(rows) :] if one.outcome is outcome]:
             share = max(one.excluded_share or 0.0 for one in rest)
             others = "others" if len(rest) > 1 else "other"
@@ -177,7 +178,7 @@ def list_cells(side: VerifiedSide) -> list[Text]:
         Text(clean(side.name)),
         Text(str(side.asked)),
         Text(str(side.beyond_floor)),
-        Text(f"{side.median:.4f}"),
+        Text(write_nats(side.median)),
         Text(p),
         Text(_SHORT.get(side.outcome, side.outcome.value), style=_STYLES[side.outcome]),
     ]
@@ -192,16 +193,24 @@ def _tell_share(found: Verification, side: VerifiedSide) -> str:
     """Return which faults a sound outcome excludes: their share, and their least distance."""
     limits = DistanceLimits(noise=found.noise, step=found.step, floor=found.floor)
     identical = side.outcome is VerificationOutcome.IDENTICAL
-    least = limits.beyond_noise if identical else FLOORS * limits.beyond_floor
+    least = limits.beyond_noise if identical else limits.beyond_floors
     return (
         f"a fault of more than {least:.3g} nat in {side.excluded_share:.1%} of the requests or more"
         f" would have been seen ({1 - ALPHA:.0%})"
     )
 
 
+def _tell_needed(side: VerifiedSide) -> str:
+    """Return how many probes show a fault of few requests where healthy answers are far away."""
+    return (
+        f"answers of siblings are far away too, so a fault in {FAULT_SHARE:.0%} of the requests"
+        f" shows in about {side.needed:,} probes (--probes {side.needed})"
+    )
+
+
 def describe_limits(found: Verification) -> str:
-    floor = "" if found.floor is None else f", floor {found.floor:.4f}"
-    return f"noise {found.noise:.4f}{floor} nat"
+    floor = "" if found.floor is None else f", floor {write_nats(found.floor)}"
+    return f"noise {write_nats(found.noise)}{floor} nat"
 
 
 def list_rows(found: Verification, side: VerifiedSide) -> Iterator[tuple[str, str]]:
@@ -210,12 +219,21 @@ def list_rows(found: Verification, side: VerifiedSide) -> Iterator[tuple[str, st
     effect = "" if side.effect is None else f", {side.effect:.1f} times that of the sibling"
     yield (
         "distance",
-        f"{side.median:.4f} nat in the median{effect}; limits: {describe_limits(found)}",
+        f"{write_nats(side.median)} nat in the median{effect}; limits: {describe_limits(found)}",
     )
+    if side.compared:
+        many = "the sibling" if found.siblings == 1 else "each sibling"
+        yield (
+            "pairs",
+            f"{side.further} of {side.compared} probes are more than {TIMES:.0f} times as far away"
+            f" as {many}",
+        )
     if side.outcome is VerificationOutcome.ANOTHER:
         yield "p", f"{_tell_p(side)} (level {ALPHA}), looked at after each probe"
     if side.excluded_share is not None:
         yield "so", _tell_share(found, side)
+    if side.needed is not None:
+        yield "probes", _tell_needed(side)
     yield from (("fault", line) for line in _tell_fault(found, side))
     yield from (("path", line) for line in describe_path(side.engines))
     low, high = found.prompt_lengths
@@ -231,7 +249,8 @@ def _tell_fault(found: Verification, side: VerifiedSide) -> Iterator[str]:
     """Yield what is known about the kind of a fault."""
     if side.far:
         again = [one for one in side.distances if one.repeats]
-        same = sum(all(nats > (found.floor or 0.0) for nats in one.repeats) for one in again)
+        limits = DistanceLimits(noise=found.noise, step=found.step, floor=found.floor)
+        same = sum(min(one.repeats) > limits.far for one in again)
         yield (
             f"probes far away: {side.far}; so again each time they were repeated: {same} of"
             f" {len(again)}"
@@ -271,30 +290,8 @@ def describe_cost(found: Verification) -> Iterator[tuple[str, str]]:
     yield "run", f"{requests:,} requests, {tokens:,} tokens, in {found.wall_s:.1f} s"
     if any(one.outcome is VerificationOutcome.ANOTHER for one in found.sides):
         yield "note", "this says that the model is another one, not that it is worse: measure that"
-    if any(one.outcome is VerificationOutcome.UNDECIDED for one in found.sides):
-        yield "note", _advise(found)
-
-
-def _advise(found: Verification) -> str:
-    """Return what decides an undecided verification."""
-    if found.floor is None:
-        return f"undecided: {NAME_A_FLOOR}"
-    return (
-        "undecided: more probes may decide: raise --probes, and register a reference in a file"
-        " again with it"
-    )
-
-
-def render_reference(made: VerificationReference, file: Path, console: Console) -> None:
-    """Print what a new reference holds, and how to use it."""
-    floor = "unknown: verify needs --floor, or a --sibling here" if made.floor is None else ""
-    print_rows(
-        console,
-        (
-            ("made", f"reference of {made.model} at {made.source}: {len(made.probes)} probes"),
-            ("noise", f"{made.noise:.4f} nat, floor {floor or f'{made.floor:.4f} nat'}"),
-            *(("warning", line) for line in warn_of_floor(made)),
-            ("written", f"{file} ({file.stat().st_size / 1000:.0f} KB)"),
-        ),
-    )
-    print_commands(console, [f"serve-eval verify HOST --reference {quote_path(file)}"])
+    undecided = [one for one in found.sides if one.outcome is VerificationOutcome.UNDECIDED]
+    if undecided:
+        yield "note", advise(found, undecided)
+    for number, group in enumerate(found.groups, start=1):
+        yield f"group {number}", f"{len(group)} answer alike: {list_names(group)}"

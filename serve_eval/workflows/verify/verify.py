@@ -8,6 +8,7 @@ are in flight together, until the evidence decides or the budget ends.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -16,7 +17,10 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.probes.floor import check_floor
+from serve_eval.evaluation.probes.evidence import UNSOUND
+from serve_eval.evaluation.probes.faults import CLEAN
+from serve_eval.evaluation.probes.floor import check_floor, limits_of
+from serve_eval.evaluation.probes.sentences import DECIDES
 from serve_eval.evaluation.prompt_audit.reading import PromptSide
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
@@ -38,6 +42,7 @@ from serve_eval.workflows.verify.reference import (
 )
 from serve_eval.workflows.verify.result import to_result
 from serve_eval.workflows.verify.servers import (
+    PROBES,
     NamedPlan,
     VerifyRules,
     VerifySession,
@@ -53,6 +58,12 @@ NO_FLOOR = (
     "No floor is known, so no server can be called another model, and one that differs is"
     " UNDECIDED: give --sibling HOST or --floor NATS"
 )
+UNKNOWN_FLOOR = (
+    "The siblings answer as replicas do, so the floor is unknown: no server can be called another"
+    f" model, and one that differs is UNDECIDED; {DECIDES}"
+)
+SPARE = 1.02
+"""Probes per answer of siblings that is needed, since some measure nothing."""
 SIBLING_PROBES = 60
 """Probes with which a sibling's floor is measured before a server is judged by it."""
 
@@ -60,23 +71,27 @@ SIBLING_PROBES = 60
 @with_scope
 async def register(
     server: NamedPlan,
-    sibling: NamedPlan | None,
+    siblings: Sequence[NamedPlan],
     rules: VerifyRules,
     out_dir: Path,
     *,
     environ: Mapping[str, str] = os.environ,
     notify: Callable[[str], None] = ignore,
 ) -> VerificationReference:
-    """Ask a server, and its sibling, all probes of the budget, and return the reference.
+    """Ask a server, and its siblings, all probes of the budget, and return the reference.
+
+    With siblings it has some probes more if the budget is the default one or larger, so that their
+    answers exclude healthy flips.
 
     Raises NotComparableError if the server reports no log-probabilities, or is never uncertain,
     and what stops a run.
     """
     session = VerifySession(rules=rules, out_dir=out_dir, environ=environ, notify=notify)
     async with AsyncExitStack() as stack:
-        made = await open_maker(server, sibling, session, stack)
+        made = await open_maker(server, siblings, session, stack)
         made.repeats = REPEATS
-        await made.extend(rules.probes)
+        enough = _count_enough(len(siblings)) if rules.probes >= PROBES else 0
+        await made.extend(max(rules.probes, enough))
         known = to_reference(made, rules)
         check_floor(known, server.name)
         if session.stand_ins:
@@ -91,7 +106,7 @@ async def register(
 async def verify(
     reference: NamedPlan | VerificationReference,
     servers: Sequence[NamedPlan],
-    sibling: NamedPlan | None,
+    siblings: Sequence[NamedPlan],
     rules: VerifyRules,
     out_dir: Path,
     *,
@@ -116,8 +131,8 @@ async def verify(
             made, known = None, reference
             name = source
         else:
-            made = await open_maker(reference, sibling, session, stack)
-            await made.extend(SIBLING_PROBES if sibling is not None else ROUND)
+            made = await open_maker(reference, siblings, session, stack)
+            await made.extend(SIBLING_PROBES if siblings else ROUND)
             known, name = to_reference(made, rules), reference.name
         known = _settle_floor(known, rules, name, notify)
         asked = await open_servers(servers, session, stack, route=known.route)
@@ -125,24 +140,18 @@ async def verify(
         given = workers if len(asked) == 1 else ()
         meters = [PathMeter(server, given) for server in asked]
         await asyncio.gather(*(meter.begin() for meter in meters))
-        while pending := [one for one in judged if not one.is_decided(rules.probes, rules.tokens)]:
-            begin = pending[0].evidence.tried
-            if made is not None:
-                await made.extend(min(rules.probes, begin + ROUND))
-            probes = (known.probes if made is None else made.probes)[: rules.probes]
-            if begin >= len(probes):
-                break
-            await asyncio.gather(
-                *(_ask_or_lose(one, probes[begin : begin + ROUND], session) for one in pending)
-            )
+        await _ask_until_decided(judged, known, made, session)
         engines = await asyncio.gather(*(meter.end() for meter in meters))
         _check_any_left(judged, engines, session)
-        others = [one for one in judged if one.evidence.found]
+        others = [one for one in judged if one.evidence.conclude() in UNSOUND]
         if made is not None:
             if others:  # Enough for their parts to be found sound.
                 await made.extend(min(rules.probes, SIBLING_PROBES))
             known = msgspec.structs.replace(
-                to_reference(made, rules), floor=known.floor, noise=known.noise
+                to_reference(made, rules),
+                floor=known.floor,
+                noise=known.noise,
+                median=known.median,
             )
         sides = []
         for one, counted in zip(judged, engines, strict=True):
@@ -155,8 +164,32 @@ async def verify(
         for one in others:
             probes = known.probes[: rules.probes]
             sides += await verify_parts(one, known, probes, workers, session)
-    own = [] if made is None else [one for one in (made.server, made.sibling) if one is not None]
+    own = [] if made is None else [made.server, *made.siblings]
     return to_result(known, sides, name, clock, own, session), known
+
+
+async def _ask_until_decided(
+    judged: Sequence[JudgedServer],
+    known: VerificationReference,
+    made: ReferenceMaker | None,
+    session: VerifySession,
+) -> None:
+    """Ask servers round after round, and the siblings what they have not answered yet."""
+    rules = session.rules
+    while pending := [one for one in judged if not one.is_decided(rules.probes, rules.tokens)]:
+        begin = pending[0].evidence.tried
+        if made is not None:
+            await made.extend(min(rules.probes, begin + ROUND))
+        probes = (known.probes if made is None else made.probes)[: rules.probes]
+        if begin >= len(probes):
+            break
+        await asyncio.gather(
+            *(_ask_or_lose(one, probes[begin : begin + ROUND], session) for one in pending)
+        )
+    if made is not None and any(one.evidence.lacks_answers for one in judged):
+        await made.extend(_count_enough(len(made.siblings)))
+    for one in judged:
+        one.end(known.probes if made is None else made.probes)
 
 
 def _settle_floor(
@@ -166,12 +199,19 @@ def _settle_floor(
 
     Raises NotComparableError for limits that no distance can exceed.
     """
-    floor = known.floor if rules.floor is None else rules.floor
-    known = msgspec.structs.replace(known, floor=floor)
+    if rules.floor is not None:
+        known = msgspec.structs.replace(known, floor=rules.floor, floor_given=True)
     check_floor(known, name)
-    if floor is None:
+    if known.floor is None:
         notify(NO_FLOOR)
+    elif not limits_of(known).known:
+        notify(UNKNOWN_FLOOR)
     return known
+
+
+def _count_enough(siblings: int) -> int:
+    """Return the probes of which siblings give CLEAN answers, with some to spare; 0 without any."""
+    return math.ceil(SPARE * CLEAN / siblings) if siblings else 0
 
 
 async def _ask_or_lose(one: JudgedServer, probes: Sequence[Probe], session: VerifySession) -> None:
@@ -217,15 +257,17 @@ async def verify_fleet(
         if made is None:
             raise session.errors[0]
         first = to_reference(made, rules)
-        middle, known, sides = await judge_fleet(made, left, first, session, stack)
-    return to_result(known, sides, MAJORITY + middle.name, clock, [middle], session), known
+        found = await judge_fleet(made, left, first, session, stack)
+    middle, known = found.middle, found.known
+    result = to_result(known, found.sides, MAJORITY + middle.name, clock, [middle], session)
+    return msgspec.structs.replace(result, groups=tuple(found.groups)), known
 
 
 async def _find_probes(
     server: NamedPlan, session: VerifySession, stack: AsyncExitStack
 ) -> ReferenceMaker:
     """Ask a server of a fleet for the first round of probes. Raises what `register` raises."""
-    made = await open_maker(server, None, session, stack)
+    made = await open_maker(server, (), session, stack)
     await made.extend(ROUND)
     return made
 
@@ -236,6 +278,6 @@ async def _audit(
     """Return what a server makes of prompts, if that is asked for or may explain the outcome."""
     if tokenizer is not None:
         return await audit_prompts(one.server, tokenizer)
-    if one.evidence.found and made is not None:
+    if one.evidence.conclude() in UNSOUND and made is not None:
         return await audit_prompts(one.server, made.server.client)
     return ()

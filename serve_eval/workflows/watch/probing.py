@@ -91,4 +91,4 @@ def _note(
         else:
             found.nats.append(round(distance.nats, 6))
     found.beyond = sum(nats > limits.beyond_floor for nats in found.measured)
-    found.far = sum(nats > limits.far for nats in found.measured)
+    found.far = sum(nats > limits.far_alone for nats in found.measured)

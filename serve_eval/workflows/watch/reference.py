@@ -9,8 +9,8 @@ from pathlib import Path
 
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.probes.asking import TOKENS
-from serve_eval.evaluation.probes.evidence import DistanceLimits
-from serve_eval.evaluation.probes.floor import check_floor
+from serve_eval.evaluation.probes.floor import check_floor, limits_of
+from serve_eval.evaluation.probes.limits import DistanceLimits
 from serve_eval.evaluation.storage.reports.verification_files import read_reference
 from serve_eval.schema import Probe, VerificationReference
 
@@ -32,8 +32,8 @@ class WatchReference:
 
     @property
     def limits(self) -> DistanceLimits:
-        """The limits of the distances."""
-        return DistanceLimits(noise=self.known.noise, step=self.known.step, floor=self.known.floor)
+        """The limits of the distances. A healthy endpoint may be twice as far as the siblings."""
+        return limits_of(self.known)
 
     @property
     def round_tokens(self) -> int:
@@ -67,6 +67,12 @@ def read_watch_reference(path: Path, per_round: int) -> WatchReference:
             hint="Register it again with --sibling HOST or --floor NATS.",
         )
     check_floor(known, f"--verify-reference: {path}")
+    if not limits_of(known).known:
+        raise PlanError(
+            f"--verify-reference: the floor of {path} is unknown: its siblings answer as replicas"
+            " do, which says nothing about healthy numerics",
+            hint="Register it again with a --sibling on other hardware, or with --floor NATS.",
+        )
     if not known.probes:
         raise PlanError(f"--verify-reference: {path} has no probes")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -11,16 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.evaluation.probes.evidence import (
-    ALLOWED,
-    ALLOWED_FAR,
     ALPHA,
-    FAR_NATS,
     MORE,
-    DistanceLimits,
     ProbeEvidence,
     ServerFamily,
-    weigh_probes,
 )
+from serve_eval.evaluation.probes.given_floor import ALLOWED, ALLOWED_FAR, weigh_probes
+from serve_eval.evaluation.probes.limits import FAR_NATS, DistanceLimits
+from serve_eval.evaluation.probes.sentences import explain_outcome
 from serve_eval.schema import ProbeDistance
 from serve_eval.schema import VerificationOutcome as Outcome
 from serve_eval.stats.multiplicity import holm
@@ -73,7 +71,7 @@ def test_what_got_no_answer_may_have_differed_and_accuses_nobody(near: float) ->
     lost = _judge([near] * 192, unanswered=8)
     assert lost.conclude() is Outcome.UNDECIDED
     assert lost.tried == 200
-    assert "so few, with 8 unanswered, exclude only a share of 11%" in lost.explain()
+    assert "so few, with 8 unanswered, exclude only a share of 11%" in explain_outcome(lost)
     assert lost.highest == 0.0
 
 
@@ -215,10 +213,10 @@ def test_every_outcome_has_a_reason_with_its_figures() -> None:
         ([NEAR] * 10, "none of 10 probes differs by more than healthy numerics"),
         (
             [NEAR] * 60 + [VERY_FAR] + [0.0] * MORE,
-            f"1 of 161 probes differ by up to {VERY_FAR:.3g} nat, which no numerics explain: a"
-            " fault of single requests",
+            f"at most {VERY_FAR:.3g} nat; 1 beyond 0.5 nat, which no numerics explain: too few to"
+            " call it a fault",
         ),
         ([BEYOND] * 2, "2 of 2 probes differ by more than healthy numerics: too many"),
     ):
-        assert words in _judge(nats).explain()
-    assert "no floor says" in _judge([NEAR] * 60, floor=None).explain()
+        assert words in explain_outcome(_judge(nats))
+    assert "no floor says" in explain_outcome(_judge([NEAR] * 60, floor=None))

@@ -99,8 +99,8 @@ def test_servers_that_are_not_clear_are_asked_round_after_round(tmp_path: Path) 
     middle = urls.index(found["reference"].removeprefix(MAJORITY))
     assert sent[3] > 100
     assert sent[middle] > 100
-    others = {1, 2} - {middle}
-    assert {sent[place] for place in others} == {FIRST + 1}  # one finds out what it takes
+    nearest = {1, 2} - {middle}
+    assert {sent[place] for place in nearest} == {2 * FIRST + 1}  # siblings answer as many probes
     total = sum(one["requests"] for one in found["sides"]) + found["reference_requests"]
     assert total == sum(sent)
 
@@ -114,7 +114,8 @@ def test_a_server_with_rare_faults_does_not_stand_for_the_majority(tmp_path: Pat
         ran = serve_eval("verify", "--fleet", *urls, "--model", "m", "-o", tmp_path)
     assert ran.returncode == 1, ran.stdout
     assert (
-        f" ANOTHER   1 of 4 servers is another model, precision or cache: {urls[0]}\n" in ran.stdout
+        " FAULT   None of 4 servers is another model, precision or cache; a fault of single"
+        f" requests: {urls[0]}\n" in ran.stdout
     )
     assert json.loads((tmp_path / "verification.json").read_text())["floor"] == 0.0
 
@@ -127,9 +128,8 @@ def _read(value: float) -> ProbeReading:
 def test_the_middle_is_near_a_majority() -> None:
     probes = [Probe(id=str(i), prompt="p", reading=_read(-1.0)) for i in range(5)]
     readings = [[_read(value)] * 5 for value in (-1.5, -1.0, -1.02, -1.01, -0.2)]
-    place, spread = find_middle(probes, readings)
-    assert place in (1, 2, 3)
-    assert spread <= 0.0201
+    place, near = find_middle(probes, readings)
+    assert {place, *near} == {1, 2, 3}
     with pytest.raises(EndpointError, match="only 2 servers answered"):
         find_middle(probes, [readings[0], readings[1], [None] * 5])
 
@@ -138,9 +138,8 @@ def test_a_middle_is_found_among_many_servers() -> None:
     probes = [Probe(id="p", prompt="p", reading=_read(-1.0))]
     values = [-1.0 - 0.0001 * i for i in range(CANDIDATES + 24)] + [-1.8] * 20
     for seed in range(3):
-        place, spread = find_middle(probes, [[_read(value)] for value in values], seed)
-        assert place < CANDIDATES + 24
-        assert spread < 0.01
+        place, near = find_middle(probes, [[_read(value)] for value in values], seed)
+        assert max(place, *near) < CANDIDATES + 24
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,10 @@ from tests.workflows.verify.model_server import ModelServer
 LABELS = "app=llama"
 
 
+MODEL = ("--model", "m", "--floor", "0.08")
+"""The model, and the floor that equal servers of a fleet do not show."""
+
+
 @pytest.fixture(scope="module")
 def urls() -> Iterator[list[str]]:
     """Yield the addresses of two equal servers and a third one of another model."""
@@ -58,7 +62,12 @@ def test_a_fleet_is_named_by_standard_input(urls: list[str], tmp_path: Path) -> 
         "".join(f"s{i} {url}\n" for i, url in enumerate(urls))
     )
     ran = in_a_process(
-        "verify", "--fleet", "--servers", "-", "--model", "m", "-o", tmp_path, shell=f"< {file}"
+        "verify",
+        "--fleet",
+        *("--servers", "-"),
+        *MODEL,
+        *("-o", tmp_path),
+        shell=f"< {file}",
     )
     assert ran.returncode == 1, ran.stderr
     assert " ANOTHER   1 of 3 servers is another model, precision or cache: s2\n" in ran.stdout
@@ -136,7 +145,7 @@ def test_all_ready_pods_with_some_labels_are_a_fleet(
 ) -> None:
     _add_pods(cluster, urls)
     cluster.add(pod("llama-3", ready=False))
-    ran = serve_eval("verify", "--fleet", "--pods", LABELS, "--model", "m", "-o", tmp_path)
+    ran = serve_eval("verify", "--fleet", "--pods", LABELS, *MODEL, "-o", tmp_path)
     assert ran.returncode == 1, ran.stderr
     reference, outcomes = _result(tmp_path)
     assert reference.removeprefix("the majority, as ") in ("llama-0", "llama-1")
@@ -165,7 +174,7 @@ def test_in_the_cluster_pods_are_asked_at_their_own_addresses(
         port = int(url.split(":")[2].partition("/")[0])
         cluster.add(pod(f"llama-{number}", port=port))
     monkeypatch.setenv(IN_A_POD, "10.0.0.1")
-    ran = serve_eval("verify", "--fleet", "--pods", LABELS, "--model", "m", "-o", tmp_path)
+    ran = serve_eval("verify", "--fleet", "--pods", LABELS, *MODEL, "-o", tmp_path)
     assert ran.returncode == 1, ran.stderr
     assert not cluster.tunnels
     assert "serve-eval compare http://127.0.0.1:" in ran.stdout

@@ -76,8 +76,8 @@ def test_a_large_fleet_shows_only_the_servers_that_are_not_identical() -> None:
     assert lines[0] == " ANOTHER   1 of 64 servers is another model, precision or cache: pod-17"
     assert [line.split() for line in lines[2:5]] == [
         ["server", "probes", "beyond", "floor", "median", "p", "outcome"],
-        ["pod-17", "60", "50", "0.2000", "<", "6e-06", "ANOTHER"],
-        ["pod-40", "60", "0", "0.0100", "OTHER", "NUMERICS"],
+        ["pod-17", "60", "50", "0.2", "<", "6e-06", "ANOTHER"],
+        ["pod-40", "60", "0", "0.01", "OTHER", "NUMERICS"],
     ]
     assert lines[5] == "61 others: IDENTICAL; no fault in 7.9% of requests or more (99%, each)"
     assert lines[-3] == " run      4,032 requests, 1,260,001 tokens, in 5.0 s"

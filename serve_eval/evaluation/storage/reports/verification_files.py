@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import ReferenceFileError, RunFolderError
-from serve_eval.evaluation.storage.file_names import VERIFICATION_PLAN
+from serve_eval.evaluation.storage.file_names import VERIFICATION, VERIFICATION_PLAN
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Verification, VerificationReference
 from serve_eval.schema.verification import REFERENCE_VERSION
@@ -59,6 +59,15 @@ def write_reference(path: Path, reference: VerificationReference) -> None:
 def write_verification(path: Path, found: Verification) -> None:
     """Write a result. Raises RunFolderError, and JournalError for a full disk."""
     _write(path, pretty_json(found))
+
+
+def find_verification(folder: Path) -> Verification | None:
+    """Return the result of the verification in a folder; None without one that can be read."""
+    try:
+        content = (folder / VERIFICATION).read_bytes()
+        return msgspec.json.decode(content, type=Verification)
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def _write(path: Path, data: bytes) -> None:

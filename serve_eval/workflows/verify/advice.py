@@ -1,0 +1,45 @@
+"""Say what decides an undecided verification. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from serve_eval.evaluation.probes.limits import DistanceLimits
+from serve_eval.evaluation.probes.sentences import DECIDES
+from serve_eval.schema import Verification, VerifiedSide
+
+NAME_A_FLOOR = "name a sibling or a floor"
+
+
+def advise(found: Verification, undecided: Sequence[VerifiedSide]) -> str:
+    """Return what decides about servers that are undecided.
+
+    More probes are no help where the share beyond the floor is near the one that healthy servers
+    may have, nor where the floor is unknown.
+    """
+    if found.floor is None:
+        return f"undecided: {NAME_A_FLOOR}"
+    if not _limits(found).known:
+        return f"undecided, since the floor is unknown: {DECIDES}"
+    if needed := max((one.needed or 0 for one in undecided), default=0):
+        return f"undecided: about {needed:,} probes decide: --probes {needed}"
+    if any(one.beyond_floor for one in undecided):
+        return (
+            "undecided: some answers lie beyond the floor, about as many as healthy servers may"
+            " have, so more probes hardly decide: name a further --sibling, or measure the answers"
+            " with serve-eval compare"
+        )
+    return (
+        "undecided: more probes may decide: raise --probes, and register a reference in a file"
+        " again with it"
+    )
+
+
+def _limits(found: Verification) -> DistanceLimits:
+    return DistanceLimits(
+        noise=found.noise,
+        step=found.step,
+        floor=found.floor,
+        measured=found.floor_measured,
+        typical=found.sibling_median or 0.0,
+    )
