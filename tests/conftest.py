@@ -7,11 +7,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -90,31 +87,6 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@asynccontextmanager
-async def _server_here(
-    command: Sequence[str], *, ready_file: Path, log_file: Path
-) -> AsyncIterator[tuple[str, Any]]:
-    """Replace `own_server` without a process.
-
-    The simulator of a command line runs in the event loop of the caller.
-    """
-    from serve_eval.launchers._process import own_server
-    from serve_eval.launchers._simulated.__main__ import parse
-    from serve_eval.launchers._simulated.simulator import serve
-
-    if "--crash-after" in command:  # this option ends the process
-        async with own_server.own_server(
-            command, ready_file=ready_file, log_file=log_file
-        ) as found:
-            yield found
-        return
-    config, _, _ = parse(command[command.index("-m") + 2 :])
-    async with serve(config) as url:
-        log_file.touch(mode=0o600)
-        log_file.write_text(f"simulated endpoint at {url}\n")
-        yield url, SimpleNamespace(pid=0)
-
-
 @pytest.fixture(scope="module")
 def simulated_here() -> Iterator[None]:
     """Use the launcher `simulated` without its own process, whose start costs more than most tests.
@@ -123,9 +95,10 @@ def simulated_here() -> Iterator[None]:
     process.
     """
     from serve_eval.launchers import simulated
+    from tests.server_here import server_here
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulated, "own_server", _server_here)
+        patch.setattr(simulated, "own_server", server_here)
         yield
 
 
