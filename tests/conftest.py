@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from serve_eval.client.attempts import retry
 from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mmlu
 from serve_eval.launchers._trtllm import mpi
 from serve_eval.plugins.scope import scope
@@ -34,6 +35,7 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+SHORT_PAUSE_S = 0.02
 KNOWN_SLOW = frozenset(
     json.loads((Path(__file__).with_name("slow_seconds.json")).read_text(encoding="utf-8"))
 )
@@ -65,6 +67,17 @@ def _no_drawings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """Leave the drawing library out of tests that are not about pages: it takes a second."""
     if not {"page", "pictures"} & set(request.node.nodeid.split("/")):
         monkeypatch.setitem(sys.modules, "vl_convert", None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_pauses() -> Iterator[None]:
+    """Ask again after milliseconds; the pauses themselves are tested in tests/client/test_retry.py.
+
+    A test that asks a port where nobody listens would wait for seconds.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retry, "BASE_S", SHORT_PAUSE_S)
+        yield
 
 
 @pytest.fixture(autouse=True)
