@@ -2,7 +2,8 @@
 
 A test that is about what a program does, and not about its start, runs it by `run_forked` instead
 of `subprocess.run`. The program has a process of its own all the same: its folder, environment,
-streams, signals and exit code. It differs in its imports, which are those of the server.
+streams, signals and exit code. Its imports are those of the server, and variables such as
+PYTHONWARNINGS, which an interpreter reads at its start, do nothing.
 """
 
 from __future__ import annotations
