@@ -11,12 +11,13 @@ demo: $(VENV)/.demo
 
 # Bytecode is cached even if the environment disables it; otherwise each process that a test starts would compile the
 # modules again. Workers take neighbouring tests, which share module fixtures. There is one worker more than there are
-# cores, since a third of the time is spent waiting for servers. Tests in a browser need a process of their own.
+# cores, since a part of the time is spent waiting for servers. Tests in a browser need a process of their own. The end
+# lists the tests above a second: they are slow tests, or have a cause that can be removed.
 WORKERS = $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 
 test: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -p tests.compiled_once -n $(WORKERS) --dist worksteal \
-	  -m "not slow and not page" $(TESTS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -p tests.compiled_once -p tests.temporary_in_memory \
+	  -n $(WORKERS) --dist worksteal --durations=10 --durations-min=1 -m "not slow and not page" $(TESTS)
 
 # The fast tests on each Python that the classifiers name and this machine has, in separate environments.
 # TESTS=tests/client runs a part; PYTHONS="3.12 3.13" limits the versions.

@@ -7,15 +7,13 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from serve_eval.client.attempts import retry
 from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mmlu
 from serve_eval.launchers._trtllm import mpi
 from serve_eval.plugins.scope import scope
@@ -37,6 +35,7 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+SHORT_PAUSE_S = 0.02
 KNOWN_SLOW = frozenset(
     json.loads((Path(__file__).with_name("slow_seconds.json")).read_text(encoding="utf-8"))
 )
@@ -70,6 +69,18 @@ def _no_drawings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setitem(sys.modules, "vl_convert", None)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _short_pauses() -> Iterator[None]:
+    """Ask again after milliseconds; the pauses themselves are tested in tests/client/test_retry.py.
+
+    A test that asks a port where nobody listens would wait for seconds.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retry, "BASE_S", SHORT_PAUSE_S)
+        patch.setattr("serve_eval.evaluation.probes.asking.PAUSE_S", SHORT_PAUSE_S)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _own_scope() -> Iterator[None]:
     """Remove everything that a test includes afterwards."""
@@ -90,31 +101,6 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@asynccontextmanager
-async def _server_here(
-    command: Sequence[str], *, ready_file: Path, log_file: Path
-) -> AsyncIterator[tuple[str, Any]]:
-    """Replace `own_server` without a process.
-
-    The simulator of a command line runs in the event loop of the caller.
-    """
-    from serve_eval.launchers._process import own_server
-    from serve_eval.launchers._simulated.__main__ import parse
-    from serve_eval.launchers._simulated.simulator import serve
-
-    if "--crash-after" in command:  # this option ends the process
-        async with own_server.own_server(
-            command, ready_file=ready_file, log_file=log_file
-        ) as found:
-            yield found
-        return
-    config, _, _ = parse(command[command.index("-m") + 2 :])
-    async with serve(config) as url:
-        log_file.touch(mode=0o600)
-        log_file.write_text(f"simulated endpoint at {url}\n")
-        yield url, SimpleNamespace(pid=0)
-
-
 @pytest.fixture(scope="module")
 def simulated_here() -> Iterator[None]:
     """Use the launcher `simulated` without its own process, whose start costs more than most tests.
@@ -123,9 +109,10 @@ def simulated_here() -> Iterator[None]:
     process.
     """
     from serve_eval.launchers import simulated
+    from tests.server_here import server_here
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulated, "own_server", _server_here)
+        patch.setattr(simulated, "own_server", server_here)
         yield
 
 

@@ -70,7 +70,10 @@ def test_no_file_that_may_exist_is_written_in_place_outside_the_helper() -> None
     found = {}
     for package in ("serve_eval", "launchers"):
         for file in sorted((ROOT / package).rglob("*.py")):
-            if calls := Counter(_list_writes(ast.parse(file.read_text()))):
+            text = file.read_text()  # most files need no tree
+            if not any(f"{name}(" in text for name in (*CALLS, "open")):
+                continue
+            if calls := Counter(_list_writes(ast.parse(text))):
                 found[str(file.relative_to(ROOT))] = dict(calls)
     assert found == IN_PLACE, "write it with serve_eval/whole_file.py, or list it with the reason"
 

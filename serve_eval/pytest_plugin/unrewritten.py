@@ -7,6 +7,7 @@ that pip does not remove: after uninstalling, an empty `serve_eval` could still 
 from __future__ import annotations
 
 import sys
+from collections.abc import Container
 from contextlib import suppress
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -26,17 +27,24 @@ def leave_unrewritten(hook: object) -> None:
         return
     marked.difference_update([name for name in marked if _is_ours(str(name))])
     seen.clear()
+    stems: dict[Path, set[str]] = {}
     for name, module in list(sys.modules.items()):
         if _is_ours(name) and (place := getattr(module, "__file__", None)):
-            _remove_cache(Path(place))
+            cached = Path(cache_from_source(str(place)))
+            stems.setdefault(cached.parent, set()).add(cached.name.partition(".")[0])
+    for folder, loaded in stems.items():
+        _remove_caches(folder, loaded)
 
 
 def _is_ours(name: str) -> bool:
     return name.partition(".")[0] == PACKAGE
 
 
-def _remove_cache(file: Path) -> None:
-    folder = Path(cache_from_source(str(file))).parent
-    for cache in folder.glob(f"{file.stem}.*-pytest-*.pyc"):
-        with suppress(OSError):  # another process was quicker, or the folder is read-only
-            cache.unlink()
+def _remove_caches(folder: Path, stems: Container[str]) -> None:
+    """Remove what pytest cached of these modules, reading their folder once."""
+    with suppress(OSError):
+        for file in folder.iterdir():
+            stem, _, more = file.name.partition(".")
+            if stem in stems and "-pytest-" in more and more.endswith(".pyc"):
+                with suppress(OSError):  # another process was quicker, or the folder is read-only
+                    file.unlink()

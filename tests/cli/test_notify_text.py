@@ -14,6 +14,8 @@ from junitparser import JUnitXml
 from tests.cli.command import in_a_process, serve_eval
 from tests.standin.process import free_port
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 FIGURES = r"\d+\.\d against \d+\.\d \((drop|gain) \d+\.\d \[-?\d+\.\d, -?\d+\.\d\]\)"
 COUNTS = "60 asked, 0 failed, 0 repaired"
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.cli.command import serve_eval
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
 PAGE = (Path(__file__).resolve().parents[2] / "docs/extending.md").read_text()
 
 

@@ -29,8 +29,9 @@ READY = "#samples[data-ready]"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark these tests, and skip them with the reason where there is no browser."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
+    folder = f"{Path(__file__).parent}{os.sep}"
+    for item in items:  # those of all folders
+        if str(item.path).startswith(folder):
             item.add_marker(pytest.mark.page)
             if CHROMIUM is None:
                 item.add_marker(pytest.mark.skip(reason="needs Debian's package chromium"))

@@ -8,6 +8,8 @@ import pytest
 
 from tests.cli.command import serve_eval
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 TASK = """\
 from serve_eval import Sample, Score, Task
 from serve_eval.schema import Dataset, Hypothesis, Message, Metric, SamplingParams

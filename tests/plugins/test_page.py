@@ -20,6 +20,8 @@ from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import Endpoint, LaunchContext, Response
 from tests.cli.command import serve_eval
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/extending.md").read_text()
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.cli.command import serve_eval
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 SCORER = '''"""Mine."""
 from serve_eval.schema import Outcome, Score, Scorer
 

@@ -42,7 +42,7 @@ def test_a_test_that_takes_back_its_launcher_needs_an_address(
     assert NO_ADDRESS.partition(":")[0] in done.stdout
 
 
-@pytest.mark.parametrize("flags", [(), ("-n", "2")])
+@pytest.mark.parametrize("flags", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)])
 def test_an_address_of_the_command_line_that_no_test_asked_is_told(
     tmp_path: Path, flags: tuple[str, ...]
 ) -> None:

@@ -50,7 +50,9 @@ def test_under_strict_a_test_without_an_address_is_an_error(tmp_path: Path, how:
     assert all(NO_ADDRESS in one.message for one in errors)
 
 
-@pytest.mark.parametrize("flags", [(), ("-n", "2"), ("-q", "--no-summary")])
+@pytest.mark.parametrize(
+    "flags", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow), ("-q", "--no-summary")]
+)
 def test_a_session_that_measured_nothing_says_so(tmp_path: Path, flags: tuple[str, ...]) -> None:
     (tmp_path / "test_it.py").write_text(WITHOUT)
     line = ("--serve-eval-notify", "line.txt")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.pytest_plugin.run_pytest import run_pytest
 
 TEST = """
@@ -15,13 +17,13 @@ def test_it(serve_eval):
 """
 
 
+@pytest.mark.slow
 def test_a_session_caches_its_own_files_only(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_it.py").write_text(TEST)
     cache = str(tmp_path / "cache")
-    done = run_pytest(
-        tmp_path, "-q", "tests", PYTHONPYCACHEPREFIX=cache, PYTHONDONTWRITEBYTECODE=""
-    )
+    variables = {"PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": ""}
+    done = run_pytest(tmp_path, "-q", "tests", fork=False, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     caches = [str(file) for file in (tmp_path / "cache").rglob("*.pyc")]
     rewritten = [file for file in caches if "-pytest-" in file]

@@ -87,7 +87,7 @@ WRAPPINGS = st.lists(st.sampled_from(LATEX), max_size=4).flatmap(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 @given(
     wrappings=WRAPPINGS,
     sentence=st.sampled_from(SENTENCES),
@@ -101,7 +101,7 @@ def test_a_letter_is_read_in_any_nesting_of_wrappings(
     assert read("letter", text) == letter, text
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(
     wrappings=WRAPPINGS,
     sentence=st.sampled_from(SENTENCES),
@@ -128,7 +128,7 @@ NUMBERS = (
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     wrappings=WRAPPINGS,
     sentence=st.sampled_from(SENTENCES),
@@ -158,7 +158,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(PIECES, max_size=80).map("".join), st.integers(0, 200))
 def test_the_end_of_a_text_is_read_as_the_whole_is(text: str, before: int) -> None:
     text = f"{'So we add 7 and 8. ' * before}{text}"
@@ -172,7 +172,7 @@ BETWEEN = (" ", "; ", ", ", "\n", "\n\n", " / ", " or ")
 BEFORE = ("", "The choices are:\n", "Answer: ", "The answer choices are ", "Let me see. ")
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=80)
 @given(
     order=st.permutations("ABCD"),
     item=st.sampled_from(ITEMS),

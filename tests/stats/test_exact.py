@@ -60,7 +60,7 @@ def _counts(draw: st.DrawFn) -> tuple[int, int, Decimal]:
     return k, n, near + draw(st.integers(-2, 2)) * Decimal(1).scaleb(-places)
 
 
-@settings(max_examples=2000)
+@settings(max_examples=300)
 @given(_counts())
 def test_counts_compare_with_decimals_as_exact_numbers_do(drawn: tuple[int, int, Decimal]) -> None:
     k, n, threshold = drawn
@@ -68,7 +68,7 @@ def test_counts_compare_with_decimals_as_exact_numbers_do(drawn: tuple[int, int,
     assert compare(_value(k, n), float(threshold), n, 100.0) == wanted
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 300)), min_size=1, max_size=40),
     st.integers(-3, 3),

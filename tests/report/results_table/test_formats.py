@@ -133,7 +133,7 @@ def _read_latex(text: str) -> str:
 
 
 @given(TEXTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_latex_prints_any_name_as_it_is(text: str) -> None:
     flat = " ".join(clean(text.encode(errors="replace").decode()).split())
     written = escape_latex(text)
@@ -143,7 +143,7 @@ def test_latex_prints_any_name_as_it_is(text: str) -> None:
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=4), TEXTS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_name_changes_the_shape_of_a_table(names: list[str], task: str) -> None:
     table = _table(names, [_cell() for _ in names], task)
     lines = write_table(table, "latex").splitlines()
@@ -170,7 +170,7 @@ def test_no_name_changes_the_shape_of_a_table(names: list[str], task: str) -> No
     st.integers(1, 6),
     st.integers(40, 160),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_line_of_the_table_is_wider_than_asked(names: list[str], tasks: int, width: int) -> None:
     columns = [
         TaskColumn(task=f"task{i}", heading=f"task{i}", metric=Metric(), planned=20)

@@ -18,6 +18,8 @@ from serve_eval.workflows.diagnose.text import lines
 from tests.cli.command import serve_eval
 from tests.workflows.diagnose.server import Act, Asked, Said, Server, answers_to, plan_for, run
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 
 def _break_down(act: Act, out: Path) -> tuple[Breakdown | None, list[str]]:
     plan = plan_for(out)

@@ -17,6 +17,8 @@ from serve_eval.report.page.content import PageContent, TextLines
 from serve_eval.workflows.view.index import make_index
 from tests.cli.command import environment, serve_eval
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 ASKED = ("-m", "org/m", "--tasks", "word_problems", "--limit", "5")
 
 

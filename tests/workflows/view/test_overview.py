@@ -21,6 +21,8 @@ from serve_eval.workflows.view.index import make_index
 from serve_eval.workflows.view.trends import list_heat_rows
 from tests.cli.command import serve_eval
 
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
 T0 = datetime(2026, 11, 1, 2, tzinfo=UTC)
 PASS, FAIL = VerdictOutcome.PASS, VerdictOutcome.FAIL
 NO_REFERENCE, INCONCLUSIVE = VerdictOutcome.NO_REFERENCE, VerdictOutcome.INCONCLUSIVE

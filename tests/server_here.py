@@ -1,0 +1,34 @@
+"""The launcher `simulated` without a process of its own, whose start costs more than most tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from serve_eval.launchers._process import own_server
+from serve_eval.launchers._simulated.__main__ import parse
+from serve_eval.launchers._simulated.simulator import serve
+
+
+@asynccontextmanager
+async def server_here(
+    command: Sequence[str], *, ready_file: Path, log_file: Path
+) -> AsyncIterator[tuple[str, Any]]:
+    """Replace `own_server` without a process.
+
+    The simulator of a command line runs in the event loop of the caller.
+    """
+    if "--crash-after" in command:  # this option ends the process
+        async with own_server.own_server(
+            command, ready_file=ready_file, log_file=log_file
+        ) as found:
+            yield found
+        return
+    config, _, _ = parse(command[command.index("-m") + 2 :])
+    async with serve(config) as url:
+        log_file.touch(mode=0o600)
+        log_file.write_text(f"simulated endpoint at {url}\n")
+        yield url, SimpleNamespace(pid=0)
