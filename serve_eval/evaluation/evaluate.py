@@ -9,6 +9,7 @@ from pathlib import Path
 
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import check_pairs, verdict_rule
+from serve_eval.evaluation.provable_margin import check_margins
 from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.launch import (
     Launching,
@@ -180,6 +181,8 @@ async def _prepare(
             prepared = await asyncio.to_thread(prepare, plan)
     check_pairs(plan, prepared)
     verdict_rule(plan.verdict)
-    if launching is None and not run_folder.holds_run(out_dir):
-        check_launcher(plan)
+    if not run_folder.holds_run(out_dir):
+        check_margins(plan, prepared)
+        if launching is None:
+            check_launcher(plan)
     return plan, prepared

@@ -1,7 +1,8 @@
 """Compute the interval of a task's value, for the population that its prompts are drawn from.
 
-* A mean of bounded scores: Wilson's interval (`stats/wilson.py`) of the means of the prompts.
-  Repeats of a prompt are no further prompts.
+* A mean of bounded scores: Wilson's interval (`stats/wilson.py`). Repeats of a prompt are no
+  further prompts: with them it is the score interval of the means of the prompts
+  (`stats/bounded_score.py`), which with one answer each is Wilson's.
 * A mean of unbounded scores: Student's t.
 * Any other aggregation: the delete-a-group jackknife with Student's t (Kott 2001, "The
   delete-a-group jackknife"). The groups are every 20th prompt. Those of a value that depends on
@@ -53,12 +54,30 @@ def interval(table: SampleTable) -> tuple[float, float] | None:
 
 
 def _bound_mean(table: SampleTable, lo: float, hi: float) -> tuple[float, float] | None:
-    span, prompts = hi - lo, len(table.samples) // table.repeats
+    if table.repeats > 1:
+        return _bound_repeats(table, lo, hi)
+    span, prompts = hi - lo, len(table.samples)
     known = math.fsum(table.values[i] - lo for i in table.list_scored_places()) / span
     missing = len(table.samples) - table.scored
-    low, _ = wilson(known / table.repeats, prompts, INTERVAL_ALPHA)
-    _, high = wilson((known + missing) / table.repeats, prompts, INTERVAL_ALPHA)
+    low, _ = wilson(known, prompts, INTERVAL_ALPHA)
+    _, high = wilson(known + missing, prompts, INTERVAL_ALPHA)
     return lo + span * low, lo + span * high
+
+
+def _bound_repeats(table: SampleTable, lo: float, hi: float) -> tuple[float, float]:
+    """Return the interval from the mean of each prompt, with missing answers at both ends."""
+    import numpy
+
+    from serve_eval.stats.bounded_score import mean_score_lower_bound
+
+    runs = (numpy.asarray(table.runs()) - lo) / (hi - lo)
+    gone = numpy.isnan(runs)
+    worst, best = (numpy.where(gone, end, runs).mean(axis=0).round(12) for end in (0.0, 1.0))
+    low, high = (
+        mean_score_lower_bound(side, INTERVAL_ALPHA / 2.0)
+        for side in (2.0 * worst - 1.0, 1.0 - 2.0 * best)
+    )
+    return lo + (hi - lo) * (1.0 + low) / 2.0, lo + (hi - lo) * (1.0 - high) / 2.0
 
 
 def _jackknife(table: SampleTable) -> tuple[float, float] | None:

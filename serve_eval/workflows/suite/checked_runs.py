@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.build_report import check_pairs
+from serve_eval.evaluation.provable_margin import check_margins
 from serve_eval.evaluation.endpoint.launch import check_launcher
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
@@ -67,6 +68,7 @@ def check_tasks(plan: Plan) -> CheckedRun:
             return CheckedRun(prepared=prepare(may_lack))
         prepared = prepare(plan)
         check_pairs(plan, prepared)
+        check_margins(plan, prepared)
     except ServeEvalError as error:
         try:
             return CheckedRun(prepared=prepare(may_lack), errors=(error,))
