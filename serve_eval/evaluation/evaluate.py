@@ -9,7 +9,6 @@ from pathlib import Path
 
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import check_pairs, verdict_rule
-from serve_eval.evaluation.provable_margin import check_margins
 from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.launch import (
     Launching,
@@ -23,6 +22,7 @@ from serve_eval.evaluation.engine.upkeep import rare_collections
 from serve_eval.evaluation.plan.expect import check_expected
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.provable_margin import check_margins
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import ignore, open_session
 from serve_eval.evaluation.session_log import log_report, log_session

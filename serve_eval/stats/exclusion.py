@@ -19,18 +19,18 @@ ROUNDING = 1e-9
 def least_excluded(pairs: int, alpha: float) -> float:
     """Return the drop that `pairs` of equal answers just do not exclude at level alpha."""
     check_count("the number of pairs", pairs, 1)
-    squared = _squared_z(alpha)
+    squared = _square_z(alpha)
     return squared / (pairs + squared)
 
 
 def num_pairs_to_exclude(margin: float, alpha: float) -> int:
     """Return the least number of pairs of equal answers that exclude a drop of `margin`."""
     check_margin(margin)
-    squared = _squared_z(alpha)
+    squared = _square_z(alpha)
     return max(1, math.floor(squared * (1.0 - margin) / margin * (1.0 + ROUNDING)) + 1)
 
 
-def _squared_z(alpha: float) -> float:
+def _square_z(alpha: float) -> float:
     check_level("alpha", alpha)
     from scipy.special import ndtri
 
