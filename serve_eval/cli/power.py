@@ -91,6 +91,10 @@ def power(
             ),
         ),
     ] = 1,
+    repeats: Annotated[
+        int,
+        typer.Option(min=1, help="Answers to each prompt on both sides, as with run --repeats."),
+    ] = 1,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -106,12 +110,15 @@ def power(
     """
     from serve_eval.cli._power_tables import Planned, find_size, list_rules, list_sizes
     from serve_eval.cli._streams import emit
+    from serve_eval.errors import PlanError
 
     if plot is not None:
         from serve_eval.report.plots import check_plot
 
         check_plot(plot)
     _check(total, theta, detect, from_run, margin)
+    if plot is not None and repeats > 1:
+        raise PlanError("--plot draws the power of one answer a side: leave out --repeats")
     found = _measure_tasks(from_run)
     lines: list[str] = []
     for one in found:
@@ -120,7 +127,7 @@ def power(
         lines += ["", _spread(one), whose, how] if one is not None else []
         planned = Planned(
             flip_rate=flips, sigma=spread, alpha=alpha, beta=beta, power=probability,
-            margin=margin, tests=tests,
+            margin=margin, tests=tests, repeats=repeats,
         )  # fmt: skip
         if total is not None:
             lines += list_sizes(total, planned)

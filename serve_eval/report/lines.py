@@ -158,10 +158,11 @@ def describe_paired(paired: PairedComparison) -> str:
     if paired.down is not None:
         said.append(f"{paired.down} turned wrong, {paired.up} turned right")
     if paired.p is not None:
-        said.append(f"p {p_text(paired.p)} one-sided ({paired.method})")
+        null = ", against any build of equal accuracy" if paired.method == "permutation" else ""
+        said.append(f"p {p_text(paired.p)} one-sided ({paired.method}{null})")
     if paired.lower is not None:
         excluded = (
-            f"the drop is at most {max(0.0, -paired.lower):.3f} points"
+            f"on these prompts the drop is at most {max(0.0, -paired.lower):.3f} points"
             f" ({100.0 * (1.0 - paired.alpha):g} % confidence)"
         )
         said.append(excluded)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray
 
-MOST_VALUES = 100_000
+MOST_VALUES = 20_000
 """Number of differences beyond which no further rotation is added."""
 
 

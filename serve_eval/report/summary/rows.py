@@ -120,11 +120,15 @@ def describe_change(paired: PairedComparison, metric: Metric) -> Row:
     else:
         label = "change"
         shown = f"{figures.add_sign(low, metric)} to {figures.add_sign(high, metric)}{unit}"
-    said = [f"{shown} (95 %, {figures.count(paired.pairs, 'prompt')} one by one)"]
+    prompts, runs = figures.count(paired.pairs, "prompt"), paired.reference_runs
+    repeated = min(runs, paired.candidate_runs) > 1
+    answers = f"on these {prompts}, {runs} and {paired.candidate_runs} answers to each"
+    said = [f"{shown} (95 %, {answers if repeated else f'{prompts} one by one'})"]
     if paired.down is not None and paired.up is not None:
         said.append(f"{paired.down} turned wrong, {paired.up} turned right")
     if paired.p is not None:
-        said.append(figures.p_in_words(paired.p))
+        null = ", against any build of equal accuracy" if repeated else ""
+        said.append(f"{figures.p_in_words(paired.p)}{null}")
     return label, "; ".join(said)
 
 
