@@ -84,6 +84,27 @@ def test_values_beyond_the_range_are_refused() -> None:
         equal_accuracy_test([1.5, 0.0])
 
 
+@pytest.mark.parametrize("clustered", [False, True])
+def test_scores_without_a_range_are_scaled_to_the_largest_change(clustered: bool) -> None:
+    random = numpy.random.default_rng(8)
+    usual = random.normal(0.0, 5.0, 60)
+    reference = usual + random.normal(0.0, 1.0, (3, 60))
+
+    def test(lost: float) -> float:
+        candidate = usual - lost + random.normal(0.0, 1.0, (2, 60))
+        pairs = pair(
+            reference, candidate, lo=-numpy.inf, hi=numpy.inf, higher_is_better=True,
+            clusters=[i // 2 for i in range(60)] if clustered else None,
+        )  # fmt: skip
+        found = drop_test(pairs)
+        assert found.method is Method.PERMUTATION
+        assert found.p is not None
+        return found.p
+
+    assert test(0.0) > 0.05
+    assert test(0.6) < 0.01
+
+
 def _steadier(random: numpy.random.Generator, n: int, chance: float) -> Pairs:
     """Pair runs that are right with `chance` with 8 of a build that always answers alike."""
     steady = numpy.repeat([(random.random(n) < chance) * 1.0], 8, axis=0)
