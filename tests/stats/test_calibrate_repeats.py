@@ -6,6 +6,8 @@ import numpy
 import pytest
 
 from serve_eval.stats.calibration import acceptance_region
+from serve_eval.stats.drop import drop_test
+from serve_eval.stats.equal_accuracy import equal_accuracy_test
 from tests.stats import calibrate_repeats as calibrate
 from tests.stats.calibrate_repeats import BuildJob, MarginJob, draw_cells, lose
 
@@ -66,6 +68,17 @@ def test_the_power_given_up_for_symmetric_differences_is_small(
     monkeypatch.setattr(calibrate, "REPLICATES", REPLICATES)
     found = calibrate.prove(BuildJob("all .5", "same", 100, 3, 1, 0.1))
     assert found.flips[0] - found.auto[0] <= 0.05 * REPLICATES
+
+
+def test_the_cells_measure_the_automatic_test() -> None:
+    job = BuildJob("Beta(.2, .1)", "redrawn", 30, 3, 2)
+    random = numpy.random.default_rng(4)
+    for _ in range(20):
+        pairs = calibrate.draw_build(job, random)
+        exchange = drop_test(pairs, "exchange").p
+        equal = equal_accuracy_test(pairs.worst.round(12)).p_mid
+        assert exchange is not None
+        assert drop_test(pairs).p == pytest.approx(max(exchange, equal), abs=1e-12)
 
 
 @pytest.mark.slow

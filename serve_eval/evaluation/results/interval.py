@@ -1,8 +1,8 @@
 """Compute the interval of a task's value, for the population that its prompts are drawn from.
 
 * A mean of bounded scores: Wilson's interval (`stats/wilson.py`). Repeats of a prompt are no
-  further prompts: with them it is the score interval of the means of the prompts
-  (`stats/bounded_score.py`), which with one answer each is Wilson's.
+  further prompts: with them n is the number of answers that would be as informative if each were
+  to a prompt of its own.
 * A mean of unbounded scores: Student's t.
 * Any other aggregation: the delete-a-group jackknife with Student's t (Kott 2001, "The
   delete-a-group jackknife"). The groups are every 20th prompt. Those of a value that depends on
@@ -18,7 +18,7 @@ from itertools import chain
 
 from serve_eval.evaluation.results.sample_table import SampleTable
 from serve_eval.schema import MEAN, Sample, Score, Sums
-from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson
+from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson, wilson_of_repeats
 
 GROUPS = 20
 """Number of groups of the jackknife, if there are at least as many prompts."""
@@ -68,16 +68,13 @@ def _bound_repeats(table: SampleTable, lo: float, hi: float) -> tuple[float, flo
     """Return the interval from the mean of each prompt, with missing answers at both ends."""
     import numpy
 
-    from serve_eval.stats.bounded_score import mean_score_lower_bound
-
     runs = (numpy.asarray(table.runs()) - lo) / (hi - lo)
     gone = numpy.isnan(runs)
-    worst, best = (numpy.where(gone, end, runs).mean(axis=0).round(12) for end in (0.0, 1.0))
     low, high = (
-        mean_score_lower_bound(side, INTERVAL_ALPHA / 2.0)
-        for side in (2.0 * worst - 1.0, 1.0 - 2.0 * best)
+        wilson_of_repeats(numpy.where(gone, end, runs).mean(axis=0), table.repeats, INTERVAL_ALPHA)
+        for end in (0.0, 1.0)
     )
-    return lo + (hi - lo) * (1.0 + low) / 2.0, lo + (hi - lo) * (1.0 - high) / 2.0
+    return lo + (hi - lo) * low[0], lo + (hi - lo) * high[1]
 
 
 def _jackknife(table: SampleTable) -> tuple[float, float] | None:
