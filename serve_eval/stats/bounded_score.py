@@ -109,26 +109,26 @@ def count_shares(values: ArrayLike) -> tuple[FloatArray, FloatArray]:
 
 
 def likeliest(
-    distinct: FloatArray, shares: FloatArray, mean: float
+    distinct: FloatArray, shares: FloatArray, mean: float, lo: float = LO
 ) -> tuple[FloatArray, FloatArray]:
     """Return values and probabilities of the likeliest distribution with this mean.
 
     The mean is below that of the observed values, which are distinct and ascending. The
-    probabilities are shares / (1 + k (x - mean)) with the k in (0, 1 / (mean - LO)] that gives the
-    mean. If even the largest k leaves the mean too high, the rest of the probability is at LO,
-    which is then not an observed value.
+    probabilities are shares / (1 + k (x - mean)) with the k in (0, 1 / (mean - lo)] that gives the
+    mean. If even the largest k leaves the mean too high, the rest of the probability is at `lo`,
+    the end of the range, which is then not an observed value.
     """
     import numpy
 
     apart = distinct - mean
-    if mean <= LO:
-        return numpy.array([LO]), numpy.ones(1)
-    most = 1.0 / (mean - LO)
-    reaches = distinct[0] <= LO
+    if mean <= lo:
+        return numpy.array([lo]), numpy.ones(1)
+    most = 1.0 / (mean - lo)
+    reaches = distinct[0] <= lo
     if not reaches and float(shares @ (apart / (1.0 + most * apart))) >= 0.0:
         known = shares / (1.0 + most * apart)
         rest = max(0.0, 1.0 - float(known.sum()))
-        return numpy.concatenate([[LO], distinct]), numpy.concatenate([[rest], known])
+        return numpy.concatenate([[lo], distinct]), numpy.concatenate([[rest], known])
     return distinct, shares / (1.0 + _root(apart, shares, most) * apart)
 
 

@@ -23,7 +23,11 @@ from serve_eval.stats.paired_t import paired_t
 from serve_eval.stats.pairs import Pairs
 from serve_eval.stats.permutation import PermutationTest, exchange_test, sign_flip_test
 from serve_eval.stats.run_effects import inflate_p
-from serve_eval.stats.unit_values import scale_to_largest, scale_to_range
+from serve_eval.stats.unit_values import (
+    average_largest_gain,
+    scale_to_largest,
+    scale_to_range,
+)
 
 if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray
@@ -150,14 +154,17 @@ def _p_values(pairs: Pairs, method: Method, *, at_best: bool) -> tuple[float, fl
         runs = pairs.fill_runs(at_best=at_best)
         tests.append(exchange_test(runs, pairs.candidate_runs, weights, pairs.clusters))
     if method is Method.PERMUTATION and not single:
-        tests.append(equal_accuracy_test(_values(pairs, differences)))
+        tests.append(_test_equal_accuracy(pairs, differences, at_best=at_best))
     elif method in (Method.SIGN_FLIP, Method.PERMUTATION):
         tests.append(sign_flip_test(differences, weights, pairs.clusters))
     return max(test.p_mid for test in tests), max(test.p_exact for test in tests)
 
 
-def _values(pairs: Pairs, differences: FloatArray) -> FloatArray:
-    """Return the differences of the independent units, scaled to [-1, 1]."""
+def _test_equal_accuracy(
+    pairs: Pairs, differences: FloatArray, *, at_best: bool
+) -> PermutationTest:
+    """Test the differences of the independent units, scaled to [-1, 1]."""
     if pairs.far_ends or not math.isfinite(pairs.span):
-        return scale_to_largest(pairs, differences)
-    return scale_to_range(pairs, differences)[0]
+        return equal_accuracy_test(scale_to_largest(pairs, differences))
+    values, _ = scale_to_range(pairs, differences)
+    return equal_accuracy_test(values, average_largest_gain(pairs, at_best=at_best))

@@ -9,9 +9,9 @@ The null distribution is here the likeliest one with mean 0 on the observed diff
 of their range (Owen 1988, "Empirical likelihood ratio confidence intervals for a single
 functional"). p is the probability that the mean of n draws from it is as low as the observed one:
 the bootstrap under the hypothesis (DiCiccio and Romano 1990, "Nonparametric confidence limits by
-resampling methods and least favorable families"), without drawing. A difference that was not
-observed, such as a prompt won for good, counts through the end of the range. Prompts are taken as
-drawn from a population, so that p has the noise of the questions and of the answers.
+resampling methods and least favorable families"), without drawing. A gain that was not observed,
+such as a prompt won for good, counts through the end of the range. Prompts are taken as drawn from
+a population, so that p has the noise of the questions and of the answers.
 
 The probability is exact for differences on a common grid. For others it is the saddlepoint
 approximation of Lugannani and Rice 1980, "Saddle point approximation for the distribution of the
@@ -41,11 +41,12 @@ NEAR_MEAN = 1e-3
 """Number of standard errors from the mean below which the saddlepoint formula loses its digits."""
 
 
-def equal_accuracy_test(values: ArrayLike) -> PermutationTest:
+def equal_accuracy_test(values: ArrayLike, end: float = 1.0) -> PermutationTest:
     """Test "the mean is not below 0", one-sided, for independent values in [-1, 1].
 
-    `p_mid` counts half of the probability of the observed sum. Raises ServeEvalError for values
-    outside [-1, 1].
+    `end` is the largest value that there could be, on average over the prompts; a larger observed
+    one replaces it. `p_mid` counts half of the probability of the observed sum. Raises
+    ServeEvalError for values outside [-1, 1].
     """
     import numpy
 
@@ -55,23 +56,27 @@ def equal_accuracy_test(values: ArrayLike) -> PermutationTest:
     if not distinct.any():
         return PermutationTest(1.0, 1.0)
     if mean > 0.0:
-        below = _chances_below(distinct, shares, -mean, n, sign=1.0)
+        below = _chances_below(distinct, shares, -mean, n, sign=1.0, end=1.0)
         return PermutationTest(1.0 - (2.0 * below.p_mid - below.p_exact), 1.0 - below.p_mid)
-    return _chances_below(distinct, shares, mean, n, sign=-1.0)
+    return _chances_below(distinct, shares, mean, n, sign=-1.0, end=end)
 
 
 def _chances_below(
-    distinct: FloatArray, shares: FloatArray, mean: float, n: int, *, sign: float
+    distinct: FloatArray, shares: FloatArray, mean: float, n: int, *, sign: float, end: float
 ) -> PermutationTest:
     """Return the chances that the mean of n draws is at most `mean`, which is 0 or less.
 
     The draws are from the likeliest distribution with mean 0. `sign` is 1 if `distinct` has a mean
-    above 0, so that its negatives are drawn, else -1.
+    above 0, so that its negatives are drawn, else -1. The end is moved up to the grid of the
+    values, if they have one.
     """
     import numpy
 
     mirrored = distinct if sign > 0.0 else -distinct[::-1]
-    values, chances = likeliest(mirrored, shares if sign > 0.0 else shares[::-1], 0.0)
+    if (grid := _on_grid(distinct)) is not None:
+        end = min(1.0, math.ceil(end * grid[1] - ON_GRID) / grid[1])
+    end = max(end, -float(mirrored[0]))
+    values, chances = likeliest(mirrored, shares if sign > 0.0 else shares[::-1], 0.0, -end)
     kept = chances > 0.0
     values, chances = -values[kept][::-1], chances[kept][::-1]
     chances = chances / chances.sum()

@@ -38,6 +38,20 @@ def scale_to_largest(pairs: Pairs, differences: FloatArray) -> FloatArray:
     return _round(sums / largest) if largest > 0.0 else sums
 
 
+def average_largest_gain(pairs: Pairs, *, at_best: bool) -> float:
+    """Return the mean over units of the largest gain that there could be, as `scale_to_range`.
+
+    A prompt gains most if all answers of one side were others: the candidate's the best ones, or
+    the reference's the worst.
+    """
+    import numpy
+
+    rows = pairs.fill_runs(at_best=at_best)
+    good, bad = (pairs.good, pairs.bad) if pairs.good > pairs.bad else (-pairs.good, -pairs.bad)
+    before, after = (side.mean(axis=0) for side in numpy.split(rows, [pairs.reference_runs]))
+    return float(scale_to_range(pairs, numpy.maximum(good - before, after - bad))[0].mean())
+
+
 def _sum_units(
     pairs: Pairs, differences: FloatArray, *, clustered: bool
 ) -> tuple[FloatArray, FloatArray]:

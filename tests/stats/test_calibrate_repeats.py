@@ -8,6 +8,7 @@ import pytest
 from serve_eval.stats.calibration import acceptance_region
 from serve_eval.stats.drop import drop_test
 from serve_eval.stats.equal_accuracy import equal_accuracy_test
+from serve_eval.stats.unit_values import average_largest_gain
 from tests.stats import calibrate_repeats as calibrate
 from tests.stats.calibrate_repeats import BuildJob, MarginJob, draw_cells, lose
 
@@ -62,11 +63,15 @@ def test_the_worst_builds_keep_their_level_and_break_that_of_signs(
     assert found.auto[0] <= most < found.flips[0]
 
 
+@pytest.mark.parametrize(
+    "job", [BuildJob("all .5", "same", 100, 3, 1, 0.1), BuildJob("all .5", "same", 30, 8, 8, 0.08)]
+)
 def test_the_power_given_up_for_symmetric_differences_is_small(
-    monkeypatch: pytest.MonkeyPatch,
+    job: BuildJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With the end of the whole range, 30 prompts with 8 answers would give up 5.4 points."""
     monkeypatch.setattr(calibrate, "REPLICATES", REPLICATES)
-    found = calibrate.prove(BuildJob("all .5", "same", 100, 3, 1, 0.1))
+    found = calibrate.prove(job)
     assert found.flips[0] - found.auto[0] <= 0.05 * REPLICATES
 
 
@@ -76,7 +81,8 @@ def test_the_cells_measure_the_automatic_test() -> None:
     for _ in range(20):
         pairs = calibrate.draw_build(job, random)
         exchange = drop_test(pairs, "exchange").p
-        equal = equal_accuracy_test(pairs.worst.round(12)).p_mid
+        end = average_largest_gain(pairs, at_best=False)
+        equal = equal_accuracy_test(pairs.worst.round(12), end).p_mid
         assert exchange is not None
         assert drop_test(pairs).p == pytest.approx(max(exchange, equal), abs=1e-12)
 

@@ -15,6 +15,7 @@ from serve_eval.stats.drop import Method, drop_test
 from serve_eval.stats.equal_accuracy import equal_accuracy_test
 from serve_eval.stats.pairs import Pairs, pair
 from serve_eval.stats.permutation import sign_flip_test
+from serve_eval.stats.unit_values import average_largest_gain
 
 REPLICATES = 300
 
@@ -35,6 +36,17 @@ def test_a_prompt_that_was_not_won_could_have_been() -> None:
     """100 prompts that are right with .03 on one side, and never on the other."""
     assert equal_accuracy_test([-0.03] * 100).p_exact == pytest.approx((1 / 1.03) ** 100, rel=1e-6)
     assert sign_flip_test([-0.03] * 100).p_exact < 1e-20
+
+
+def test_the_end_is_the_largest_gain_that_a_prompt_could_have() -> None:
+    """Prompts that are right half of the time can gain half an answer on average, not a whole."""
+    values = [-0.25, -0.125, 0.0, 0.125, -0.25] * 6
+    assert equal_accuracy_test(values, 0.55).p_mid < 0.5 * equal_accuracy_test(values).p_mid
+    assert equal_accuracy_test(values, 0.01).p_mid == equal_accuracy_test(values, 0.125).p_mid
+    pairs = pair([[0.0, 1.0]] * 2, [[0.0, 1.0]] * 2, lo=0, hi=1, higher_is_better=True)
+    assert average_largest_gain(pairs, at_best=False) == 1.0
+    half = pair([[0, 1], [1, 0]], [[1, 0], [0, 1]], lo=0, hi=1, higher_is_better=False)
+    assert average_largest_gain(half, at_best=False) == 0.5
 
 
 def test_no_change_and_equal_means_are_no_drop() -> None:
