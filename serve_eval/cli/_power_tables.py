@@ -19,7 +19,8 @@ class Planned:
 
     `sigma` and `margin` are in points; a margin of None is that of the paired rule at n. `power` is
     the wanted chance of detection, `tests` the number of paired tests that Holm corrects. n prompts
-    that share groups tell a paired rule as much as n / `design_effect` independent ones.
+    that share groups tell a paired rule as much as n / `design_effect` independent ones. Each side
+    answers each prompt `repeats` times.
     """
 
     flip_rate: float
@@ -30,6 +31,12 @@ class Planned:
     margin: float | None
     tests: int
     design_effect: float = 1.0
+    repeats: int = 1
+
+    @property
+    def flips(self) -> float:
+        """The flip rate of one answer a side that has the noise of the repeats' means."""
+        return self.flip_rate / self.repeats
 
     def count_independent(self, n: int) -> int:
         """Return the number of independent prompts that tell a paired rule as much as n."""
@@ -71,7 +78,7 @@ def list_sizes(total: int, planned: Planned) -> list[str]:
     from serve_eval.stats.classic import power_table
     from serve_eval.stats.planning import find_least_drop
 
-    rate, beta = planned.flip_rate, 1.0 - planned.power
+    rate, beta = planned.flips, 1.0 - planned.power
     lines = [
         f"{'n':>8}  {'theta':>12}  {'threshold - reference':>22}  {'paired drop':>11}"
         f"  {'paired FAIL':>11}"
@@ -86,11 +93,12 @@ def list_sizes(total: int, planned: Planned) -> list[str]:
     return [
         *lines,
         "paired drop, paired FAIL: the least drop that the paired rule proves, and fails,",
-        f"  with a probability of {planned.power:g} at a flip rate of {rate:g}",
+        f"  with a probability of {planned.power:g} at a flip rate of {planned.flip_rate:g}",
         "  FAIL: the drop is proven, and one of the margin is not excluded;",
         f"  margin: {margin}",
         *_say_tests(planned),
         *_say_design_effect(planned),
+        *_say_repeats(planned),
     ]
 
 
@@ -112,7 +120,7 @@ def list_rules(drop: float, planned: Planned, per_second: float | None) -> list[
     from serve_eval.stats.judgement import MIN_UNITS
     from serve_eval.stats.planning import num_pairs_for
 
-    n = num_pairs_for(drop / 100, planned.flip_rate, planned.proof, 1.0 - planned.power)
+    n = num_pairs_for(drop / 100, planned.flips, planned.proof, 1.0 - planned.power)
     n = planned.count_needed(max(n, MIN_UNITS))
     lines = [
         f"a drop of {drop:g} points with a probability of {planned.power:g}, alpha"
@@ -126,7 +134,7 @@ def list_rules(drop: float, planned: Planned, per_second: float | None) -> list[
         lines.append(f"  {rule:14} {shown}{time}  {what}")
     if per_second is not None:
         lines.append(f"  times at the measured throughput of {per_second:.1f} samples per second")
-    said = [*_say_tests(planned), *_say_design_effect(planned)]
+    said = [*_say_tests(planned), *_say_design_effect(planned), *_say_repeats(planned)]
     return [*lines, *said, "", *_list_power(drop, n, planned)]
 
 
@@ -136,7 +144,7 @@ def _list_needed(drop: float, n: int, planned: Planned) -> Iterator[tuple[str, i
     from serve_eval.stats.judgement import MIN_UNITS
     from serve_eval.stats.planning import num_failing_for, num_noninferior_for
 
-    rate, alpha, beta, share = planned.flip_rate, planned.alpha, 1.0 - planned.power, drop / 100
+    rate, alpha, beta, share = planned.flips, planned.alpha, 1.0 - planned.power, drop / 100
     yield (
         "classic",
         num_samples_for(drop, planned.sigma, alpha, beta),
@@ -153,8 +161,8 @@ def _list_needed(drop: float, n: int, planned: Planned) -> Iterator[tuple[str, i
     else:
         fails = planned.count_needed(fails)
         yield "paired FAIL", fails, f"to FAIL at {planned.say_margin(fails).partition(',')[0]}"
-    needed = max(num_noninferior_for(share, rate, alpha, beta), MIN_UNITS)
-    needed = planned.count_needed(needed)
+    pairs = num_noninferior_for(share, planned.flip_rate, alpha, beta)
+    needed = planned.count_needed(max(math.ceil(pairs / planned.repeats), MIN_UNITS))
     yield "noninferiority", needed, "to exclude it if there is none"
 
 
@@ -162,7 +170,7 @@ def _list_power(drop: float, n: int, planned: Planned) -> list[str]:
     """Return the power by drop with n samples."""
     from serve_eval.stats.planning import classic_power, compute_paired_power
 
-    rate, alpha = planned.flip_rate, planned.alpha
+    rate, alpha = planned.flips, planned.alpha
     lines = [
         f"power with the {n} samples of the paired proof",
         f"{'drop':>8}  {'classic FAIL':>12}  {'paired proven':>13}  {'paired FAIL':>11}",
@@ -200,4 +208,16 @@ def _say_tests(planned: Planned) -> list[str]:
         f"proofs at alpha / {planned.tests} = {planned.proof:g}: Holm's bound for the worst rank"
         f" of {planned.tests} tests;",
         "  other ranks have more power",
+    ]
+
+
+def _say_repeats(planned: Planned) -> list[str]:
+    if planned.repeats == 1:
+        return []
+    return [
+        f"{planned.repeats} answers to each prompt on both sides (about: sums of one each):",
+        "  proven: no build of equal accuracy explains the drop;",
+        "    its noise is that of the prompts and of the answers",
+        "  excluded: a drop on these prompts; its noise is that of the answers alone,",
+        f"    so that {planned.repeats} answers to a prompt count as {planned.repeats} prompts",
     ]

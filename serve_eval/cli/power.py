@@ -103,6 +103,10 @@ def power(
             show_default=False,
         ),
     ] = None,
+    repeats: Annotated[
+        int,
+        typer.Option(min=1, help="Answers to each prompt on both sides, as with run --repeats."),
+    ] = 1,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -118,12 +122,15 @@ def power(
     """
     from serve_eval.cli._power_tables import Planned, find_size, list_rules, list_sizes
     from serve_eval.cli._streams import emit
+    from serve_eval.errors import PlanError
 
     if plot is not None:
         from serve_eval.report.plots import check_plot
 
         check_plot(plot)
     _check(total, theta, detect, from_run, margin)
+    if plot is not None and repeats > 1:
+        raise PlanError("--plot draws the power of one answer a side: leave out --repeats")
     found = _measure_tasks(from_run)
     lines: list[str] = []
     for one in found:
@@ -132,7 +139,8 @@ def power(
         lines += ["", _spread(one), whose, how] if one is not None else []
         planned = Planned(
             flip_rate=flips, sigma=spread, alpha=alpha, beta=beta, power=probability,
-            margin=margin, tests=tests, design_effect=_choose_design_effect(design_effect, one),
+            margin=margin, tests=tests, repeats=repeats,
+            design_effect=_choose_design_effect(design_effect, one),
         )  # fmt: skip
         if total is not None:
             lines += list_sizes(total, planned)

@@ -22,6 +22,7 @@ from serve_eval.evaluation.engine.upkeep import rare_collections
 from serve_eval.evaluation.plan.expect import check_expected
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.provable_margin import check_margins
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import ignore, open_session
 from serve_eval.evaluation.session_log import log_report, log_session
@@ -181,6 +182,8 @@ async def _prepare(
             prepared = await asyncio.to_thread(prepare, plan)
     check_pairs(plan, prepared)
     load_verdict_rule(plan.verdict.name).check_options(plan.verdict.options)
-    if launching is None and not run_folder.holds_run(out_dir):
-        check_launcher(plan)
+    if not run_folder.holds_run(out_dir):
+        check_margins(plan, prepared)
+        if launching is None:
+            check_launcher(plan)
     return plan, prepared

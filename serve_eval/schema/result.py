@@ -17,7 +17,11 @@ class Stability:
     of the repeats' values if the value is not a mean. For right/wrong scores: `flip_rate`, the
     chance that two repeats disagree on a prompt; `mixed`, the share of prompts that were both;
     Cochran's Q with `df` and `p`, low if repeats differ as a whole. `pass_at` has pass@k in percent
-    by k; `majority` is the value in points if the repeats vote (None: answers are not discrete, or
+    by k, and `pass_bounds` what the missing answers allow, from `answered` of `asked` answers;
+    `majority` is the value in points if the repeats vote (None: answers are not discrete, or the
+    value is not a mean), with `tied` of the `voted` prompts that had several most frequent answers,
+    whose scores are averaged. `se` is the standard error of the value by question, for questions
+    like these, and `se_runs` that over the runs, for these questions (None: an older version, or
     the value is not a mean). `identical` counts the prompts with one text all the times (None: an
     older version did not count); every request had the `seed` (None: the server draws) and the
     `temperature` (None: the server's).
@@ -36,6 +40,13 @@ class Stability:
     identical: int | None = None
     seed: int | None = None
     temperature: float | None = None
+    se: float | None = None
+    se_runs: float | None = None
+    pass_bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    answered: int | None = None
+    asked: int | None = None
+    voted: int | None = None
+    tied: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

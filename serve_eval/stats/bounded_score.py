@@ -28,39 +28,35 @@ PRECISION = 1e-12
 LO = -1.0
 
 
-def mean_score_z(values: ArrayLike, mean: float) -> float:
+def mean_score_z(values: ArrayLike, mean: float, n: int | None = None) -> float:
     """Return z of the hypothesis that the true mean is at most `mean`, for values in [-1, 1].
 
-    z is negative if the mean of the values is below `mean`.
+    z is negative if the mean of the values is below `mean`. `n` is the number of independent values
+    if it is not that of all: the same answers may be among `values` in several arrangements.
     """
-    import numpy
-
-    distinct, counts = numpy.unique(_check_values(values), return_counts=True)
-    return _z(distinct, counts / counts.sum(), int(counts.sum()), mean)
+    distinct, shares = count_shares(values)
+    return _z(distinct, shares, _size(values) if n is None else n, mean)
 
 
-def mean_score_p(values: ArrayLike, mean: float) -> float:
+def mean_score_p(values: ArrayLike, mean: float, n: int | None = None) -> float:
     """Return p of "the true mean is at most `mean`": small if a mean this low is excluded."""
     if mean < LO:
         return 0.0
     from scipy.special import ndtr
 
-    return float(ndtr(-mean_score_z(values, mean)))
+    return float(ndtr(-mean_score_z(values, mean, n)))
 
 
-def mean_score_lower_bound(values: ArrayLike, alpha: float) -> float:
-    """Return the lower 1 - `alpha` bound of the mean.
+def mean_score_lower_bound(values: ArrayLike, alpha: float, n: int | None = None) -> float:
+    """Return the lower 1 - `alpha` bound of the mean; `n` is as in `mean_score_z`.
 
     Raises ServeEvalError for alpha outside (0, 1) or values outside [-1, 1].
     """
-    import numpy
-
     check_level("alpha", alpha)
     from scipy.special import ndtri
 
-    distinct, counts = numpy.unique(_check_values(values), return_counts=True)
-    n, target = int(counts.sum()), -float(ndtri(alpha))
-    shares = counts / n
+    distinct, shares = count_shares(values)
+    n, target = _size(values) if n is None else n, -float(ndtri(alpha))
     mean = float(shares @ distinct)
 
     def excess(value: float) -> float:
@@ -101,6 +97,47 @@ def _find_crossing(
     return (low + high) / 2.0
 
 
+def count_shares(values: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Return the distinct values in ascending order, and the share of each.
+
+    Raises ServeEvalError for values outside [-1, 1].
+    """
+    import numpy
+
+    distinct, counts = numpy.unique(_check_values(values), return_counts=True)
+    return distinct, counts / counts.sum()
+
+
+def likeliest(
+    distinct: FloatArray, shares: FloatArray, mean: float, lo: float = LO
+) -> tuple[FloatArray, FloatArray]:
+    """Return values and probabilities of the likeliest distribution with this mean.
+
+    The mean is below that of the observed values, which are distinct and ascending. The
+    probabilities are shares / (1 + k (x - mean)) with the k in (0, 1 / (mean - lo)] that gives the
+    mean. If even the largest k leaves the mean too high, the rest of the probability is at `lo`,
+    the end of the range, which is then not an observed value.
+    """
+    import numpy
+
+    apart = distinct - mean
+    if mean <= lo:
+        return numpy.array([lo]), numpy.ones(1)
+    most = 1.0 / (mean - lo)
+    reaches = distinct[0] <= lo
+    if not reaches and float(shares @ (apart / (1.0 + most * apart))) >= 0.0:
+        known = shares / (1.0 + most * apart)
+        rest = max(0.0, 1.0 - float(known.sum()))
+        return numpy.concatenate([[lo], distinct]), numpy.concatenate([[rest], known])
+    return distinct, shares / (1.0 + _root(apart, shares, most) * apart)
+
+
+def _size(values: ArrayLike) -> int:
+    import numpy
+
+    return int(numpy.size(values))
+
+
 def _check_values(values: ArrayLike) -> FloatArray:
     import numpy
 
@@ -132,30 +169,17 @@ def _z(distinct: FloatArray, shares: FloatArray, n: int, mean: float) -> float:
 
 
 def _variance(distinct: FloatArray, shares: FloatArray, mean: float) -> float:
-    """Return the variance of the likeliest distribution with this mean.
-
-    The mean is below that of the observed values. The probabilities are shares / (1 + k (x - mean))
-    with the k in (0, 1 / (mean - LO)] that gives the mean. If even the largest k leaves the mean
-    too high, the rest of the probability is at LO, which is then not an observed value.
-    """
-    apart = distinct - mean
-    most = math.inf if mean <= LO else 1.0 / (mean - LO)
-    if math.isinf(most):
-        return 0.0
-    reaches = distinct[0] <= LO
-    if not reaches and float(shares @ (apart / (1.0 + most * apart))) >= 0.0:
-        likeliest = shares / (1.0 + most * apart)
-        return (
-            float(likeliest @ apart**2) + max(0.0, 1.0 - float(likeliest.sum())) * (mean - LO) ** 2
-        )
-    k = _root(apart, shares, most)
-    return float((shares / (1.0 + k * apart)) @ apart**2)
+    """Return the variance of the likeliest distribution with this mean."""
+    values, chances = likeliest(distinct, shares, mean)
+    return float(chances @ (values - mean) ** 2)
 
 
 def _root(apart: FloatArray, shares: FloatArray, most: float) -> float:
     """Return the k in (0, most) at which sum shares apart / (1 + k apart) is 0.
 
-    The sum falls in k. The method is Newton's within a bracket.
+    The sum falls in k. The method is Newton's within a bracket. A step goes at most half of the way
+    to an end: at `most` the sum may have a pole, near which Newton's steps are tiny and would
+    look like convergence.
     """
     low, high, k = 0.0, most, 0.0
     for _ in range(MOST_STEPS):
@@ -163,7 +187,7 @@ def _root(apart: FloatArray, shares: FloatArray, most: float) -> float:
         value = float(shares @ terms)
         low, high = (k, high) if value > 0.0 else (low, k)
         step = value / float(shares @ terms**2)
-        moved = k + step if low < k + step < high else (low + high) / 2.0
+        moved = min(max(k + step, (low + k) / 2.0), (high + k) / 2.0)
         if abs(moved - k) <= PRECISION * most:
             return moved
         k = moved

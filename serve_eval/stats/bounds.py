@@ -1,5 +1,8 @@
 """Bound the size of a drop: confidence bounds, non-inferiority and equivalence for a set of pairs.
 
+The drop is that on these questions: the answers are its only noise, so that repeats on both sides
+narrow the bounds (`repeat_pairs`).
+
 Right/wrong pairs use Tango's score bounds. Other scores within a range use the same score for any
 values. Scores without a range use the t bounds, but only from 30 changed prompts on: with few
 changes the t interval is far too short, and with none it would prove anything. Scores whose range
@@ -15,10 +18,12 @@ from typing import TYPE_CHECKING
 
 from serve_eval.stats.bounded_score import mean_score_lower_bound, mean_score_p
 from serve_eval.stats.inputs import check_level, check_margin
-from serve_eval.stats.paired_t import PairedT, paired_t, unit_sums
+from serve_eval.stats.paired_t import PairedT, paired_t
 from serve_eval.stats.pairs import Pairs
+from serve_eval.stats.repeat_pairs import count_pairs_of_repeats, pair_repeats
 from serve_eval.stats.run_effects import inflate_bound, inflate_p
 from serve_eval.stats.tango import score_bounds, score_noninferiority_p
+from serve_eval.stats.unit_values import scale_to_range
 
 if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray
@@ -73,10 +78,12 @@ def bounds(pairs: Pairs, alpha: float, inflation: float = 1.0) -> Bounds:
     """
     check_level("alpha", alpha)
     method = _method(pairs)
-    at_best = _ends(pairs, method, pairs.best, alpha, inflation)
-    lower = (
-        at_best[0] if pairs.missing == 0 else _ends(pairs, method, pairs.worst, alpha, inflation)[0]
-    )
+    best = _repeat_differences(pairs, at_best=True)
+    at_best = _ends(pairs, method, best, alpha, inflation)
+    lower = at_best[0]
+    if pairs.missing:
+        worst = _repeat_differences(pairs, at_best=False)
+        lower = _ends(pairs, method, worst, alpha, inflation)[0]
     return Bounds(method, lower, at_best[1], at_best[0])
 
 
@@ -90,7 +97,8 @@ def noninferiority(
     """
     check_margin(margin)
     check_level("alpha", alpha)
-    p = inflate_p(_margin_p(pairs, _method(pairs), pairs.worst, margin), inflation)
+    worst = _repeat_differences(pairs, at_best=False)
+    p = inflate_p(_margin_p(pairs, _method(pairs), worst, margin), inflation)
     return MarginTest(p, (ends or bounds(pairs, alpha, inflation)).lower > -margin)
 
 
@@ -104,9 +112,8 @@ def equivalence(
     check_margin(margin)
     check_level("alpha", alpha)
     method, ends = _method(pairs), ends or bounds(pairs, alpha, inflation)
-    p = max(
-        _margin_p(pairs, method, pairs.worst, margin), _margin_p(pairs, method, -pairs.best, margin)
-    )
+    worst, best = (_repeat_differences(pairs, at_best=at_best) for at_best in (False, True))
+    p = max(_margin_p(pairs, method, worst, margin), _margin_p(pairs, method, -best, margin))
     return MarginTest(inflate_p(p, inflation), ends.lower > -margin and ends.upper < margin)
 
 
@@ -125,6 +132,14 @@ def _method(pairs: Pairs) -> BoundsMethod:
     return BoundsMethod.SCORE if ranged else BoundsMethod.NONE
 
 
+def _repeat_differences(pairs: Pairs, *, at_best: bool) -> FloatArray:
+    """Return differences by rotation, pair of repeats and prompt, with missing scores filled."""
+    if count_pairs_of_repeats(pairs.reference_runs, pairs.candidate_runs) == 1:
+        return (pairs.best if at_best else pairs.worst)[None, None]
+    rows = pairs.fill_runs(at_best=at_best)
+    return pair_repeats(rows[: pairs.reference_runs], rows[pairs.reference_runs :])
+
+
 def _ends(
     pairs: Pairs, method: BoundsMethod, differences: FloatArray, alpha: float, inflation: float
 ) -> tuple[float, float]:
@@ -135,12 +150,13 @@ def _ends(
     elif method is BoundsMethod.T:
         ends = _t(pairs, differences).bounds(alpha)
     else:
-        values, factor = _unit_values(pairs, differences)
+        values, factor = scale_to_range(pairs, differences)
+        n = values[0].size
         ends = (
-            mean_score_lower_bound(values, alpha) * factor,
-            -mean_score_lower_bound(-values, alpha) * factor,
+            mean_score_lower_bound(values.ravel(), alpha, n) * factor,
+            -mean_score_lower_bound(-values.ravel(), alpha, n) * factor,
         )
-    mean = float(pairs.weights @ differences)
+    mean = float(differences.mean(axis=(0, 1)) @ pairs.weights)
     low, high = (inflate_bound(end, mean, inflation) for end in ends)
     return max(low, -pairs.span), min(high, pairs.span)
 
@@ -153,36 +169,24 @@ def _margin_p(pairs: Pairs, method: BoundsMethod, differences: FloatArray, margi
         return score_noninferiority_p(*_changes(differences), pairs.n, margin)
     if method is BoundsMethod.T:
         return _t(pairs, differences).noninferiority_p(margin)
-    values, factor = _unit_values(pairs, differences)
-    return 0.0 if margin > pairs.span else mean_score_p(values, -margin / factor)
+    if margin > pairs.span:
+        return 0.0
+    values, factor = scale_to_range(pairs, differences)
+    return mean_score_p(values.ravel(), -margin / factor, values[0].size)
 
 
 def _t(pairs: Pairs, differences: FloatArray) -> PairedT:
-    return paired_t(differences, pairs.weights, pairs.clusters)
+    """Return the t test in which each pair of repeats of a unit is a unit of its own."""
+    import numpy
+
+    rows = differences[0]
+    repeats = len(rows)
+    clusters = None
+    if pairs.clusters is not None:
+        groups = int(pairs.clusters.max()) + 1
+        clusters = numpy.concatenate([pairs.clusters + groups * i for i in range(repeats)])
+    return paired_t(rows.ravel(), numpy.tile(pairs.weights, repeats), clusters)
 
 
 def _changes(differences: FloatArray) -> tuple[int, int]:
     return int((differences < 0.0).sum()), int((differences > 0.0).sum())
-
-
-def _unit_values(pairs: Pairs, differences: FloatArray) -> tuple[FloatArray, float]:
-    """Return one value in [-1, 1] per independent unit, and a factor.
-
-    The factor turns the mean of the values into the weighted mean. A unit of small weight uses a
-    small part of the range: x = (sum in the unit of w d) / (span * largest unit weight), and the
-    weighted mean difference is mean(x) * number of units * largest unit weight * span. Values are
-    rounded, so that equal ones are equal. With far ends, prompts are the units: the range of a
-    cluster would be so wide that 2000 unchanged answers exclude nothing.
-    """
-    import numpy
-
-    used = pairs.weights > 0.0
-    codes = (
-        None
-        if pairs.clusters is None or pairs.far_ends
-        else numpy.unique(pairs.clusters[used], return_inverse=True)[1]
-    )
-    shares = pairs.weights[used] / pairs.weights[used].sum()
-    largest = float(unit_sums(shares, codes).max())
-    values = unit_sums(shares * differences[used], codes) / (pairs.span * largest)
-    return numpy.clip(values.round(12), -1.0, 1.0), len(values) * largest * pairs.span

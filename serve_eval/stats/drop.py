@@ -1,11 +1,11 @@
 """Test whether a drop is proven: one p-value for a set of pairs, by the test that fits them.
 
 A lower value has two innocent explanations. One is the endpoint's own noise, under which each run
-of either side is equally likely to be the candidate (`exchange`). The other is a change that
-permanently alters some answers and loses as many as it gains, for example another kernel
-(`signflip`). With several runs per side these are two tests, and a drop is proven only if neither
-explains it: `permutation` uses the larger p. For right/wrong answers of one run per side, both are
-McNemar's test.
+of either side is equally likely to be the candidate (`exchange`). The other is another build of
+equal accuracy: it permanently alters some answers and loses as many as it gains, it is steadier, or
+it solves other prompts (`equal_accuracy`). With several runs per side these are two tests, and a
+drop is proven only if neither explains it: `permutation` uses the larger p. For right/wrong answers
+of one run per side, both are McNemar's test.
 """
 
 from __future__ import annotations
@@ -13,14 +13,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.stats.equal_accuracy import equal_accuracy_test
 from serve_eval.stats.finding import Range
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.paired_t import paired_t
 from serve_eval.stats.pairs import Pairs
 from serve_eval.stats.permutation import PermutationTest, exchange_test, sign_flip_test
 from serve_eval.stats.run_effects import inflate_p
+from serve_eval.stats.unit_values import (
+    average_largest_gain,
+    scale_to_largest,
+    scale_to_range,
+)
+
+if TYPE_CHECKING:
+    from serve_eval.stats.inputs import FloatArray
 
 
 class Method(StrEnum):
@@ -139,10 +149,22 @@ def _p_values(pairs: Pairs, method: Method, *, at_best: bool) -> tuple[float, fl
         return test.p_mid if method is Method.MCNEMAR_MIDP else test.p_exact, test.p_exact
     tests: list[PermutationTest] = []
     weights = pairs.weights if pairs.weighted else None
-    single = pairs.reference_runs == pairs.candidate_runs == 1  # both tests are then the same
+    single = pairs.reference_runs == pairs.candidate_runs == 1  # both hypotheses are then the same
     if method is Method.EXCHANGE or (method is Method.PERMUTATION and not single):
         runs = pairs.fill_runs(at_best=at_best)
         tests.append(exchange_test(runs, pairs.candidate_runs, weights, pairs.clusters))
-    if method in (Method.SIGN_FLIP, Method.PERMUTATION):
+    if method is Method.PERMUTATION and not single:
+        tests.append(_test_equal_accuracy(pairs, differences, at_best=at_best))
+    elif method in (Method.SIGN_FLIP, Method.PERMUTATION):
         tests.append(sign_flip_test(differences, weights, pairs.clusters))
     return max(test.p_mid for test in tests), max(test.p_exact for test in tests)
+
+
+def _test_equal_accuracy(
+    pairs: Pairs, differences: FloatArray, *, at_best: bool
+) -> PermutationTest:
+    """Test the differences of the independent units, scaled to [-1, 1]."""
+    if pairs.far_ends or not math.isfinite(pairs.span):
+        return equal_accuracy_test(scale_to_largest(pairs, differences))
+    values, _ = scale_to_range(pairs, differences)
+    return equal_accuracy_test(values, average_largest_gain(pairs, at_best=at_best))

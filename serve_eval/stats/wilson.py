@@ -8,6 +8,7 @@ then too wide rather than too narrow.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
 
 from serve_eval.errors import ServeEvalError
@@ -32,3 +33,29 @@ def wilson(total: float, n: float, alpha: float) -> tuple[float, float]:
     half = z * math.sqrt(p * (1.0 - p) / n + z * z / (4.0 * n * n))
     middle, scale = p + z * z / (2.0 * n), 1.0 + z * z / n
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+
+
+def wilson_of_repeats(means: Sequence[float], repeats: int, alpha: float) -> tuple[float, float]:
+    """Return the two-sided 1 - alpha interval of the mean of questions with several answers each.
+
+    `means` are those of each question's answers, in 0..1. It is Wilson's interval for the number of
+    answers that would be as informative if each were to a question of its own: p (1 - p) / se^2
+    with the standard error by question, times (z / t)^2 for the n - 1 degrees of freedom of that
+    error (Korn and Graubard 1998, "Confidence intervals for proportions with small expected number
+    of positive counts estimated from survey data"). The number is at least that of the questions
+    and at most that of all answers; it is the number of questions if nothing varies, since equal
+    answers show no spread.
+    """
+    import numpy
+    from scipy.special import stdtrit
+
+    row = numpy.asarray(means, dtype=numpy.float64)
+    n, p = len(row), float(row.mean())
+    if n < 2 or not 0.0 < p < 1.0 or (row == row[0]).all():
+        return wilson(n * p, n, alpha)
+    known = (
+        NormalDist().inv_cdf(1.0 - alpha / 2.0) / float(stdtrit(n - 1, 1.0 - alpha / 2.0))
+    ) ** 2
+    size = known * n * p * (1.0 - p) / float(row.var(ddof=1))
+    size = min(max(size, float(n)), float(n * repeats))
+    return wilson(size * p, size, alpha)

@@ -47,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path
     )
     (top / "suite.yaml").write_text(
         f"defaults: {{model: {MODEL}, references_dir: {top / 'refs'},"
-        f" verdict: {{noninferiority: {{margin: 5}}}}, tasks: [{tasks}]}}\n"
+        f" verdict: {{noninferiority: {{margin: 9}}}}, tasks: [{tasks}]}}\n"
         f"matrix:\n  deployment:\n{runs}"
         "    - {label: lost, launcher: {name: external, base_url: 'http://127.0.0.1:9'}}\n"
     )

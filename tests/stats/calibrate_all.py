@@ -16,6 +16,7 @@ from pathlib import Path
 MODULES = (
     "main",
     "paired",
+    "repeats",
     "sums",
     "groups",
     "early",

@@ -80,6 +80,12 @@ def test_the_bound_is_where_p_reaches_alpha(values: list[float], alpha: float) -
         assert mean_score_p(values, bound + 1e-4) >= alpha - 1e-6
 
 
+def test_a_step_that_lands_near_the_pole_is_no_solution() -> None:
+    """Newton's first step reaches the end of the bracket to 4e-13, where the sum has its pole."""
+    values = [-0.666666666667] + [-0.333333333333] * 8 + [0.0] * 20 + [1.0]
+    assert mean_score_z(values, 0.0) == pytest.approx(-1.25, abs=0.05)
+
+
 @given(VALUES, VALUES)
 def test_a_better_value_never_lowers_the_bound(values: list[float], more: list[float]) -> None:
     best = [max(pair) for pair in zip(values, more * len(values), strict=False)]

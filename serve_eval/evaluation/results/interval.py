@@ -1,8 +1,9 @@
 """Compute the interval of a task's value, for the population that its prompts are drawn from.
 
-* A mean of bounded scores: Wilson's interval (`stats/wilson.py`) of the means of the prompts.
-  Repeats of a prompt are no further prompts. If prompts share groups, such as passages, the number
-  of prompts is the effective one (`stats/clusters.py`).
+* A mean of bounded scores: Wilson's interval (`stats/wilson.py`). Repeats of a prompt are no
+  further prompts: with them n is the number of answers that would be as informative if each were
+  to a prompt of its own. If prompts share groups, such as passages, n is the effective number of
+  prompts (`stats/clusters.py`), and repeats count only by the prompts' means.
 * A mean of unbounded scores: Student's t.
 * Any other aggregation: the delete-a-group jackknife with Student's t (Kott 2001, "The
   delete-a-group jackknife"). The groups are every 20th prompt. Those of a value that depends on
@@ -19,7 +20,7 @@ from itertools import chain
 from serve_eval.evaluation.results.sample_table import SampleTable
 from serve_eval.schema import MEAN, Sample, Score, Sums
 from serve_eval.stats.clusters import cluster_keys, effective_size, number_keys
-from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson
+from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson, wilson_of_repeats
 
 GROUPS = 20
 """Number of groups of the jackknife, if there are at least as many prompts."""
@@ -56,6 +57,9 @@ def interval(table: SampleTable) -> tuple[float, float] | None:
 
 def _bound_mean(table: SampleTable, lo: float, hi: float) -> tuple[float, float] | None:
     span, prompts = hi - lo, len(table.samples) // table.repeats
+    grouped = any(sample.group is not None for sample in table.samples[:prompts])
+    if table.repeats > 1 and not grouped:
+        return _bound_repeats(table, lo, hi)
     known = math.fsum(table.values[i] - lo for i in table.list_scored_places()) / span
     missing = len(table.samples) - table.scored
     size = _find_effective_size(table, prompts)
@@ -75,6 +79,19 @@ def _find_effective_size(table: SampleTable, prompts: int) -> float:
         scores.setdefault(i % prompts, []).append(table.values[i])
     means = [math.fsum(one) / len(one) for one in scores.values()]
     return prompts * effective_size(means, number_keys([keys[i] for i in scores])) / len(means)
+
+
+def _bound_repeats(table: SampleTable, lo: float, hi: float) -> tuple[float, float]:
+    """Return the interval from the mean of each prompt, with missing answers at both ends."""
+    import numpy
+
+    runs = (numpy.asarray(table.runs()) - lo) / (hi - lo)
+    gone = numpy.isnan(runs)
+    low, high = (
+        wilson_of_repeats(numpy.where(gone, end, runs).mean(axis=0), table.repeats, INTERVAL_ALPHA)
+        for end in (0.0, 1.0)
+    )
+    return lo + (hi - lo) * low[0], lo + (hi - lo) * high[1]
 
 
 def _jackknife(table: SampleTable) -> tuple[float, float] | None:

@@ -111,12 +111,12 @@ class SampleTable:
         ]
 
     def votes(self) -> Iterator[list[tuple[int | None, float]]]:
-        """Yield the hashes and scores of the answers to each prompt that was scored every time."""
+        """Yield the hashes and scores of the scored answers to each prompt that has any."""
         assert self.answers is not None
         n = len(self.samples) // self.repeats
         for i in range(n):
-            places = range(i, len(self.samples), n)
-            if all(self.outcomes[place] for place in places):
+            places = [place for place in range(i, len(self.samples), n) if self.outcomes[place]]
+            if places:
                 yield [(self.answers[place] or None, self.values[place]) for place in places]
 
     def count_identical(self) -> int:

@@ -121,12 +121,16 @@ def describe_change(verdict: Verdict, metric: Metric) -> Row:
     else:
         label = "change"
         shown = f"{figures.add_sign(low, metric)} to {figures.add_sign(high, metric)}{unit}"
+    prompts, runs = figures.count(paired.pairs, "prompt"), paired.reference_runs
+    repeated = min(runs, paired.candidate_runs) > 1
     units = "one by one" if paired.groups is None else f"in {paired.groups} groups"
-    said = [f"{shown} (95 %, {figures.count(paired.pairs, 'prompt')} {units})"]
+    answers = f"on these {prompts}, {runs} and {paired.candidate_runs} answers to each"
+    said = [f"{shown} (95 %, {answers if repeated else f'{prompts} {units}'})"]
     if paired.down is not None and paired.up is not None:
         said.append(f"{paired.down} turned wrong, {paired.up} turned right")
     if paired.p is not None:
-        said.append(figures.p_in_words(paired.p))
+        null = ", against any build of equal accuracy" if repeated else ""
+        said.append(f"{figures.p_in_words(paired.p)}{null}")
     if verdict.p_holm is not None and verdict.tests is not None:
         holm = figures.p_in_words(verdict.p_holm).removesuffix(figures.ONE_SIDED)
         said.append(f"{holm} by Holm for {figures.count(verdict.tests, 'test')}")

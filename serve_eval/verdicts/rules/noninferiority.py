@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
+from serve_eval.schema import (
+    Hypothesis,
+    PairedComparison,
+    Reference,
+    TaskResult,
+    Verdict,
+    VerdictOutcome,
+)
 from serve_eval.stats.judgement import MIN_UNITS
 from serve_eval.stats.pairs import Pairs
 from serve_eval.verdicts import validity
@@ -38,9 +45,10 @@ def judge(
 ) -> Verdict:
     """Return the verdict of one task. `margin` is in points and fixed before the run.
 
-    PASS: a drop of the margin or more is excluded (the lower bound of the difference is above
-    -margin). FAIL: a drop of the margin or more is shown (the upper bound is below -margin).
-    INCONCLUSIVE: neither; more prompts or runs are needed. Raises PlanError for an invalid margin.
+    PASS: a drop of the margin or more on these prompts is excluded (the lower bound of the
+    difference is above -margin). FAIL: a drop of the margin or more is shown (the upper bound is
+    below -margin), and no build of equal accuracy explains it (p). INCONCLUSIVE: neither; more
+    prompts or runs are needed. Raises PlanError for an invalid margin.
     """
     check(margin=margin)
     base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
@@ -58,8 +66,14 @@ def judge(
         reasons = (f"{few}: a verdict needs at least {MIN_UNITS} {unit}",)
     elif told.noninferior and not too_many:
         outcome = VerdictOutcome.PASS
-    elif told.upper is not None and told.upper < -margin:
+    elif told.upper is not None and told.upper < -margin and _is_proven(told):
         outcome = VerdictOutcome.FAIL
+    elif told.upper is not None and told.upper < -margin:
+        outcome = VerdictOutcome.INCONCLUSIVE
+        reasons = (
+            f"unproven_drop: a drop of {margin:g} points is shown on these prompts, but a build of"
+            " equal accuracy may lose as much on so few; more prompts decide, more repeats do not",
+        )
     else:
         outcome = VerdictOutcome.INCONCLUSIVE
         why = "too_many_missing" if too_many else "margin_not_excluded"
@@ -73,3 +87,7 @@ def judge(
         warnings=warnings,
         paired=told,
     )
+
+
+def _is_proven(told: PairedComparison) -> bool:
+    return told.p is not None and told.p <= told.alpha

@@ -85,7 +85,8 @@ def _drop(task: ComparedTask) -> Iterator[Row]:
         return
     kept = ", and so is a rise of that size" if told.equivalent else ""
     no = "is" if told.noninferior else "is not"
-    yield "margin", f"a drop of {told.margin:.3f} points {no} excluded{kept}"
+    here = " on these prompts" if min(told.reference_runs, told.candidate_runs) > 1 else ""
+    yield "margin", f"a drop of {told.margin:.3f} points{here} {no} excluded{kept}"
     if told.anchors is not None:
         yield "anchors", anchors_text(told.anchors).replace("reference run", "run of A")
 

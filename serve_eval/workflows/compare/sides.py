@@ -18,6 +18,7 @@ from serve_eval.evaluation.agreement.common_prompts import CHOICE
 from serve_eval.evaluation.endpoint.launch import check_launcher, with_model
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.provable_margin import check_pair_margins
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.differences import refuse_other
 from serve_eval.evaluation.storage.reports.comparison_files import (
@@ -160,7 +161,7 @@ def check_alike(
 ) -> None:
     """Check that A and B ask and score the same, and that A has enough runs for the rule.
 
-    Raises NotComparableError if not.
+    Raises NotComparableError if not, and PlanError for a margin that the answers can never exclude.
     """
     if (needed := reference_runs_needed(rules.rule)) > min(
         a.plan.times(spec.name) for spec in a.plan.tasks
@@ -183,6 +184,11 @@ def check_alike(
             + "\n".join(f"  {line}" for line in (*lines[:20], *more)),
             hint="To compare anyway, give --allow-mismatch FIELD.",
         )
+    new = [run for run in runs if not run_folder.holds_run(run.folder)]
+    asked = {p.task.name: p for run in new for p in run.prepared}
+    check_pair_margins(
+        rules.rule, [(p, a.plan.times(name), b.plan.times(name)) for name, p in asked.items()]
+    )
 
 
 def same_fingerprints(

@@ -72,10 +72,10 @@ def register(
 ) -> list[Registered]:
     """Register the first `wanted` of these run folders as the reference of every task in them.
 
-    Every repeat of a run counts as a run. Runs are taken in the given order, never by their value.
-    An entry of the same model and specification is replaced only with a `reason`, and is kept
-    within the new one. `include_path` lists folders with code that may be loaded; those of the
-    saved plans may not.
+    Every repeat of a run counts as a run, and all of them are kept. Runs are taken in the given
+    order, never by their value. An entry of the same model and specification is replaced only with
+    a `reason`, and is kept within the new one. `include_path` lists folders with code that may be
+    loaded; those of the saved plans may not.
 
     Raises RunFolderError for runs that are incomplete or not alike, and ReferenceFileError for a
     file that cannot be changed.
@@ -95,7 +95,7 @@ def register(
     make_folder(references_dir)
     written = []
     for i, p in enumerate(prepared):
-        scored = [one for of_run in taken for one in of_run[i]][:wanted]
+        scored = [one for of_run in taken for one in of_run[i]]
         written.append(
             _register(
                 p,

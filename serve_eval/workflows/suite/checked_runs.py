@@ -13,6 +13,7 @@ from serve_eval.evaluation.build_report import check_pairs
 from serve_eval.evaluation.endpoint.launch import check_launcher
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.provable_margin import check_margins
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.plugins import extensions
@@ -67,6 +68,7 @@ def check_tasks(plan: Plan) -> CheckedRun:
             return CheckedRun(prepared=prepare(may_lack))
         prepared = prepare(plan)
         check_pairs(plan, prepared)
+        check_margins(plan, prepared)
     except ServeEvalError as error:
         try:
             return CheckedRun(prepared=prepare(may_lack), errors=(error,))
