@@ -3,7 +3,7 @@
 A build may be steadier than the reference, or solve other prompts. Its differences then have the
 mean 0, but not the same distribution as their negatives: at an accuracy of 3 %, a build that always
 answers alike gains one whole answer on few prompts and loses a bit on many. Flipping signs assumes
-the symmetry, and called such builds worse in up to 38 % of the cases at 5 %.
+the symmetry, and called such builds worse in up to 37 % of the cases at 5 %.
 
 The null distribution is here the likeliest one with mean 0 on the observed differences and the ends
 of their range (Owen 1988, "Empirical likelihood ratio confidence intervals for a single
@@ -44,9 +44,10 @@ NEAR_MEAN = 1e-3
 def equal_accuracy_test(values: ArrayLike, end: float = 1.0) -> PermutationTest:
     """Test "the mean is not below 0", one-sided, for independent values in [-1, 1].
 
-    `end` is the largest value that there could be, on average over the prompts; a larger observed
-    one replaces it. `p_mid` counts half of the probability of the observed sum. Raises
-    ServeEvalError for values outside [-1, 1].
+    `end` is the largest value that there could be, on average over the prompts. A larger observed
+    one replaces it, and 1 replaces 0: then everything was lost, and no gain has a size. `p_mid`
+    counts half of the probability of the observed sum. Raises ServeEvalError for values outside
+    [-1, 1].
     """
     import numpy
 
@@ -58,7 +59,7 @@ def equal_accuracy_test(values: ArrayLike, end: float = 1.0) -> PermutationTest:
     if mean > 0.0:
         below = _chances_below(distinct, shares, -mean, n, sign=1.0, end=1.0)
         return PermutationTest(1.0 - (2.0 * below.p_mid - below.p_exact), 1.0 - below.p_mid)
-    return _chances_below(distinct, shares, mean, n, sign=-1.0, end=end)
+    return _chances_below(distinct, shares, mean, n, sign=-1.0, end=end if end > 0.0 else 1.0)
 
 
 def _chances_below(

@@ -49,6 +49,12 @@ def test_the_end_is_the_largest_gain_that_a_prompt_could_have() -> None:
     assert average_largest_gain(half, at_best=False) == 0.5
 
 
+def test_a_total_loss_is_proven_although_nothing_could_be_gained() -> None:
+    assert equal_accuracy_test([-1.0] * 30, 0.0).p_exact == pytest.approx(0.5**30)
+    lost = pair(numpy.ones((3, 30)), numpy.zeros((3, 30)), lo=0, hi=1, higher_is_better=True)
+    assert (drop_test(lost).p or 1.0) < 1e-9
+
+
 def test_no_change_and_equal_means_are_no_drop() -> None:
     assert equal_accuracy_test([0.0] * 50).p_mid == 1.0
     assert equal_accuracy_test([0.25, -0.25] * 20).p_mid == pytest.approx(0.5, abs=1e-9)

@@ -160,6 +160,23 @@ def test_non_inferior_means_that_a_drop_of_the_margin_is_excluded(
     assert verdict.paired.noninferior == (outcome is VerdictOutcome.PASS)
 
 
+def test_a_drop_on_few_prompts_that_another_build_explains_is_no_failure() -> None:
+    """64 answers to each of 30 prompts: 9 are lost for good and 6 won."""
+    before = [1.0] * 18 + [0.0] * 12
+    after = [0.0] * 9 + [1.0] * 9 + [1.0] * 6 + [0.0] * 6
+    pairs = pair([before] * 64, [after] * 64, lo=0.0, hi=1.0, higher_is_better=True)
+    result, _, hypothesis, reference = _case(30, 9, 6)
+    verdict = noninferiority.judge(result, reference, hypothesis, pairs, margin=5.0)
+    assert verdict.outcome is VerdictOutcome.INCONCLUSIVE
+    assert "unproven_drop: a drop of 5 points is shown on these prompts" in verdict.reasons[0]
+    assert verdict.paired is not None
+    assert verdict.paired.upper is not None
+    assert verdict.paired.upper < -5.0
+    lost = pair([before] * 64, [[0.0] * 30] * 64, lo=0.0, hi=1.0, higher_is_better=True)
+    failed = noninferiority.judge(result, reference, hypothesis, lost, margin=5.0)
+    assert failed.outcome is VerdictOutcome.FAIL
+
+
 def test_identical_answers_exclude_only_what_their_number_can() -> None:
     result, pairs, hypothesis, reference = _case(200, 0, 0)
     assert (
