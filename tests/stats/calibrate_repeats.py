@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy
@@ -410,9 +411,11 @@ def write_tables(
     ]
     return "\n\n".join(
         [
-            f"**The margin, on these questions.** A drop of it is excluded at 5 %, {drawn}",
+            fill(
+                f"**The margin, on these questions.** A drop of it is excluded at 5 %, {drawn}", 100
+            ),
             margin_table(margins, excluded),
-            f"**A proven drop, of builds of equal accuracy,** {drawn}",
+            fill(f"**A proven drop, of builds of equal accuracy,** {drawn}", 100),
             build_table(builds, proven[: len(builds)]),
             "**Power**, in % of comparisons in which the drop is real:",
             power_table(POWER_JOBS, proven[len(builds) :]),
