@@ -145,6 +145,7 @@ def test_another_needs_the_size_and_the_sign(
         found.add(ProbeDistance(probe="p", nats=own, sibling_nats=(sibling,)))
     assert (found.paired.larger, found.paired.log_sign > 5) == (larger, signed)
     assert (found.conclude() is Outcome.ANOTHER) == (larger and signed)
+    assert found.found == (larger and signed)
 
 
 def test_with_several_siblings_a_healthy_server_exceeds_all_of_them_less_often() -> None:
