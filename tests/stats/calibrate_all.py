@@ -24,6 +24,7 @@ MODULES = (
     "watch",
     "workers",
     "sticky",
+    "repeated",
     "flips",
     "batches",
     "repaired",
