@@ -25,6 +25,7 @@ MODULES = (
     "workers",
     "sticky",
     "repeated",
+    "loaded",
     "flips",
     "batches",
     "repaired",

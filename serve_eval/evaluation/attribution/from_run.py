@@ -15,8 +15,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from serve_eval.evaluation.attribution.latency import Timed, in_run
+from serve_eval.evaluation.attribution.latency import Timed
 from serve_eval.evaluation.attribution.matching import HEADERS, IDS, METRICS, TIMES, TRACES
+from serve_eval.evaluation.attribution.run_latency import in_run
 from serve_eval.evaluation.attribution.sample_attempts import find_servers, summarise_attempts
 from serve_eval.evaluation.storage.journal import Record
 from serve_eval.evaluation.storage.records.traces import Served
@@ -127,14 +128,16 @@ def attribute_task(
         times=in_run(
             [
                 Timed(
-                    line.context,
-                    line.generation,
-                    line.id,
-                    response.latency_s,
-                    response.usage.completion_tokens,
+                    one.line.context,
+                    one.line.generation,
+                    f"{one.place % (prompts or planned)}",
+                    one.response.latency_s,
+                    one.response.usage.completion_tokens,
+                    one.response.usage.prompt_tokens - (one.response.usage.cached_tokens or 0),
+                    one.line.started_s,
                 )
-                for line, _, _, _, response in known
-                if response is not None
+                for one in known
+                if one.response is not None
             ]
         ),
         counted="" if expected is None else expected.counted,
