@@ -27,7 +27,7 @@ SETTINGS = {
 FEW = (2, 8)
 REPEATS = {"hashed": (1, 2, 4, 8), "at random": (1, 2, 4, 8)}
 """Numbers of answers to each prompt; FEW for other settings."""
-ROUNDS, FOUND_ROUNDS = 500, 100
+ROUNDS, FOUND_ROUNDS = 300, 50
 WORSE = 0.3
 
 

@@ -83,8 +83,10 @@ def _address(name: str) -> str | None:
 
 
 def _list_launched(endpoint: Endpoint) -> list[Worker]:
-    """Return the workers that the launcher reports."""
+    """Return the workers that the launcher reports, or that the run learned of the deployment."""
     roles = [(name.rpartition("_")[0], url) for name, url in (endpoint.info.servers or {}).items()]
+    if not any(role in (CONTEXT, GENERATION) for role, _ in roles):
+        roles = [(one.role or SERVER, one.url) for one in endpoint.info.workers]
     return [
         Worker(role, normalise_base_url(url))
         for role, url in roles

@@ -208,6 +208,14 @@ class Evidence:
         return any(roles.count(role) > 1 for role in ("context", "generation"))
 
     @property
+    def has_legs(self) -> bool:
+        """True if a context and a generation server of the endpoint are known by address."""
+        info = self.info
+        roles = {one.role for one in info.workers}
+        roles |= {name.rpartition("_")[0] for name in info.servers or ()}
+        return {"context", "generation"} <= roles
+
+    @property
     def in_random_order(self) -> bool:
         """True if all sessions started the samples in random order."""
         orders = [session.limits.order for session in self.sessions if session.limits is not None]
