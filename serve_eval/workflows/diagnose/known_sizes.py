@@ -24,14 +24,14 @@ NAMES = {
     "original_max_position_embeddings": WINDOWS,
     "max_position_embeddings": WINDOWS,
 }
-"""Names of sizes in configs, and in command lines with dashes, with what each limits."""
+"""Names of sizes in configs, and in command lines with dashes, and the mechanism of each."""
 FITS = 0.1
-"""Share by which the length at which a slice begins may lie beside a size: a chat template adds
+"""Share by which the length at which a slice begins may differ from a size: a chat template adds
 tokens, and not every length occurs."""
 
 
 def find_sizes(info: ServerInfo) -> dict[str, set[int]]:
-    """Return the known sizes by what they limit."""
+    """Return the known sizes by their mechanism."""
     found: dict[str, set[int]] = {}
     for name, size in _list_sizes(info):
         found.setdefault(NAMES[name], set()).add(size)
@@ -39,7 +39,7 @@ def find_sizes(info: ServerInfo) -> dict[str, set[int]]:
 
 
 def list_fitting(length: int, sizes: Mapping[str, set[int]]) -> list[str]:
-    """Return what begins at about a length: of a chunk or a window, its size fits."""
+    """Return the mechanisms that begin at about a length: a chunk or a window of that size."""
     return [
         name
         for name in (CHUNKS, WINDOWS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,9 +28,11 @@ PLAN = Plan(
 
 
 async def _attribute(folder: Path) -> tuple[int, str]:
-    command = ("serve-eval", "attribute", str(folder), "--samples", "12")
+    program = str(Path(sys.executable).with_name("serve-eval"))
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *(program, "attribute", str(folder), "--samples", "12"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
     )
     told, _ = await process.communicate()
     return process.returncode or 0, told.decode()
@@ -43,8 +46,15 @@ def _compare(out: Path, *, faults: Mapping[str, Any], known: bool) -> tuple[Comp
     async def story() -> tuple[Comparison, int, str]:
         size = {"context_0": 2} if faults else None
         async with (
-            deployed(1, 1, answers=answers) as a,
-            deployed(1, 1, answers=answers, faults=faults, tensor_parallel=size) as b,
+            deployed(1, 1, answers=answers, perf_metrics=False) as a,
+            deployed(
+                1,
+                1,
+                answers=answers,
+                faults=faults,
+                tensor_parallel=size,
+                perf_metrics=False,
+            ) as b,
         ):
             sides = [
                 CompareSide(
