@@ -12,17 +12,17 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from statistics import median
 from typing import NamedTuple
 
 from serve_eval.evaluation.attribution.latency import Timed
 from serve_eval.evaluation.attribution.matching import HEADERS, IDS, METRICS, TIMES, TRACES
 from serve_eval.evaluation.attribution.run_latency import in_run
 from serve_eval.evaluation.attribution.sample_attempts import find_servers, summarise_attempts
+from serve_eval.evaluation.attribution.worker_figures import measure_workers
 from serve_eval.evaluation.storage.journal import Record
 from serve_eval.evaluation.storage.records.traces import Served
-from serve_eval.schema import Attribution, Metric, Response, WorkerFigures, WorkerShare
-from serve_eval.stats.contingency import CONTEXT, GENERATION, ROLES, Cell, rows
+from serve_eval.schema import Attribution, Metric, Response, WorkerShare
+from serve_eval.stats.contingency import ROLES, Cell, rows
 from serve_eval.stats.low_scores import find_cut
 from serve_eval.verdicts.below_reference import Expected
 
@@ -124,7 +124,7 @@ def attribute_task(
         planned=planned,
         alpha=ALPHA,
         rows=shares(measures, ALPHA),
-        figures=_figures([(one.line, one.response) for one in known]),
+        figures=measure_workers([(one.line, one.response) for one in known]),
         times=in_run(
             [
                 Timed(
@@ -275,30 +275,3 @@ def _count_cells(answers: Iterable[_Judged]) -> list[Cell]:
         Cell(context, generation, n, bad, group=group)
         for (context, generation, group), (n, bad) in sums.items()
     ]
-
-
-def _figures(answers: Sequence[tuple[Served, Response | None]]) -> tuple[WorkerFigures, ...]:
-    found = []
-    for role, field in ((CONTEXT, "context"), (GENERATION, "generation")):
-        for worker in sorted(
-            {name for line, _ in answers if (name := getattr(line, field)) is not None}
-        ):
-            its = [(line, response) for line, response in answers if getattr(line, field) == worker]
-            told = [r.usage for _, r in its if r is not None and r.usage.cached_tokens is not None]
-            found.append(
-                WorkerFigures(
-                    worker=worker,
-                    role=role,
-                    answers=len(its),
-                    kv_transfer_s=_median(line.kv_transfer_s for line, _ in its),
-                    kv_bytes=_median(line.kv_bytes for line, _ in its),
-                    prompt_tokens=sum(usage.prompt_tokens for usage in told) if told else None,
-                    cached_tokens=sum(usage.cached_tokens or 0 for usage in told) if told else None,
-                )
-            )
-    return tuple(found)
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    told = [value for value in values if value is not None]
-    return median(told) if told else None

@@ -16,11 +16,11 @@ import msgspec
 
 from serve_eval.client.secret_mask import SecretMask
 from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.attribution.answering_roles import list_answering_roles
 from serve_eval.evaluation.plan.again import write_resume_command
 from serve_eval.evaluation.plan.command_line import write_serve_command
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.records.traces import read_traces
 from serve_eval.evaluation.storage.reports.report_file import find_report
 from serve_eval.evaluation.storage.reports.served import find_served_plans, shorten_url
 from serve_eval.evaluation.storage.server_logs import log_files
@@ -38,7 +38,6 @@ from serve_eval.schema import (
     VerdictOutcome,
     is_mutable,
 )
-from serve_eval.schema.base_url import find_address
 from serve_eval.shell_words import quote_path, quote_word
 from serve_eval.workflows.diagnose.asked import AskedSample, read_asked
 
@@ -218,26 +217,13 @@ class Evidence:
         info, both = self.info, {"context", "generation"}
         roles = {one.role for one in info.workers}
         roles |= {name.rpartition("_")[0] for name in info.servers or ()}
-        return both <= roles or both <= _list_answering(self.folder)
+        return both <= roles or both <= list_answering_roles(self.folder)
 
     @property
     def in_random_order(self) -> bool:
         """True if all sessions started the samples in random order."""
         orders = [session.limits.order for session in self.sessions if session.limits is not None]
         return bool(orders) and all(order == "random" for order in orders)
-
-
-def _list_answering(folder: Path) -> set[str]:
-    """Return the roles of servers that answered a run under a name that is an address."""
-    named = {
-        (role, name)
-        for of_task in (read_traces(folder) or {}).values()
-        for lines in of_task.values()
-        for one in lines
-        for role, name in (("context", one.context), ("generation", one.generation))
-        if name is not None
-    }
-    return {role for role, name in named if find_address(name) is not None}
 
 
 def read(folder: Path, *, include_path: Sequence[str] = (), share: float = 1.0) -> Evidence:

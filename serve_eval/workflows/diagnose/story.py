@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
-from serve_eval.evaluation.storage.reports.comparison_files import (
-    find_comparison,
-)
+from serve_eval.evaluation.storage.reports.comparison_files import find_comparison
 from serve_eval.evaluation.storage.reports.suite_files import find_suite_rows
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import accusations
