@@ -12,7 +12,10 @@ from serve_eval.cli._run_folder import LATEST, name_run
 
 
 def attribute(
-    run: Annotated[Path, name_run("A run folder, finished or not (default latest).")] = LATEST,
+    run: Annotated[
+        Path,
+        name_run("A run folder, finished or not, or that of a comparison: its B (default latest)."),
+    ] = LATEST,
     worker: Annotated[
         list[str] | None,
         typer.Option(
@@ -63,7 +66,9 @@ def attribute(
     from serve_eval.workflows.attribute.attribute import attribute as ask_each_worker
     from serve_eval.workflows.attribute.attribute import prepare_asking
     from serve_eval.workflows.attribute.attribute import worker as named_worker
+    from serve_eval.workflows.attribute.side import find_side
 
+    run = find_side(run)
     settings = {"include_path": folders_of(include_path)}
     plan = to_follow(run, settings, trust_plan=trust_plan, endpoint=True)
     given = [named_worker(text) for text in worker or ()]

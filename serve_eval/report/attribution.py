@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
+from serve_eval.evaluation.attribution.latency import describe_slow
 from serve_eval.report.text import clean
 from serve_eval.schema import Attribution, WorkerFigures, WorkerShare
 
@@ -39,6 +40,7 @@ def sentences(told: Attribution) -> Iterator[str]:
             " same prompts"
         )
     yield from _conclusions(told)
+    yield from (describe_slow(row) for row in told.times if row.loaded)
     if (transfer := _transfers(told.figures)) is not None:
         yield transfer
     cached = [

@@ -54,6 +54,9 @@ class WorkerTimes:
     name stands for all servers of the role, compared with those of the other. `longer` of `answers`
     took more than twice as long as those they are compared with. `p` is that of the sign test that
     at most half do, `p_holm` the same, corrected over all rows. `slow`: `p_holm` is .01 or below.
+    In a run, alike prompts are compared, and times are those that the others would take at the
+    worker's load. `loaded` says what a worker that takes longer than the others had more of, if
+    that explains it; its figures are then those of all answers.
     """
 
     worker: str
@@ -65,6 +68,7 @@ class WorkerTimes:
     p: float
     p_holm: float
     slow: bool = False
+    loaded: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

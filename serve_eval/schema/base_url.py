@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from serve_eval.errors import PlanError
@@ -15,6 +16,16 @@ _ADVICE = (
 )
 _WILD = {"0.0.0.0": "127.0.0.1", "::": "::1", "127.1": "127.0.0.1"}  # noqa: S104 - none is bound
 _ROUTES = ("/chat/completions", "/completions")
+
+_ADDRESS = re.compile(r"[a-z]+://\S+|[^\s/]+:\d{1,5}(?:/\S*)?", re.IGNORECASE)
+"""The form of a server's name that can be asked."""
+
+
+def find_address(name: str) -> str | None:
+    """Return the base URL in a name, or None: a router may also send a name like decode-1."""
+    with suppress(PlanError):
+        return normalise_base_url(name) if _ADDRESS.fullmatch(name) else None
+    return None
 
 
 def normalise_base_url(text: str) -> str:

@@ -8,6 +8,8 @@ prompts. Over strata, such as these groups, the numbers are summed (Birch 1964; 
 exact test of Mantel and Haenszel's setting). If every worker got the same prompts with each
 partner, all answers of a worker to a prompt are permuted together: at temperature 0 a server may
 repeat its answer with every partner, and one answer must not count as several pieces of evidence.
+For the same reason, prompts are permuted and not answers if a run repeated them
+(serve_eval.stats.prompt_permutation).
 
 To separate context from generation workers, those of one role are compared among answers that share
 the worker of the other role. A bad generation worker then does not make a context worker look bad,
@@ -24,6 +26,7 @@ from typing import NamedTuple
 
 from serve_eval.stats.hypergeometric import no_worse, no_worse_in_blocks
 from serve_eval.stats.multiplicity import holm
+from serve_eval.stats.prompt_permutation import AnsweredPrompt, no_worse_by_prompt
 
 CONTEXT, GENERATION, PAIR = "context", "generation", "pair"
 ROLES = (CONTEXT, GENERATION)
@@ -35,7 +38,9 @@ class Cell(NamedTuple):
     A worker is None if there is none of that role or it is not known. Only answers of one `stratum`
     are compared, such as those to a prompt that all workers got; each worker then has one cell with
     each partner. None: an answer of a run, whose router chose. Those are compared only within one
-    `group` of prompts, which the router has no reason to treat differently by difficulty.
+    `group` of prompts, which the router has no reason to treat differently by difficulty. `prompt`
+    is that of a single answer of a run that asked each prompt several times; a prompt has one
+    group.
     """
 
     context: str | None
@@ -44,6 +49,7 @@ class Cell(NamedTuple):
     bad: int
     stratum: Hashable = None
     group: Hashable = None
+    prompt: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +186,7 @@ def _worker_p(cells: Sequence[Cell], place: int, name: str) -> float:
     if any(c.stratum is not None for c in known):
         return no_worse_in_blocks(_blocks(known, place, name))
     if _is_informed(cells, place, name):
-        return no_worse(_tables((c, c[place] == name, (c[1 - place], c.group)) for c in known))
+        return _compare([(c, c[place], c[1 - place]) for c in known], name)
     partners = {c[1 - place] for c in known if c[place] == name}
     left = (
         [[c for c in known if c[1 - place] != partner] for partner in partners]
@@ -188,7 +194,7 @@ def _worker_p(cells: Sequence[Cell], place: int, name: str) -> float:
         else [known]
     )
     return max(
-        (no_worse(_tables((c, c[place] == name, c.group) for c in some)) for some in left),
+        (_compare([(c, c[place], None) for c in some], name) for some in left),
         default=1.0,
     )
 
@@ -209,9 +215,37 @@ def _blocks(cells: Sequence[Cell], place: int, name: str) -> Iterator[list[int]]
 
 def _pair_p(cells: Sequence[Cell], pair: tuple[str, ...]) -> float:
     """Return p of a pair against all others."""
-    return no_worse(
-        _tables((c, c[:2] == pair, (c.stratum, c.group)) for c in cells if None not in c[:2])
-    )
+    return _compare([(c, c[:2], c.stratum) for c in cells if None not in c[:2]], pair)
+
+
+_Labelled = tuple[Cell, Hashable, Hashable]
+"""A cell, its worker or pair, and the stratum within which it is compared."""
+
+
+def _compare(cells: Sequence[_Labelled], tested: Hashable) -> float:
+    """Return p of a worker or a pair against the others, within strata and groups of prompts."""
+    if any(c.prompt is not None for c, _, _ in cells):
+        return no_worse_by_prompt(_by_prompt(cells), tested)
+    return no_worse(_tables((c, name == tested, (stratum, c.group)) for c, name, stratum in cells))
+
+
+def _by_prompt(cells: Iterable[_Labelled]) -> Iterator[AnsweredPrompt]:
+    """Yield the answers to each prompt in one stratum, so that each prompt counts once.
+
+    That is the stratum, such as a partner, in which most workers answered it, or most often. The
+    answers do not matter for this choice.
+    """
+    found: dict[Hashable, dict[Hashable, dict[Hashable, list[bool]]]] = {}
+    groups: dict[Hashable, Hashable] = {}
+    for c, name, stratum in cells:
+        groups[c.prompt] = c.group
+        workers = found.setdefault(c.prompt, {}).setdefault(stratum, {})
+        workers.setdefault(name, []).append(c.bad > 0)
+    for prompt, strata in found.items():
+        stratum, workers = max(
+            strata.items(), key=lambda one: (len(one[1]), sum(map(len, one[1].values())))
+        )
+        yield AnsweredPrompt((groups[prompt], stratum), workers)
 
 
 def _is_informed(cells: Sequence[Cell], place: int, name: str) -> bool:

@@ -26,6 +26,8 @@ MODULES = (
     "watch",
     "workers",
     "sticky",
+    "repeated",
+    "loaded",
     "flips",
     "batches",
     "repaired",

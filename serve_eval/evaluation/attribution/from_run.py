@@ -12,16 +12,17 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from statistics import median
 from typing import NamedTuple
 
-from serve_eval.evaluation.attribution.latency import Timed, in_run
+from serve_eval.evaluation.attribution.latency import Timed
 from serve_eval.evaluation.attribution.matching import HEADERS, IDS, METRICS, TIMES, TRACES
+from serve_eval.evaluation.attribution.run_latency import in_run
 from serve_eval.evaluation.attribution.sample_attempts import find_servers, summarise_attempts
+from serve_eval.evaluation.attribution.worker_figures import measure_workers
 from serve_eval.evaluation.storage.journal import Record
 from serve_eval.evaluation.storage.records.traces import Served
-from serve_eval.schema import Attribution, Metric, Response, WorkerFigures, WorkerShare
-from serve_eval.stats.contingency import CONTEXT, GENERATION, ROLES, Cell, rows
+from serve_eval.schema import Attribution, Metric, Response, WorkerShare
+from serve_eval.stats.contingency import ROLES, Cell, rows
 from serve_eval.stats.low_scores import find_cut
 from serve_eval.verdicts.below_reference import Expected
 
@@ -123,18 +124,20 @@ def attribute_task(
         planned=planned,
         alpha=ALPHA,
         rows=shares(measures, ALPHA),
-        figures=_figures([(one.line, one.response) for one in known]),
+        figures=measure_workers([(one.line, one.response) for one in known]),
         times=in_run(
             [
                 Timed(
-                    line.context,
-                    line.generation,
-                    line.id,
-                    response.latency_s,
-                    response.usage.completion_tokens,
+                    one.line.context,
+                    one.line.generation,
+                    f"{one.place % (prompts or planned)}",
+                    one.response.latency_s,
+                    one.response.usage.completion_tokens,
+                    one.response.usage.prompt_tokens - (one.response.usage.cached_tokens or 0),
+                    one.line.started_s,
                 )
-                for line, _, _, _, response in known
-                if response is not None
+                for one in known
+                if one.response is not None
             ]
         ),
         counted="" if expected is None else expected.counted,
@@ -160,25 +163,33 @@ def compare_workers(
     )
     both = list(zip(known, groups, strict=True))
     scored = [(one, group) for one, group in both if not math.isnan(one.value)]
-    measures = {
-        WRONG: _cells(_wrong_ones(scored, metric, expected)),
-        EMPTY: _cells((one.line, one.empty, group) for one, group in scored),
-        FAILURES: _cells((one.line, math.isnan(one.value), group) for one, group in both),
+    of_measures: dict[str, list[_Judged]] = {
+        WRONG: _wrong_ones(scored, metric, expected),
+        EMPTY: [(one, one.empty, group) for one, group in scored],
+        FAILURES: [(one, math.isnan(one.value), group) for one, group in both],
     }
-    return measures, tuple(dealt)
+    repeated = any(one.place >= prompts for one in known)
+    return {
+        name: _list_cells(judged, prompts) if repeated else _count_cells(judged)
+        for name, judged in of_measures.items()
+    }, tuple(dealt)
+
+
+_Judged = tuple[AttributedAnswer, bool, Hashable]
+"""An answer, whether it is bad, and the group of prompts within which it is compared."""
 
 
 def _wrong_ones(
     scored: Sequence[tuple[AttributedAnswer, tuple[Hashable, ...]]],
     metric: Metric,
     expected: Expected | None,
-) -> list[tuple[Served, bool, tuple[Hashable, ...]]]:
-    """Return each answer's worker, whether it is wrong, and its group for comparison."""
+) -> list[_Judged]:
+    """Return the answers that count, whether each is wrong, and its group for comparison."""
     if expected is None:
         bad = wrong([one.value for one, _ in scored], metric)
-        return [(one.line, is_bad, group) for (one, group), is_bad in zip(scored, bad, strict=True)]
+        return [(one, is_bad, group) for (one, group), is_bad in zip(scored, bad, strict=True)]
     return [
-        (one.line, is_bad, (expected.group(one.place), *group))
+        (one, is_bad, (expected.group(one.place), *group))
         for one, group in scored
         if (is_bad := expected.bad(one.place, one.value)) is not None
     ]
@@ -189,26 +200,31 @@ def _dealt_by(
 ) -> dict[str, list[Hashable]]:
     """Return the properties that the choice of workers depends on, with the kind of each prompt.
 
-    The answers themselves are not used, so tests within strata chosen this way stay exact.
+    The answers themselves are not used, so tests within strata chosen this way stay exact. Each
+    prompt counts once, by its first known answer: a router that hashes prompts sends all repeats of
+    a prompt to one worker, whatever its kind.
     """
     from serve_eval.stats.dependence import dependence
 
-    places = [one.place % prompts for one in known]
-    blocks = min(BLOCKS, len(known) // LEAST_BLOCK)
+    every = [one.place % prompts for one in known]
+    first = {place: i for i, place in reversed(list(enumerate(every)))}
+    places = list(first)
+    blocks = min(BLOCKS, len(places) // LEAST_BLOCK)
     kinds: dict[str, list[Hashable]] = {
         **kinds_of(places),
         PLACE: [place * blocks // prompts for place in places],
         DIFFICULTY: [0 if expected is None else expected.group(place) for place in places],
     }
     kinds = {name: kind for name, kind in kinds.items() if len(set(kind)) > 1}
+    lines = [known[i].line for i in first.values()]
     chosen = [
-        [(one.line.context, one.line.generation)[place] for one in known]
-        for place in range(len(ROLES))
+        [(line.context, line.generation)[place] for line in lines] for place in range(len(ROLES))
     ]
     roles = [workers for workers in chosen if len(set(workers)) > 1]
     level = DEALT / max(1, len(kinds) * len(roles))
+    at = {place: i for i, place in enumerate(places)}
     return {
-        name: kind
+        name: [kind[at[place]] for place in every]
         for name, kind in kinds.items()
         if any(dependence(workers, kind) <= level for workers in roles)
     }
@@ -233,39 +249,29 @@ def shares(measures: Mapping[str, Sequence[Cell]], alpha: float) -> tuple[Worker
     )
 
 
-def _cells(answers: Iterable[tuple[Served, bool, Hashable]]) -> list[Cell]:
+def _list_cells(answers: Iterable[_Judged], prompts: int) -> list[Cell]:
+    """Return a cell for each answer, with its prompt, in the order of the repeats."""
+    return [
+        Cell(
+            one.line.context,
+            one.line.generation,
+            1,
+            int(bad),
+            group=group,
+            prompt=one.place % prompts,
+        )
+        for one, bad, group in sorted(answers, key=lambda judged: judged[0].place)
+    ]
+
+
+def _count_cells(answers: Iterable[_Judged]) -> list[Cell]:
+    """Return the sums of the answers that the same workers gave."""
     sums: dict[tuple[str | None, str | None, Hashable], list[int]] = defaultdict(lambda: [0, 0])
-    for line, bad, group in answers:
-        sums[line.context, line.generation, group][0] += 1
-        sums[line.context, line.generation, group][1] += bad
+    for one, bad, group in answers:
+        workers = one.line.context, one.line.generation, group
+        sums[workers][0] += 1
+        sums[workers][1] += bad
     return [
         Cell(context, generation, n, bad, group=group)
         for (context, generation, group), (n, bad) in sums.items()
     ]
-
-
-def _figures(answers: Sequence[tuple[Served, Response | None]]) -> tuple[WorkerFigures, ...]:
-    found = []
-    for role, field in ((CONTEXT, "context"), (GENERATION, "generation")):
-        for worker in sorted(
-            {name for line, _ in answers if (name := getattr(line, field)) is not None}
-        ):
-            its = [(line, response) for line, response in answers if getattr(line, field) == worker]
-            told = [r.usage for _, r in its if r is not None and r.usage.cached_tokens is not None]
-            found.append(
-                WorkerFigures(
-                    worker=worker,
-                    role=role,
-                    answers=len(its),
-                    kv_transfer_s=_median(line.kv_transfer_s for line, _ in its),
-                    kv_bytes=_median(line.kv_bytes for line, _ in its),
-                    prompt_tokens=sum(usage.prompt_tokens for usage in told) if told else None,
-                    cached_tokens=sum(usage.cached_tokens or 0 for usage in told) if told else None,
-                )
-            )
-    return tuple(found)
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    told = [value for value in values if value is not None]
-    return median(told) if told else None

@@ -10,6 +10,7 @@ make all others look slow.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,15 +26,13 @@ ALPHA = 0.01
 """Probability of calling any server slow if all are equal, over all rows."""
 LONGER = 1.25
 """Maximum ratio of median answer tokens between a row and the answers it is compared with."""
-LEAST = 20
-"""Minimum number of others' answers for a median in a run, where each prompt went to one server
-only."""
 
 
 class Timed(NamedTuple):
     """An answer and the workers involved (None: no worker of that role, or unknown).
 
-    `seconds` is its duration, `tokens` its length (0: not reported).
+    `seconds` is its duration, `tokens` its length (0: not reported). `computed` are the prompt
+    tokens that did not come from a prefix cache, `started_s` when it was sent.
     """
 
     context: str | None
@@ -41,18 +40,23 @@ class Timed(NamedTuple):
     prompt: str
     seconds: float
     tokens: int
+    computed: int = 0
+    started_s: float = 0.0
 
     def of(self, place: int) -> str | None:
         """Return the worker of the role at this index of ROLES."""
         return (self.context, self.generation)[place]
 
 
-class _Usual(NamedTuple):
+class UsualTime(NamedTuple):
+    """The medians of the answers that an answer is compared with."""
+
     seconds: float
     tokens: float
 
 
-_Beside = tuple[Timed, _Usual]
+Compared = tuple[Timed, UsualTime]
+"""An answer, and those that it is compared with."""
 
 
 def rank_asked(
@@ -73,35 +77,8 @@ def rank_asked(
     """
     each, joint = _by_prompt(alone), _by_prompt(in_pairs)
     of_alone = [*_workers(each), *_legs(each)]
-    rows = _correct([*of_alone, *_workers(joint), *_pairs(joint)])
+    rows = correct_rows([*of_alone, *_workers(joint), *_pairs(joint)])
     return rows[: len(of_alone)], rows[len(of_alone) :]
-
-
-def in_run(answers: Sequence[Timed]) -> tuple[WorkerTimes, ...]:
-    """Return the rows of workers that received different prompts.
-
-    Each answer is compared with the median of all answers of the role's other workers with the same
-    partner, or, if those are few, with any partner.
-    """
-    found = []
-    for place, role in enumerate(ROLES):
-        groups: dict[tuple[str, str | None], list[Timed]] = defaultdict(list)
-        for one in answers:
-            if (name := one.of(place)) is not None:
-                groups[name, one.of(1 - place)].append(one)
-        if len(names := sorted({name for name, _ in groups})) < 2:
-            continue
-        for name in names:
-            others = [one for (other, _), some in groups.items() if other != name for one in some]
-            beside: list[_Beside] = []
-            for partner in [partner for one, partner in groups if one == name]:
-                same = [one for one in others if one.of(1 - place) == partner]
-                known = same if len(same) >= LEAST else others
-                if len(known) >= LEAST:
-                    usual = _usual(known)
-                    beside += [(one, usual) for one in groups[name, partner]]
-            found.append(_row(name, role, beside))
-    return _correct(found)
 
 
 def describe_slow(row: WorkerTimes, answer: str = "answer") -> str:
@@ -122,6 +99,11 @@ def describe_slow(row: WorkerTimes, answer: str = "answer") -> str:
         name = f"context server {context} with generation server {generation}"
         return f"slow_pair: {name} takes {taken}, either of them with others {others}; {more}"
     servers = "server" if row.role not in ROLES else f"{row.role} server"
+    if row.loaded:
+        return (
+            f"more_loaded: {servers} {row.worker} takes {taken}, the other {servers}s {others}, but"
+            f" it has {row.loaded}: more loaded, and not shown to be slower"
+        )
     return (
         f"slow_worker: {servers} {row.worker} takes {taken}, the other {servers}s {others}; {more}"
     )
@@ -151,10 +133,10 @@ def _workers(prompts: Sequence[Sequence[Timed]]) -> Iterator[WorkerTimes]:
                 (some.get(name), [one for other, one in some.items() if other != name])
                 for some in quickest
             ]
-            yield _row(
+            yield make_row(
                 name,
                 role,
-                [(own, _usual(others)) for own, others in sides if own is not None and others],
+                [(own, usual_time(others)) for own, others in sides if own is not None and others],
             )
 
 
@@ -170,13 +152,13 @@ def _legs(prompts: Sequence[Sequence[Timed]]) -> Iterator[WorkerTimes]:
             if own and others
         ]
         if both:
-            yield _row("", role, [(_quickest(own), _usual(others)) for own, others in both])
+            yield make_row("", role, [(_quickest(own), usual_time(others)) for own, others in both])
 
 
 def _pairs(prompts: Sequence[Sequence[Timed]]) -> Iterator[WorkerTimes]:
     for context in _names(prompts, 0):
         for generation in _names(prompts, 1):
-            beside: list[_Beside] = []
+            beside: list[Compared] = []
             for some in prompts:
                 own = [one for one in some if one[:2] == (context, generation)]
                 with_context = [
@@ -186,9 +168,11 @@ def _pairs(prompts: Sequence[Sequence[Timed]]) -> Iterator[WorkerTimes]:
                     one for one in some if one.generation == generation and one.context != context
                 ]
                 if own and with_context and with_generation:
-                    beside.append((own[0], max(_usual(with_context), _usual(with_generation))))
+                    beside.append(
+                        (own[0], max(usual_time(with_context), usual_time(with_generation)))
+                    )
             if beside:
-                yield _row(f"{context} + {generation}", PAIR, beside)
+                yield make_row(f"{context} + {generation}", PAIR, beside)
 
 
 def _names(prompts: Sequence[Sequence[Timed]], place: int) -> list[str]:
@@ -199,13 +183,20 @@ def _quickest(answers: Iterable[Timed]) -> Timed:
     return min(answers, key=lambda one: one.seconds)
 
 
-def _usual(answers: Sequence[Timed]) -> _Usual:
-    return _Usual(median(one.seconds for one in answers), median(one.tokens for one in answers))
+def usual_time(answers: Sequence[Timed]) -> UsualTime:
+    """Return the medians of some answers."""
+    return UsualTime(median(one.seconds for one in answers), median(one.tokens for one in answers))
 
 
-def _row(worker: str, role: str, beside: Sequence[_Beside]) -> WorkerTimes:
-    """Return an uncorrected row; p = 1 if nothing can be concluded."""
-    found = lateness((usual.seconds, own.seconds) for own, usual in beside)
+def make_row(worker: str, role: str, beside: Sequence[Compared]) -> WorkerTimes:
+    """Return an uncorrected row; p = 1 if nothing can be concluded.
+
+    A prompt counts once, by the median of its answers.
+    """
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for own, usual in beside:
+        ratios[own.prompt].append(own.seconds / usual.seconds if usual.seconds else math.inf)
+    found = lateness((1.0, median(some)) for some in ratios.values())
     taken, others, tokens, others_tokens = (
         median(values) if values else 0.0
         for values in (
@@ -228,7 +219,8 @@ def _row(worker: str, role: str, beside: Sequence[_Beside]) -> WorkerTimes:
     )
 
 
-def _correct(rows: Sequence[WorkerTimes]) -> tuple[WorkerTimes, ...]:
+def correct_rows(rows: Sequence[WorkerTimes]) -> tuple[WorkerTimes, ...]:
+    """Return the rows, corrected by Holm over all of them, with the slow ones marked."""
     corrected = holm([row.p for row in rows])
     return tuple(
         replace(row, p_holm=p, slow=p <= ALPHA) for row, p in zip(rows, corrected, strict=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -15,13 +13,11 @@ from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.storage.records.traces import read_traces
 from serve_eval.schema import Endpoint, Failure, Plan
-from serve_eval.schema.base_url import normalise_base_url
+from serve_eval.schema.base_url import find_address, normalise_base_url
 from serve_eval.stats.contingency import CONTEXT, GENERATION
 
 SERVER = "server"
 ROLES = (CONTEXT, GENERATION, SERVER)
-_ADDRESS = re.compile(r"[a-z]+://\S+|[^\s/]+:\d{1,5}(?:/\S*)?", re.IGNORECASE)
-"""The form of a name that can be asked."""
 CLUSTER_ROLES = {"context_servers": CONTEXT, "generation_servers": GENERATION}
 
 
@@ -71,20 +67,15 @@ async def list_workers(
     return [
         Worker(role, url)
         for role, name in sorted(named, key=str)
-        if name is not None and (url := _address(name)) is not None
+        if name is not None and (url := find_address(name)) is not None
     ]
 
 
-def _address(name: str) -> str | None:
-    """Return the base URL in a name, or None: a router may also send a name like decode-1."""
-    with suppress(PlanError):
-        return normalise_base_url(name) if _ADDRESS.fullmatch(name) else None
-    return None
-
-
 def _list_launched(endpoint: Endpoint) -> list[Worker]:
-    """Return the workers that the launcher reports."""
+    """Return the workers that the launcher reports, or that the run learned of the deployment."""
     roles = [(name.rpartition("_")[0], url) for name, url in (endpoint.info.servers or {}).items()]
+    if not any(role in (CONTEXT, GENERATION) for role, _ in roles):
+        roles = [(one.role or SERVER, one.url) for one in endpoint.info.workers]
     return [
         Worker(role, normalise_base_url(url))
         for role, url in roles

@@ -6,25 +6,19 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from serve_eval.evaluation.agreement.answer_signs import SIGNS, is_loop
-from serve_eval.evaluation.agreement.at_start import find_at_start
 from serve_eval.schema import Response
-from serve_eval.stats.binomial import binomial_tail
-from serve_eval.stats.common_prefix import common_prefix
 from serve_eval.stats.hypergeometric import no_worse
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.other_model import is_like_another
-from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, TaskEvidence
-from serve_eval.workflows.diagnose.finding import ALPHA, WEIGHTS, Finding, ids
-from serve_eval.workflows.diagnose.paired_answers import ComparedAnswers
+from serve_eval.workflows.diagnose.finding import ALPHA, WEIGHTS, Finding
+from serve_eval.workflows.diagnose.first_tokens import find_first_difference, find_place
+from serve_eval.workflows.diagnose.paired_answers import ComparedAnswers, make_finding
 
-LEAST, MOST_SHARE = 10, 0.5
-"""Answers that must differ in the same way, and the share of those that differ at all."""
+LEAST = 10
+"""Answers that must differ in the same way."""
 TOLERATED, EARLY = 0.1, 0.5
 """Share by which answers may be shorter in the mean, and ratio below which they end early."""
-AT_START, BY_CHANCE = 0.9, 0.05
-"""Share of the different answers that differ from their first character on, and the probability
-below which the others are too many for that share: two answers can begin alike by chance."""
 
 
 def find_differences(found: Iterable[ComparedAnswers]) -> Iterator[Finding]:
@@ -43,6 +37,8 @@ def find_cuts(both: ComparedAnswers) -> Iterator[Finding]:
     if both.a.max_tokens <= FEW_TOKENS or (more := _more(cuts, ALPHA * both.share)) is None:
         return
     side, counts, p = more
+    if both.worse == 1 - side:  # answers of the sound side may well be longer
+        return
     shown = [
         pair[side]
         for pair, cut in zip(both.pairs, cuts, strict=True)
@@ -55,11 +51,11 @@ def find_cuts(both: ComparedAnswers) -> Iterator[Finding]:
     )
     if 2 * loops > len(shown):
         told += f"; {loops} of them repeat themselves to the end"
-    yield _find(
+    yield make_finding(
         both,
         "cuts",
         f"{told}: its answers do not end, and more tokens would not help",
-        _find_server(side),
+        both.next[side],
         shown,
         p,
         explains=sum(one.lost for one in shown) if side else None,
@@ -70,8 +66,11 @@ def find_lengths(both: ComparedAnswers) -> Iterator[Finding]:
     """Yield a finding if one side's answers are shorter by a tenth of the mean or more.
 
     MLPerf's test TEST09 allows a tenth. Tokens are compared if both sides count them. Answers that
-    were cut are those of `find_cuts`: their lengths say nothing.
+    were cut are those of `find_cuts`, and so are all of a side that cuts: where answers do not end,
+    the others are no shorter than they should be. The side that lost score is named, or else B.
     """
+    if any(True for _ in find_cuts(both)):
+        return
     whole = [
         (pair, both_said)
         for pair, both_said in zip(both.pairs, both.responses, strict=True)
@@ -85,19 +84,24 @@ def find_lengths(both: ComparedAnswers) -> Iterator[Finding]:
     if len(lengths) < LEAST:
         return
     means = [statistics.fmean(side) for side in zip(*lengths, strict=True)]
-    side = 0 if means[0] < means[1] else 1
-    shorter = [one[side] < one[1 - side] for one in lengths]
-    p = mcnemar(sum(shorter), sum(a > b for a, b in _turn(lengths, side))).p_exact_two_sided
-    if means[side] > (1 - TOLERATED) * means[1 - side] or p > ALPHA * both.share:
+    short = 0 if means[0] < means[1] else 1
+    shorter = [one[short] < one[1 - short] for one in lengths]
+    p = mcnemar(sum(shorter), sum(a > b for a, b in _turn(lengths, short))).p_exact_two_sided
+    if means[short] > (1 - TOLERATED) * means[1 - short] or p > ALPHA * both.share:
         return
+    side = 1 if both.worse is None else both.worse
     unit = "tokens" if counted else "characters"
-    does = "stops early" if means[side] < EARLY * means[1 - side] else "gives shorter answers"
-    yield _find(
+    does = "gives longer answers"
+    if side == short:
+        early = means[short] < EARLY * means[1 - short]
+        does = "stops early" if early else "gives shorter answers"
+    than = "shorter" if side == short else "longer"
+    yield make_finding(
         both,
         "lengths",
         f"{'AB'[side]} {does}: {means[side]:.1f} {unit} in the mean, and {'AB'[1 - side]}"
-        f" {means[1 - side]:.1f}; shorter in {sum(shorter)} of {len(lengths)} prompts",
-        (*_find_server(side), "compare stop strings, eos_token and generation_config of both"),
+        f" {means[1 - side]:.1f}; {than} in {sum(shorter)} of {len(lengths)} prompts",
+        (*both.next[side], "compare stop strings, eos_token and generation_config of both"),
         [pair[side] for (pair, _), less in zip(whole, shorter, strict=True) if less],
         p,
     )
@@ -119,12 +123,14 @@ def find_signs(both: ComparedAnswers) -> Iterator[Finding]:
         if (more := _more(marks, ALPHA * both.share / len(SIGNS))) is None:
             continue
         side, counts, p = more
-        yield _find(
+        if both.worse == 1 - side:
+            continue
+        yield make_finding(
             both,
             "signs",
             f"{counts[side]} of {len(texts)} answers of {'AB'[side]} {words}, and"
             f" {counts[1 - side]} of {'AB'[1 - side]}",
-            _find_server(side),
+            both.next[side],
             [pair[side] for pair, one in zip(both.pairs, marks, strict=True) if one[side]],
             p,
         )
@@ -132,51 +138,6 @@ def find_signs(both: ComparedAnswers) -> Iterator[Finding]:
 
 def _length(response: Response, counted: bool) -> int:
     return response.usage.completion_tokens if counted else len(response.text)
-
-
-def find_first_difference(both: ComparedAnswers) -> Iterator[Finding]:
-    """Yield a finding if almost all answers that differ do so from their first token on.
-
-    If few answers differ, those that are too short to differ elsewhere do not count, and a test
-    says whether the others are too many.
-    """
-    texts = [(one.text, other.text) for one, other in both.responses]
-    differ = [i for i, (one, other) in enumerate(texts) if one != other]
-    start = [i for i in differ if common_prefix(*texts[i]) == 0]
-    if len(differ) >= max(LEAST, MOST_SHARE * len(texts)) and _is_most(start, differ):
-        told = (
-            f"B differs from its first token on in {len(start)} of {len(texts)} answers: another"
-            " prompt, such as by another template, or other weights, and not a fault of long"
-            " answers"
-        )
-        change = ("serve-eval verify A B", "serve-eval smoke URL --tokenizer DIR")
-        samples = [both.pairs[i][1] for i in start]
-        yield _find(both, "first_token", told, change, samples, None)
-    elif len(differ) < MOST_SHARE * len(texts):
-        yield from _find_some_first_differences(both, texts)
-
-
-def _find_some_first_differences(
-    both: ComparedAnswers, texts: Sequence[tuple[str, str]]
-) -> Iterator[Finding]:
-    """Yield a finding if some requests, and not most, seem to have had another prompt."""
-    long, start, p = find_at_start(texts)
-    if p > ALPHA * both.share or not _is_most(start, long):
-        return
-    yield _find(
-        both,
-        "first_token",
-        f"{len(start)} of {len(texts)} answers of B differ from their first token on, and"
-        f" {len(long) - len(start)} later: the prompt or KV cache of these requests was another"
-        " one (blocks of other requests, a transfer, a prefix cache), not numerics",
-        ("serve-eval attribute B for its servers, also in pairs",),
-        [both.pairs[i][1] for i in start],
-        p,
-    )
-
-
-def _is_most(start: Sequence[int], differ: Sequence[int]) -> bool:
-    return binomial_tail(len(differ) - len(start), len(differ), 1 - AT_START) >= BY_CHANCE
 
 
 def find_self_differences(both: ComparedAnswers) -> Iterator[Finding]:
@@ -188,14 +149,14 @@ def find_self_differences(both: ComparedAnswers) -> Iterator[Finding]:
     side = 0 if counts[0][1] * counts[1][0] > counts[1][1] * counts[0][0] else 1
     (n, k), (m, j) = counts[side], counts[1 - side]
     p = min(1.0, 2.0 * no_worse([(n, k, m, j)]))
-    if p > ALPHA * both.share or k < LEAST:
+    if p > ALPHA * both.share or k < LEAST or both.worse == 1 - side:
         return
-    yield _find(
+    yield make_finding(
         both,
         "self_differences",
         f"{'AB'[side]} disagrees with itself in {k} of {n} prompts and {'AB'[1 - side]} in {j} of"
         f" {m}: unlike servers behind one address, or answers that depend on the load",
-        _find_server(side),
+        both.next[side],
         [],
         p,
         of=n,
@@ -204,6 +165,7 @@ def find_self_differences(both: ComparedAnswers) -> Iterator[Finding]:
 
 
 RULES: tuple[Callable[[ComparedAnswers], Iterator[Finding]], ...] = (
+    find_place,
     find_first_difference,
     find_cuts,
     find_lengths,
@@ -213,11 +175,11 @@ RULES: tuple[Callable[[ComparedAnswers], Iterator[Finding]], ...] = (
 
 
 def find_even_losses(
-    found: Iterable[ComparedAnswers], told: Collection[str | None], targets: tuple[str, str]
+    found: Iterable[ComparedAnswers], told: Collection[str | None]
 ) -> Iterator[Finding]:
     """Yield a finding if one side lost answers that the other has, and no rule says where.
 
-    `told` are the tasks about which rules have spoken, `targets` A and B as words of a command.
+    `told` are the tasks about which rules have spoken.
     """
     for both in found:
         wrong = [(one.bad, other.bad) for one, other in both.pairs]
@@ -226,14 +188,14 @@ def find_even_losses(
         side, counts, p = more
         rights = [[not one[place] for one in wrong] for place in (1 - side, side)]
         only = sum(one[side] and not one[1 - side] for one in wrong)
-        yield _find(
+        yield make_finding(
             both,
             "even_loss",
             f"{'AB'[side]} has {only} answers wrong that {'AB'[1 - side]} has right, and"
             f" {counts[1 - side] - counts[side] + only} the other way round; no slice of"
             " the samples explains them: weights, precision or cache, rather than a fault of some"
             " requests",
-            (f"serve-eval verify {' '.join(targets)}",),
+            both.next[side],
             [pair[side] for pair, bad in zip(both.pairs, wrong, strict=True) if bad[side]],
             p,
             WEIGHTS,
@@ -279,37 +241,3 @@ def _more(
     if p > level or only[side] < LEAST:
         return None
     return side, (sum(a for a, _ in pairs), sum(b for _, b in pairs)), p
-
-
-def _find_server(side: int) -> tuple[str, ...]:
-    return (f"serve-eval verify A B, and serve-eval attribute {'AB'[side]} for its servers",)
-
-
-def _find(
-    both: ComparedAnswers,
-    rule: str,
-    told: str,
-    change: tuple[str, ...],
-    shown: Sequence[AskedSample],
-    p: float | None,
-    rather: str = "",
-    *,
-    of: int | None = None,
-    count: int | None = None,
-    explains: int | None = None,
-    leads: bool = True,
-) -> Finding:
-    return Finding(
-        rule=rule,
-        told=told,
-        change=change,
-        count=len(shown) if count is None else count,
-        of=len(both.pairs) if of is None else of,
-        explains=explains,
-        lost=0 if explains is None else sum(other.lost for _, other in both.pairs),
-        task=both.name,
-        samples=ids(shown),
-        p=p,
-        rather=rather,
-        leads=leads,
-    )

@@ -34,14 +34,17 @@ STOP, ANSWER_LENGTH, STEPS = "stop", "answer_length", "steps"
 
 
 class Slice:
-    """A slice: its kind, its description, and which samples are inside it, a bit for each."""
+    """A slice: its kind, its description, and which samples are inside it, a bit for each.
 
-    __slots__ = ("bits", "kind", "size", "told")
+    `edge` is the length beyond which a slice of lengths begins or ends, or the modulus of rests.
+    """
 
-    def __init__(self, kind: str, told: str, inside: BoolArray) -> None:
+    __slots__ = ("bits", "edge", "kind", "size", "told")
+
+    def __init__(self, kind: str, told: str, inside: BoolArray, edge: int | None = None) -> None:
         import numpy
 
-        self.kind, self.told, self.size = kind, told, len(inside)
+        self.kind, self.told, self.size, self.edge = kind, told, len(inside), edge
         self.bits = numpy.packbits(inside)
 
     @property
@@ -167,16 +170,20 @@ def _list_cached(known: KnownSamples) -> Iterator[Slice]:
         yield Slice(CACHED, told, shares >= part)
 
 
+def describe_rest(rest: int, modulus: int) -> str:
+    """Return the words for prompts whose length leaves a rest."""
+    return f"prompts whose length leaves {rest} modulo {modulus}"
+
+
 def _list_residues(lengths: Sequence[int | None], largest: int) -> Iterator[Slice]:
     numbers = _as_numbers(lengths)
     for size in (block for block in BLOCKS if block <= largest):
         rests = numbers % size
         for rest in sorted({int(rest) for rest in rests if not math.isnan(rest)}):
-            told = f"prompts whose length leaves {rest} modulo {size}"
-            yield Slice(RESIDUE, told, rests == rest)
+            yield Slice(RESIDUE, describe_rest(rest, size), rests == rest, size)
         for low, high in ((1, size // 8), (1, size // 2 - 1), (size - size // 8, size - 1)):
             told = f"prompts whose length leaves {low} to {high} modulo {size}"
-            yield Slice(RESIDUE, told, (rests >= low) & (rests <= high))
+            yield Slice(RESIDUE, told, (rests >= low) & (rests <= high), size)
 
 
 def _list_thresholds(kind: str, what: str, values: Sequence[int | None]) -> Iterator[Slice]:
@@ -186,8 +193,8 @@ def _list_thresholds(kind: str, what: str, values: Sequence[int | None]) -> Iter
     numbers = _as_numbers(values)
     tenths = [known[int(tenth * (len(known) - 1))] for tenth in TENTHS]
     for least in dict.fromkeys((*LENGTHS, *tenths)):
-        yield Slice(kind, f"{what} more than {least:,} tokens", numbers > least)
-        yield Slice(kind, f"{what} at most {least:,} tokens", numbers <= least)
+        yield Slice(kind, f"{what} more than {least:,} tokens", numbers > least, least)
+        yield Slice(kind, f"{what} at most {least:,} tokens", numbers <= least, least)
 
 
 def _list_loads(loads: Sequence[int | None]) -> Iterator[Slice]:

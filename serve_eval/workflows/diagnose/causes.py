@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from serve_eval.workflows.diagnose.finding import order_findings
 from serve_eval.workflows.diagnose.read_folder import ReadFolder
 from serve_eval.workflows.diagnose.slice_words import RULE
-from serve_eval.workflows.diagnose.story import diagnose_read, order_findings
+from serve_eval.workflows.diagnose.story import diagnose_read
 
 
 class Leads(NamedTuple):

@@ -16,6 +16,7 @@ import msgspec
 
 from serve_eval.client.secret_mask import SecretMask
 from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.attribution.answering_roles import list_answering_roles
 from serve_eval.evaluation.plan.again import write_resume_command
 from serve_eval.evaluation.plan.command_line import write_serve_command
 from serve_eval.evaluation.prepare import prepare
@@ -206,6 +207,17 @@ class Evidence:
             name.rpartition("_")[0] for name in info.servers or ()
         ]
         return any(roles.count(role) > 1 for role in ("context", "generation"))
+
+    @property
+    def has_legs(self) -> bool:
+        """True if a context and a generation server of the endpoint are known by address.
+
+        They are servers of the launcher or the deployment, or answered the run.
+        """
+        info, both = self.info, {"context", "generation"}
+        roles = {one.role for one in info.workers}
+        roles |= {name.rpartition("_")[0] for name in info.servers or ()}
+        return both <= roles or both <= list_answering_roles(self.folder)
 
     @property
     def in_random_order(self) -> bool:

@@ -72,10 +72,21 @@ class Finding:
         return f"< {(math.floor(self.p / digit) + 1) * digit:.1g}"
 
 
+PLACE = "first_difference"
+"""The rule about the first tokens that differ, which a comparison asked for: it leads."""
 WEIGHTS = "weights, precision or cache"
 """What a loss that no slice explains points to."""
 OTHER_MODEL = "it may be another model, since many wrong answers turned right too"
 """The remark about losses whose place is no lead."""
+
+
+def order_findings(found: Iterable[Finding]) -> list[Finding]:
+    """Return findings, those first that explain the most, and before them what tokens showed."""
+    return sorted(
+        found,
+        key=lambda one: (one.rule == PLACE, -1 if one.explains is None else one.explains),
+        reverse=True,
+    )
 
 
 def about(

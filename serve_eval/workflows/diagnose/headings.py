@@ -17,6 +17,7 @@ from serve_eval.workflows.diagnose.ended import describe_end, find_end
 from serve_eval.workflows.diagnose.finding import Finding
 
 if TYPE_CHECKING:
+    from serve_eval.workflows.diagnose.evidence import Evidence
     from serve_eval.workflows.diagnose.story import DiagnosedRun
 
 
@@ -34,6 +35,18 @@ def head_comparison(
     return tuple(
         write_line(make_compared_line(one, comparison.b.model, causes.get(one.task, "")))
         for one in tasks
+    )
+
+
+def name_next(comparison: Comparison | None, b: Evidence) -> tuple[str, ...]:
+    """Return the one command that comes first if B failed and its servers are known."""
+    failed = comparison is not None and any(
+        one.verdict.outcome is VerdictOutcome.FAIL for one in comparison.tasks
+    )
+    if not failed or not b.has_legs:
+        return ()
+    return (
+        f"next: serve-eval attribute {b.place_and_code} (asks each server of B, and each pair)",
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from serve_eval.schema import ComparedTask, Comparison, Response
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import BETWEEN_SHARE
+from serve_eval.workflows.diagnose.finding import BETWEEN_SHARE, Finding, ids
+from serve_eval.workflows.diagnose.worse_side import find_worse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +17,8 @@ class ComparedAnswers:
     """The answers of both sides to the same prompts of a task, which are texts.
 
     `compared` is the result of the comparison, or None if it did not finish. `share` is the share
-    of the levels that the rules may spend on this task.
+    of the levels that the rules may spend on this task. `worse` is 0 or 1 for the side that lost
+    more, None if neither clearly. `next` are commands that look into A and into B.
     """
 
     a: TaskEvidence
@@ -24,6 +26,8 @@ class ComparedAnswers:
     pairs: tuple[tuple[AskedSample, AskedSample], ...]
     compared: ComparedTask | None
     share: float = 1.0
+    worse: int | None = None
+    next: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     @property
     def name(self) -> str:
@@ -56,4 +60,43 @@ def pair_answers(
                 pairs=pairs,
                 compared=results.get(task.name),
                 share=BETWEEN_SHARE / len(a.tasks),
+                worse=find_worse(task, other),
+                next=(_list_next(a, (a, b)), _list_next(b, (a, b))),
             )
+
+
+def _list_next(side: Evidence, both: tuple[Evidence, Evidence]) -> tuple[str, ...]:
+    """Return the commands that look into a side: at its servers first, if they are known."""
+    verify = f"serve-eval verify {both[0].target} {both[1].target}"
+    return (f"serve-eval attribute {side.place_and_code}", verify) if side.has_legs else (verify,)
+
+
+def make_finding(
+    both: ComparedAnswers,
+    rule: str,
+    told: str,
+    change: tuple[str, ...],
+    shown: Sequence[AskedSample],
+    p: float | None,
+    rather: str = "",
+    *,
+    of: int | None = None,
+    count: int | None = None,
+    explains: int | None = None,
+    leads: bool = True,
+) -> Finding:
+    """Return a finding about both sides of a task."""
+    return Finding(
+        rule=rule,
+        told=told,
+        change=change,
+        count=len(shown) if count is None else count,
+        of=len(both.pairs) if of is None else of,
+        explains=explains,
+        lost=0 if explains is None else sum(other.lost for _, other in both.pairs),
+        task=both.name,
+        samples=ids(shown),
+        p=p,
+        rather=rather,
+        leads=leads,
+    )

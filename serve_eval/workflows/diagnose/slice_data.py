@@ -46,6 +46,12 @@ class PairedScores:
         pairs = zip(self.before, self.after, strict=True)
         return frozenset(i for i, (old, new) in enumerate(pairs) if _mean(new) < _mean(old))
 
+    @property
+    def gained(self) -> frozenset[int]:
+        """The places of the prompts with a higher score than before."""
+        pairs = zip(self.before, self.after, strict=True)
+        return frozenset(i for i, (old, new) in enumerate(pairs) if _mean(new) > _mean(old))
+
     def take(self, places: Sequence[int]) -> PairedScores:
         """Return some of the prompts."""
         return replace(

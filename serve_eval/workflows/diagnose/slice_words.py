@@ -12,11 +12,19 @@ from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.candidates import Slice
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import OTHER_MODEL, WEIGHTS, Finding, capsule_of
+from serve_eval.workflows.diagnose.known_sizes import (
+    CHUNKS,
+    WINDOWS,
+    find_sizes,
+    is_multiple,
+    list_fitting,
+)
 
 if TYPE_CHECKING:
     from serve_eval.stats.largest_statistic import FoundSlice
 
 RULE = "slice"
+VERIFY = "serve-eval verify A B, or the endpoint against a reference"
 SHOWN = 3
 """Number of sample ids in a finding."""
 ELSEWHERE_LEVEL, ELSEWHERE_SHARE = 0.01, 0.25
@@ -32,15 +40,7 @@ _ADVICE = {
         "a server without prefix cache (trtllm-serve: enable_block_reuse: false; vLLM:"
         " --no-enable-prefix-caching)",
     ),
-    candidates.RESIDUE: (
-        "compare with a server of another block or chunk size (trtllm-serve: tokens_per_block,"
-        " --max_num_tokens; vLLM: --block-size)",
-        "serve-eval invariants {url}",
-    ),
-    candidates.LENGTH: (
-        "serve-eval invariants {url} --tasks word_problems, row chunks",
-        "compare with a server without chunked prefill, and with the model's own rope scaling",
-    ),
+    candidates.RESIDUE: ("serve-eval invariants {url}",),
     candidates.LOAD: ("--concurrency 1, then a higher one", "--max_batch_size of the server"),
     candidates.PLACE: (
         "restart the server and ask again",
@@ -49,6 +49,18 @@ _ADVICE = {
     candidates.STREAM: ("--no-stream",),
     candidates.STEPS: ("compare with a server without speculative decoding",),
 }
+_BLOCK_ADVICE = (
+    "compare with a server of another block or chunk size (trtllm-serve: tokens_per_block,"
+    " --max_num_tokens; vLLM: --block-size)"
+)
+_LENGTH_ADVICE = {
+    CHUNKS: (
+        "serve-eval invariants {url} --tasks word_problems, row chunks",
+        "compare with a server without chunked prefill",
+    ),
+    WINDOWS: ("compare with the model's own attention window and rope scaling",),
+}
+"""Advice about a length at which something of the server begins."""
 
 
 def report_slice(
@@ -73,7 +85,7 @@ def report_slice(
     else:
         lost = [asked[i] for i in places if i in fell]
     told = _describe(task, one, named, len(inside), len(asked), paired=fell is not None)
-    change = (*_advise(run, one.kind), capsule_of(run, task, lost))
+    change = (*_advise(run, one), capsule_of(run, task, lost))
     rather = ""
     if fell is not None and _lose_elsewhere(named, len(inside), len(asked)):
         more, less = named.all_lost - named.lost, named.all_gained - named.gained
@@ -82,7 +94,7 @@ def report_slice(
             " than a fault of these samples"
         )
         rather = WEIGHTS
-        change = ("serve-eval verify A B, or the endpoint against a reference", *change)
+        change = tuple(dict.fromkeys((VERIFY, *change)))
     if not leads:
         told += f"; {OTHER_MODEL}"
     return Finding(
@@ -131,6 +143,13 @@ def _describe(
     return told
 
 
-def _advise(run: Evidence, kind: str) -> tuple[str, ...]:
+def _advise(run: Evidence, one: Slice) -> tuple[str, ...]:
     url = quote_word(run.base_url or "URL")
-    return tuple(text.format(place=run.place_and_code, url=url) for text in _ADVICE.get(kind, ()))
+    advice = _ADVICE.get(one.kind, ())
+    sizes = find_sizes(run.info)
+    if one.kind == candidates.LENGTH and one.edge is not None:
+        fitting = list_fitting(one.edge, sizes)
+        advice = tuple(text for name in fitting for text in _LENGTH_ADVICE[name]) or (VERIFY,)
+    if one.kind == candidates.RESIDUE and one.edge is not None and is_multiple(one.edge, sizes):
+        advice = (_BLOCK_ADVICE, *advice)
+    return tuple(text.format(place=run.place_and_code, url=url) for text in advice)

@@ -10,13 +10,16 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from serve_eval.workflows.diagnose import candidates
 from serve_eval.workflows.diagnose.asked import AskedSample
-from serve_eval.workflows.diagnose.candidates import KnownSamples
+from serve_eval.workflows.diagnose.candidates import KnownSamples, Slice
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.explained import EXPLAINED, is_explained
 from serve_eval.workflows.diagnose.finding import BETWEEN_SHARE, Finding
+from serve_eval.workflows.diagnose.residues import reduce_modulus
 from serve_eval.workflows.diagnose.slice_data import (
     Data,
     PairedScores,
@@ -27,6 +30,9 @@ from serve_eval.workflows.diagnose.slice_data import (
     read_data,
 )
 from serve_eval.workflows.diagnose.slice_words import report_slice
+
+if TYPE_CHECKING:
+    from serve_eval.stats.largest_statistic import FoundSlice
 
 PROMPT_LEVEL, ANSWER_LEVEL = 0.0015, 0.0005
 """Levels of slices of prompts and of answers, shared by all tasks of a run or a comparison."""
@@ -152,7 +158,8 @@ def _find_paired(
     if not scores.lost or len(scores.asked) < LEAST_PROMPTS:
         return
     asked, worst, draws = scores.asked, scores.worst, _count_draws(share / tasks)
-    slices = candidates.list_prompt_slices(learn(run, task, asked, data, other))
+    known = learn(run, task, asked, data, other)
+    slices = candidates.list_prompt_slices(known)
     before, after = scores.rows()
     named = find_paired_slice(
         before,
@@ -164,6 +171,8 @@ def _find_paired(
         draws=draws,
     )
     one = None if named is None else slices[named.place]
+    if named is not None and one is not None:
+        one, named = _reduce(one, named, known, scores)
     if named is None and other is not None and len(before) == len(after) == 1:
         pairs = candidates.list_answer_slices(asked, _order_as(asked, other))
         tables = [tabulate((pair[side].inside for pair in pairs), len(asked)) for side in (1, 0)]
@@ -181,6 +190,18 @@ def _find_paired(
     if named is not None and one is not None and one.kind not in covered:
         leads = not is_like_another(*scores.rights())
         yield one.kind, report_slice(run, task, one, named, asked, scores.lost, leads=leads)
+
+
+def _reduce(
+    one: Slice, named: FoundSlice, known: KnownSamples, scores: PairedScores
+) -> tuple[Slice, FoundSlice]:
+    """Return a slice by a rest with the smallest modulus that explains it, and its counts."""
+    smaller = reduce_modulus(one, known.lengths, scores.lost)
+    if smaller is one:
+        return one, named
+    inside = smaller.inside
+    lost, gained = (sum(bool(inside[i]) for i in places) for places in (scores.lost, scores.gained))
+    return smaller, replace(named, lost=lost, gained=gained)
 
 
 def _find_alone(
@@ -207,6 +228,9 @@ def _find_alone(
         draws=_count_draws(task.share),
     )
     if named is not None and (one := slices[named.place]).kind not in covered:
+        lost = [i for i, sample in enumerate(asked) if sample.lost]
+        one = reduce_modulus(one, known.lengths, lost)
+        named = replace(named, lost=sum(bool(one.inside[i]) for i in lost))
         yield one.kind, report_slice(run, task, one, named, asked, None)
 
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
-from serve_eval.evaluation.storage.reports.comparison_files import (
-    find_comparison,
-)
+from serve_eval.evaluation.storage.reports.comparison_files import find_comparison
 from serve_eval.evaluation.storage.reports.suite_files import find_suite_rows
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import accusations
@@ -37,12 +35,18 @@ from serve_eval.workflows.diagnose import (
 from serve_eval.workflows.diagnose.breakdown import Breakdown, break_down
 from serve_eval.workflows.diagnose.ended import describe_unstarted
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import Finding
-from serve_eval.workflows.diagnose.headings import head_comparison, head_suite, rank_run
+from serve_eval.workflows.diagnose.finding import Finding, order_findings
+from serve_eval.workflows.diagnose.headings import (
+    head_comparison,
+    head_suite,
+    name_next,
+    rank_run,
+)
 from serve_eval.workflows.diagnose.read_folder import ReadFolder, read_folder
 from serve_eval.workflows.diagnose.setting import find_threshold
 from serve_eval.workflows.diagnose.slice_data import Data, read_data
 from serve_eval.workflows.diagnose.verified import describe_verified
+from serve_eval.workflows.diagnose.worse_side import drop_sound
 
 SCHEMA_VERSION = 1
 
@@ -170,8 +174,11 @@ def diagnose_read(answers: ReadFolder, local: LocalTokenizer | None = None) -> D
     if sides_of:
         a, b = sides_of
         comparison = find_comparison(folder)
+        kept = drop_sound((runs[0].findings, runs[1].findings), (a, b))
+        runs = tuple(replace(run, findings=own) for run, own in zip(runs, kept, strict=True))
         found = find_between(a, b, comparison, runs[1].findings)
         verdict = head_comparison(comparison, order_findings((*runs[1].findings, *found)), folder)
+        verdict = (*verdict, *name_next(comparison, b))
     else:
         ended = *describe_unstarted(folder), *describe_verified(folder)
         verdict = (*head_suite(folder), *ended)
@@ -184,11 +191,6 @@ def diagnose_read(answers: ReadFolder, local: LocalTokenizer | None = None) -> D
         verdict=verdict,
         compared=bool(sides_of),
     )
-
-
-def order_findings(found: Iterable[Finding]) -> list[Finding]:
-    """Return findings, those first that explain the most."""
-    return sorted(found, key=lambda one: -1 if one.explains is None else one.explains, reverse=True)
 
 
 def _audit(evidence: Evidence, local: LocalTokenizer) -> list[Finding]:
@@ -209,7 +211,7 @@ def find_between(
     found += between.find_differences(pairs)
     found += slicing.compare_slices(a, b, (*of_b, *found))
     told = {one.task for one in (*of_b, *found)}
-    return (*found, *between.find_even_losses(pairs, told, (a.target, b.target)))
+    return (*found, *between.find_even_losses(pairs, told))
 
 
 def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:

@@ -218,19 +218,27 @@ def test_a_server_that_gets_the_hard_prompts_is_not_accused(against: str) -> Non
     assert any(f"chooses a server by the prompt ({PLACE}" in line for line in sentences(told))
 
 
-def test_repeats_of_a_prompt_that_stay_with_a_server_are_compared_with_themselves_alone() -> None:
-    """Ask each prompt four times, always at one server, which repeats its answer.
+@pytest.mark.parametrize(("unlucky", "accused"), [(5, False), (14, True)])
+def test_repeats_of_a_prompt_that_stay_with_a_server_are_no_evidence_of_their_own(
+    unlucky: int, accused: bool
+) -> None:
+    """Ask each of 100 prompts four times, always at one server, which repeats its answer.
 
-    10 of 100 prompts are wrong, all of them by chance at g1.
+    All wrong ones are at g1: by chance, 5 of them are once in 36 rounds, and 14 never. Twenty wrong
+    answers of 200 would be plain if they were independent.
     """
-    fates = [(f"{i}", float(i % 100 % 2 == 0 or i % 100 >= 20), False) for i in range(400)]
+    bad = {2 * i + 1 for i in range(unlucky)}
+    fates = [(f"{i}", float(i % 100 not in bad), False) for i in range(400)]
     lines = {f"{i}": [_line(f"{i}", float(i), f"g{i % 100 % 2}")] for i in range(400)}
     records = [_answer(f"{i}", float(i)) for i in range(400)]
     told = attribute_task(
         fates, records, lines, POINTS, prompts=100, kinds=lambda places: {"beginning": [*places]}
     )
-    assert told.dealt_by == ("beginning",)
-    assert not any(row.accused for row in told.rows)
+    assert told.dealt_by == ()
+    rows = {row.worker: row for row in told.rows}
+    assert (rows["g1"].bad, rows["g1"].answers, rows["g1"].others_bad) == (4 * unlucky, 200, 0)
+    assert rows["g1"].p == pytest.approx(math.comb(50, unlucky) / math.comb(100, unlucky), rel=1e-6)
+    assert {one: row.accused for one, row in rows.items()} == {"g0": False, "g1": accused}
 
 
 def test_a_line_of_an_earlier_answer_says_nothing_of_a_later_one() -> None:
@@ -259,9 +267,8 @@ def test_who_lets_wait_is_told_by_the_latencies_of_the_answers() -> None:
     told = attribute_task(
         [(f"{k}", 1.0, False) for k in range(80)], map(answer, range(80)), _known(80), POINTS
     )
-    assert [(row.worker, row.taken_s, row.others_s) for row in told.times if row.slow] == [
-        ("g1", 5.0, 1.0)
-    ]
+    [slow] = [row for row in told.times if row.slow]
+    assert (slow.worker, slow.taken_s, slow.others_s) == ("g1", pytest.approx(5), pytest.approx(1))
     assert told.rows == ()
 
 

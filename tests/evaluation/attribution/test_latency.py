@@ -15,9 +15,9 @@ from serve_eval.evaluation.attribution.latency import (
     ALPHA,
     Timed,
     describe_slow,
-    in_run,
     rank_asked,
 )
+from serve_eval.evaluation.attribution.run_latency import in_run
 
 CONTEXTS, GENERATIONS = ("c0", "c1"), ("g0", "g1", "g2", "g3")
 
