@@ -261,6 +261,7 @@ def _attribution(task_run: TaskRun, run: RunFacts) -> Attribution | None:
         expected=p.expected,
         prompts=len(p.dataset.samples),
         kinds=lambda places: kinds_of(p.task, [p.dataset.samples[place] for place in places]),
+        tasks=len(run.plan.tasks),
     )
 
 

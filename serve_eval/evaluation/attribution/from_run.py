@@ -88,6 +88,7 @@ def attribute_task(
     expected: Expected | None = None,
     prompts: int | None = None,
     kinds: Kinds = lambda places: {},
+    tasks: int = 1,
 ) -> Attribution:
     """Return the attribution of a task.
 
@@ -95,9 +96,10 @@ def attribute_task(
     `records` has the answers, `served` the worker of each answer, if known. `expected` is what a
     reference predicts for each prompt. `prompts` is the number of prompts if samples are repeats of
     them (None: no repeats). `kinds` returns the properties that distinguish prompts at some places,
-    and the kind of each prompt.
+    and the kind of each prompt. The `tasks` of a run share the probability of accusing a healthy
+    worker.
     """
-    results = summarise_attempts(records)
+    alpha, results = ALPHA / tasks, summarise_attempts(records)
     known, firsts = list[AttributedAnswer](), list[AttributedAnswer]()
     planned = 0
     for place, (name, value, empty) in enumerate(fates):
@@ -122,8 +124,8 @@ def attribute_task(
         how=" and ".join(name for name in KEYS if how[name]) or TIMES,
         joined=len(known),
         planned=planned,
-        alpha=ALPHA,
-        rows=shares(measures, ALPHA),
+        alpha=alpha,
+        rows=shares(measures, alpha),
         figures=measure_workers([(one.line, one.response) for one in known]),
         times=in_run(
             [
@@ -138,7 +140,8 @@ def attribute_task(
                 )
                 for one in known
                 if one.response is not None
-            ]
+            ],
+            alpha,
         ),
         counted="" if expected is None else expected.counted,
         dealt_by=dealt_by,

@@ -219,9 +219,9 @@ def make_row(worker: str, role: str, beside: Sequence[Compared]) -> WorkerTimes:
     )
 
 
-def correct_rows(rows: Sequence[WorkerTimes]) -> tuple[WorkerTimes, ...]:
+def correct_rows(rows: Sequence[WorkerTimes], alpha: float = ALPHA) -> tuple[WorkerTimes, ...]:
     """Return the rows, corrected by Holm over all of them, with the slow ones marked."""
     corrected = holm([row.p for row in rows])
     return tuple(
-        replace(row, p_holm=p, slow=p <= ALPHA) for row, p in zip(rows, corrected, strict=True)
+        replace(row, p_holm=p, slow=p <= alpha) for row, p in zip(rows, corrected, strict=True)
     )

@@ -16,6 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from serve_eval.evaluation.attribution.latency import (
+    ALPHA,
     Timed,
     UsualTime,
     correct_rows,
@@ -54,15 +55,16 @@ class _Answer:
     size: int
 
 
-def in_run(answers: Sequence[Timed]) -> tuple[WorkerTimes, ...]:
+def in_run(answers: Sequence[Timed], alpha: float = ALPHA) -> tuple[WorkerTimes, ...]:
     """Return the rows of workers that received different prompts.
 
     Each answer is compared with the median of the answers of the role's other workers that are
-    alike, with the same partner or, if those are few, with any partner.
+    alike, with the same partner or, if those are few, with any partner. `alpha` is the probability
+    of calling any server slow if all are equal.
     """
     roles = [found for place in range(len(ROLES)) if (found := _Role.of(answers, place)).names]
-    alike = correct_rows([one.compare_alike(name) for one in roles for name in one.names])
-    every = correct_rows([one.compare_all(name) for one in roles for name in one.names])
+    alike = correct_rows([one.compare_alike(name) for one in roles for name in one.names], alpha)
+    every = correct_rows([one.compare_all(name) for one in roles for name in one.names], alpha)
     reasons = [one.describe_work(name) for one in roles for name in one.names]
     return tuple(
         replace(row, slow=False, loaded=why) if row.slow and not own.slow and why else own

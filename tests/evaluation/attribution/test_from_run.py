@@ -97,6 +97,18 @@ def test_wrong_empty_and_failed_answers_are_measures_of_their_own() -> None:
     assert shown["g0", "failures"] == (40, 0, False)
 
 
+@pytest.mark.parametrize(("tasks", "accused"), [(1, True), (8, False)])
+def test_the_tasks_of_a_run_share_the_chance_of_accusing_a_healthy_worker(
+    tasks: int, accused: bool
+) -> None:
+    fates = [(f"{i}", float(not (i % 2 and i < 16)), False) for i in range(80)]
+    records = [_answer(f"{i}", float(i)) for i in range(80)]
+    told = attribute_task(fates, records, _known(80), POINTS, tasks=tasks)
+    [row] = [one for one in told.rows if one.worker == "g1" and one.measure == "wrong answers"]
+    assert (row.accused, told.alpha) == (accused, 0.01 / tasks), row
+    assert 0.01 / 8 < row.p_holm <= 0.01
+
+
 def _retried(i: int, bad: str | None, *, named: bool = True) -> Record:
     """Return the answer to a sample that was dealt in turn, and sent to g0 if `bad` failed."""
     own = f"g{i % 2}"
