@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
+from serve_eval.report.summary.rows import describe_change
 from serve_eval.schema import (
     Acceptance,
     AccuracySpec,
@@ -275,6 +276,18 @@ def test_every_rule_with_pairs_says_that_runs_differ_as_a_whole(rule: Any) -> No
     assert verdict.paired is not None
     assert verdict.paired.inflation == pytest.approx(math.sqrt(12.0))
     assert verdict.paired.cochran_q == pytest.approx(24.0)
+
+
+def test_a_run_effect_that_one_healthy_run_in_twenty_shows_widens_without_a_warning() -> None:
+    runs = [[1.0] * 200, [0.0] * 2 + [1.0] * 198, [1.0] * 2 + [0.0] * 9 + [1.0] * 189]
+    result, pairs = _several_runs(runs, [1.0] * 200)
+    verdict = paired.judge(result, REFERENCE, Hypothesis(num_samples=200), pairs)
+    assert verdict.paired is not None
+    assert verdict.paired.cochran_p is not None
+    assert 0.001 < verdict.paired.cochran_p < 0.05
+    assert not any(line.startswith("run_effect: ") for line in verdict.warnings)
+    _, shown = describe_change(verdict, result.metric)
+    assert f"errors times {verdict.paired.inflation:.2f}, since the runs" in shown
 
 
 @pytest.mark.parametrize("rule", [paired, noninferiority])

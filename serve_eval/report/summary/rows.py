@@ -131,6 +131,8 @@ def describe_change(verdict: Verdict, metric: Metric) -> Row:
     if paired.p is not None:
         null = ", against any build of equal accuracy" if repeated else ""
         said.append(f"{figures.p_in_words(paired.p)}{null}")
+    if paired.inflation > 1.0:
+        said.append(f"errors times {paired.inflation:.2f}, since the runs of one side differ")
     if verdict.p_holm is not None and verdict.tests is not None:
         holm = figures.p_in_words(verdict.p_holm).removesuffix(figures.ONE_SIDED)
         said.append(f"{holm} by Holm for {figures.count(verdict.tests, 'test')}")
