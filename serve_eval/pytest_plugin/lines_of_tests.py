@@ -48,6 +48,11 @@ def note_error(item: pytest.Item, error: AccuracyNotMeasured, folder: Path) -> N
     note_line(item, _tell("ERROR", "", error.line), folder)
 
 
+def has_line(item: pytest.Item) -> bool:
+    """Return True if an evaluation of the test came to an end, however that was."""
+    return bool(item.stash.get(_NOTED, []))
+
+
 def describe_phase(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
 ) -> OneLine | None:

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from serve_eval.pytest_plugin.endings import show_ending
-from serve_eval.pytest_plugin.options import MARKER, add_options, read_options
+from serve_eval.pytest_plugin.options import (
+    MARKER,
+    add_options,
+    is_accuracy_test,
+    read_options,
+)
 from serve_eval.pytest_plugin.session_line import SessionLine
 from serve_eval.pytest_plugin.unrewritten import leave_unrewritten
 
@@ -49,6 +54,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from serve_eval.pytest_plugin.evaluator import skip_without_gpus
 
         skip_without_gpus(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """End a test of accuracy that passed although it measured nothing."""
+    if not is_accuracy_test(item):
+        return (yield)
+    from serve_eval.pytest_plugin.unmeasured import end_unmeasured
+
+    done = yield
+    end_unmeasured(item)
+    return done
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from serve_eval.pytest_plugin.endings import AccuracyNotMeasured
-from serve_eval.pytest_plugin.options import FIXTURES, PREFIX, USED_ADDRESS
+from serve_eval.pytest_plugin.options import PREFIX, USED_ADDRESS, is_accuracy_test
 
 FLAG = "--serve-eval-notify"
 UNUSED_ADDRESS = (
@@ -44,7 +44,7 @@ class SessionLine:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Add the line of a test of accuracy to its report."""
         report = yield
-        if FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+        if not is_accuracy_test(item):
             return report
         report.__dict__["serve_eval_used_address"] = item.stash.get(USED_ADDRESS, False)
         from dataclasses import asdict
