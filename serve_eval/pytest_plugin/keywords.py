@@ -17,6 +17,7 @@ _OF_PYTEST = {
     "max-detects": "--serve-eval-max-detects",
     "output": "--serve-eval-output",
     "self": "ask_twice=",
+    "rehearse": "rehearse=True",
     "show-flips": "show_flips=",
     "one-after-the-other": "one_after_the_other=True",
 }

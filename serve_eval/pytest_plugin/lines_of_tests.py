@@ -11,10 +11,12 @@ from typing import NamedTuple
 import pytest
 
 from serve_eval.pytest_plugin.endings import AccuracyEnding, AccuracyNotMeasured
+from serve_eval.pytest_plugin.options import REHEARSES
 from serve_eval.pytest_plugin.results import shorten_path
 from serve_eval.report.ci.place import find_place
 from serve_eval.report.one_line import OneLine
 from serve_eval.report.summary.table import ORDER
+from serve_eval.schema import REHEARSED
 
 _NOTED = pytest.StashKey[list[OneLine]]()
 _RANKS = (*(one.value for one in ORDER), "XPASS", "XFAIL", "SKIPPED")
@@ -48,9 +50,10 @@ def note_error(item: pytest.Item, error: AccuracyNotMeasured, folder: Path) -> N
     note_line(item, _tell("ERROR", "", error.line), folder)
 
 
-def has_line(item: pytest.Item) -> bool:
-    """Return True if an evaluation of the test came to an end, however that was."""
-    return bool(item.stash.get(_NOTED, []))
+def find_worst(item: pytest.Item) -> OneLine | None:
+    """Return the worst line of the evaluations of a test that came to an end, however that was."""
+    noted = item.stash.get(_NOTED, [])
+    return min(noted, key=lambda line: _RANKS.index(line.outcome), default=None)
 
 
 def describe_phase(
@@ -61,6 +64,9 @@ def describe_phase(
     if report.passed and call.when != "call":
         return None
     line = _describe_end(item, call, report)
+    if item.stash.get(REHEARSES, False):
+        cause = line.cause.removeprefix(REHEARSED).removeprefix(": ")
+        line = replace(line, notice=REHEARSED, cause=cause)
     return replace(line, outcome=expected) if expected else line
 
 
@@ -84,7 +90,9 @@ def speak_for_all(tests: Sequence[EndedTest]) -> OneLine:
 def find_unmeasured(tests: Sequence[EndedTest]) -> list[str]:
     """Return why each test was skipped, if none of them measured anything."""
     without = all(
-        test.counted == "SKIPPED" and test.line.outcome in ("SKIPPED", "UNSUPPORTED")
+        test.counted == "SKIPPED"
+        and test.line.outcome in ("SKIPPED", "UNSUPPORTED")
+        and not test.line.notice
         for test in tests
     )
     return [test.line.cause for test in tests] if without else []
@@ -102,8 +110,7 @@ def _describe_end(
     error = None if call.excinfo is None else call.excinfo.value
     noted = item.stash.get(_NOTED, [])
     test = item.nodeid
-    if noted and not report.failed:
-        worst = min(noted, key=lambda line: _RANKS.index(line.outcome))
+    if not report.failed and (worst := find_worst(item)) is not None:
         judged_itself = report.passed and worst.outcome == "NO REFERENCE"
         return replace(worst, outcome="PASS", cause="") if judged_itself else worst
     if noted and isinstance(error, AccuracyEnding) and noted[-1].outcome != "PASS":

@@ -20,6 +20,8 @@ NO_ADDRESS = (
 )
 USED_ADDRESS = pytest.StashKey[bool]()
 """Set for a test that asks the address of the options."""
+REHEARSES = pytest.StashKey[bool]()
+"""Set for a test whose endpoint is the stand-in of a rehearsal."""
 _HELP = {
     "base_url": ("URL", "endpoint of tests without a launcher (also SERVE_EVAL_BASE_URL)"),
     "output": ("DIR", "keep the run folders here, one per test and time"),
@@ -35,7 +37,13 @@ _HELP = {
         "fail tests that do not decide, and make those without an address errors, instead of"
         " skipping them",
     ),
+    "rehearse": (
+        "",
+        "start a stand-in for trtllm-serve in place of the servers of all tests; nothing is judged",
+    ),
 }
+_FLAGS_ONLY = ("rehearse",)
+"""Options without an ini key, where they would be forgotten."""
 
 
 class PluginOptions(NamedTuple):
@@ -51,6 +59,7 @@ class PluginOptions(NamedTuple):
     notify: Path | None = None
     strict: bool = False
     max_detects: float | None = None
+    rehearse: bool = False
     root: Path = Path()
 
 
@@ -88,6 +97,8 @@ def add_options(parser: pytest.Parser) -> None:
         else:
             group.addoption(flag, dest=dest, action="store_true", default=False, help=told)
         kind: Literal["string", "bool"] = "string" if metavar else "bool"
+        if name in _FLAGS_ONLY:
+            continue
         parser.addini(dest, f"see {flag}", type=kind, default=None)
 
 
@@ -110,6 +121,7 @@ def read_options(config: pytest.Config, environ: Mapping[str, str] = os.environ)
         notify=_read_path(config, "notify"),
         strict=bool(config.getoption(f"{PREFIX}strict") or config.getini(f"{PREFIX}strict")),
         max_detects=_read_points(config, "max_detects"),
+        rehearse=bool(config.getoption(f"{PREFIX}rehearse")),
         root=config.rootpath,
     )
 

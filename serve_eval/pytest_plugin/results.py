@@ -37,7 +37,7 @@ class EvaluatedTest:
     """The run of a test: its worst state, the summary as printed, why it did not pass, figures.
 
     `line` is its line for chat. `warnings` are those of a run that passed. `undecided`
-    says why a run that passed decides nothing ("" if it does).
+    says why a run that passed decides nothing ("" if it does). In a `rehearsal` nothing is judged.
     """
 
     state: CiState
@@ -47,11 +47,18 @@ class EvaluatedTest:
     line: OneLine | None = None
     warnings: Sequence[str] = ()
     undecided: str = ""
+    rehearsal: bool = False
 
     @property
     def passed(self) -> bool:
         """True if no verdict and no part of the path was bad."""
         return self.state == "passed"
+
+    @property
+    def goes_on(self) -> bool:
+        """True if the rehearsal of this run went through, so that the test rehearses the rest."""
+        unsupported = self.line is not None and self.line.outcome == "UNSUPPORTED"
+        return self.rehearsal and self.state == "skipped" and not unsupported
 
 
 def describe_run(
@@ -69,7 +76,7 @@ def describe_run(
     points decides nothing.
     """
     from serve_eval.pytest_plugin.deciding import pass_unjudged
-    from serve_eval.report.ci import CiState, list_cases
+    from serve_eval.report.ci import CiState, list_cases, withhold_cases
     from serve_eval.report.deciding import describe_undecided
     from serve_eval.report.summary.next_steps import next_steps
 
@@ -78,6 +85,8 @@ def describe_run(
     cases = list_cases(report, leads.causes)
     if judges_itself:
         cases = pass_unjudged(report, cases)
+    if report.rehearsal:
+        cases = withhold_cases(cases)
     passed = all(case.state is CiState.PASSED for case in cases)
     undecided = describe_undecided(report, max_detects) if passed else ""
     commands = list(next_steps(report, shorten_path(folder)))
@@ -88,6 +97,7 @@ def describe_run(
         properties=dict(list_properties(cases, folder, commands)),
         warnings=list(_list_warnings(report)),
         undecided=undecided,
+        rehearsal=report.rehearsal,
     )
 
 
@@ -99,17 +109,20 @@ def conclude(
     properties: Mapping[str, str],
     warnings: Sequence[str],
     undecided: str,
+    rehearsal: bool,
 ) -> EvaluatedTest:
     """Return the result of a test, whose first line is that of its worst case.
 
-    `warnings` count if all cases passed.
+    `warnings` count if all cases passed. The lines of a `rehearsal` begin with this word.
     """
     from serve_eval.report.ci import CiState
     from serve_eval.report.one_line import write_line
+    from serve_eval.schema import REHEARSED
 
     order = (CiState.FAILURE, CiState.ERROR, CiState.SKIPPED, CiState.PASSED)
     worst = min((case.state for case in cases), key=order.index, default=CiState.SKIPPED)
     found = [_say(case) for case in cases if case.state is worst]
+    found = [replace(line, notice=REHEARSED if rehearsal else line.notice) for line in found]
     found.sort(key=lambda line: not line.others)  # the one that counts all tasks
     reasons = [write_line(line) for line in found]
     told = [*reasons, "", summary, *(() if kept else (f" {'kept':<8} {NOT_KEPT}",))]
@@ -122,6 +135,7 @@ def conclude(
         line=found[0] if found else None,
         warnings=[*warnings, *filter(None, [undecided])] if passed else (),
         undecided=undecided,
+        rehearsal=rehearsal,
     )
 
 
@@ -142,7 +156,7 @@ def describe_error(error: ServeEvalError, folder: Path | None = None, *, kept: b
 
 
 def end_test(result: EvaluatedTest, *, strict: bool) -> None:
-    """Raise what ends the test, unless it passes."""
+    """Raise what ends the test, unless it passes, or goes on to the end of its rehearsal."""
     __tracebackhide__ = True
     from serve_eval.report.ci import CiState
 
@@ -150,6 +164,8 @@ def end_test(result: EvaluatedTest, *, strict: bool) -> None:
         raise AccuracyRegression(result.text)
     if result.state is CiState.ERROR:
         raise AccuracyNotMeasured(result.text)
+    if result.goes_on:
+        return
     if result.state is CiState.SKIPPED and strict:
         raise AccuracyUndecided(result.text)
     if result.undecided and strict:

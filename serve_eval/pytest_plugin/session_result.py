@@ -53,7 +53,8 @@ class TellSession:
             self._add(report.nodeid, EndedTest("ERROR", describe_failed_report(report)))
         self._skipped = find_unmeasured(list(self._tests.values()))
         notice = "interrupted" if interrupted else _UNMEASURED if self._skipped else ""
-        self._line = replace(speak_for_all(list(self._tests.values())), notice=notice)
+        line = speak_for_all(list(self._tests.values()))
+        self._line = replace(line, notice=notice or line.notice)
 
     def _add(self, test: str, ended: EndedTest) -> None:
         """Keep the worst line of each test: its set-up, call and tear-down may all have one."""
@@ -107,7 +108,7 @@ class TellSession:
         worst = pick_worst(self._tests.values())
         cases, outcome = [], worst.line.outcome if worst.counted not in _STATES else worst.counted
         for test, (counted, line) in self._tests.items():
-            said = replace(self._line, notice="") if line is worst.line else line
+            said = replace(self._line, notice=line.notice) if line is worst.line else line
             state = _STATES.get(counted, CiState.SKIPPED)
             if counted == "XPASS":
                 state = CiState.PASSED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serve_eval.pytest_plugin.endings import AccuracyNotMeasured, AccuracyWarning
-from serve_eval.pytest_plugin.lines_of_tests import has_line
+from serve_eval.pytest_plugin.lines_of_tests import find_worst
 from serve_eval.pytest_plugin.options import asks_to_measure, read_options
 
 UNMEASURED = "measured nothing: the test ended without a call of evaluate() or compare()"
@@ -23,7 +23,7 @@ def end_unmeasured(item: pytest.Item) -> None:
     Raises AccuracyNotMeasured under strict.
     """
     __tracebackhide__ = True
-    if has_line(item) or not asks_to_measure(item):
+    if find_worst(item) is not None or not asks_to_measure(item):
         return
     if read_options(item.config).strict:
         raise AccuracyNotMeasured(f"{UNMEASURED}\n{_ADVICE}")
