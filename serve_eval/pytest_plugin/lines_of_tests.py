@@ -10,7 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
-from serve_eval.pytest_plugin.endings import AccuracyEnding, AccuracyNotMeasured
+from serve_eval.pytest_plugin.endings import (
+    AccuracyEnding,
+    AccuracyNotMeasured,
+    AccuracyUndecided,
+)
 from serve_eval.pytest_plugin.options import REHEARSES
 from serve_eval.pytest_plugin.results import shorten_path
 from serve_eval.report.ci.place import find_place
@@ -19,7 +23,9 @@ from serve_eval.report.summary.table import ORDER
 from serve_eval.schema import REHEARSED
 
 _NOTED = pytest.StashKey[list[OneLine]]()
-_RANKS = (*(one.value for one in ORDER), "XPASS", "XFAIL", "SKIPPED")
+UNDECIDED = "does not decide: PASS"
+"""The outcome of a test that only strict fails, since its PASS decides nothing."""
+_RANKS = (UNDECIDED, *(one.value for one in ORDER), "XPASS", "XFAIL", "SKIPPED")
 """Outcomes, the worst first. A test that was not to run says less than one that passed."""
 _COUNTED = ("FAIL", "ERROR", "PASS", "XPASS", "XFAIL", "SKIPPED")
 """The words under which pytest counts tests, in the order of the line."""
@@ -33,8 +39,14 @@ class EndedTest(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Its place among others, the worst first: as pytest counts it, then by its verdict."""
-        bad = _COUNTED.index(self.counted) if self.counted in ("FAIL", "ERROR") else len(_COUNTED)
+        """Its place among others, the worst first: as pytest counts it, then by its verdict.
+
+        What only strict fails is no regression, so it comes behind the errors.
+        """
+        if self.counted == "FAIL":
+            bad = 0 if self.line.outcome == "FAIL" else 2
+        else:
+            bad = 1 if self.counted == "ERROR" else 3
         return bad, _RANKS.index(self.line.outcome)
 
 
@@ -123,6 +135,9 @@ def _describe_end(
     said = report.longreprtext if call.excinfo is None else call.excinfo.exconly()
     cause = error.line if isinstance(error, AccuracyEnding) else said.partition("\n")[0]
     line = _tell("FAIL" if in_body else "ERROR", test, cause)
+    if isinstance(error, AccuracyUndecided) and noted:
+        why = cause.removeprefix("does not decide: ")
+        return replace(noted[-1], outcome=UNDECIDED, cause=why, sure=True)
     if in_body and noted:  # A floor of the test's own: its figures and its folder say more.
         return replace(noted[-1], outcome=line.outcome, cause=cause, sure=True)
     return line

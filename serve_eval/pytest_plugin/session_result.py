@@ -12,6 +12,7 @@ import pytest
 
 from serve_eval.client.secret_mask import SecretMask
 from serve_eval.pytest_plugin.lines_of_tests import (
+    UNDECIDED,
     EndedTest,
     describe_failed_report,
     find_unmeasured,
@@ -68,6 +69,11 @@ class TellSession:
             told = f"{len(self._skipped)} skipped, {'no address' if 'no address: ' in why else why}"
             yield self._mask(f"serve-eval: {_UNMEASURED}: {told}{more}")
 
+    @property
+    def measured_nothing(self) -> bool:
+        """True if all tests of accuracy were skipped."""
+        return bool(self._skipped)
+
     def list_hidden(self, reasons: Sequence[str]) -> Iterator[str]:
         """Yield a line if tests that measured nothing were expected to fail."""
         if not reasons:
@@ -106,7 +112,11 @@ class TellSession:
     def _describe(self) -> CiResult:
         """Return the session as a result for CI systems, with a case for each test."""
         worst = pick_worst(self._tests.values())
-        cases, outcome = [], worst.line.outcome if worst.counted not in _STATES else worst.counted
+        cases, outcome = [], worst.line.outcome
+        if worst.counted in ("ERROR", "PASS"):
+            outcome = worst.counted
+        elif outcome == UNDECIDED:
+            outcome = "INCONCLUSIVE"
         for test, (counted, line) in self._tests.items():
             said = replace(self._line, notice=line.notice) if line is worst.line else line
             state = _STATES.get(counted, CiState.SKIPPED)
