@@ -141,14 +141,17 @@ def conclude(
 
 def describe_error(error: ServeEvalError, folder: Path | None = None, *, kept: bool = True) -> str:
     """Return the text of an error that stopped a run, with the folder of its answers if any."""
-    from serve_eval.errors import NotComparableError, PlanError
+    from serve_eval.errors import EndpointError, NotComparableError, PlanError
     from serve_eval.pytest_plugin.keywords import say_for_tests
 
     # Other errors quote the logs and the commands of servers, which have such flags too.
     asked = isinstance(error, PlanError | NotComparableError)
-    lines = [f"{type(error).__name__}: {say_for_tests(str(error)) if asked else error}"]
-    if error.hint:
-        lines.append(say_for_tests(error.hint))
+    said, hint = say_for_tests(str(error)) if asked else str(error), error.hint
+    if isinstance(error, EndpointError):  # The name of a model there, not that of the reference.
+        said, hint = said.replace("with --model", "with model="), hint.replace("--model", "model=")
+    lines = [f"{type(error).__name__}: {said}"]
+    if hint:
+        lines.append(say_for_tests(hint))
     if folder is not None and folder.is_dir():
         lines.append(f"run folder: {shorten_path(folder)}")
         lines += [] if kept else [NOT_KEPT]
