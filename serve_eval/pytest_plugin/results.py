@@ -183,7 +183,8 @@ def _say(case: CiCase) -> OneLine:
 
     if case.line is not None:
         return case.line
-    return OneLine(outcome=case.state.upper(), about=case.name, cause=case.message, sure=True)
+    outcome = "INCONCLUSIVE" if case.state == "skipped" else case.state.upper()
+    return OneLine(outcome=outcome, about=case.name, cause=case.message, sure=True)
 
 
 def find_leads_in(folder: Path, exit_code: int, include_path: Sequence[str]) -> Leads:
