@@ -142,6 +142,7 @@ def conclude(
 def describe_error(error: ServeEvalError, folder: Path | None = None, *, kept: bool = True) -> str:
     """Return the text of an error that stopped a run, with the folder of its answers if any."""
     from serve_eval.errors import EndpointError, NotComparableError, PlanError
+    from serve_eval.pytest_plugin.foreign import list_counts
     from serve_eval.pytest_plugin.keywords import say_for_tests
 
     # Other errors quote the logs and the commands of servers, which have such flags too.
@@ -153,6 +154,7 @@ def describe_error(error: ServeEvalError, folder: Path | None = None, *, kept: b
     if hint:
         lines.append(say_for_tests(hint))
     if folder is not None and folder.is_dir():
+        lines += list_counts(folder) if isinstance(error, EndpointError) else []
         lines.append(f"run folder: {shorten_path(folder)}")
         lines += [] if kept else [NOT_KEPT]
     return "\n".join(lines)
