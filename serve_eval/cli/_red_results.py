@@ -19,12 +19,16 @@ def draw_report(
 ) -> None:
     """Print the summary of a run; with `verbose`, the details below it.
 
-    `leads` are the rows that lead to the cause of a red run.
+    `leads` are the rows that lead to the cause of a red run. A quiet command prints no warnings,
+    but that its answers are old.
     """
-    from serve_eval.cli._streams import draw, emit
+    from serve_eval.cli._streams import draw, emit, is_quiet
+    from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
     from serve_eval.report.summary import print_summary
     from serve_eval.report.terminal import render
 
+    if is_quiet() and (old := describe_old_answers(report.warnings)):
+        emit(f"{old}\n")
     draw(lambda console: print_summary(report, out_dir, console, leads))
     if verbose:
         emit("\n")

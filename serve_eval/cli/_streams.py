@@ -22,8 +22,12 @@ PLAIN_EVERY_S, DRAWN_EVERY_S = 5.0, 0.25
 STDOUT = tuple(map(Path, ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")))
 LEAST_COLUMNS, MOST_COLUMNS = 20, 1000
 """Bounds of a width that text can be laid out for; another one is ignored."""
-ALWAYS_SAID = ("error:", "Interrupted", "Finished answers", "No answer was")
-"""Beginnings of what is written to standard error although the command is quiet."""
+ALWAYS_SAID = (
+    "error:", "Interrupted", "Finished answers", "No answer was", "--strict: ", "::",
+)  # fmt: skip
+"""Beginnings of what is written to standard error although the command is quiet.
+
+The last two say why a strict command fails, and annotate on GitHub."""
 _quiet: list[bool] = []
 """Not empty if the command is quiet."""
 _reserved: list[TextIO] = []

@@ -250,9 +250,9 @@ def _table() -> str:
     for entry in held_servers.entries(held_servers.registry()):
         url = entry.endpoint.base_url if entry.endpoint is not None else "-"
         words = (entry.id, f"{entry.state:<8}", entry.launcher, entry.model, url)
-        lines.append(
-            "  ".join([*words, f"process {entry.pid} since {entry.since}", f"logs {entry.log_dir}"])
-        )
+        begun = f"process {entry.pid} since {entry.since}"
+        begun += f" from {entry.started_in}" if entry.started_in else ""
+        lines.append("  ".join([*words, begun, f"logs {entry.log_dir}"]))
         lines += [f"          {line}" for line in entry.error.splitlines()]
     return "".join(f"{line}\n" for line in lines or ["no servers are running"])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NoReturn
 
 from serve_eval.client.attempts import starting
@@ -98,16 +98,24 @@ def short(*, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]) 
     return Request(sample_id="preflight", prompt=prompt, sampling=sampling, extra=extra)
 
 
-async def discover_model(client: Client) -> str:
-    """Return the only model that the endpoint serves.
+def pick_model(served: Sequence[str], named: str | None) -> str | None:
+    """Return the only model that is served, or of several the named one; None if neither is."""
+    if len(served) == 1:
+        return served[0]
+    return named if named in served else None
 
-    Raises EndpointError if it lists none or several, or with the status if it refuses to list them.
+
+async def discover_model(client: Client, named: str | None = None) -> str:
+    """Return the only model that the endpoint serves, or of several the named one.
+
+    Raises EndpointError if it lists none or several others, or with the status if it refuses to
+    list them.
     """
     served = await client.models()
     if isinstance(served, Failure):
         await refuse_listing(client, served)
-    if len(served) == 1:
-        return served[0]
+    if (model := pick_model(served, named)) is not None:
+        return model
     if served:
         raise EndpointError(
             f"the endpoint serves {len(served)} models: {', '.join(served)}",

@@ -18,7 +18,7 @@ TaskOption = str | Mapping[str, object]
 LauncherOption = str | Mapping[str, object]
 _NOT_IN_A_PLAN = ("launcher_options", "gpus")
 CLASS_ATTRIBUTES = ("MODEL_NAME", "MODEL_PATH", "LAUNCHER", "OPTIONS")
-_ONLY_IN_TESTS = (*_NOT_IN_A_PLAN, "model_name", "model_path")
+_ONLY_IN_TESTS = (*_NOT_IN_A_PLAN, "model_name", "model_path", "rehearse")
 
 
 Options = Mapping[str, Any]
@@ -31,7 +31,8 @@ class AskedEvaluation:
     `tasks` are names, or names with options as in a plan file. `options` are keys of a plan file,
     and those of its sections. `launcher` names one, alone or with options; `launcher_options` are
     added to them, and `model_path` is its option `model`. `model_name` names the reference. `unset`
-    are the keys that a level took back with None, also from the plan file of all tests.
+    are the keys that a level took back with None, also from the plan file of all tests. `rehearse`
+    puts the stand-in of a rehearsal in the place of the launcher's servers.
     """
 
     tasks: Sequence[TaskOption] = ()
@@ -41,6 +42,7 @@ class AskedEvaluation:
     model_path: str | None = None
     options: Options = field(default_factory=dict)
     unset: frozenset[str] = frozenset()
+    rehearse: bool = False
 
     @property
     def judges_itself(self) -> bool:
@@ -65,6 +67,7 @@ def merge_levels(tasks: Sequence[TaskOption], *levels: Options) -> AskedEvaluati
         joined |= level.get("launcher_options") or {}
     unset = frozenset(name for name, value in given.items() if value is None)
     given = {name: value for name, value in given.items() if name not in unset}
+    rehearse = given.pop("rehearse", False)
     return AskedEvaluation(
         tasks=tasks,
         launcher=given.pop("launcher", None),
@@ -73,6 +76,7 @@ def merge_levels(tasks: Sequence[TaskOption], *levels: Options) -> AskedEvaluati
         model_path=given.pop("model_path", None),
         options={name: value for name, value in given.items() if name not in _NOT_IN_A_PLAN},
         unset=unset,
+        rehearse=bool(rehearse),
     )
 
 
@@ -241,7 +245,9 @@ def _add_options(asked: AskedEvaluation) -> dict[str, object]:
     if "model" not in load_launcher(str(launcher.get("name"))).options:
         raise PlanError(
             f"MODEL_PATH: the launcher {launcher.get('name')} has no option `model`",
-            hint="Put the path into LAUNCHER, where this launcher has it.",
+            hint="Put the path into LAUNCHER, where this launcher has it."
+            if launcher.get("name") != "rehearsal"
+            else "Name the launcher itself, with rehearse=True.",
         )
     return {**launcher, "model": asked.model_path}
 

@@ -183,6 +183,7 @@ def describe_compared(
         properties=dict(list_properties(cases, folder, described.commands)),
         warnings=list(_list_warnings(comparison)),
         undecided=describe_undecided(comparison, max_detects) if passed else "",
+        rehearsal=comparison.rehearsal,
     )
 
 

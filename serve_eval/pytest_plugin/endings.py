@@ -40,16 +40,23 @@ class AccuracyUndecided(AccuracyEnding):
     __module__ = "builtins"
 
 
-def show_ending(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
+def show_ending(report: pytest.TestReport, call: pytest.CallInfo[None], *, rehearses: bool) -> None:
     """Give a report the first line as its message; what measured nothing becomes an error.
 
     pytest has errors only outside the body of a test. Its terminal, its JUnit file and other
     consumers know the phase alone, so the evaluation counts as part of the set-up. Without a line,
-    the whole text would be the message in the list of failures and the JUnit file.
+    the whole text would be the message in the list of failures and the JUnit file. The message of a
+    test that `rehearses` says so first.
     """
-    if call.excinfo is None or not isinstance(ending := call.excinfo.value, AccuracyEnding):
+    if call.excinfo is None:
         return
-    if (crash := getattr(report.longrepr, "reprcrash", None)) is not None:
+    ending, crash = call.excinfo.value, getattr(report.longrepr, "reprcrash", None)
+    if crash is not None and isinstance(ending, AccuracyEnding):
         crash.message = ending.line
+    if crash is not None and rehearses:
+        from serve_eval.schema import REHEARSED
+
+        said = crash.message.removeprefix(f"{REHEARSED}: ")
+        crash.message = f"{REHEARSED}: {said}"
     if isinstance(ending, AccuracyNotMeasured):
         report.when = "setup"

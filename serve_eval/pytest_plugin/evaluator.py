@@ -21,7 +21,13 @@ from serve_eval.pytest_plugin.asked import (
 )
 from serve_eval.pytest_plugin.endings import AccuracyNotMeasured, AccuracyWarning
 from serve_eval.pytest_plugin.gpus import find_lack, skip_without_room
-from serve_eval.pytest_plugin.options import MARKER, NO_ADDRESS, USED_ADDRESS
+from serve_eval.pytest_plugin.options import (
+    MARKER,
+    NO_ADDRESS,
+    REHEARSES,
+    USED_ADDRESS,
+    read_options,
+)
 from serve_eval.pytest_plugin.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -51,17 +57,19 @@ class Evaluator:
         """Evaluate the endpoint of this test and return the report, if it passes.
 
         `tasks` and `options` are those of a plan file and of its sections, such as `quant_algo`,
-        `limit` or `concurrency`. Four more options are for tests:
+        `limit` or `concurrency`. Five more options are for tests:
 
         * `model_name`: the model under which references are registered;
         * `launcher`: starts the endpoint. Without it, the address is that of the plug-in's options;
         * `launcher_options`: further options of the launcher;
-        * `model_path`: the launcher's option `model`.
+        * `model_path`: the launcher's option `model`;
+        * `rehearse`: a stand-in answers in place of the launcher's servers, and nothing is judged.
 
         Raises AccuracyRegression for a FAIL, and AccuracyNotMeasured if nothing was measured. Skips
         the test if the run did not decide, or if there are too few GPUs. With `no_reference=True`,
         the test judges the report itself. Emits an AccuracyWarning for each warning about a run
-        that passed.
+        that passed. A rehearsal that went through returns its report, and its test is skipped at
+        its end.
         """
         __tracebackhide__ = True
         from serve_eval.plugins.scope import scope
@@ -178,6 +186,8 @@ class Evaluator:
         from serve_eval.pytest_plugin.results import end_test
 
         strict = self._workbench.options.strict
+        if result.rehearsal:
+            self._item.stash[REHEARSES] = True
         self._item.user_properties.extend(result.properties.items())
         if result.passed and not (strict and result.undecided):
             # Otherwise the text is that of the outcome.
@@ -235,7 +245,31 @@ class Evaluator:
                 raise AccuracyNotMeasured(f"{NO_ADDRESS}\n{_STRICT}")
             else:
                 pytest.skip(NO_ADDRESS)
+        plan = self._choose_rehearsal(plan, asked)
         skip_without_room(plan)
+        return plan
+
+    def _choose_rehearsal(self, plan: Plan, asked: AskedEvaluation) -> Plan:
+        """Return the plan, or its rehearsal if the test or the command line asks for one.
+
+        Of all tests that the command line rehearses, those without a stand-in are skipped. Raises
+        PlanError if the test itself asks for a rehearsal that does not exist.
+        """
+        __tracebackhide__ = True
+        from serve_eval.errors import PlanError
+        from serve_eval.evaluation.plan.rehearse import rehearse_plan
+        from serve_eval.schema import REHEARSAL
+
+        of_all = self._workbench.options.rehearse
+        if not (of_all or asked.rehearse or plan.launcher.name == REHEARSAL):
+            return plan
+        try:
+            plan = rehearse_plan(plan)
+        except PlanError as error:
+            if asked.rehearse or not of_all:
+                raise
+            pytest.skip(str(error).replace("--rehearse", "--serve-eval-rehearse"))
+        self._item.stash[REHEARSES] = True
         return plan
 
 
@@ -253,8 +287,14 @@ def read_marker(item: pytest.Item) -> tuple[tuple[TaskOption, ...], dict[str, An
 
 
 def skip_without_gpus(item: pytest.Item) -> None:
-    """Mark a test to be skipped if its markers ask for more GPUs than there are."""
+    """Mark a test to be skipped if its markers ask for more GPUs than there are.
+
+    A rehearsal needs none.
+    """
     _, options = read_marker(item)
+    of_class = getattr(getattr(item, "cls", None), "OPTIONS", {})
+    if read_options(item.config).rehearse or {**of_class, **options}.get("rehearse"):
+        return
     lack = find_lack(int(options.get("gpus") or 0))
     if lack is not None:
         item.add_marker(pytest.mark.skip(reason=lack))

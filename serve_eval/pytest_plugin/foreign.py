@@ -28,6 +28,11 @@ _LIMITS = (
 )
 
 
+def list_counts(folder: Path) -> list[str]:
+    """Return what was answered of each task of a run, or of the sides of a comparison."""
+    return [line for name in _PARTS for line in _count_in_run(folder / name, name)]
+
+
 def describe_foreign(error: BaseException, folder: Path) -> str:
     """Return the text of an exception from outside, with what was answered until then.
 
@@ -47,8 +52,7 @@ def _list_answered(folder: Path) -> Iterator[str]:
     if not folder.is_dir():
         yield "nothing was asked yet"
         return
-    answered = [line for name in _PARTS for line in _count_in_run(folder / name, name)]
-    yield from answered or ["nothing was asked yet"]
+    yield from list_counts(folder) or ["nothing was asked yet"]
     yield f"run folder: {shorten_path(folder)}"
 
 

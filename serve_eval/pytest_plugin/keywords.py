@@ -17,6 +17,7 @@ _OF_PYTEST = {
     "max-detects": "--serve-eval-max-detects",
     "output": "--serve-eval-output",
     "self": "ask_twice=",
+    "rehearse": "rehearse=True",
     "show-flips": "show_flips=",
     "one-after-the-other": "one_after_the_other=True",
 }
@@ -30,6 +31,8 @@ _RESUME = re.compile(r"(?<![\w-])([Rr])esume(?: the run)?(?= (?:with|once)\b|[.,
 """Advice to go on with a run. A test begins another one."""
 _OWN = {"model": "model_name", "sampling_seed": "sampling_seed"}
 """Keywords that differ from the key of a plan."""
+_THEN = ", then "
+"""The sentence goes on behind a command."""
 _TAKE = "serve-eval references take "
 _FOUND = (
     '  Then references_dir="{}", a path below pytest\'s rootdir, finds it: an option of evaluate(),'
@@ -45,8 +48,10 @@ def say_for_tests(text: str) -> str:
     lines = []
     for line in text.splitlines():
         command = _COMMAND.search(line)
-        end = len(line) if command is None else command.start()
-        lines.append(_translate(line[:end]) + line[end:])
+        start = len(line) if command is None else command.start()
+        end = line.find(_THEN, start)
+        end = len(line) if end < 0 else end
+        lines.append(_translate(line[:start]) + line[start:end] + _translate(line[end:]))
         if _TAKE in line:
             folder = re.search(r"--references-dir (\S+)", line)
             lines.append(_FOUND.format("my-references" if folder is None else folder[1]))

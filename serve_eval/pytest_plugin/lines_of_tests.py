@@ -10,14 +10,22 @@ from typing import NamedTuple
 
 import pytest
 
-from serve_eval.pytest_plugin.endings import AccuracyEnding, AccuracyNotMeasured
+from serve_eval.pytest_plugin.endings import (
+    AccuracyEnding,
+    AccuracyNotMeasured,
+    AccuracyUndecided,
+)
+from serve_eval.pytest_plugin.options import REHEARSES
 from serve_eval.pytest_plugin.results import shorten_path
 from serve_eval.report.ci.place import find_place
 from serve_eval.report.one_line import OneLine
 from serve_eval.report.summary.table import ORDER
+from serve_eval.schema import REHEARSED
 
 _NOTED = pytest.StashKey[list[OneLine]]()
-_RANKS = (*(one.value for one in ORDER), "XPASS", "XFAIL", "SKIPPED")
+UNDECIDED = "does not decide: PASS"
+"""The outcome of a test that only strict fails, since its PASS decides nothing."""
+_RANKS = (UNDECIDED, *(one.value for one in ORDER), "XPASS", "XFAIL", "SKIPPED")
 """Outcomes, the worst first. A test that was not to run says less than one that passed."""
 _COUNTED = ("FAIL", "ERROR", "PASS", "XPASS", "XFAIL", "SKIPPED")
 """The words under which pytest counts tests, in the order of the line."""
@@ -31,8 +39,14 @@ class EndedTest(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Its place among others, the worst first: as pytest counts it, then by its verdict."""
-        bad = _COUNTED.index(self.counted) if self.counted in ("FAIL", "ERROR") else len(_COUNTED)
+        """Its place among others, the worst first: as pytest counts it, then by its verdict.
+
+        What only strict fails is no regression, so it comes behind the errors.
+        """
+        if self.counted == "FAIL":
+            bad = 0 if self.line.outcome == "FAIL" else 2
+        else:
+            bad = 1 if self.counted == "ERROR" else 3
         return bad, _RANKS.index(self.line.outcome)
 
 
@@ -48,6 +62,12 @@ def note_error(item: pytest.Item, error: AccuracyNotMeasured, folder: Path) -> N
     note_line(item, _tell("ERROR", "", error.line), folder)
 
 
+def find_worst(item: pytest.Item) -> OneLine | None:
+    """Return the worst line of the evaluations of a test that came to an end, however that was."""
+    noted = item.stash.get(_NOTED, [])
+    return min(noted, key=lambda line: _RANKS.index(line.outcome), default=None)
+
+
 def describe_phase(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
 ) -> OneLine | None:
@@ -56,6 +76,9 @@ def describe_phase(
     if report.passed and call.when != "call":
         return None
     line = _describe_end(item, call, report)
+    if item.stash.get(REHEARSES, False):
+        cause = line.cause.removeprefix(REHEARSED).removeprefix(": ")
+        line = replace(line, notice=REHEARSED, cause=cause)
     return replace(line, outcome=expected) if expected else line
 
 
@@ -79,7 +102,9 @@ def speak_for_all(tests: Sequence[EndedTest]) -> OneLine:
 def find_unmeasured(tests: Sequence[EndedTest]) -> list[str]:
     """Return why each test was skipped, if none of them measured anything."""
     without = all(
-        test.counted == "SKIPPED" and test.line.outcome in ("SKIPPED", "UNSUPPORTED")
+        test.counted == "SKIPPED"
+        and test.line.outcome in ("SKIPPED", "UNSUPPORTED")
+        and not test.line.notice
         for test in tests
     )
     return [test.line.cause for test in tests] if without else []
@@ -97,8 +122,7 @@ def _describe_end(
     error = None if call.excinfo is None else call.excinfo.value
     noted = item.stash.get(_NOTED, [])
     test = item.nodeid
-    if noted and not report.failed:
-        worst = min(noted, key=lambda line: _RANKS.index(line.outcome))
+    if not report.failed and (worst := find_worst(item)) is not None:
         judged_itself = report.passed and worst.outcome == "NO REFERENCE"
         return replace(worst, outcome="PASS", cause="") if judged_itself else worst
     if noted and isinstance(error, AccuracyEnding) and noted[-1].outcome != "PASS":
@@ -111,6 +135,9 @@ def _describe_end(
     said = report.longreprtext if call.excinfo is None else call.excinfo.exconly()
     cause = error.line if isinstance(error, AccuracyEnding) else said.partition("\n")[0]
     line = _tell("FAIL" if in_body else "ERROR", test, cause)
+    if isinstance(error, AccuracyUndecided) and noted:
+        why = cause.removeprefix("does not decide: ")
+        return replace(noted[-1], outcome=UNDECIDED, cause=why, sure=True)
     if in_body and noted:  # A floor of the test's own: its figures and its folder say more.
         return replace(noted[-1], outcome=line.outcome, cause=cause, sure=True)
     return line

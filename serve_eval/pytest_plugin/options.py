@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -11,13 +11,17 @@ import pytest
 
 MARKER, PREFIX = "serve_eval", "serve_eval_"
 FIXTURES = frozenset({"serve_eval", "serve_eval_endpoint", "serve_eval_server"})
-"""A test that uses one of these is a test of accuracy."""
+"""A test that uses one of these, or whose marker names a task, is a test of accuracy."""
+_OWN_REQUESTS = FIXTURES - {"serve_eval"}
+"""Fixtures of tests that send requests of their own."""
 NO_ADDRESS = (
     "no address: --serve-eval-base-url is not given, none of SERVE_EVAL_BASE_URL, OPENAI_BASE_URL"
     " and serve_eval_base_url of the ini file is set, and no launcher is named"
 )
 USED_ADDRESS = pytest.StashKey[bool]()
 """Set for a test that asks the address of the options."""
+REHEARSES = pytest.StashKey[bool]()
+"""Set for a test whose endpoint is the stand-in of a rehearsal."""
 _HELP = {
     "base_url": ("URL", "endpoint of tests without a launcher (also SERVE_EVAL_BASE_URL)"),
     "output": ("DIR", "keep the run folders here, one per test and time"),
@@ -33,7 +37,13 @@ _HELP = {
         "fail tests that do not decide, and make those without an address errors, instead of"
         " skipping them",
     ),
+    "rehearse": (
+        "",
+        "start a stand-in for trtllm-serve in place of the servers of all tests; nothing is judged",
+    ),
 }
+_FLAGS_ONLY = ("rehearse",)
+"""Options without an ini key, where they would be forgotten."""
 
 
 class PluginOptions(NamedTuple):
@@ -49,7 +59,32 @@ class PluginOptions(NamedTuple):
     notify: Path | None = None
     strict: bool = False
     max_detects: float | None = None
+    rehearse: bool = False
     root: Path = Path()
+
+
+def is_accuracy_test(item: pytest.Item) -> bool:
+    """Return True if a test uses a fixture of the plug-in, or its markers name a task."""
+    used = not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    return used or _names_task(item.iter_markers(MARKER))
+
+
+def asks_to_measure(item: pytest.Item) -> bool:
+    """Return True if a test should call `evaluate` or `compare`.
+
+    One with an endpoint or a server may send its own requests instead, unless it names `serve_eval`
+    among its arguments, or a task in a marker of its own.
+    """
+    names = set(getattr(item, "fixturenames", ()))
+    if _OWN_REQUESTS.isdisjoint(names):
+        return is_accuracy_test(item)
+    named = getattr(getattr(item, "_fixtureinfo", None), "argnames", ())
+    own = [mark for mark in item.own_markers if mark.name == MARKER]
+    return "serve_eval" in named or _names_task(own)
+
+
+def _names_task(marks: Iterable[pytest.Mark]) -> bool:
+    return any(mark.args or mark.kwargs.get("tasks") for mark in marks)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -62,6 +97,8 @@ def add_options(parser: pytest.Parser) -> None:
         else:
             group.addoption(flag, dest=dest, action="store_true", default=False, help=told)
         kind: Literal["string", "bool"] = "string" if metavar else "bool"
+        if name in _FLAGS_ONLY:
+            continue
         parser.addini(dest, f"see {flag}", type=kind, default=None)
 
 
@@ -84,6 +121,7 @@ def read_options(config: pytest.Config, environ: Mapping[str, str] = os.environ)
         notify=_read_path(config, "notify"),
         strict=bool(config.getoption(f"{PREFIX}strict") or config.getini(f"{PREFIX}strict")),
         max_detects=_read_points(config, "max_detects"),
+        rehearse=bool(config.getoption(f"{PREFIX}rehearse")),
         root=config.rootpath,
     )
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from serve_eval.pytest_plugin.endings import show_ending
-from serve_eval.pytest_plugin.options import MARKER, add_options, read_options
+from serve_eval.pytest_plugin.options import (
+    MARKER,
+    REHEARSES,
+    add_options,
+    is_accuracy_test,
+    read_options,
+)
 from serve_eval.pytest_plugin.session_line import SessionLine
 from serve_eval.pytest_plugin.unrewritten import leave_unrewritten
 
@@ -52,12 +58,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """End a test of accuracy that passed although it measured nothing, or only rehearsed."""
+    if not is_accuracy_test(item):
+        return (yield)
+    from serve_eval.pytest_plugin.rehearsed import end_rehearsed
+    from serve_eval.pytest_plugin.unmeasured import end_unmeasured
+
+    try:
+        done = yield
+    except AssertionError as error:
+        end_rehearsed(item, error)
+        raise
+    end_rehearsed(item)
+    end_unmeasured(item)
+    return done
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    call: pytest.CallInfo[None],
+    item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Report a test that measured nothing as an error, and what others say of it in one line."""
     report = yield
-    show_ending(report, call)
+    show_ending(report, call, rehearses=item.stash.get(REHEARSES, False))
     return report
 
 

@@ -37,7 +37,7 @@ class EvaluatedTest:
     """The run of a test: its worst state, the summary as printed, why it did not pass, figures.
 
     `line` is its line for chat. `warnings` are those of a run that passed. `undecided`
-    says why a run that passed decides nothing ("" if it does).
+    says why a run that passed decides nothing ("" if it does). In a `rehearsal` nothing is judged.
     """
 
     state: CiState
@@ -47,11 +47,18 @@ class EvaluatedTest:
     line: OneLine | None = None
     warnings: Sequence[str] = ()
     undecided: str = ""
+    rehearsal: bool = False
 
     @property
     def passed(self) -> bool:
         """True if no verdict and no part of the path was bad."""
         return self.state == "passed"
+
+    @property
+    def goes_on(self) -> bool:
+        """True if the rehearsal of this run went through, so that the test rehearses the rest."""
+        unsupported = self.line is not None and self.line.outcome == "UNSUPPORTED"
+        return self.rehearsal and self.state == "skipped" and not unsupported
 
 
 def describe_run(
@@ -69,7 +76,7 @@ def describe_run(
     points decides nothing.
     """
     from serve_eval.pytest_plugin.deciding import pass_unjudged
-    from serve_eval.report.ci import CiState, list_cases
+    from serve_eval.report.ci import CiState, list_cases, withhold_cases
     from serve_eval.report.deciding import describe_undecided
     from serve_eval.report.summary.next_steps import next_steps
 
@@ -78,6 +85,8 @@ def describe_run(
     cases = list_cases(report, leads.causes)
     if judges_itself:
         cases = pass_unjudged(report, cases)
+    if report.rehearsal:
+        cases = withhold_cases(cases)
     passed = all(case.state is CiState.PASSED for case in cases)
     undecided = describe_undecided(report, max_detects) if passed else ""
     commands = list(next_steps(report, shorten_path(folder)))
@@ -88,6 +97,7 @@ def describe_run(
         properties=dict(list_properties(cases, folder, commands)),
         warnings=list(_list_warnings(report)),
         undecided=undecided,
+        rehearsal=report.rehearsal,
     )
 
 
@@ -99,17 +109,20 @@ def conclude(
     properties: Mapping[str, str],
     warnings: Sequence[str],
     undecided: str,
+    rehearsal: bool,
 ) -> EvaluatedTest:
     """Return the result of a test, whose first line is that of its worst case.
 
-    `warnings` count if all cases passed.
+    `warnings` count if all cases passed. The lines of a `rehearsal` begin with this word.
     """
     from serve_eval.report.ci import CiState
     from serve_eval.report.one_line import write_line
+    from serve_eval.schema import REHEARSED
 
     order = (CiState.FAILURE, CiState.ERROR, CiState.SKIPPED, CiState.PASSED)
     worst = min((case.state for case in cases), key=order.index, default=CiState.SKIPPED)
     found = [_say(case) for case in cases if case.state is worst]
+    found = [replace(line, notice=REHEARSED if rehearsal else line.notice) for line in found]
     found.sort(key=lambda line: not line.others)  # the one that counts all tasks
     reasons = [write_line(line) for line in found]
     told = [*reasons, "", summary, *(() if kept else (f" {'kept':<8} {NOT_KEPT}",))]
@@ -122,27 +135,33 @@ def conclude(
         line=found[0] if found else None,
         warnings=[*warnings, *filter(None, [undecided])] if passed else (),
         undecided=undecided,
+        rehearsal=rehearsal,
     )
 
 
 def describe_error(error: ServeEvalError, folder: Path | None = None, *, kept: bool = True) -> str:
     """Return the text of an error that stopped a run, with the folder of its answers if any."""
-    from serve_eval.errors import NotComparableError, PlanError
+    from serve_eval.errors import EndpointError, NotComparableError, PlanError
+    from serve_eval.pytest_plugin.foreign import list_counts
     from serve_eval.pytest_plugin.keywords import say_for_tests
 
     # Other errors quote the logs and the commands of servers, which have such flags too.
     asked = isinstance(error, PlanError | NotComparableError)
-    lines = [f"{type(error).__name__}: {say_for_tests(str(error)) if asked else error}"]
-    if error.hint:
-        lines.append(say_for_tests(error.hint))
+    said, hint = say_for_tests(str(error)) if asked else str(error), error.hint
+    if isinstance(error, EndpointError):  # The name of a model there, not that of the reference.
+        said, hint = said.replace("with --model", "with model="), hint.replace("--model", "model=")
+    lines = [f"{type(error).__name__}: {said}"]
+    if hint:
+        lines.append(say_for_tests(hint))
     if folder is not None and folder.is_dir():
+        lines += list_counts(folder) if isinstance(error, EndpointError) else []
         lines.append(f"run folder: {shorten_path(folder)}")
         lines += [] if kept else [NOT_KEPT]
     return "\n".join(lines)
 
 
 def end_test(result: EvaluatedTest, *, strict: bool) -> None:
-    """Raise what ends the test, unless it passes."""
+    """Raise what ends the test, unless it passes, or goes on to the end of its rehearsal."""
     __tracebackhide__ = True
     from serve_eval.report.ci import CiState
 
@@ -150,6 +169,8 @@ def end_test(result: EvaluatedTest, *, strict: bool) -> None:
         raise AccuracyRegression(result.text)
     if result.state is CiState.ERROR:
         raise AccuracyNotMeasured(result.text)
+    if result.goes_on:
+        return
     if result.state is CiState.SKIPPED and strict:
         raise AccuracyUndecided(result.text)
     if result.undecided and strict:
@@ -164,7 +185,8 @@ def _say(case: CiCase) -> OneLine:
 
     if case.line is not None:
         return case.line
-    return OneLine(outcome=case.state.upper(), about=case.name, cause=case.message, sure=True)
+    outcome = "INCONCLUSIVE" if case.state == "skipped" else case.state.upper()
+    return OneLine(outcome=outcome, about=case.name, cause=case.message, sure=True)
 
 
 def find_leads_in(folder: Path, exit_code: int, include_path: Sequence[str]) -> Leads:

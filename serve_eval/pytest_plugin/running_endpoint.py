@@ -15,13 +15,13 @@ _WITHOUT_LIST = (404, 405)
 
 
 async def ask_endpoint(plan: Plan) -> Endpoint:
-    """Return the endpoint of a plan, with its model if it serves one alone.
+    """Return the endpoint of a plan, with its model: the only one, or that of the reference.
 
     It is asked for its models once. If the plan names the model, it need not list any. Raises
     EndpointError if it does not answer.
     """
     from serve_eval.client.connection import connect
-    from serve_eval.client.preflight import refuse_listing
+    from serve_eval.client.preflight import pick_model, refuse_listing
     from serve_eval.evaluation.endpoint.launch import launch
     from serve_eval.schema import Failure
 
@@ -31,8 +31,8 @@ async def ask_endpoint(plan: Plan) -> Endpoint:
     ):
         served = await client.models()
         if not isinstance(served, Failure):
-            only = served[0] if len(served) == 1 else None
-            return replace(endpoint, model=endpoint.model or only)
+            picked = pick_model(served, plan.reference_model)
+            return replace(endpoint, model=endpoint.model or picked)
         if plan.model is None or served.status not in _WITHOUT_LIST:
             await refuse_listing(client, served)
         return endpoint

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from serve_eval.pytest_plugin.endings import AccuracyNotMeasured
-from serve_eval.pytest_plugin.options import FIXTURES, PREFIX, USED_ADDRESS
+from serve_eval.pytest_plugin.options import PREFIX, USED_ADDRESS, is_accuracy_test, read_options
 
 FLAG = "--serve-eval-notify"
 UNUSED_ADDRESS = (
@@ -44,7 +44,7 @@ class SessionLine:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Add the line of a test of accuracy to its report."""
         report = yield
-        if FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+        if not is_accuracy_test(item):
             return report
         report.__dict__["serve_eval_used_address"] = item.stash.get(USED_ADDRESS, False)
         from dataclasses import asdict
@@ -96,6 +96,9 @@ class SessionLine:
         interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
         told = TellSession(self._ended, self._lost, self._environ, interrupted=interrupted)
         lines = [*told.list_unmeasured(), *told.list_hidden(self._hidden), *told.tell_github()]
+        if told.measured_nothing and read_options(session.config).strict:
+            session.exitstatus = max(int(exitstatus), pytest.ExitCode.TESTS_FAILED)
+            lines.append("error: --serve-eval-strict: a session that measured nothing is not green")
         if self._file is not None and (error := told.write(self._file)):
             session.exitstatus = max(int(exitstatus), pytest.ExitCode.TESTS_FAILED)
             lines.append(f"error: {FLAG}: {error}")

@@ -12,6 +12,7 @@ import pytest
 
 from serve_eval.client.secret_mask import SecretMask
 from serve_eval.pytest_plugin.lines_of_tests import (
+    UNDECIDED,
     EndedTest,
     describe_failed_report,
     find_unmeasured,
@@ -53,7 +54,8 @@ class TellSession:
             self._add(report.nodeid, EndedTest("ERROR", describe_failed_report(report)))
         self._skipped = find_unmeasured(list(self._tests.values()))
         notice = "interrupted" if interrupted else _UNMEASURED if self._skipped else ""
-        self._line = replace(speak_for_all(list(self._tests.values())), notice=notice)
+        line = speak_for_all(list(self._tests.values()))
+        self._line = replace(line, notice=notice or line.notice)
 
     def _add(self, test: str, ended: EndedTest) -> None:
         """Keep the worst line of each test: its set-up, call and tear-down may all have one."""
@@ -66,6 +68,11 @@ class TellSession:
             more = f", and {count(len(others), 'more reason')}" if others else ""
             told = f"{len(self._skipped)} skipped, {'no address' if 'no address: ' in why else why}"
             yield self._mask(f"serve-eval: {_UNMEASURED}: {told}{more}")
+
+    @property
+    def measured_nothing(self) -> bool:
+        """True if all tests of accuracy were skipped."""
+        return bool(self._skipped)
 
     def list_hidden(self, reasons: Sequence[str]) -> Iterator[str]:
         """Yield a line if tests that measured nothing were expected to fail."""
@@ -105,9 +112,13 @@ class TellSession:
     def _describe(self) -> CiResult:
         """Return the session as a result for CI systems, with a case for each test."""
         worst = pick_worst(self._tests.values())
-        cases, outcome = [], worst.line.outcome if worst.counted not in _STATES else worst.counted
+        cases, outcome = [], worst.line.outcome
+        if worst.counted in ("ERROR", "PASS"):
+            outcome = worst.counted
+        elif outcome == UNDECIDED:
+            outcome = "INCONCLUSIVE"
         for test, (counted, line) in self._tests.items():
-            said = replace(self._line, notice="") if line is worst.line else line
+            said = replace(self._line, notice=line.notice) if line is worst.line else line
             state = _STATES.get(counted, CiState.SKIPPED)
             if counted == "XPASS":
                 state = CiState.PASSED

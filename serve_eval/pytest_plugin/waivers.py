@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pytest
 
 from serve_eval.pytest_plugin.endings import AccuracyRegression, AccuracyWarning
-from serve_eval.pytest_plugin.options import FIXTURES
+from serve_eval.pytest_plugin.options import is_accuracy_test
 
 _LINE = re.compile(
     r"(?:full:(?P<gpu>[^/\s]+)/)?(?P<test>\S.*?)\s+"
@@ -104,8 +104,7 @@ def apply_waivers(
         for one in waived:
             if one.covers(item.nodeid) and (one.gpu is None or has_gpu(one.gpu)):
                 covered: dict[str, Any] = {}
-                measures = not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
-                if one.mark == "xfail" and measures:
+                if one.mark == "xfail" and is_accuracy_test(item):
                     covered["raises"] = (AccuracyRegression, AssertionError)
                 item.add_marker(getattr(pytest.mark, one.mark)(reason=one.reason, **covered))
                 break

@@ -26,7 +26,12 @@ from serve_eval.verdicts import repaired
 
 MANY = 0.05
 """Share of the samples from which an ending is a likely cause of a bad value."""
-BROKEN = (Reason.TOO_MANY_MISSING.value, NOT_PROVEN, repaired.UNDECIDED)
+BROKEN = (
+    Reason.TOO_MANY_MISSING.value,
+    Reason.MISSING_RESULTS.value,
+    NOT_PROVEN,
+    repaired.UNDECIDED,
+)
 """Beginnings of reasons that turn an undecided verdict into an error."""
 NEVER_FAILS = "so the task never fails"
 """Part of the warning of a rule that nothing fails."""

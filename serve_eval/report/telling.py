@@ -8,7 +8,7 @@ from typing import Self
 
 from serve_eval.report.ci import describe_report
 from serve_eval.report.one_line import write_line
-from serve_eval.schema import Report
+from serve_eval.schema import REHEARSED, Report
 
 
 class TellingReport(Report):
@@ -28,4 +28,7 @@ class TellingReport(Report):
         folder = getattr(self, "_folder", Path())
         line = describe_report(self, folder).line
         place = str(folder) if folder.name else ""
-        return "no task was asked" if line is None else write_line(replace(line, place=place))
+        if line is None:
+            return "no task was asked"
+        notice = REHEARSED if self.rehearsal else ""
+        return write_line(replace(line, place=place, notice=notice))

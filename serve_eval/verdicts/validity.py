@@ -41,8 +41,9 @@ def remarks(result: TaskResult, *, one_token_answers: bool, stop: Sequence[str] 
     warnings = []
     if not one_token_answers and result.truncated / result.scored > 0.01:
         warnings.append(
-            f"{result.truncated} of {result.scored} answers were cut at max_tokens: raise"
-            " max_tokens, or compare only with a reference that has the same limit"
+            f"{result.truncated} of {result.scored} answers were cut at max_tokens, or before it at"
+            " a limit of the server: raise the one that cut them, or compare only with a reference"
+            " that has the same limit"
         )
     if result.stopped_in_reasoning:
         cause = (

@@ -21,6 +21,21 @@ def test_a_finished_run_says_that_nothing_was_asked(tmp_path: Path) -> None:
     assert re.search(told, (tmp_path / "out/summary.md").read_text().replace("\\", ""))
 
 
+def test_every_line_of_a_finished_run_says_that_nothing_was_asked(tmp_path: Path) -> None:
+    how = (*RUN, "--no-reference", "-o", tmp_path / "out")
+    serve_eval(*how)
+    line = ("--notify-text", "-", "--junit", tmp_path / "j.xml", "-q")
+    again = serve_eval(*how, *line, GITHUB_ACTIONS="true")
+    told = r"nothing was asked: the last answer is of \d{4}-\d\d-\d\d \d\d:\d\d UTC"
+    *_, quiet, verdict, notify = again.stdout.splitlines()
+    assert re.fullmatch(told, quiet), again.stdout
+    assert "NO REFERENCE" in verdict
+    assert re.match(f"{told}: NO REFERENCE word_problems ", notify), again.stdout
+    assert re.search(f"skipped message=.{told}: NO REFERENCE", (tmp_path / "j.xml").read_text())
+    notes = [one for one in again.stderr.splitlines() if one.startswith("::")]
+    assert re.fullmatch(f"::warning title=serve-eval::{told}", notes[0]), again.stderr
+
+
 @pytest.mark.slow
 def test_a_run_that_asks_again_does_not_say_so(tmp_path: Path) -> None:
     how = (*RUN, "--no-reference", "-o", tmp_path / "out")

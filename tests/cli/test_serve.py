@@ -91,6 +91,18 @@ def test_the_command_that_is_told_is_one_that_can_be_run(launcher: str, tasks: l
     )
 
 
+def test_the_list_names_the_folder_that_a_server_was_started_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    started = serve_eval("serve", "embedded", "--detach")
+    assert started.returncode == 0, started.stderr
+    listed = serve_eval("serve", "--list").stdout
+    stopped = serve_eval("serve", "--stop", "all")
+    assert stopped.returncode == 0, stopped.stderr
+    assert f" from {tmp_path}  logs " in listed, listed
+
+
 def test_of_the_settings_in_the_environment_those_of_the_launcher_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

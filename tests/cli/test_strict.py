@@ -18,6 +18,7 @@ NEVER = "does not decide: word_problems: no value could FAIL: ask more samples"
         ("1", ("--strict",), 1, NEVER),
         ("40", ("--strict", "--max-detects", "28"), 0, ""),
         ("40", ("--strict", "--max-detects", "27"), 1, "above max_detects = 27"),
+        ("1", ("--strict", "-q"), 1, NEVER),
     ],
 )
 def test_a_pass_that_detects_nothing_is_not_green(

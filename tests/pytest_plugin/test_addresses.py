@@ -9,6 +9,7 @@ import pytest
 from serve_eval.pytest_plugin.options import NO_ADDRESS
 from serve_eval.pytest_plugin.session_line import UNUSED_ADDRESS
 from tests.pytest_plugin.run_pytest import run_pytest
+from tests.scripted_server import ScriptedServer, answer, models
 from tests.standin.process import free_port
 
 TESTS = """
@@ -56,3 +57,31 @@ def test_an_address_of_the_command_line_that_no_test_asked_is_told(
     assert "2 errors" in done.stdout.splitlines()[-1], done.stdout
     done = run_pytest(tmp_path, *flags, "-k", "own", **NO_VARIABLES)
     assert UNUSED_ADDRESS not in done.stdout
+
+
+SEVERAL = """
+from serve_eval.pytest_plugin import AccuracyTests
+
+class TestIt(AccuracyTests):
+    MODEL_NAME = "sound"
+    OPTIONS = {"limit": 5, "no_reference": True}
+    def test_name(self):
+        assert self.evaluate("word_problems").plan.model == "sound"
+    def test_endpoint(self, serve_eval_endpoint):
+        assert serve_eval_endpoint.model == "sound"
+    def test_other(self): self.evaluate("word_problems", model_name="other")
+    def test_chosen(self):
+        assert self.evaluate("word_problems", model="bad").plan.model == "bad"
+"""
+
+
+def test_of_several_models_that_of_the_class_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(SEVERAL)
+    server = ScriptedServer(
+        lambda request: answer("4"), routes={"/v1/models": models("sound", "bad")}
+    )
+    with server.serve_in_thread() as url:
+        done = run_pytest(tmp_path, **{**NO_VARIABLES, "SERVE_EVAL_BASE_URL": url})
+    assert "3 passed, 4 warnings, 1 error" in done.stdout, done.stdout
+    assert "EndpointError: the endpoint serves 2 models: sound, bad" in done.stdout
+    assert "Choose one with model=." in done.stdout

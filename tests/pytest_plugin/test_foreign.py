@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from junitparser import Error, Failure, JUnitXml
 
+from serve_eval.errors import ServerEndedError
+from serve_eval.pytest_plugin.results import describe_error
+from tests.cli.command import serve_eval
 from tests.pytest_plugin.run_pytest import run_pytest
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models, stall
 
@@ -68,3 +71,10 @@ def test_ctrl_c_still_ends_the_session(tmp_path: Path) -> None:
     with server.serve_in_thread() as url:
         done = run_pytest(tmp_path, SERVE_EVAL_BASE_URL=url)
     assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
+
+
+def test_a_server_that_ended_is_told_with_the_answers_so_far(tmp_path: Path) -> None:
+    asked = ("--launcher", "simulated", "-t", "word_problems", "--limit", "5", "--no-reference")
+    serve_eval("run", *asked, "-o", tmp_path / "run")
+    told = describe_error(ServerEndedError("no server listens any more"), tmp_path / "run")
+    assert "\nanswered so far: 5 of 5 of word_problems\nrun folder: " in told, told

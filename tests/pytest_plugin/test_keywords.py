@@ -22,6 +22,10 @@ from tests.report.summary.made import RESULT, VERDICT, make_report, task
         ),
         ("Add --model NAME.", "Add model_name=NAME."),
         (
+            "Fetch it with serve-eval datasets fetch a --to DIR, then add --dataset-root DIR.",
+            "Fetch it with serve-eval datasets fetch a --to DIR, then add dataset_root=DIR.",
+        ),
+        (
             "rules_disagree: paired says FAIL (p 0.01); --verdict paired lets it decide",
             'rules_disagree: paired says FAIL (p 0.01); verdict="paired" lets it decide',
         ),

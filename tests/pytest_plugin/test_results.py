@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from serve_eval.pytest_plugin import AccuracyNotMeasured, AccuracyRegression, AccuracyUndecided
-from serve_eval.pytest_plugin.results import EvaluatedTest, end_test
-from serve_eval.report.ci import CiState
+from serve_eval.pytest_plugin.results import EvaluatedTest, conclude, end_test
+from serve_eval.report.ci import CiCase, CiState
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,12 @@ def test_a_test_ends_as_its_worst_verdict(
         end_test(result, strict=strict)
     assert str(raised.value) == text
     assert type(raised.value) is ending
+
+
+def test_a_part_of_the_path_without_evidence_is_undecided_and_not_skipped() -> None:
+    part = CiCase(group="path", name="kv_transfer", state=CiState.SKIPPED, message="no evidence")
+    given = {"kept": True, "properties": {}, "warnings": (), "undecided": "", "rehearsal": False}
+    result = conclude([part], "summary", **given)
+    with pytest.raises(AccuracyUndecided) as raised:
+        end_test(result, strict=True)
+    assert raised.value.line == "INCONCLUSIVE kv_transfer; no evidence"

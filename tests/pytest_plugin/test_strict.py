@@ -86,3 +86,56 @@ def test_a_pass_that_nothing_could_fail_does_not_decide_and_the_power_is_a_prope
     assert 5.0 < detects["test_paired"] < detects["test_forty"]
     done = run_pytest(tmp_path, "-k", "one")
     assert "1 passed" in done.stdout.splitlines()[-1], done.stdout
+
+
+UNDECIDED = """
+from serve_eval.pytest_plugin import AccuracyTests
+
+class TestTwo(AccuracyTests):
+    MODEL_NAME = LAUNCHER = "embedded"
+    OPTIONS = {"limit": 60}
+    def test_a_sound(self): self.evaluate("word_problems")
+    def test_b_damaged(self):
+        self.evaluate("word_problems", launcher_options={"damage": "int3"})
+"""
+FILES = ("--serve-eval-notify", "line.txt", "--serve-eval-strict")
+
+
+@pytest.mark.slow
+def test_a_regression_speaks_before_a_pass_that_does_not_decide(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(UNDECIDED)
+    given = (*FILES, "--serve-eval-max-detects", "10")
+    for chosen, outcome, begins in (
+        ("sound or damaged", "FAIL", "FAIL word_problems embedded (test_it.py::TestTwo::test_b"),
+        ("sound", "INCONCLUSIVE", "does not decide: PASS word_problems embedded (test_it.py::T"),
+    ):
+        (tmp_path / "summary.md").write_text("")
+        done = run_pytest(
+            tmp_path, *given, "-k", chosen, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY="summary.md"
+        )
+        line = (tmp_path / "line.txt").read_text()
+        assert line.startswith(begins), line
+        summary = (tmp_path / "summary.md").read_text()
+        assert summary.startswith(begins[:19]), summary
+        assert f"### {outcome}: pytest" in summary
+        assert "::error title=serve-eval%3A test_it.py%3A%3ATestTwo%3A%3Atest_a_sound::does" in (
+            done.stdout
+        ), done.stdout
+        assert "above max_detects = 10" in line or outcome == "FAIL"
+
+
+def test_under_strict_a_session_that_measured_nothing_is_not_green(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "from serve_eval.pytest_plugin import AccuracyTests\n"
+        "class TestLarge(AccuracyTests):\n"
+        "    MODEL_NAME, LAUNCHER = 'm', 'trtllm'\n"
+        "    OPTIONS = {'launcher_options': {'tp': 64}}\n"
+        "    def test_words(self): self.evaluate('word_problems')\n"
+    )
+    for strict in (False, True):
+        done = run_pytest(tmp_path, *(FILES if strict else ()))
+        assert "1 skipped" in done.stdout, done.stdout
+        why = "serve-eval: no accuracy test measured anything: 1 skipped, launcher trtllm needs 64"
+        assert why in done.stdout
+        assert done.returncode == int(strict), done.stdout
+        assert ("error: --serve-eval-strict: a session that" in done.stdout) is strict

@@ -71,3 +71,9 @@ def test_what_concerns_more_answers_than_a_limit_is_told(
     told = remarks(replace(RESULT, **fields), one_token_answers=one_token)
     assert len(told) == len(said)
     assert all(line.startswith(start) for line, start in zip(told, said, strict=True))
+
+
+def test_the_advice_for_cut_answers_fits_a_limit_of_the_server() -> None:
+    """The likely cause may name that limit, below max_tokens."""
+    [told] = remarks(replace(RESULT, truncated=11), one_token_answers=False)
+    assert "before it at a limit of the server: raise the one that cut them" in told

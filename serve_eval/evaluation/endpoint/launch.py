@@ -51,8 +51,9 @@ async def with_model(
 ) -> Plan:
     """Return the plan with its model: the given one, or the only one that a running endpoint lists.
 
-    `notify` receives a line if the endpoint must be waited for. Raises PlanError for a launcher
-    without a model, and EndpointError if the endpoint does not list exactly one.
+    Of several, it is the one with the name of the reference. `notify` receives a line if the
+    endpoint must be waited for. Raises PlanError for a launcher without a model, and EndpointError
+    if the endpoint lists none, or several without that name.
     """
     if plan.model is not None:
         return plan
@@ -68,7 +69,7 @@ async def with_model(
         connect(plan, endpoint, environ) as client,
     ):
         client.liveness.notify = notify
-        return replace(plan, model=await discover_model(client))
+        return replace(plan, model=await discover_model(client, plan.reference_model))
 
 
 @asynccontextmanager

@@ -8,8 +8,10 @@ reason, or has no verdict, is skipped.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
 from serve_eval.report.ci.properties import list_figures, list_other
 from serve_eval.report.lines import count_lost
@@ -45,6 +47,9 @@ def describe_report(
 ) -> CiResult:
     """Return the result of a run. `causes` has the likeliest cause by task, as far as known."""
     cases = list_cases(report, causes or {})
+    old = describe_old_answers(report.warnings)
+    if old:
+        cases = [_notice(case, old) for case in cases]
     suite = CiSuite(
         name=f"serve-eval run {report.plan.model}",
         cases=cases,
@@ -52,7 +57,7 @@ def describe_report(
         seconds=report.wall_s,
     )
     return CiResult(
-        notice=REHEARSED if report.rehearsal else "",
+        notice=REHEARSED if report.rehearsal else old,
         title=f"serve-eval run of {report.plan.model} at {report.endpoint.base_url}",
         outcome=name_worst([task.verdict.outcome for task in report.tasks]),
         suites=[suite],
@@ -78,6 +83,11 @@ def list_cases(report: Report, causes: Mapping[str, str] | None = None) -> list[
     led = lead_tasks(lines, [task.verdict.outcome for task in report.tasks])
     tasks = [_describe_task(task, line) for task, line in zip(report.tasks, led, strict=True)]
     return [*tasks, *map(_describe_finding, report.path)]
+
+
+def _notice(case: CiCase, notice: str) -> CiCase:
+    """Return a case whose line begins with a notice."""
+    return case if case.line is None else replace(case, line=replace(case.line, notice=notice))
 
 
 def lead_tasks(lines: Sequence[OneLine], outcomes: Sequence[VerdictOutcome]) -> list[OneLine]:

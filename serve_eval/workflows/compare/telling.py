@@ -6,7 +6,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Self
 
-from serve_eval.report.one_line import write_line
 from serve_eval.schema import Comparison
 from serve_eval.workflows.compare.ci import describe_comparison
 
@@ -22,5 +21,5 @@ class TellingComparison(Comparison):
         return cls(**{one.name: getattr(comparison, one.name) for one in fields(comparison)})
 
     def __str__(self) -> str:
-        line = describe_comparison(self, Path(self.b.folder).parent).line
-        return "no task was compared" if line is None else write_line(line)
+        described = describe_comparison(self, Path(self.b.folder).parent)
+        return "no task was compared" if described.line is None else described.said

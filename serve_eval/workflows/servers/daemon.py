@@ -71,6 +71,7 @@ async def hold(
         since=datetime.now(UTC).isoformat(timespec="seconds"),
         log_dir=str(folder / LOGS),
         patience_s=plan.limits.sample_timeout_s,
+        started_in=str(Path.cwd()),  # That of the user: a detached holder inherits it.
     )
     if (other := held_servers.claim(registry, entry)) is not None:
         raise _refuse_taken(other)

@@ -38,7 +38,8 @@ class Held:
 
     `ending` starts with the first server that ends. `ended` means that the holder failed, with its
     `error`, `hint` and `exit_code`; a holder that was asked to end leaves no entry. `patience_s` is
-    the time limit of a sample. `endpoint` is set from `ready` on.
+    the time limit of a sample. `endpoint` is set from `ready` on. `started_in` is the folder of the
+    command that started it.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Held:
     since: str
     log_dir: str
     patience_s: float
+    started_in: str = ""
     endpoint: Endpoint | None = None
     error: str = ""
     hint: str = ""

@@ -76,6 +76,7 @@ def test_any_text_stays_a_text(state: CiState) -> None:
         (VerdictOutcome.NO_REFERENCE, (), CiState.SKIPPED),
         (VerdictOutcome.INCONCLUSIVE, ("margin_not_excluded",), CiState.SKIPPED),
         (VerdictOutcome.INCONCLUSIVE, ("too_many_missing: 9 of 60",), CiState.ERROR),
+        (VerdictOutcome.INCONCLUSIVE, ("missing_results: 1 of 50 pairs",), CiState.ERROR),
         (VerdictOutcome.INCONCLUSIVE, ("path not proven: kv_transfer",), CiState.ERROR),
     ],
 )
