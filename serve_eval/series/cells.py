@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from serve_eval.report.results_table import ResultCell
-from serve_eval.report.results_table.cell import UNJUDGED, Draw, name_outcome
+from serve_eval.report.results_table.cell import UNJUDGED, describe_run_effect, name_outcome
 from serve_eval.schema import (
     PairedComparison,
     Reference,
@@ -45,7 +45,8 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         estimate=early,
         waived=row is not None and row.waiver is not None,
         run=str(run.folder),
-        draws=() if value is None else (_make_draw(task, value, run),),
+        seed=find_seed(task),
+        whole=not early and verdict.outcome is not VerdictOutcome.NOT_JUDGED,
         reason="; ".join(dict.fromkeys(verdict.reasons)) or _count_failures(task),
         rule=verdict.rule,
         reference=verdict.reference,
@@ -55,6 +56,8 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         margin=_find_margin(verdict),
         default_margin=run.report is not None
         and run.report.plan.verdict.options.get("margin") is None,
+        inflation=1.0 if paired is None else paired.inflation,
+        run_effect=_describe_run_effect(paired),
         p=None if paired is None else paired.p,
         p_rise=None if paired is None else find_rise_p(paired),
         p_rule=p_rule,
@@ -69,15 +72,12 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
     )
 
 
-def _make_draw(task: TaskReport, value: float, run: MeasuredRun) -> Draw:
-    verdict = task.verdict
-    early = verdict.early is not None and verdict.early.stopped
-    return Draw(
-        seed=find_seed(task),
-        value=value,
-        run=str(run.folder),
-        difference=None if verdict.paired is None else verdict.paired.difference,
-        whole=not early and verdict.outcome is not VerdictOutcome.NOT_JUDGED,
+def _describe_run_effect(paired: PairedComparison | None) -> str:
+    """Return a note that the runs of the reference differ as a whole, or those of a task."""
+    if paired is None or paired.inflation == 1.0:
+        return ""
+    return describe_run_effect(
+        "one side", paired.cochran_q or 0.0, paired.cochran_p or 0.0, paired.inflation
     )
 
 

@@ -86,7 +86,12 @@ def name_of_model(report: Report) -> str:
 
 def find_seed(task: TaskReport) -> str:
     """Return the sampling seed that a task was asked with; "" for none."""
-    seed = task.fingerprint.get(SEED, "null")
+    return read_seed(task.fingerprint)
+
+
+def read_seed(fingerprint: Mapping[str, str]) -> str:
+    """Return the sampling seed of a fingerprint; "" for none."""
+    seed = fingerprint.get(SEED, "null")
     return "" if seed == "null" else seed
 
 

@@ -216,9 +216,10 @@ def _list_tasks(run: MeasuredRun) -> list[str]:
 
 
 def _list_seeds(run: MeasuredRun) -> list[str]:
-    """Return the sampling seeds that a run sent."""
-    tasks = () if run.report is None else run.report.tasks
-    return list(dict.fromkeys(seed for task in tasks if (seed := find_seed(task))))
+    """Return the sampling seeds that a run sent, or was to send before an error ended it."""
+    sent = [] if run.report is None else list(map(find_seed, run.report.tasks))
+    lost = [task.seed for task in run.planned.values()]
+    return list(dict.fromkeys(filter(None, (*sent, *lost))))
 
 
 def _find_suites(runs: Sequence[FinishedRun], notes: list[str]) -> dict[Path, _Suite]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
@@ -13,7 +13,7 @@ from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
 from serve_eval.report.summary.figures import count
-from serve_eval.schema import TaskReport
+from serve_eval.schema import MEAN, TaskReport
 from serve_eval.series.asked_alike import Key, count_prompts, count_repeats, key_of_column
 from serve_eval.series.cells import make_cell
 from serve_eval.series.corrected import correct_cells, describe_rules
@@ -21,6 +21,7 @@ from serve_eval.series.deployments import SEED, choose_shown
 from serve_eval.series.lost_tasks import find_column, list_lost, make_column, make_lost_cell
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
 from serve_eval.series.planned_tasks import PlannedTask
+from serve_eval.series.pooled_seeds import pool_cells
 from serve_eval.verdicts.one_draw import describe_one_draw
 from serve_eval.verdicts.references.deployed import (
     LAUNCHER,
@@ -31,6 +32,8 @@ from serve_eval.verdicts.references.deployed import (
 
 _SHORT = 16
 """Characters of a setting that the heading of a column shows."""
+Begun = tuple[datetime, ResultCell]
+"""A cell with the time at which its run began."""
 RowKey = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -61,24 +64,16 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
     # The columns of one task stand side by side.
     order = list(dict.fromkeys(name for name, _ in asked))
     columns = dict(sorted(asked.items(), key=lambda item: order.index(item[0][0])))
-    rows: dict[RowKey, dict[Key, ResultCell]] = defaultdict(dict)
+    found: dict[RowKey, dict[Key, list[Begun]]] = defaultdict(lambda: defaultdict(list))
     lost: dict[Key, PlannedTask] = {}
-    began: dict[tuple[RowKey, Key], datetime] = {}
     for run in runs:
-        row = run.model, tuple(run.attributes.items())
-        cells = rows[row]
+        cells = found[run.model, tuple(run.attributes.items())]
         for planned, _ in list_lost(run):
             if (key := find_column(planned, columns)) not in columns:
                 lost.setdefault(key, planned)
         for key, cell in _list_cells(run, columns):
-            before = cells.get(key)
-            newest = before is None or run.began >= began[row, key]
-            shown = cell if newest or before is None else before
-            if before is not None:
-                draws = (*before.draws, *cell.draws)
-                shown = replace(shown, others=before.others + 1, draws=draws)
-            cells[key] = shown
-            began[row, key] = run.began if newest else began[row, key]
+            cells[key].append((run.began, cell))
+    rows = {row: _pool_row(cells, columns, lost) for row, cells in found.items()}
     headings = _name_columns(columns)
     repeats = _list_repeats(runs)
     keys = [*columns, *lost]
@@ -115,6 +110,27 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
         details=notes,
         references=list(_list_references(runs)),
     )
+
+
+def _pool_row(
+    cells: Mapping[Key, Sequence[Begun]],
+    columns: Mapping[Key, TaskReport],
+    lost: Mapping[Key, PlannedTask],
+) -> dict[Key, ResultCell]:
+    """Return the cells of a row, each of the latest run or of the mean over sampling seeds."""
+    pooled = {}
+    for key, begun in cells.items():
+        found = [cell for _, cell in sorted(begun, key=itemgetter(0))]
+        task = columns.get(key)
+        if task is None:
+            planned = lost[key]
+            pooled[key] = pool_cells(found, planned.metric, prompts=planned.prompts, mean=False)
+        else:
+            mean = task.result.aggregation == MEAN.name
+            pooled[key] = pool_cells(
+                found, task.result.metric, prompts=count_prompts(task), mean=mean
+            )
+    return pooled
 
 
 def _list_references(runs: Sequence[MeasuredRun]) -> Iterator[str]:

@@ -41,7 +41,7 @@ def keep_named(
     """Return the number of samples to ask, the parameters, and a note if a reference has another.
 
     The size that the user `named` for the task decides what is asked. The n of the reference
-    remains that of the test as far as so many are asked.
+    remains that of the test unless fewer are asked.
     """
     n = hypothesis.num_samples
     assert n is not None

@@ -158,8 +158,9 @@ class ResultsTable:
             ),
             (
                 "s",
-                any(cell.own_seed for cell in known),
-                "sampling seed of the figure, which is that of the latest of several runs",
+                any(cell.averaged for cell in known),
+                "number of sampling seeds that the figure is the mean over, as repeats of the same"
+                " samples, with the interval of that mean and the worst verdict",
             ),
             (STAR, any(cell.star for cell in known), "proven: Holm's p is at most 0.05"),
             (MISSING, None in cells, LEFT_OUT),
