@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import msgspec
 
-from serve_eval.protocol.fingerprint import without_scorer_options
+from serve_eval.protocol.fingerprint import SCORER_OPTIONS, without_scorer_options
 from serve_eval.schema import TaskReport
 from serve_eval.series.deployments import SEED
+from serve_eval.verdicts.references.deployed import write_value
 
 Key = tuple[str, str]
 """A task with all that decides what its value means, as JSON."""
@@ -28,6 +29,20 @@ def key_of_column(task: TaskReport) -> Key:
         sorted(judge.name for judge in task.judges),
     )
     return result.task, msgspec.json.encode(content, order="sorted").decode()
+
+
+def describe_scorer_options(task: TaskReport) -> str:
+    """Return the options of the scorers that are not the defaults; "" for none."""
+    stored = task.fingerprint.get(SCORER_OPTIONS)
+    return "" if stored is None else f"scorer {_flatten(msgspec.json.decode(stored))}"
+
+
+def _flatten(options: object, above: str = "") -> str:
+    """Return nested options on one line: "numeric.absolute 10"."""
+    if isinstance(options, dict) and options:
+        inside = (_flatten(value, f"{above}.{name}") for name, value in options.items())
+        return ", ".join(inside)
+    return f"{above.removeprefix('.')} {write_value(options)}"
 
 
 def count_repeats(task: TaskReport) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
+
+import msgspec
 
 from serve_eval.report.results_table import ResultCell
 from serve_eval.report.results_table.cell import UNJUDGED, describe_run_effect, name_outcome
@@ -45,6 +48,7 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         estimate=early,
         waived=row is not None and row.waiver is not None,
         run=str(run.folder),
+        answered=_identify(task, run),
         seed=find_seed(task),
         whole=not early and verdict.outcome is not VerdictOutcome.NOT_JUDGED,
         reason="; ".join(dict.fromkeys(verdict.reasons)) or _count_failures(task),
@@ -70,6 +74,12 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         proven=row.proven if row else _find_proven(paired),
         reference_name=_name_reference(task.reference),
     )
+
+
+def _identify(task: TaskReport, run: MeasuredRun) -> str:
+    """Return what copies of a run share: its first moment, and what became of the task."""
+    known = run.model, run.began, task.fingerprint, task.result
+    return hashlib.sha256(msgspec.json.encode(known)).hexdigest()
 
 
 def _describe_run_effect(paired: PairedComparison | None) -> str:

@@ -145,6 +145,8 @@ def _pair(
             why = one.no_difference or one.reason or one.outcome.value
             return replace(bare, no_difference=f"{whose}{why}")
     assert had is not None
+    if cell.answered and cell.answered == had.answered:
+        return replace(bare, no_difference="the same answers as those of the baseline, a copy")
     try:
         return _measure_difference(task, bare, had, names)
     except ServeEvalError as error:

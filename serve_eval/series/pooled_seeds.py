@@ -84,6 +84,7 @@ def average(known: Sequence[ResultCell]) -> ResultCell:
         chosen=any(one.chosen for one in known),
         whole=any(one.whole for one in known),
         run=join_runs(known),
+        answered=" ".join(one.answered for one in known),
         seed="",
         rule=_join(one.rule for one in known),
         reference=_keep_same([one.reference for one in known]),

@@ -9,12 +9,19 @@ from operator import itemgetter
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.copied_run import ANSWERS_FROM
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import MEAN, TaskReport
-from serve_eval.series.asked_alike import Key, count_prompts, count_repeats, key_of_column
+from serve_eval.series.asked_alike import (
+    Key,
+    count_prompts,
+    count_repeats,
+    describe_scorer_options,
+    key_of_column,
+)
 from serve_eval.series.cells import make_cell
 from serve_eval.series.corrected import correct_cells, describe_rules
 from serve_eval.series.deployments import SEED, choose_shown
@@ -104,10 +111,11 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
         differing=_list_apart(columns),
         notes=(
             *_explain(runs),
+            *_explain_scorers(headings, columns),
             *_explain_repeats(headings, repeats),
             *_explain_one_draw(headings, runs),
         ),
-        details=notes,
+        details=(*notes, *_list_rescored(runs)),
         references=list(_list_references(runs)),
     )
 
@@ -133,6 +141,14 @@ def _pool_row(
     return pooled
 
 
+def _list_rescored(runs: Sequence[MeasuredRun]) -> Iterator[str]:
+    """Yield which runs have the answers of another one, scored again."""
+    for run in runs:
+        for warning in run.report.warnings if run.report else ():
+            if warning.startswith(ANSWERS_FROM):
+                yield f"{run.folder}: {warning}"
+
+
 def _list_references(runs: Sequence[MeasuredRun]) -> Iterator[str]:
     """Yield each reference that judged and whose deployment is known, with its tasks."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
@@ -150,6 +166,16 @@ def _list_repeats(runs: Sequence[MeasuredRun]) -> dict[Key, list[int]]:
         for task in run.report.tasks if run.report else ():
             found[key_of_column(task)].add(count_repeats(task))
     return {key: sorted(times) for key, times in found.items()}
+
+
+def _explain_scorers(
+    headings: Mapping[Key, str], columns: Mapping[Key, TaskReport]
+) -> Iterator[str]:
+    """Yield the options of scorers that the headings of columns do not say."""
+    for key, task in columns.items():
+        options = describe_scorer_options(task)
+        if options and options not in headings[key]:
+            yield f"{headings[key]}: scored with other than default options: {options}"
 
 
 def _explain_repeats(
@@ -223,8 +249,11 @@ def _describe_settings(name: str, task: TaskReport, fields: Sequence[str], sizes
     said = [
         f"{field} {value}"
         for field in fields
-        if len(value := task.fingerprint.get(field, "none").strip('"')) <= _SHORT
+        if field != SCORER_OPTIONS
+        and len(value := task.fingerprint.get(field, "none").strip('"')) <= _SHORT
     ]
+    options = describe_scorer_options(task)
+    said += [options] if options and SCORER_OPTIONS in fields else []
     said += [f"n {count_prompts(task)}"] if sizes else []
     return f"{name} ({', '.join(said)})" if said else name
 

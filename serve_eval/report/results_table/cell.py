@@ -53,6 +53,7 @@ class ResultCell:
     run is not `whole`. Of several seeds, `draws` has a cell each, also of those without a value:
     the figures are those of the mean over the others, and the outcome is the worst. `seeds` says
     over which seeds a difference from a baseline is a mean. `run` names all runs of the figures.
+    `answered` identifies answers and scores, which a copy of a run shares: it is no further test.
 
     `rule` judged, against
     `reference`; `difference` with its 95 % interval and the one-sided `p` are of the same prompts,
@@ -80,6 +81,7 @@ class ResultCell:
     estimate: bool = False
     waived: bool = False
     run: str = ""
+    answered: str = ""
     others: int = 0
     draws: tuple[ResultCell, ...] = ()
     seed: str = ""
@@ -238,8 +240,8 @@ def _say_seeds(cells: Sequence[ResultCell]) -> str:
 def describe_run_effect(whose: str, cochran_q: float, p: float, inflation: float) -> str:
     """Return a note that the runs of one side differ as a whole, so that errors are larger."""
     return (
-        f"the runs of {whose} differ as a whole (Cochran's Q {cochran_q:.2f}, p {p:.2g}): each error"
-        f" of the difference is multiplied by {inflation:.2f}"
+        f"the runs of {whose} differ as a whole (Cochran's Q {cochran_q:.2f}, p {p:.2g}): each"
+        f" error of the difference is multiplied by {inflation:.2f}"
     )
 
 
