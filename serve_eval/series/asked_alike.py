@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS, without_scorer_options
-from serve_eval.schema import TaskReport
+from serve_eval.schema import Stability, TaskReport
 from serve_eval.series.deployments import SEED
 from serve_eval.verdicts.references.deployed import write_value
 
@@ -54,6 +54,11 @@ def count_repeats(task: TaskReport) -> int:
     if not prompts.isdecimal() or int(prompts) == 0 or result.planned % int(prompts):
         return 1
     return max(1, result.planned // int(prompts))
+
+
+def find_pass_at_all(told: Stability) -> float | None:
+    """Return pass@k with k the number of repeats, in percent; None if scores are graded."""
+    return next((v for k, v in told.pass_at.items() if int(k) == told.repeats), None)
 
 
 def count_prompts(task: TaskReport) -> int:

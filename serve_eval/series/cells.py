@@ -17,6 +17,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
+from serve_eval.series.asked_alike import count_repeats, find_pass_at_all
 from serve_eval.series.deployments import find_seed
 from serve_eval.series.measured_runs import MeasuredRun
 from serve_eval.verdicts.many_tests import find_test
@@ -73,6 +74,9 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         finding=_find_corrected(row) if row else finding or "",
         proven=row.proven if row else _find_proven(paired),
         reference_name=_name_reference(task.reference),
+        repeats=count_repeats(task),
+        pass_at_repeats=None if result.stability is None else find_pass_at_all(result.stability),
+        vote=None if result.stability is None else result.stability.majority,
     )
 
 

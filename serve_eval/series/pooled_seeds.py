@@ -84,6 +84,9 @@ def average(known: Sequence[ResultCell]) -> ResultCell:
         chosen=any(one.chosen for one in known),
         whole=any(one.whole for one in known),
         run=join_runs(known),
+        repeats=max(one.repeats for one in known),
+        pass_at_repeats=_average_known([one.pass_at_repeats for one in known]),
+        vote=_average_known([one.vote for one in known]),
         answered=" ".join(one.answered for one in known),
         seed="",
         rule=_join(one.rule for one in known),
@@ -166,6 +169,11 @@ def _average_ends(ends: Sequence[Interval | None]) -> Interval | None:
     if not known or len(known) < len(ends):
         return None
     return fmean(low for low, _ in known), fmean(high for _, high in known)
+
+
+def _average_known(values: Sequence[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return fmean(known) if known and len(known) == len(values) else None
 
 
 def _join_p(values: Sequence[float | None]) -> float | None:

@@ -68,7 +68,9 @@ class ResultCell:
     on the errors of the difference, since the runs of a side differ as a whole; `run_effect` says
     of which. In a table of differences
     `p_table` is the two-sided p by Holm over the table, and `star` says that it proves the
-    difference; `signed`: the value is one. `chosen`: the user named the samples.
+    difference; `signed`: the value is one. `chosen`: the user named the samples. Of
+    `repeats` answers to each prompt, `pass_at_repeats` is pass@k with k = `repeats` in percent, and
+    `vote` the value of the most frequent answers.
     """
 
     value: float | None
@@ -108,6 +110,9 @@ class ResultCell:
     q: float | None = None
     finding: str = ""
     proven: Literal["", "drop", "rise"] = ""
+    repeats: int = 1
+    pass_at_repeats: float | None = None
+    vote: float | None = None
     reference_name: str = ""
     inflation: float = 1.0
     run_effect: str = ""

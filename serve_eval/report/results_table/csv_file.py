@@ -45,6 +45,9 @@ FIGURES = (
     "sd over seeds",
     "verdicts of seeds",
     "error factor",
+    "repeats",
+    "pass at repeats",
+    "vote",
 )
 """The columns of each task, after its heading."""
 DECIMALS = 10
@@ -101,6 +104,8 @@ def _list_cells(cell: ResultCell | None) -> list[str]:
         *map(_write_number, cell.over_seeds),
         _flatten("; ".join(f"{one.seed or 'none'} {one.outcome.value}" for one in cell.draws)),
         "" if cell.difference is None else _write_number(cell.inflation),
+        str(cell.repeats),
+        *map(_write_number, (cell.pass_at_repeats, cell.vote)),
     ]
 
 
