@@ -11,19 +11,21 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
-from serve_eval.evaluation.storage.reports.comparison_files import is_comparison, locate_runs
+from serve_eval.evaluation.storage.reports.comparison_files import (
+    describe_comparison,
+    is_comparison,
+    locate_runs,
+)
 from serve_eval.evaluation.storage.reports.suite_files import (
     find_suite_report,
     holds_suite,
     read_suite,
 )
-from serve_eval.report.results_table.content import RUN
+from serve_eval.report.results_table.content import BEGAN, RUN, SAMPLING_SEED
 from serve_eval.schema import Report, Suite, SuiteReport, SuiteRow
 from serve_eval.series.answer_numbers import count_answers, say_answers
 from serve_eval.series.deployments import (
-    BEGAN,
     IMAGE,
-    SAMPLING_SEED,
     SERVER,
     describe_deployment,
     find_seed,
@@ -82,6 +84,7 @@ def read_measured(
     found: dict[Path, FinishedRun] = {}
     unfinished: dict[Path, Path] = {}
     notes: list[str] = []
+    notes += [note for folder in folders if (note := describe_comparison(folder))]
     searched = {folder: search_runs(folder) for given in folders for folder in _list_places(given)}
     for folder, one in searched.items():
         notes += [note for note in one.notes if not note.startswith(UNFINISHED)]

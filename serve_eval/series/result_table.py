@@ -13,6 +13,7 @@ from serve_eval.evaluation.storage.copied_run import ANSWERS_FROM
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
+from serve_eval.report.results_table.content import RUN
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import MEAN, TaskReport
 from serve_eval.series.asked_alike import (
@@ -25,6 +26,7 @@ from serve_eval.series.asked_alike import (
 from serve_eval.series.cells import make_cell
 from serve_eval.series.corrected import correct_cells, describe_rules
 from serve_eval.series.deployments import SEED, choose_shown
+from serve_eval.series.equal_seeds import explain_equal_seeds
 from serve_eval.series.lost_tasks import find_column, list_lost, make_column, make_lost_cell
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
 from serve_eval.series.planned_tasks import PlannedTask
@@ -33,7 +35,6 @@ from serve_eval.verdicts.one_draw import describe_one_draw
 from serve_eval.verdicts.references.deployed import (
     LAUNCHER,
     describe_reference,
-    describe_taken,
     shorten,
 )
 
@@ -90,7 +91,7 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
             heading=headings[key],
             metric=task.result.metric,
             planned=count_prompts(task),
-            repeats=repeats[key],
+            repeats=list(repeats[key]),
         )
         for key, task in columns.items()
     ]
@@ -114,6 +115,7 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
             *_explain_scorers(headings, columns),
             *_explain_repeats(headings, repeats),
             *_explain_one_draw(headings, runs),
+            *explain_equal_seeds(listed, deployments),
         ),
         details=(*notes, *_list_rescored(runs)),
         references=list(_list_references(runs)),
@@ -150,22 +152,26 @@ def _list_rescored(runs: Sequence[MeasuredRun]) -> Iterator[str]:
 
 
 def _list_references(runs: Sequence[MeasuredRun]) -> Iterator[str]:
-    """Yield each reference that judged and whose deployment is known, with its tasks."""
+    """Yield each reference that judged, with its tasks."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for run in runs:
         for task in run.report.tasks if run.report else ():
-            if task.reference is not None and describe_taken(task.reference):
+            if task.reference is not None:
                 found[describe_reference(task.reference)][task.result.task] = None
     yield from (f"{name} ({', '.join(tasks)})" for name, tasks in found.items())
 
 
-def _list_repeats(runs: Sequence[MeasuredRun]) -> dict[Key, list[int]]:
-    """Return the numbers of repeats of each column, in ascending order."""
-    found: dict[Key, set[int]] = defaultdict(set)
+def _list_repeats(runs: Sequence[MeasuredRun]) -> dict[Key, dict[int, list[str]]]:
+    """Return the numbers of repeats of each column, in ascending order, with the runs of each."""
+    found: dict[Key, dict[int, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     for run in runs:
         for task in run.report.tasks if run.report else ():
-            found[key_of_column(task)].add(count_repeats(task))
-    return {key: sorted(times) for key, times in found.items()}
+            name = run.attributes.get(RUN) or run.folder.name
+            found[key_of_column(task)][count_repeats(task)][name] = None
+    return {
+        key: {number: list(times[number]) for number in sorted(times)}
+        for key, times in found.items()
+    }
 
 
 def _explain_scorers(
@@ -179,12 +185,13 @@ def _explain_scorers(
 
 
 def _explain_repeats(
-    headings: Mapping[Key, str], repeats: Mapping[Key, Sequence[int]]
+    headings: Mapping[Key, str], repeats: Mapping[Key, Mapping[int, Sequence[str]]]
 ) -> Iterator[str]:
     """Yield the columns whose runs asked each prompt a different number of times."""
     for key, times in repeats.items():
         if len(times) > 1:
-            yield f"{headings[key]}: runs asked each sample {' or '.join(map(str, times))} times"
+            told = [f"{count(n, 'time')} by {', '.join(names)}" for n, names in times.items()]
+            yield f"{headings[key]}: each sample was asked {'; '.join(told)}"
 
 
 def _explain_one_draw(headings: Mapping[Key, str], runs: Sequence[MeasuredRun]) -> Iterator[str]:

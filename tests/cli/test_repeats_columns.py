@@ -46,6 +46,8 @@ def test_repeats_have_columns_and_are_shown_of_a_pass(tmp_path: Path) -> None:
         assert float(row["vote"]) == pytest.approx(known["majority"], rel=1e-5)
     exported = serve_eval("export", tmp_path / "r", "--format", "csv").stdout
     [row] = csv.DictReader(io.StringIO(exported, newline=""))
+    noted = serve_eval("export", tmp_path / "r", "--format", "table").stdout
+    assert "reference: org/m, default (word_problems, passkey_short)" in noted
     for task in TASKS:
         assert row[f"{task} repeats"] == "3"
         assert float(row[f"{task} pass at repeats"]) == pytest.approx(told[task]["pass_at"]["3"])

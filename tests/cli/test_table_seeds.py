@@ -138,6 +138,7 @@ def test_a_value_is_the_mean_over_its_seeds(seeds: Path) -> None:
         assert row["word_problems other runs"] == "0"
         assert row["word_problems sampling seeds"] == ", ".join(drawn)
         assert f"{name}: word_problems: the mean over sampling seeds {', '.join(drawn)}: sd" in text
+    assert "are the same texts" not in text
     each = _export(seeds, "--format", "table", "--all")
     assert not re.search(r" N s\d", each)
 

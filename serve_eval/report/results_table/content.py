@@ -11,6 +11,8 @@ from serve_eval.schema import Metric
 
 RUN = "run"
 """The attribute with the name of the run, which needs no word in front of it."""
+SAMPLING_SEED, BEGAN = "sampling seed", "began"
+"""The attributes with the sampling seed of a run and its time, of a table with a row for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
