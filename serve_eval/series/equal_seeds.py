@@ -15,7 +15,7 @@ from serve_eval.report.results_table.cell import name_seeds
 def explain_equal_seeds(
     columns: Sequence[TaskColumn], rows: Sequence[DeploymentRow]
 ) -> Iterator[str]:
-    """Yield the tasks with seeds whose answers are all the same texts.
+    """Yield the tasks with seeds whose answers are equal texts.
 
     Answers are read only where the values of all seeds are equal.
     """

@@ -51,7 +51,7 @@ class MeasuredRun:
     its suite, by task: a suite corrects verdicts and waives them. `planned` are the tasks of its
     plan in a suite, which the report lacks if an error ended the run. `outside`: the run lies in
     the folder of a suite that does not know it. `error` is the kind of the error that ended it, and
-    `answers` says how many came before.
+    `answers` says how many came before. `task_label` is the part of its name that tells only tasks.
     """
 
     folder: Path
@@ -64,6 +64,7 @@ class MeasuredRun:
     outside: bool = False
     error: str = ""
     answers: str = ""
+    task_label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +214,8 @@ def _tell_apart(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def _list_tasks(run: MeasuredRun) -> list[str]:
-    if run.report is None:
-        return list(run.judged)
-    return [task.result.task for task in run.report.tasks]
+    tasks = [task.result.task for task in run.report.tasks] if run.report else list(run.judged)
+    return [*tasks, run.task_label] if run.task_label else tasks
 
 
 def _list_seeds(run: MeasuredRun) -> list[str]:
@@ -243,13 +243,13 @@ def _describe(run: FinishedRun, suite: _Suite | None) -> MeasuredRun:
     own: Mapping[str, object] = {}
     judged: Mapping[str, SuiteRow] = {}
     planned: Mapping[str, PlannedTask] = {}
-    outside = False
+    outside, label = False, ""
     if suite is not None:
         name = run.folder.name
         known = next((one for one in suite.suite.runs if one.name == name), None)
         judged, outside = _pick(suite.report, name), known is None
         if known is not None:
-            own = known.attributes
+            own, label = known.attributes, known.task_label
             asked = {task.result.task for task in run.report.tasks}
             planned = list_planned(run.folder, known.plan) if judged.keys() - asked else {}
     return MeasuredRun(
@@ -261,6 +261,7 @@ def _describe(run: FinishedRun, suite: _Suite | None) -> MeasuredRun:
         judged=judged,
         planned=planned,
         outside=outside,
+        task_label=label,
     )
 
 
@@ -292,6 +293,7 @@ def _list_lost(place: Path, suite: _Suite) -> list[MeasuredRun]:
             planned=list_planned(place / SUITE_RUNS / run.name, run.plan),
             error=lost[run.name],
             answers=say_answers(place / SUITE_RUNS / run.name),
+            task_label=run.task_label,
         )
         for run in suite.suite.runs
         if run.name in lost
