@@ -136,6 +136,7 @@ def _pair(
     bare = replace(
         bare,
         reference=None if had is None else had.value,
+        reference_name=names[0],
         draws=tuple(map(_forget, cell.draws)),
     )
     for one, whose in ((cell, ""), (had, "the baseline: ")):

@@ -123,6 +123,7 @@ def test_a_value_is_the_mean_over_its_seeds(seeds: Path) -> None:
     assert re.search(r"^bf16 .* N s3$", text, re.MULTILINE)
     assert re.search(r"^int3 .* N s2$", text, re.MULTILINE)
     assert "s: number of sampling seeds that the figure is the mean over" in text
+    assert "with the interval of that mean and the worst verdict" in " ".join(text.split())
     rows = csv.DictReader(io.StringIO(_export(seeds, "--format", "csv"), newline=""))
     for row, name, drawn in zip(rows, ("bf16", "int3"), ("123", "12"), strict=True):
         runs = [seeds / f"{name}-seed{seed}" for seed in drawn]
@@ -138,9 +139,28 @@ def test_a_value_is_the_mean_over_its_seeds(seeds: Path) -> None:
         assert row["word_problems other runs"] == "0"
         assert row["word_problems sampling seeds"] == ", ".join(drawn)
         assert f"{name}: word_problems: the mean over sampling seeds {', '.join(drawn)}: sd" in text
-    assert "are the same texts" not in text
     each = _export(seeds, "--format", "table", "--all")
     assert not re.search(r" N s\d", each)
+
+
+def test_seeds_with_equal_texts_are_one_draw_until_one_text_differs(
+    seeds: Path, tmp_path: Path
+) -> None:
+    """Each run started a simulator anew, which draws alike each time."""
+    note = "the answers with sampling seeds {} are the same texts: they are one draw"
+    here = tmp_path / "seeds"
+    shutil.copytree(seeds, here)
+    before = _export(here, "--format", "table")
+    assert note.format("1, 2, 3") in before
+    assert note.format("1, 2") in before
+    file = here / "bf16-seed2/samples/word_problems.jsonl"
+    first, *others = file.read_text().splitlines()
+    record = json.loads(first)
+    record["response"]["text"] = "another text"
+    file.write_text("".join(f"{line}\n" for line in (json.dumps(record), *others)))
+    after = _export(here, "--format", "table")
+    assert note.format("1, 2, 3") not in after
+    assert note.format("1, 2") in after
 
 
 def test_the_figures_of_a_difference_are_those_of_the_runs_in_it(seeds: Path) -> None:
@@ -148,6 +168,7 @@ def test_the_figures_of_a_difference_are_those_of_the_runs_in_it(seeds: Path) ->
     [row] = csv.DictReader(io.StringIO(_export(*asked), newline=""))
     runs = [seeds / f"bf16-seed{seed}" for seed in (1, 2)]
     assert row["word_problems run"] == "; ".join(map(str, runs))
+    assert row["word_problems reference of"] == "int3"
     assert (row["word_problems scored"], row["word_problems planned"]) == ("80", "80")
     assert float(row["word_problems value"]) == pytest.approx(_average(runs))
 

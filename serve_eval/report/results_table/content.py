@@ -130,6 +130,7 @@ class ResultsTable:
         cells = [cell for row in self.rows for cell in row.cells]
         known = [cell for cell in cells if cell is not None]
         outcomes = set() if self.against else {cell.outcome for cell in known}
+        worst = "" if self.against else " and the worst verdict"
         yield from ((mark, one.value) for one, mark in MARKS.items() if one in outcomes)
         for mark, present, meaning in (
             ("w", any(cell.waived for cell in known), "a waived FAIL"),
@@ -162,7 +163,7 @@ class ResultsTable:
                 "s",
                 any(cell.averaged for cell in known),
                 "number of sampling seeds that the figure is the mean over, as repeats of the same"
-                " samples, with the interval of that mean and the worst verdict",
+                f" samples, with the interval of that mean{worst}",
             ),
             (STAR, any(cell.star for cell in known), "proven: Holm's p is at most 0.05"),
             (MISSING, None in cells, LEFT_OUT),
