@@ -73,6 +73,8 @@ def describe_usage(error: Any) -> tuple[str, str]:
         message = f"there is no option {name}{_suggest(name, error.possibilities)}"
         if name == "--junit" and path.endswith((" compare", " suite")):
             message = f"there is no option {name}: the folder of -o OUT has OUT/junit.xml"
+        elif option := _find_task_option(ctx, name):
+            message = f"there is no option {name}: set it for a task, --set TASK.{option}=VALUE"
     for pattern, plain in PLAINER:
         message = pattern.sub(plain, message)
     help_flag = EVERYTHING if getattr(getattr(ctx, "command", None), "usual", ()) else "--help"
@@ -81,6 +83,17 @@ def describe_usage(error: Any) -> tuple[str, str]:
         f"{of}: {message}" if of else message,
         f"See {path} {help_flag}",
     )
+
+
+def _find_task_option(ctx: Any, name: str) -> str:
+    """Return the option of tasks that a flag of `run` means; "" if the command cannot set it."""
+    from serve_eval.evaluation.plan.options import SAMPLING_SEED, list_protocol_fields
+
+    known = [flag for one in getattr(ctx.command, "params", ()) for flag in one.opts]
+    option = name.lstrip("-").replace("-", "_")
+    option = "seed" if option == SAMPLING_SEED else option
+    own = (*list_protocol_fields(), "num_samples")
+    return option if "--set" in known and option in own else ""
 
 
 def _suggest(name: str, possibilities: Any) -> str:

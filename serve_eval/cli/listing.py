@@ -32,7 +32,11 @@ def listing(
 
     packages = {title: package for package, title in extensions.KINDS.items()}
     if kind not in (*packages, "all"):
-        raise PlanError(f"unknown kind {kind!r}.{registry.nearest(kind, [*packages, 'all'])}")
+        holding = [title for title, package in packages.items() if kind in registry.names(package)]
+        raise PlanError(
+            f"unknown kind {kind!r}.{registry.nearest(kind, [*packages, 'all'])}",
+            hint="\n".join(f"serve-eval list {title} {kind}" for title in holding),
+        )
     extensions.include(folders_of(include_path))
     if name is not None:
         _one(packages.get(kind), kind, name)

@@ -224,7 +224,9 @@ def _prepare(
     test = task.acceptance_length
     acceptance = None if test is None else find_acceptance_length(test, reference_directories(plan))
     roots = find_roots(plan)
-    wanted = hypothesis.num_samples
+    wanted, hypothesis, sized = few_samples.keep_named(
+        spec.options.get("num_samples"), hypothesis, found
+    )
     full = task.load(roots, wanted)
     check_ids(task, full)
     registered = task.hypothesis.num_samples or (None if found is None else found.num_samples)
@@ -246,7 +248,8 @@ def _prepare(
         and (found is None or found.num_samples is None)
     ):
         n = hypothesis.num_samples
-        notes = (f"num_samples is {n}, not the task's registered {usual}: judged with that n",)
+        judged = "" if found is None else ": judged with that n"
+        notes = (f"num_samples is {n}, not the task's registered {usual}{judged}",)
     if full.deviation is not None:
         notes = (*notes, f"{OTHER_DATA}: {full.deviation}")
     shared = warn_of_shared_texts(task.name, dataset.samples)
@@ -258,7 +261,7 @@ def _prepare(
             found, why, protocol = None, CHOSEN, None
     hypothesis, fewer = few_samples.hold_n(hypothesis, found, len(dataset.samples))
     drawn = () if found is None or reference.draw is None else (reference.draw,)
-    notes = (*notes, *fewer, *drawn)
+    notes = (*sized, *notes, *fewer, *drawn)
     return PreparedTask(
         spec=spec,
         task=task,

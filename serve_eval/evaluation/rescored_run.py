@@ -15,6 +15,7 @@ from serve_eval.evaluation.plan.shard import shard_fields
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.copied_run import (
+    ANSWERS_FROM,
     check_copy,
     copy_answers,
     end_copy,
@@ -83,10 +84,7 @@ def write_rescored_run(
     judged = judge_again(plan, to)  # writes the scores too
     if report is not None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        again = (
-            f"the answers are from {run}, scored again at {now} by serve-eval"
-            f" {serve_eval.__version__}"
-        )
+        again = f"{ANSWERS_FROM}{run}, scored again at {now} by serve-eval {serve_eval.__version__}"
         judged = replace(
             judged,
             warnings=(*judged.warnings, again),

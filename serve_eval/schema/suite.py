@@ -20,14 +20,15 @@ class SuiteRun:
     """One plan of a suite.
 
     `name` is also the name of its folder. `attributes` are the user's own words about it, such as
-    size or quantisation; `notes` say which parts of its case files are not asked. Neither decides
-    anything.
+    size or quantisation; `notes` say which parts of its case files are not asked. `task_label` is
+    the part of `name` that says only which tasks it asks. None of them decides anything.
     """
 
     name: str
     plan: Plan
     attributes: Mapping[str, Scalar] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    task_label: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
 
+import msgspec
+
 from serve_eval.report.results_table import ResultCell
-from serve_eval.report.results_table.cell import UNJUDGED, Draw, name_outcome
+from serve_eval.report.results_table.cell import UNJUDGED, describe_run_effect, name_outcome
 from serve_eval.schema import (
     PairedComparison,
     Reference,
@@ -14,6 +17,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
+from serve_eval.series.asked_alike import count_repeats, find_pass_at_all
 from serve_eval.series.deployments import find_seed
 from serve_eval.series.measured_runs import MeasuredRun
 from serve_eval.verdicts.many_tests import find_test
@@ -45,7 +49,9 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         estimate=early,
         waived=row is not None and row.waiver is not None,
         run=str(run.folder),
-        draws=() if value is None else (_make_draw(task, value, run),),
+        answered=_identify(task, run),
+        seed=find_seed(task),
+        whole=not early and verdict.outcome is not VerdictOutcome.NOT_JUDGED,
         reason="; ".join(dict.fromkeys(verdict.reasons)) or _count_failures(task),
         rule=verdict.rule,
         reference=verdict.reference,
@@ -55,6 +61,8 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         margin=_find_margin(verdict),
         default_margin=run.report is not None
         and run.report.plan.verdict.options.get("margin") is None,
+        inflation=1.0 if paired is None else paired.inflation,
+        run_effect=_describe_run_effect(paired),
         p=None if paired is None else paired.p,
         p_rise=None if paired is None else find_rise_p(paired),
         p_rule=p_rule,
@@ -66,18 +74,24 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         finding=_find_corrected(row) if row else finding or "",
         proven=row.proven if row else _find_proven(paired),
         reference_name=_name_reference(task.reference),
+        repeats=count_repeats(task),
+        pass_at_repeats=None if result.stability is None else find_pass_at_all(result.stability),
+        vote=None if result.stability is None else result.stability.majority,
     )
 
 
-def _make_draw(task: TaskReport, value: float, run: MeasuredRun) -> Draw:
-    verdict = task.verdict
-    early = verdict.early is not None and verdict.early.stopped
-    return Draw(
-        seed=find_seed(task),
-        value=value,
-        run=str(run.folder),
-        difference=None if verdict.paired is None else verdict.paired.difference,
-        whole=not early and verdict.outcome is not VerdictOutcome.NOT_JUDGED,
+def _identify(task: TaskReport, run: MeasuredRun) -> str:
+    """Return what copies of a run share: its first moment, and what became of the task."""
+    known = run.model, run.began, task.fingerprint, task.result
+    return hashlib.sha256(msgspec.json.encode(known)).hexdigest()
+
+
+def _describe_run_effect(paired: PairedComparison | None) -> str:
+    """Return a note that the runs of the reference differ as a whole, or those of a task."""
+    if paired is None or paired.inflation == 1.0:
+        return ""
+    return describe_run_effect(
+        "one side", paired.cochran_q or 0.0, paired.cochran_p or 0.0, paired.inflation
     )
 
 

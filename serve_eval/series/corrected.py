@@ -19,19 +19,21 @@ def correct_cells(rows: Iterable[DeploymentRow]) -> list[DeploymentRow]:
     """Return rows in which the findings of runs outside of suites are corrected by Holm together.
 
     The correction of a suite, which counts also the runs that a table lacks, stays as it is.
-    Verdicts stay those of each run alone.
+    Verdicts stay those of each run alone. The same answers in a copy of a run are one test.
     """
     listed = list(rows)
-    alone = [one for row in listed for one in row.cells if one is not None and _is_tested(one)]
-    drops = iter(holm([one.p_rule or 0.0 for one in alone]))
-    rises = iter(holm([1.0 if one.p_rise is None else one.p_rise for one in alone]))
+    tested = [one for row in listed for one in row.cells if one is not None and _is_tested(one)]
+    alone = {one.answered or str(i): one for i, one in enumerate(tested)}
+    drops = dict(zip(alone, holm([one.p_rule or 0.0 for one in alone.values()]), strict=True))
+    rises = dict(zip(alone, holm([_find_rise(one) for one in alone.values()]), strict=True))
+    names = (one.answered or str(i) for i, one in enumerate(tested))
     return [
         replace(
             row,
             cells=[
                 one
                 if one is None or not _is_tested(one)
-                else _correct(one, next(drops), next(rises), len(alone))
+                else _correct(one, drops[name := next(names)], rises[name], len(alone))
                 for one in row.cells
             ],
         )
@@ -41,6 +43,10 @@ def correct_cells(rows: Iterable[DeploymentRow]) -> list[DeploymentRow]:
 
 def _is_tested(cell: ResultCell) -> bool:
     return not cell.in_suite and cell.p_rule is not None
+
+
+def _find_rise(cell: ResultCell) -> float:
+    return 1.0 if cell.p_rise is None else cell.p_rise
 
 
 def _correct(cell: ResultCell, drop: float, rise: float, tests: int) -> ResultCell:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
-from serve_eval.report.results_table.content import RUN
+from serve_eval.report.results_table.content import BEGAN, RUN
 from serve_eval.schema import Endpoint, Plan, Report, TaskReport, file_stem
 from serve_eval.verdicts.references import SPEC_KEYS
 from serve_eval.verdicts.references.deployed import (
@@ -19,9 +19,9 @@ from serve_eval.verdicts.references.deployed import (
     write_value,
 )
 
-ENDPOINT, SERVER, IMAGE, BEGAN = "endpoint", "server", "image", "began"
-SAMPLING_SEED, SEED = "sampling seed", "seed"
-"""The attribute with the sampling seed, and the field of a fingerprint with it, which is JSON."""
+ENDPOINT, SERVER, IMAGE = "endpoint", "server", "image"
+SEED = "seed"
+"""The field of a fingerprint with the sampling seed, which is JSON."""
 _TIME = re.compile(
     r"(?:19|20)\d{2}[-_.]?[01]\d[-_.]?[0-3]\d"
     r"(?:[-_.T ]*[0-2]\d[-_.:h]?[0-5]\d(?:[-_.:]?[0-5]\d)?Z?)?"
@@ -86,7 +86,12 @@ def name_of_model(report: Report) -> str:
 
 def find_seed(task: TaskReport) -> str:
     """Return the sampling seed that a task was asked with; "" for none."""
-    seed = task.fingerprint.get(SEED, "null")
+    return read_seed(task.fingerprint)
+
+
+def read_seed(fingerprint: Mapping[str, str]) -> str:
+    """Return the sampling seed of a fingerprint; "" for none."""
+    seed = fingerprint.get(SEED, "null")
     return "" if seed == "null" else seed
 
 

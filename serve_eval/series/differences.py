@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, read_task
@@ -13,14 +14,15 @@ from serve_eval.evaluation.agreement.common_prompts import keep_common, list_mis
 from serve_eval.evaluation.agreement.score_pairs import score_pairs
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
-from serve_eval.report.results_table.cell import Draw
+from serve_eval.report.results_table.cell import describe_run_effect
 from serve_eval.report.results_table.content import RUN
-from serve_eval.schema import MEAN, VerdictOutcome
+from serve_eval.schema import MEAN
 from serve_eval.series.draws import MatchedDraws, match_draws, pool
-from serve_eval.stats.multiplicity import holm
+from serve_eval.series.pooled_seeds import find_worst, join_runs
+from serve_eval.series.stars import add_stars
 
-ALPHA = 0.05
-"""Probability of any false star in a table."""
+if TYPE_CHECKING:
+    from serve_eval.stats.pairs import Pairs
 
 
 def compare_rows(table: ResultsTable, baseline: str = "") -> ResultsTable:
@@ -33,7 +35,11 @@ def compare_rows(table: ResultsTable, baseline: str = "") -> ResultsTable:
     if baseline:
         first = _find(table, baseline)
         name = table.label(first)
-        rows = [_compare(row, first, table.columns) for row in table.rows if row is not first]
+        rows = [
+            _compare(row, first, table.columns, names=(name, table.label(row)))
+            for row in table.rows
+            if row is not first
+        ]
         table = replace(table, references=())
     else:
         cells = [cell for row in table.rows for cell in row.cells if cell is not None]
@@ -42,7 +48,7 @@ def compare_rows(table: ResultsTable, baseline: str = "") -> ResultsTable:
             f"the reference ({'; '.join(sorted(names))})" if len(names) == 1 else "the references"
         )
         rows = list(table.rows)
-    rows, tests = _correct(rows)
+    rows, tests = add_stars(rows)
     if not tests:
         raise PlanError(
             "no differences: no run can be compared on the same prompts",
@@ -72,8 +78,10 @@ def _find(table: ResultsTable, name: str) -> DeploymentRow:
         if name in (table.label(row), row.attributes.get(RUN))
         or any(
             cell is not None
-            and cell.run
-            and (Path(cell.run).name == name or Path(cell.run) == place)
+            and any(
+                one.run and (Path(one.run).name == name or Path(one.run) == place)
+                for one in cell.draws or (cell,)
+            )
             for cell in row.cells
         )
     ]
@@ -85,12 +93,16 @@ def _find(table: ResultsTable, name: str) -> DeploymentRow:
 
 
 def _compare(
-    row: DeploymentRow, baseline: DeploymentRow, columns: Sequence[TaskColumn]
+    row: DeploymentRow,
+    baseline: DeploymentRow,
+    columns: Sequence[TaskColumn],
+    *,
+    names: tuple[str, str],
 ) -> DeploymentRow:
     """Return a row with its differences from the baseline.
 
-    A cell whose column the baseline lacks is paired with one of the same task in another column:
-    a subset and the whole have common prompts.
+    `names` are those of both, the baseline's first. A cell whose column the baseline lacks is
+    paired with one of the same task in another column: a subset and the whole have common prompts.
     """
     cells: list[ResultCell | None] = []
     for i, (column, cell) in enumerate(zip(columns, row.cells, strict=True)):
@@ -101,29 +113,58 @@ def _compare(
         ]
         same = baseline.cells[i]
         tried = [same] if same is not None and same.value is not None else [*others, same]
-        cells.append(None if cell is None else _pair_best(column.task, cell, tried))
+        cells.append(None if cell is None else _pair_best(column.task, cell, tried, names))
     return replace(row, cells=cells)
 
 
-def _pair_best(task: str, cell: ResultCell, tried: Sequence[ResultCell | None]) -> ResultCell:
+def _pair_best(
+    task: str, cell: ResultCell, tried: Sequence[ResultCell | None], names: tuple[str, str]
+) -> ResultCell:
     """Return a cell paired with that of the baseline with which it has the most common prompts."""
-    found = [_pair(task, cell, had) for had in tried]
+    found = [_pair(task, cell, had, names) for had in tried]
     return max(found, key=lambda one: (one.difference is not None, one.pairs or 0))
 
 
-def _pair(task: str, cell: ResultCell, had: ResultCell | None) -> ResultCell:
+def _pair(
+    task: str, cell: ResultCell, had: ResultCell | None, names: tuple[str, str]
+) -> ResultCell:
     """Return a cell with its difference from another on the same prompts, or with none.
 
     What was found against the registered reference is left out.
     """
+    bare = _forget(cell)
     bare = replace(
-        cell,
-        draws=tuple(replace(draw, difference=None) for draw in cell.draws),
+        bare,
         reference=None if had is None else had.value,
+        reference_name=names[0],
+        draws=tuple(map(_forget, cell.draws)),
+    )
+    for one, whose in ((cell, ""), (had, "the baseline: ")):
+        if one is None:
+            return replace(bare, no_difference="the baseline did not run this task")
+        if one.value is None or not one.whole:
+            why = one.no_difference or one.reason or one.outcome.value
+            return replace(bare, no_difference=f"{whose}{why}")
+    assert had is not None
+    if cell.answered and cell.answered == had.answered:
+        return replace(bare, no_difference="the same answers as those of the baseline, a copy")
+    try:
+        return _measure_difference(task, bare, had, names)
+    except ServeEvalError as error:
+        return replace(bare, no_difference=str(error))
+
+
+def _forget(cell: ResultCell) -> ResultCell:
+    """Return a cell without what was found against the registered reference."""
+    return replace(
+        cell,
+        reference=None,
         difference=None,
         difference_interval=None,
         no_difference="",
         margin=None,
+        inflation=1.0,
+        run_effect="",
         p=None,
         p_rise=None,
         p_rule=None,
@@ -133,20 +174,11 @@ def _pair(task: str, cell: ResultCell, had: ResultCell | None) -> ResultCell:
         finding="",
         proven="",
     )
-    for one, whose in ((cell, ""), (had, "the baseline: ")):
-        if one is None:
-            return replace(bare, no_difference="the baseline did not run this task")
-        if one.value is None or one.estimate or one.outcome is VerdictOutcome.NOT_JUDGED:
-            why = one.no_difference or one.reason or one.outcome.value
-            return replace(bare, no_difference=f"{whose}{why}")
-    assert had is not None
-    try:
-        return _measure_difference(task, bare, had)
-    except ServeEvalError as error:
-        return replace(bare, no_difference=str(error))
 
 
-def _measure_difference(task: str, cell: ResultCell, had: ResultCell) -> ResultCell:
+def _measure_difference(
+    task: str, cell: ResultCell, had: ResultCell, names: tuple[str, str]
+) -> ResultCell:
     """Return a cell with its difference. Raises ServeEvalError if the runs cannot be paired."""
     from serve_eval.stats.judgement import judge
 
@@ -159,7 +191,8 @@ def _measure_difference(task: str, cell: ResultCell, had: ResultCell) -> ResultC
         raise ServeEvalError(f"the value is the {kind}, not the mean of the scores")
     whole = a
     a, b, prompts = keep_common(a, b)
-    told = judge(score_pairs(a, b), margin=0.0)
+    pairs = score_pairs(a, b)
+    told = judge(pairs, margin=0.0)
     turned = judge(score_pairs(b, a), margin=0.0)
     scale = a.task.result.metric.scale
     ends = told.interval.lower, told.interval.upper
@@ -174,15 +207,32 @@ def _measure_difference(task: str, cell: ResultCell, had: ResultCell) -> ResultC
             value=scale * _average(b),
             interval=None,
             seeds=drawn.seeds,
+            **_account(drawn.after, b),
             draws=_compare_draws(drawn, sides),
         )
     return replace(
         cell,
         difference=scale * told.test.mean,
+        inflation=1.0 if told.run_effect is None else told.run_effect.inflation,
+        run_effect=_explain_run_effect(pairs, names),
         difference_interval=(scale * ends[0], scale * ends[1]) if finite else None,
         p=told.test.p,
         p_rise=turned.test.p,
     )
+
+
+def _explain_run_effect(pairs: Pairs, names: tuple[str, str]) -> str:
+    """Return a note that the runs of the side that inflates the errors differ as a whole."""
+    from serve_eval.stats.run_effects import effect_of
+
+    weights = pairs.weights if pairs.weighted else None
+    sides = zip(names, (pairs.reference, pairs.candidate), strict=True)
+    effects = [(name, effect_of(runs, weights, pairs.clusters)) for name, runs in sides]
+    found = [(name, one) for name, one in effects if one is not None and one.inflation > 1.0]
+    if not found:
+        return ""
+    name, most = max(found, key=lambda one: one[1].inflation)
+    return describe_run_effect(name, most.q, most.p, most.inflation)
 
 
 def _read(task: str, run: str) -> TaskAnswers:
@@ -193,7 +243,27 @@ def _average(answers: TaskAnswers) -> float:
     return statistics.fmean(line.value for lines in answers.lines for line in lines.values())
 
 
-def _compare_draws(drawn: MatchedDraws, sides: Sequence[Sequence[TaskAnswers]]) -> tuple[Draw, ...]:
+def _account(runs: Sequence[ResultCell], answers: TaskAnswers) -> dict[str, Any]:
+    """Return the fields of a cell that say which runs and samples its figures are of."""
+    scored, planned = sum(map(len, answers.lines)), answers.task.result.planned
+    worst = find_worst(runs)
+    return {
+        "run": join_runs(runs),
+        "scored": scored,
+        "planned": planned,
+        "failed": planned - scored,
+        "repaired": sum(map(len, answers.doubted)),
+        "estimate": False,
+        "outcome": worst.outcome,
+        "waived": worst.waived,
+        "rule": worst.rule,
+        "chosen": any(one.chosen for one in runs),
+    }
+
+
+def _compare_draws(
+    drawn: MatchedDraws, sides: Sequence[Sequence[TaskAnswers]]
+) -> tuple[ResultCell, ...]:
     """Return the draws of a row, with the difference of each seed that both sides have."""
     from serve_eval.stats.judgement import judge
 
@@ -206,40 +276,3 @@ def _compare_draws(drawn: MatchedDraws, sides: Sequence[Sequence[TaskAnswers]]) 
             difference = a.task.result.metric.scale * mean
         found.append(replace(draw, difference=difference))
     return tuple(found)
-
-
-def _correct(rows: list[DeploymentRow]) -> tuple[list[DeploymentRow], int]:
-    """Return the rows with stars, and the number of tests.
-
-    Twice the smaller p of both directions is two-sided. The interval must exclude 0 as well, since
-    it holds missing answers at their best and worst.
-    """
-    tested = list(_list_p(rows))
-    adjusted = iter(holm(tested))
-    found = []
-    for row in rows:
-        cells = []
-        for cell in row.cells:
-            if cell is not None and _is_tested(cell):
-                p = next(adjusted)
-                cell = replace(cell, p_table=p, star=p <= ALPHA and _excludes_zero(cell))
-            cells.append(cell)
-        found.append(replace(row, cells=cells))
-    return found, len(tested)
-
-
-def _list_p(rows: list[DeploymentRow]) -> Iterator[float]:
-    for row in rows:
-        for cell in row.cells:
-            if cell is not None and _is_tested(cell):
-                ends = [p for p in (cell.p, cell.p_rise) if p is not None]
-                yield min(1.0, 2.0 * min(ends))
-
-
-def _is_tested(cell: ResultCell) -> bool:
-    return cell.difference is not None and cell.p is not None
-
-
-def _excludes_zero(cell: ResultCell) -> bool:
-    ends = cell.difference_interval
-    return ends is not None and (ends[0] > 0.0 or ends[1] < 0.0)

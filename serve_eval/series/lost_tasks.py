@@ -76,6 +76,8 @@ def make_lost_cell(planned: PlannedTask, row: SuiteRow, run: MeasuredRun) -> Res
         planned=planned.samples,
         waived=row.waiver is not None,
         run=str(run.folder),
+        seed=planned.seed,
+        whole=False,
         reason=reason,
         brief=_say_ending(run),
         answers=run.answers,

@@ -11,19 +11,21 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
-from serve_eval.evaluation.storage.reports.comparison_files import is_comparison, locate_runs
+from serve_eval.evaluation.storage.reports.comparison_files import (
+    describe_comparison,
+    is_comparison,
+    locate_runs,
+)
 from serve_eval.evaluation.storage.reports.suite_files import (
     find_suite_report,
     holds_suite,
     read_suite,
 )
-from serve_eval.report.results_table.content import RUN
+from serve_eval.report.results_table.content import BEGAN, RUN, SAMPLING_SEED
 from serve_eval.schema import Report, Suite, SuiteReport, SuiteRow
 from serve_eval.series.answer_numbers import count_answers, say_answers
 from serve_eval.series.deployments import (
-    BEGAN,
     IMAGE,
-    SAMPLING_SEED,
     SERVER,
     describe_deployment,
     find_seed,
@@ -49,7 +51,7 @@ class MeasuredRun:
     its suite, by task: a suite corrects verdicts and waives them. `planned` are the tasks of its
     plan in a suite, which the report lacks if an error ended the run. `outside`: the run lies in
     the folder of a suite that does not know it. `error` is the kind of the error that ended it, and
-    `answers` says how many came before.
+    `answers` says how many came before. `task_label` is the part of its name that tells only tasks.
     """
 
     folder: Path
@@ -62,6 +64,7 @@ class MeasuredRun:
     outside: bool = False
     error: str = ""
     answers: str = ""
+    task_label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ def read_measured(
     found: dict[Path, FinishedRun] = {}
     unfinished: dict[Path, Path] = {}
     notes: list[str] = []
+    notes += [note for folder in folders if (note := describe_comparison(folder))]
     searched = {folder: search_runs(folder) for given in folders for folder in _list_places(given)}
     for folder, one in searched.items():
         notes += [note for note in one.notes if not note.startswith(UNFINISHED)]
@@ -210,15 +214,15 @@ def _tell_apart(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def _list_tasks(run: MeasuredRun) -> list[str]:
-    if run.report is None:
-        return list(run.judged)
-    return [task.result.task for task in run.report.tasks]
+    tasks = [task.result.task for task in run.report.tasks] if run.report else list(run.judged)
+    return [*tasks, run.task_label] if run.task_label else tasks
 
 
 def _list_seeds(run: MeasuredRun) -> list[str]:
-    """Return the sampling seeds that a run sent."""
-    tasks = () if run.report is None else run.report.tasks
-    return list(dict.fromkeys(seed for task in tasks if (seed := find_seed(task))))
+    """Return the sampling seeds that a run sent, or was to send before an error ended it."""
+    sent = [] if run.report is None else list(map(find_seed, run.report.tasks))
+    lost = [task.seed for task in run.planned.values()]
+    return list(dict.fromkeys(filter(None, (*sent, *lost))))
 
 
 def _find_suites(runs: Sequence[FinishedRun], notes: list[str]) -> dict[Path, _Suite]:
@@ -239,13 +243,13 @@ def _describe(run: FinishedRun, suite: _Suite | None) -> MeasuredRun:
     own: Mapping[str, object] = {}
     judged: Mapping[str, SuiteRow] = {}
     planned: Mapping[str, PlannedTask] = {}
-    outside = False
+    outside, label = False, ""
     if suite is not None:
         name = run.folder.name
         known = next((one for one in suite.suite.runs if one.name == name), None)
         judged, outside = _pick(suite.report, name), known is None
         if known is not None:
-            own = known.attributes
+            own, label = known.attributes, known.task_label
             asked = {task.result.task for task in run.report.tasks}
             planned = list_planned(run.folder, known.plan) if judged.keys() - asked else {}
     return MeasuredRun(
@@ -257,6 +261,7 @@ def _describe(run: FinishedRun, suite: _Suite | None) -> MeasuredRun:
         judged=judged,
         planned=planned,
         outside=outside,
+        task_label=label,
     )
 
 
@@ -288,6 +293,7 @@ def _list_lost(place: Path, suite: _Suite) -> list[MeasuredRun]:
             planned=list_planned(place / SUITE_RUNS / run.name, run.plan),
             error=lost[run.name],
             answers=say_answers(place / SUITE_RUNS / run.name),
+            task_label=run.task_label,
         )
         for run in suite.suite.runs
         if run.name in lost

@@ -10,6 +10,7 @@ from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.evaluation.storage.run_folder import read_fingerprints, read_plan
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Metric, Plan, Spec, Task
+from serve_eval.series.deployments import SEED, read_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,7 @@ class PlannedTask:
     """A task that a run was to ask.
 
     `fingerprint` is None if the run ended before its data were read, and `prompts` if their number
-    is not known either.
+    is not known either. `seed` is the sampling seed that was to be sent, "" for none.
     """
 
     spec: Spec
@@ -25,6 +26,7 @@ class PlannedTask:
     fingerprint: Mapping[str, str] | None = None
     prompts: int | None = None
     repeats: int = 1
+    seed: str = ""
 
     @property
     def samples(self) -> int | None:
@@ -55,7 +57,15 @@ def _describe(spec: Spec, plan: Plan, known: Mapping[str, str] | None) -> Planne
         fingerprint=known,
         prompts=_count_prompts(spec, plan, known, task),
         repeats=plan.times(spec.name),
+        seed=_find_seed(known, task),
     )
+
+
+def _find_seed(known: Mapping[str, str] | None, task: Task | None) -> str:
+    if known is not None:
+        return read_seed(known)
+    seed = None if task is None else task.protocol.get(SEED)
+    return "" if seed is None else str(seed)
 
 
 def _count_prompts(

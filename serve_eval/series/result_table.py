@@ -4,33 +4,44 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.copied_run import ANSWERS_FROM
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
+from serve_eval.report.results_table.content import RUN
 from serve_eval.report.summary.figures import count
-from serve_eval.schema import TaskReport
-from serve_eval.series.asked_alike import Key, count_prompts, count_repeats, key_of_column
+from serve_eval.schema import MEAN, TaskReport
+from serve_eval.series.asked_alike import (
+    Key,
+    count_prompts,
+    count_repeats,
+    describe_scorer_options,
+    key_of_column,
+)
 from serve_eval.series.cells import make_cell
 from serve_eval.series.corrected import correct_cells, describe_rules
 from serve_eval.series.deployments import SEED, choose_shown
+from serve_eval.series.equal_seeds import explain_equal_seeds
 from serve_eval.series.lost_tasks import find_column, list_lost, make_column, make_lost_cell
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
 from serve_eval.series.planned_tasks import PlannedTask
+from serve_eval.series.pooled_seeds import pool_cells
 from serve_eval.verdicts.one_draw import describe_one_draw
 from serve_eval.verdicts.references.deployed import (
     LAUNCHER,
     describe_reference,
-    describe_taken,
     shorten,
 )
 
 _SHORT = 16
 """Characters of a setting that the heading of a column shows."""
+Begun = tuple[datetime, ResultCell]
+"""A cell with the time at which its run began."""
 RowKey = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -61,24 +72,16 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
     # The columns of one task stand side by side.
     order = list(dict.fromkeys(name for name, _ in asked))
     columns = dict(sorted(asked.items(), key=lambda item: order.index(item[0][0])))
-    rows: dict[RowKey, dict[Key, ResultCell]] = defaultdict(dict)
+    found: dict[RowKey, dict[Key, list[Begun]]] = defaultdict(lambda: defaultdict(list))
     lost: dict[Key, PlannedTask] = {}
-    began: dict[tuple[RowKey, Key], datetime] = {}
     for run in runs:
-        row = run.model, tuple(run.attributes.items())
-        cells = rows[row]
+        cells = found[run.model, tuple(run.attributes.items())]
         for planned, _ in list_lost(run):
             if (key := find_column(planned, columns)) not in columns:
                 lost.setdefault(key, planned)
         for key, cell in _list_cells(run, columns):
-            before = cells.get(key)
-            newest = before is None or run.began >= began[row, key]
-            shown = cell if newest or before is None else before
-            if before is not None:
-                draws = (*before.draws, *cell.draws)
-                shown = replace(shown, others=before.others + 1, draws=draws)
-            cells[key] = shown
-            began[row, key] = run.began if newest else began[row, key]
+            cells[key].append((run.began, cell))
+    rows = {row: _pool_row(cells, columns, lost) for row, cells in found.items()}
     headings = _name_columns(columns)
     repeats = _list_repeats(runs)
     keys = [*columns, *lost]
@@ -88,7 +91,7 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
             heading=headings[key],
             metric=task.result.metric,
             planned=count_prompts(task),
-            repeats=repeats[key],
+            repeats=list(repeats[key]),
         )
         for key, task in columns.items()
     ]
@@ -109,40 +112,86 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
         differing=_list_apart(columns),
         notes=(
             *_explain(runs),
+            *_explain_scorers(headings, columns),
             *_explain_repeats(headings, repeats),
             *_explain_one_draw(headings, runs),
+            *explain_equal_seeds(listed, deployments),
         ),
-        details=notes,
+        details=(*notes, *_list_rescored(runs)),
         references=list(_list_references(runs)),
     )
 
 
+def _pool_row(
+    cells: Mapping[Key, Sequence[Begun]],
+    columns: Mapping[Key, TaskReport],
+    lost: Mapping[Key, PlannedTask],
+) -> dict[Key, ResultCell]:
+    """Return the cells of a row, each of the latest run or of the mean over sampling seeds."""
+    pooled = {}
+    for key, begun in cells.items():
+        found = [cell for _, cell in sorted(begun, key=itemgetter(0))]
+        task = columns.get(key)
+        if task is None:
+            planned = lost[key]
+            pooled[key] = pool_cells(found, planned.metric, prompts=planned.prompts, mean=False)
+        else:
+            mean = task.result.aggregation == MEAN.name
+            pooled[key] = pool_cells(
+                found, task.result.metric, prompts=count_prompts(task), mean=mean
+            )
+    return pooled
+
+
+def _list_rescored(runs: Sequence[MeasuredRun]) -> Iterator[str]:
+    """Yield which runs have the answers of another one, scored again."""
+    for run in runs:
+        for warning in run.report.warnings if run.report else ():
+            if warning.startswith(ANSWERS_FROM):
+                yield f"{run.folder}: {warning}"
+
+
 def _list_references(runs: Sequence[MeasuredRun]) -> Iterator[str]:
-    """Yield each reference that judged and whose deployment is known, with its tasks."""
+    """Yield each reference that judged, with its tasks."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for run in runs:
         for task in run.report.tasks if run.report else ():
-            if task.reference is not None and describe_taken(task.reference):
+            if task.reference is not None:
                 found[describe_reference(task.reference)][task.result.task] = None
     yield from (f"{name} ({', '.join(tasks)})" for name, tasks in found.items())
 
 
-def _list_repeats(runs: Sequence[MeasuredRun]) -> dict[Key, list[int]]:
-    """Return the numbers of repeats of each column, in ascending order."""
-    found: dict[Key, set[int]] = defaultdict(set)
+def _list_repeats(runs: Sequence[MeasuredRun]) -> dict[Key, dict[int, list[str]]]:
+    """Return the numbers of repeats of each column, in ascending order, with the runs of each."""
+    found: dict[Key, dict[int, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     for run in runs:
         for task in run.report.tasks if run.report else ():
-            found[key_of_column(task)].add(count_repeats(task))
-    return {key: sorted(times) for key, times in found.items()}
+            name = run.attributes.get(RUN) or run.folder.name
+            found[key_of_column(task)][count_repeats(task)][name] = None
+    return {
+        key: {number: list(times[number]) for number in sorted(times)}
+        for key, times in found.items()
+    }
+
+
+def _explain_scorers(
+    headings: Mapping[Key, str], columns: Mapping[Key, TaskReport]
+) -> Iterator[str]:
+    """Yield the options of scorers that the headings of columns do not say."""
+    for key, task in columns.items():
+        options = describe_scorer_options(task)
+        if options and options not in headings[key]:
+            yield f"{headings[key]}: scored with other than default options: {options}"
 
 
 def _explain_repeats(
-    headings: Mapping[Key, str], repeats: Mapping[Key, Sequence[int]]
+    headings: Mapping[Key, str], repeats: Mapping[Key, Mapping[int, Sequence[str]]]
 ) -> Iterator[str]:
     """Yield the columns whose runs asked each prompt a different number of times."""
     for key, times in repeats.items():
         if len(times) > 1:
-            yield f"{headings[key]}: runs asked each sample {' or '.join(map(str, times))} times"
+            told = [f"{count(n, 'time')} by {', '.join(names)}" for n, names in times.items()]
+            yield f"{headings[key]}: each sample was asked {'; '.join(told)}"
 
 
 def _explain_one_draw(headings: Mapping[Key, str], runs: Sequence[MeasuredRun]) -> Iterator[str]:
@@ -207,8 +256,11 @@ def _describe_settings(name: str, task: TaskReport, fields: Sequence[str], sizes
     said = [
         f"{field} {value}"
         for field in fields
-        if len(value := task.fingerprint.get(field, "none").strip('"')) <= _SHORT
+        if field != SCORER_OPTIONS
+        and len(value := task.fingerprint.get(field, "none").strip('"')) <= _SHORT
     ]
+    options = describe_scorer_options(task)
+    said += [options] if options and SCORER_OPTIONS in fields else []
     said += [f"n {count_prompts(task)}"] if sizes else []
     return f"{name} ({', '.join(said)})" if said else name
 

@@ -35,6 +35,27 @@ def hold_n(
     return replace(hypothesis, num_samples=known), (warning,)
 
 
+def keep_named(
+    named: object, hypothesis: Hypothesis, reference: Reference | None
+) -> tuple[int, Hypothesis, tuple[str, ...]]:
+    """Return the number of samples to ask, the parameters, and a note if a reference has another.
+
+    The size that the user `named` for the task decides what is asked. The n of the reference
+    remains that of the test unless fewer are asked.
+    """
+    n = hypothesis.num_samples
+    assert n is not None
+    registered = None if reference is None else reference.num_samples
+    if not isinstance(named, int) or registered in (None, named):
+        return n, hypothesis, ()
+    held = min(named, n)
+    note = (
+        f"num_samples {named} was asked for, and the reference has {registered}: {named} samples"
+        f" are asked and judged with n = {held}"
+    )
+    return named, replace(hypothesis, num_samples=held), (note,)
+
+
 def describe_few(known: int, usual: int | None, hypothesis: Hypothesis) -> str | None:
     """Return a warning about a reference with fewer samples than its task's own number."""
     if usual is None or known >= usual:

@@ -294,7 +294,7 @@ def test_repeats_are_no_samples_and_split_no_column(tmp_path: Path) -> None:
     alone = _export(tmp_path / "twice", "--format", "markdown")
     assert "word\\_problems (n 12 x 2)" in alone
     both = _export(tmp_path, "--format", "table")
-    assert "word_problems: runs asked each sample 1 or 2 times" in both
+    assert "word_problems: each sample was asked 1 time by once; 2 times by twice" in both
     assert "cannot be compared" not in both
     assert len(both.split("n 12")) == 2
     assert both.count(" [") == 2

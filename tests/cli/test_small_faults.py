@@ -219,3 +219,23 @@ def test_collect_writes_no_controls_of_foreign_texts(tmp_path: Path) -> None:
 )
 def test_drawn_text_keeps_colours_and_links_only(text: str, kept: str) -> None:
     assert keep_styles(text) == kept
+
+
+@pytest.mark.parametrize(
+    ("flag", "option"),
+    [
+        ("--temperature", "temperature"),
+        ("--num-samples", "num_samples"),
+        ("--sampling-seed", "seed"),
+    ],
+)
+def test_a_flag_of_run_that_compare_lacks_is_set_for_a_task(flag: str, option: str) -> None:
+    done = serve_eval("compare", "a", "b", flag, "1")
+    assert done.returncode == 2
+    assert f"no option {flag}: set it for a task, --set TASK.{option}=VALUE" in done.stderr
+
+
+def test_list_of_a_name_prints_the_command_that_describes_it() -> None:
+    done = serve_eval("list", "word_problems")
+    assert done.returncode == 2
+    assert "serve-eval list tasks word_problems" in done.stderr.splitlines()

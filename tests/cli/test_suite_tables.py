@@ -205,3 +205,24 @@ def test_a_rule_that_the_user_named_is_not_called_the_default(made: Path, tmp_pa
     assert "the default; classic" in serve_eval("verdict", tmp_path / "plain").stdout
     dry = serve_eval("run", *flags, *size, "--verdict", "classic", "--dry-run")
     assert "classic, as chosen" in dry.stdout
+
+
+def test_labels_of_the_axis_tasks_tell_no_deployments_apart(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(
+        "defaults: {model: org/m, no_reference: true}\n"
+        "matrix:\n"
+        "  kind:\n"
+        "    - {label: bf16, launcher: {name: simulated}}\n"
+        "    - {label: fp8, launcher: {name: simulated, damage: 0.3}}\n"
+        "  tasks:\n"
+        "    - {label: sums, tasks: [{word_problems: {num_samples: 6}}]}\n"
+        "    - {label: keys, tasks: [{passkey_short: {num_samples: 6}}]}\n"
+    )
+    done = serve_eval("suite", tmp_path / "s.yaml", "-o", tmp_path / "out")
+    assert (tmp_path / "out/runs/fp8_keys/report.json").exists(), done.stderr
+    text = serve_eval("export", tmp_path / "out", "--format", "csv").stdout
+    rows = {row["run"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}
+    assert rows.keys() == {"bf16", "fp8"}
+    for row in rows.values():
+        assert row["word_problems value"]
+        assert row["passkey_short value"]

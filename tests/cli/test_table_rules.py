@@ -207,9 +207,10 @@ def test_runs_with_other_sampling_seeds_are_one_row_with_its_spread(tmp_path: Pa
     assert {column for column in rows["fp8"] if column.endswith(" value")} == {
         "word_problems value"
     }
-    assert rows["fp8"]["word_problems other runs"] == "2"
+    assert rows["fp8"]["word_problems other runs"] == "0"
     text = _flat(_export(tmp_path / "runs", "--format", "latex"))
-    assert "the latest of 3 runs with sampling seeds 1, 2, 3: mean 71.7, sd 0.0 of the 3" in text
+    assert "the mean over sampling seeds 1, 2, 3: sd 0.0" in text
+    assert "the answers with sampling seeds 1, 2, 3 are the same texts: they are one draw" in text
     each = _rows(tmp_path / "runs", "--all")
     assert [each[f"fp8-seed{seed}"]["sampling seed"] for seed in "123"] == ["1", "2", "3"]
 
@@ -282,6 +283,8 @@ def test_compare_pairs_a_subset_with_the_whole(made: Path, tmp_path: Path) -> No
     assert (task["verdict"]["paired"]["pairs"], task["a"]["planned"]) == (20, 20)
     said = "the figures are of the 20 prompts that both asked, of 60 of A and 20 of B"
     assert said in " ".join(done.stdout.split())
+    judged = "serve-eval compare judged B against A by pairs: word_problems FAIL"
+    assert judged in _flat(_export(tmp_path / "c", "--format", "markdown")).replace(" _", "_")
     other = [name for name in _read_lines(whole / f"prompts/{word}.jsonl") if name not in ids][:12]
     _run(tmp_path / "rest", "--samples", ",".join(other), *flags, tasks=word)
     none = serve_eval("compare", tmp_path / "rest", tmp_path / "part", "-o", tmp_path / "d")

@@ -99,6 +99,42 @@ def test_a_rows_overrides_change_the_test_and_the_number_asked(plan: Plan, tmp_p
     assert len(prepared.dataset.samples) == 100
 
 
+@pytest.mark.parametrize(("registered", "n"), [(120, 60), (30, 30), (60, 60)])
+def test_a_size_that_the_user_names_is_asked_whatever_the_reference_has(
+    registered: int, n: int, tmp_path: Path
+) -> None:
+    (tmp_path / "word_problems.yaml").write_text(
+        f"org/m:\n  - {{accuracy: 70, num_samples: {registered}}}\n"
+    )
+    plan = Plan(
+        model="org/m",
+        launcher=Spec(name="external"),
+        tasks=(Spec(name="word_problems", options={"num_samples": 60}),),
+        references_dir=str(tmp_path),
+    )
+    (prepared,) = prepare(plan)
+    assert (len(prepared.dataset.samples), prepared.hypothesis.num_samples) == (60, n)
+    told = [note for note in prepared.notes if note.startswith("num_samples 60 was asked for")]
+    assert bool(told) == (registered != 60)
+    assert all(f"the reference has {registered}: 60 samples" in note for note in told)
+    (usual,) = prepare(replace(plan, tasks=(Spec(name="word_problems"),)))
+    assert len(usual.dataset.samples) == registered
+    (limited,) = prepare(replace(plan, limit=20))
+    assert (len(limited.dataset.samples), limited.hypothesis.num_samples) == (20, 20)
+
+
+def test_no_note_names_an_n_of_a_judgement_where_nothing_judges() -> None:
+    plan = Plan(
+        model="org/m",
+        launcher=Spec(name="external"),
+        tasks=(Spec(name="word_problems", options={"num_samples": 60}),),
+        no_reference=True,
+    )
+    (prepared,) = prepare(plan)
+    assert any("not the task's registered" in note for note in prepared.notes)
+    assert not any("judged" in note for note in prepared.notes)
+
+
 @pytest.mark.parametrize("value", [101, -1])
 def test_a_value_that_the_metric_cannot_have_is_refused(
     plan: Plan, tmp_path: Path, value: int

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.plan.options import IN_A_PLAN
+from serve_eval.evaluation.plan.options import IN_A_PLAN, ProtocolOptions
 from serve_eval.evaluation.plan.parse import KEYS, Problems, scalars, section
 from serve_eval.plugins.registry import nearest
 from serve_eval.plugins.setting import list_declared
@@ -25,6 +25,10 @@ from serve_eval.yaml_source import parse, read_text
 
 ALLOWED = ("dataset_root", "limits", "no_prompts", "references_dir")
 """The keys of a plan that the file may have."""
+PROTOCOL = "protocol"
+"""The key of a plan that holds the options of the protocol."""
+CHOICES = "choices"
+"""The key of settings that holds them."""
 _FOLDERS = ("dataset_root", "references_dir")
 _OTHERS_MAY_WRITE = 0o022
 
@@ -106,21 +110,30 @@ def list_origins(
     `flags` are the names of the given flags, `settings` those and the variables.
     """
     origins: dict[str, list[str]] = {}
-    for structure in IN_A_PLAN:
-        for option in list_declared(structure):
-            name = option.key.rpartition(".")[2]
-            places = (
-                ("flags", option.name in flags),
-                ("variables", name in settings and option.name not in flags),
-                ("plan", _holds(plan, option.key)),
-                (str(defaults.file), _holds(defaults.content, option.key)),
-            )
-            found = next((place for place, holds in places if holds), None)
-            if found is not None and option.key not in origins.setdefault(found, []):
-                origins[found].append(option.key)
+    known = [(one.key, one) for structure in IN_A_PLAN for one in list_declared(structure)]
+    known += [(f"{PROTOCOL}.{one.key}", one) for one in list_declared(ProtocolOptions)]
+    # Several flags can write one key: a variable decides it only if none of them is given.
+    flagged = {key for key, option in known if option.name in flags}
+    for key, _ in known:
+        places = (
+            ("flags", key in flagged),
+            ("variables", _is_set(settings, key)),
+            ("plan", _holds(plan, key)),
+            (str(defaults.file), _holds(defaults.content, key)),
+        )
+        found = next((place for place, holds in places if holds), None)
+        if found is not None and key not in origins.setdefault(found, []):
+            origins[found].append(key)
     for place in ("flags", "variables", "plan", str(defaults.file)):
         if origins.get(place):
             yield place, origins[place]
+
+
+def _is_set(settings: Mapping[str, Any], key: str) -> bool:
+    """Return True if settings have a key; those of the protocol are below CHOICES."""
+    above, _, name = key.rpartition(".")
+    inner = settings.get(CHOICES, {}) if above == PROTOCOL else settings
+    return name in inner
 
 
 def _holds(content: Mapping[str, Any], key: str) -> bool:

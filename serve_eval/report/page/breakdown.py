@@ -49,12 +49,13 @@ def show_breakdown(
 
 
 def _explain(metric: Metric, before: str) -> str:
+    first = "The largest drop in standard errors first." if before else "Worst first."
     if metric.lo is None or metric.hi is None:
-        return "Worst first."
+        return first
     low, high = (f"{metric.scale * end:g}" for end in (metric.lo, metric.hi))
     mark = ", the triangle the reference" if before else ""
     return (
-        f"Worst first. On a ruler from {low} to {high}, the dot is the value and the line its"
+        f"{first} On a ruler from {low} to {high}, the dot is the value and the line its"
         f" interval{mark}."
     )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from statistics import fmean, stdev
 from typing import Literal
@@ -40,30 +40,22 @@ STAR = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
-    """One of the runs of a cell: its sampling seed ("": none), its value and its folder.
-
-    `difference` is that from its own reference, or that of this seed from a baseline. An early stop
-    leaves no answers to pair: such a run is not `whole`.
-    """
-
-    seed: str
-    value: float
-    run: str = ""
-    difference: float | None = None
-    whole: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ResultCell:
-    """One task of one run.
+    """One task of a deployment: of one run, or of runs that differ only in their sampling seed.
 
     `value` and `interval` (95 %) are in points or in the unit of the metric. `scored` of `planned`
     samples have a score (None: an error ended the run before their number was known); `estimate`:
     an early stop left the others out. `others` further runs of the same row and column are not
-    shown; `draws` has all that have a value. `seeds` says over which sampling seeds the difference
-    is a mean; the value then is one too. `reason` says why there is no value, `brief` the same
-    without a place, and `answers` how many came before an error. `rule` judged, against
+    shown. `reason` says why there is no value, `brief` the same without a place, and `answers` how
+    many came before an error.
+
+    `seed` is the sampling seed of a run ("": none); an early stop leaves no answers to pair: such a
+    run is not `whole`. Of several seeds, `draws` has a cell each, also of those without a value:
+    the figures are those of the mean over the others, and the outcome is the worst. `seeds` says
+    over which seeds a difference from a baseline is a mean. `run` names all runs of the figures.
+    `answered` identifies answers and scores, which a copy of a run shares: it is no further test.
+
+    `rule` judged, against
     `reference`; `difference` with its 95 % interval and the one-sided `p` are of the same prompts,
     if the reference has scores of single ones, else
     `no_difference` says why there is none. `pairs` is the number of common prompts if the two sides
@@ -72,9 +64,13 @@ class ResultCell:
     `p_rule` is the p of the test that the rule looks at, which under anchors is another than `p`.
     `p_holm` corrects it over `tests` tests: those of its suite (`in_suite`), else those of the
     table; `q` is that of a suite. `finding` is after this correction, and so is `proven`, the
-    direction of a proven change. `reference_name` names what judged it. In a table of differences
+    direction of a proven change. `reference_name` names what judged it. `inflation` is the factor
+    on the errors of the difference, since the runs of a side differ as a whole; `run_effect` says
+    of which. In a table of differences
     `p_table` is the two-sided p by Holm over the table, and `star` says that it proves the
-    difference; `signed`: the value is one. `chosen`: the user named the samples.
+    difference; `signed`: the value is one. `chosen`: the user named the samples. Of
+    `repeats` answers to each prompt, `pass_at_repeats` is pass@k with k = `repeats` in percent, and
+    `vote` the value of the most frequent answers.
     """
 
     value: float | None
@@ -87,8 +83,11 @@ class ResultCell:
     estimate: bool = False
     waived: bool = False
     run: str = ""
+    answered: str = ""
     others: int = 0
-    draws: tuple[Draw, ...] = ()
+    draws: tuple[ResultCell, ...] = ()
+    seed: str = ""
+    whole: bool = True
     seeds: str = ""
     reason: str = ""
     brief: str = ""
@@ -111,7 +110,12 @@ class ResultCell:
     q: float | None = None
     finding: str = ""
     proven: Literal["", "drop", "rise"] = ""
+    repeats: int = 1
+    pass_at_repeats: float | None = None
+    vote: float | None = None
     reference_name: str = ""
+    inflation: float = 1.0
+    run_effect: str = ""
     p_table: float | None = None
     star: bool = False
     signed: bool = False
@@ -123,26 +127,24 @@ class ResultCell:
         return "" if failed else self.proven
 
     @property
-    def own_seed(self) -> str:
-        """The sampling seed of the value, if the runs of the cell have several; else ""."""
-        if self.seeds or self.value is None or len({one.seed for one in self.draws}) < 2:
-            return ""
-        return next((one.seed or "none" for one in self.draws if one.run == self.run), "")
+    def averaged(self) -> list[ResultCell]:
+        """The cells of the sampling seeds that the figures are the mean over."""
+        return [
+            one for one in self.draws if (one.difference if self.signed else one.value) is not None
+        ]
 
     @property
     def over_seeds(self) -> tuple[float | None, float | None]:
         """The mean of the values of several sampling seeds and their standard deviation."""
-        values = [one.value for one in self.draws]
-        if len({one.seed for one in self.draws}) < 2:
-            return None, None
-        return fmean(values), stdev(values)
+        values = [one.value for one in self.draws if one.value is not None]
+        return fmean(values) if values else None, stdev(values) if len(values) > 1 else None
 
     @property
     def marks(self) -> list[str]:
         """The verdict, and what a reader of the value must know."""
         counts = {"f": self.failed, "r": self.repaired, "e": self.scored if self.estimate else 0}
         marks = [f"{mark}{n}" for mark, n in counts.items() if n]
-        marks += [f"s{self.own_seed}"] if self.own_seed else []
+        marks += [f"s{len(self.averaged)}"] if self.averaged else []
         if self.signed:
             return [*([STAR] if self.star else []), *marks]
         proven = [PROVEN[self.change]] if self.change else []
@@ -189,6 +191,8 @@ class ResultCell:
                 yield f"no {what}: {shown or _leave_out_places(first) or rest}"
             else:
                 yield f"no {what}: {first}{f' ({self.answers})' if self.answers else ''}"
+        if self.signed and self.value is not None and self.run_effect:
+            yield self.run_effect
         if self.signed and self.pairs is not None:
             yield f"on the {count(self.pairs, 'prompt')} that both runs asked"
         if self.chosen and self.value is not None:
@@ -197,39 +201,53 @@ class ResultCell:
                 f"the samples were named by the user: {what} do not hold if they were chosen by how"
                 " they were answered"
             )
-        if self.seeds and self.value is not None:
-            yield f"the mean over {self.seeds}{self._list_differences(metric)}"
-        elif self.others:
-            which = "" if plain else f", {self.run}; --all shows each"
-            yield f"the latest of {self.others + 1} runs{self._say_spread(metric)}{which}"
+        if self.draws and self.value is not None:
+            yield from self._explain_seeds(metric, plain=plain)
+        if self.others:
+            where = "" if plain or self.draws else f", {self.run}"
+            which = (
+                f"the latest run of each seed; earlier runs: {self.others}"
+                if self.draws
+                else f"the latest of {self.others + 1} runs"
+            )
+            yield f"{which}{where}{'' if plain else '; --all shows each'}"
 
-    def _say_spread(self, metric: Metric) -> str:
-        """Return the mean and the spread of runs that differ in their sampling seeds."""
-        seeds = list(dict.fromkeys(one.seed for one in self.draws))
-        if len(seeds) < 2:
-            return ""
-        found = [one.difference if self.signed else one.value for one in self.draws]
-        values = [one for one in found if one is not None]
-        named = f" with sampling seeds {name_seeds(seeds)}"
-        if len(values) < 2:
-            return named
-        write = add_sign if self.signed else figure
-        what = "differences" if self.signed else "values"
-        mean, sd = write(fmean(values), metric), figure(stdev(values), metric)
-        return f"{named}: mean {mean}, sd {sd} of the {len(values)} {what}"
-
-    def _list_differences(self, metric: Metric) -> str:
-        """Return the difference of each seed, and their spread."""
-        found = [one.difference for one in self.draws if one.difference is not None]
-        if not self.signed or len(found) < 2:
-            return ""
-        each = ", ".join(add_sign(one, metric) for one in found)
-        return f": {each}, sd {figure(stdev(found), metric)}"
+    def _explain_seeds(self, metric: Metric, *, plain: bool) -> Iterator[str]:
+        """Yield over which sampling seeds the figures are a mean, how these vary, and the rest."""
+        known = self.averaged
+        named = self.seeds or _say_seeds(known)
+        values = [one.difference if self.signed else one.value for one in known]
+        found = [one for one in values if one is not None]
+        told = [f"sd {figure(stdev(found), metric)}"] if len(found) > 1 else []
+        if self.signed:
+            told = [*(add_sign(one, metric) for one in found), *told] if told else []
+        whose = "the mean over" if len(known) != 1 else "of"
+        yield f"{whose} {named}{': ' if told else ''}{', '.join(told)}"
+        verdicts = [MARKS[one.outcome] + ("w" if one.waived else "") for one in self.draws]
+        if not self.signed and len({*verdicts}) > 1:
+            yield f"verdicts of the seeds {name_seeds(self.draws)}: {' '.join(verdicts)}"
+        for one in self.draws:
+            if one not in known and not self.seeds:
+                bare = replace(one, signed=self.signed, value=None)
+                for why in bare.explain(metric, plain=plain):
+                    yield f"{_say_seeds([one])} has {why}"
 
 
-def name_seeds(seeds: Iterable[str]) -> str:
-    """Return sampling seeds, which are "" for none, as a list."""
-    return ", ".join(seed or "none" for seed in seeds)
+def name_seeds(cells: Iterable[ResultCell]) -> str:
+    """Return the sampling seeds of cells, which are "" for none, as a list."""
+    return ", ".join(one.seed or "none" for one in cells)
+
+
+def _say_seeds(cells: Sequence[ResultCell]) -> str:
+    return f"sampling seed{'' if len(cells) == 1 else 's'} {name_seeds(cells)}"
+
+
+def describe_run_effect(whose: str, cochran_q: float, p: float, inflation: float) -> str:
+    """Return a note that the runs of one side differ as a whole, so that errors are larger."""
+    return (
+        f"the runs of {whose} differ as a whole (Cochran's Q {cochran_q:.2f}, p {p:.2g}): each"
+        f" error of the difference is multiplied by {inflation:.2f}"
+    )
 
 
 def name_outcome(outcome: VerdictOutcome, why: str) -> str:

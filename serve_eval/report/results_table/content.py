@@ -11,6 +11,8 @@ from serve_eval.schema import Metric
 
 RUN = "run"
 """The attribute with the name of the run, which needs no word in front of it."""
+SAMPLING_SEED, BEGAN = "sampling seed", "began"
+"""The attributes with the sampling seed of a run and its time, of a table with a row for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,7 @@ class ResultsTable:
         cells = [cell for row in self.rows for cell in row.cells]
         known = [cell for cell in cells if cell is not None]
         outcomes = set() if self.against else {cell.outcome for cell in known}
+        worst = "" if self.against else " and the worst verdict"
         yield from ((mark, one.value) for one, mark in MARKS.items() if one in outcomes)
         for mark, present, meaning in (
             ("w", any(cell.waived for cell in known), "a waived FAIL"),
@@ -158,8 +161,9 @@ class ResultsTable:
             ),
             (
                 "s",
-                any(cell.own_seed for cell in known),
-                "sampling seed of the figure, which is that of the latest of several runs",
+                any(cell.averaged for cell in known),
+                "number of sampling seeds that the figure is the mean over, as repeats of the same"
+                f" samples, with the interval of that mean{worst}",
             ),
             (STAR, any(cell.star for cell in known), "proven: Holm's p is at most 0.05"),
             (MISSING, None in cells, LEFT_OUT),

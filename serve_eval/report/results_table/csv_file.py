@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from serve_eval.report.results_table.cell import LEFT_OUT, UNPAIRED, ResultCell
+from serve_eval.report.results_table.cell import LEFT_OUT, UNPAIRED, ResultCell, name_seeds
 from serve_eval.report.results_table.content import ResultsTable
 from serve_eval.report.spreadsheet import disarm
 from serve_eval.report.text import clean
@@ -43,6 +43,11 @@ FIGURES = (
     "sampling seeds",
     "mean over seeds",
     "sd over seeds",
+    "verdicts of seeds",
+    "error factor",
+    "repeats",
+    "pass at repeats",
+    "vote",
 )
 """The columns of each task, after its heading."""
 DECIMALS = 10
@@ -95,8 +100,12 @@ def _list_cells(cell: ResultCell | None) -> list[str]:
         _write_number(cell.margin),
         "" if cell.tests is None else str(cell.tests),
         "yes" if cell.chosen else "no",
-        _flatten(cell.seeds or cell.own_seed),
+        _flatten(cell.seeds or name_seeds(cell.averaged)),
         *map(_write_number, cell.over_seeds),
+        _flatten("; ".join(f"{one.seed or 'none'} {one.outcome.value}" for one in cell.draws)),
+        "" if cell.difference is None else _write_number(cell.inflation),
+        str(cell.repeats),
+        *map(_write_number, (cell.pass_at_repeats, cell.vote)),
     ]
 
 

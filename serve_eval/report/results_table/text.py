@@ -11,7 +11,7 @@ from rich.text import Text
 
 from serve_eval.report.layout import wrap
 from serve_eval.report.results_table.cell import MISSING
-from serve_eval.report.results_table.content import ResultsTable
+from serve_eval.report.results_table.content import BEGAN, SAMPLING_SEED, ResultsTable
 from serve_eval.report.text import clean
 
 GAP = "  "
@@ -46,10 +46,13 @@ def fit_names(table: ResultsTable, width: int) -> ResultsTable:
     """Return the table with what tells its rows apart in `width`, as far as that is possible.
 
     It first drops attributes that servers and launchers reported, then shortens addresses, and last
-    drops attributes that the user declared. Rows stay distinct.
+    drops attributes that the user declared. Rows stay distinct. A sampling seed says more than the
+    time at which a run began, so that it stays as long as that does.
     """
     for reported in (True, False):
         for name in [one for one in reversed(table.shown) if _is_reported(one) is reported]:
+            if name == SAMPLING_SEED and BEGAN in table.shown:
+                continue
             fewer = replace(table, shown=[one for one in table.shown if one != name])
             if not _fits(table, width) and _has_distinct_rows(fewer, table):
                 table = fewer

@@ -36,7 +36,8 @@ class BreakdownSlice:
 def describe_breakdown(task: SummaryTask) -> Iterator[tuple[str, str]]:
     """Yield a label and a text for each table: the smaller ones whole, of others the worst.
 
-    At most one table of either kind is shown: the one whose slices differ most.
+    At most one table of either kind is shown: the one whose slices differ most. A last row names
+    the others, which only the page has.
     """
     metric = task.result.metric
     tables = {
@@ -57,6 +58,8 @@ def describe_breakdown(task: SummaryTask) -> Iterator[tuple[str, str]]:
             worst = sorted(slices, key=lambda one: -one.badness if better else one.badness)
             said = "   ".join(_describe(one, metric) for one in worst[:SHOWN])
             yield f"by {name}", f"worst of {len(slices)}:   {said}"
+    if left := [name for name, _ in several if name not in dict(shown)]:
+        yield "by ...", f"not shown here: {', '.join(left)}"
 
 
 def measure_spread(slices: Sequence[BreakdownSlice]) -> float:

@@ -60,12 +60,18 @@ def _more(task: SummaryTask) -> Iterator[Row]:
         yield "wrong by", ", ".join(f"{mode} {n}" for mode, n in result.modes.items())
     if task.acceptance is not None:
         yield "drafts", lines.acceptance(task.acceptance, verdict.acceptance)
-    if result.stability is not None:
-        yield "repeats", lines.stability(result.stability)
+    yield from describe_repeats(task)
     if "mismatch" in (verdict.protocol or ""):
         yield "note", f"protocol: {verdict.protocol}"
     if verdict.outcome is VerdictOutcome.PASS and verdict.rule != "none":
         yield from (("note", reason) for reason in verdict.reasons)
+
+
+def describe_repeats(task: SummaryTask) -> Iterator[Row]:
+    """Yield how far the repeats of a task agree, and of which side they are."""
+    if task.result.stability is not None:
+        whose = f"{task.names[0]}: " if task.names[0] else ""
+        yield "repeats", f"{whose}{lines.stability(task.result.stability)}"
 
 
 _EXAMPLES = (VerdictOutcome.FAIL, VerdictOutcome.NO_REFERENCE)

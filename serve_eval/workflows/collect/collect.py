@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import REPORT_FILE, SUITE_RUNS
@@ -17,6 +18,7 @@ from serve_eval.evaluation.storage.reports.suite_files import (
 from serve_eval.evaluation.storage.run_folder import holds_run
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import Report, Scalar, SuiteRow, TaskReport, Verdict
+from serve_eval.series.asked_alike import find_pass_at_all
 from serve_eval.series.deployments import find_seed
 from serve_eval.verdicts.many_tests import find_test
 from serve_eval.workflows.collect.rows import CollectedRow
@@ -182,8 +184,22 @@ def describe_task(
         finding=None if row is None or row.p_holm is None else row.finding,
         reason="; ".join(verdict.reasons if row is None else row.reasons) or None,
         sampling_seed=int(seed) if (seed := find_seed(task)) else None,
+        **_describe_repeats(task),
         attributes=attributes,
     )
+
+
+def _describe_repeats(task: TaskReport) -> dict[str, Any]:
+    """Return the columns about several answers to each prompt."""
+    told = task.result.stability
+    if told is None:
+        return {}
+    return {
+        "repeats": told.repeats,
+        "sd_repeats": told.sd,
+        "pass_at_repeats": find_pass_at_all(told),
+        "vote": told.majority,
+    }
 
 
 def _find_margin(report: Report, task: TaskReport) -> float | None:

@@ -21,7 +21,9 @@ class CollectedRow:
     threshold, theta and margin are in points, or in the unit of the task's metric. `attributes` are
     the suite's words about the run; each has a column of its own. `verdict` and `p` are those of
     the run alone; `suite_verdict`, `p_holm` over `tests` tests and `finding` those of its suite,
-    None outside of one. `sampling_seed` is None if the server draws its seeds.
+    None outside of one. `sampling_seed` is None if the server draws its seeds. Of `repeats` answers
+    to each prompt, `value` is the mean, `pass_at_repeats` pass@k with k = `repeats` in percent, and
+    `vote` the value of the most frequent answers.
     """
 
     source: str
@@ -60,6 +62,10 @@ class CollectedRow:
     finding: str | None = None
     reason: str | None = None
     sampling_seed: int | None = None
+    repeats: int | None = None
+    sd_repeats: float | None = None
+    pass_at_repeats: float | None = None
+    vote: float | None = None
     attributes: Mapping[str, Cell] = field(default_factory=dict)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from serve_eval.evaluation.agreement.words import conclusion
-from serve_eval.report.lines import anchors_text, seconds
+from serve_eval.report.lines import anchors_text, seconds, stability
 from serve_eval.report.summary import Row, SummaryTask, brief, describe_answers, name_expected
 from serve_eval.schema import (
     Agreement,
@@ -35,6 +35,8 @@ def describe_task(task: ComparedTask) -> Iterator[Row]:
     """Yield what only a comparison knows of a task."""
     if task.a.doubted:
         yield "asked", f"A: {describe_answers(task.a)}"
+    if task.a.stability is not None:
+        yield "repeats", f"A: {stability(task.a.stability)}"
     yield from _drop(task)
     yield from _answers(task)
     yield from _first_differences(task)

@@ -255,7 +255,10 @@ class _Reader:
         if problems:
             self._refused.append(RefusedRun(name, told, tuple(problems)))
             return None
-        return SuiteRun(name=name, plan=found.plan, attributes=told, notes=found.notes)
+        label = next((one.task_label for one in entry.layers if one.task_label), "")
+        return SuiteRun(
+            name=name, plan=found.plan, attributes=told, notes=found.notes, task_label=label
+        )
 
     def _exclude(self, runs: list[SuiteRun]) -> list[SuiteRun]:
         """Return the runs without the excluded ones and without excluded tasks."""

@@ -19,12 +19,14 @@ class Layer:
     """Keys of a plan. `place(*path)` returns a prefix for messages, such as "suite.yaml:3: ".
 
     `sampling_seed` is the seed that every task must be asked with (None: no such axis).
+    `task_label` is the part of the run's name that says only which tasks it asks.
     """
 
     content: Mapping[str, Any]
     place: Callable[..., str]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     sampling_seed: int | None = None
+    task_label: str = ""
 
 
 def places(document: Document, *start: str | int, skip: int = 0) -> Callable[..., str]:

@@ -178,7 +178,16 @@ def _fragment(axis: str, i: int, value: Any, document: Document) -> AxisValue | 
 def _distinct(axis: str, choices: Sequence[AxisValue]) -> list[AxisValue]:
     """Return the choices with unique labels."""
     names = unique([choice.label for choice in choices])
-    return [replace(choice, label=name) for choice, name in zip(choices, names, strict=True)]
+    return [
+        replace(choice, label=name, layer=_name_tasks(axis, choice.layer, name))
+        for choice, name in zip(choices, names, strict=True)
+    ]
+
+
+def _name_tasks(axis: str, layer: Layer, name: str) -> Layer:
+    """Return a layer that says that the name of its value tells only tasks, if it does."""
+    only_tasks = axis == "tasks" and layer.content.keys() == {"tasks"} and not layer.attributes
+    return replace(layer, task_label=name) if only_tasks else layer
 
 
 def unique(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:

@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from serve_eval.evaluation.storage.reports.ended_early import EndedEarly
 from serve_eval.evaluation.storage.reports.folder_results import FolderResult
 from serve_eval.report.page.content import State
@@ -16,6 +18,7 @@ from serve_eval.report.page.verdict import name_state
 from serve_eval.report.summary import summarise_task
 from serve_eval.report.summary.figures import show_value
 from serve_eval.schema import VerdictOutcome
+from serve_eval.series.deployments import read_seed
 from serve_eval.series.keys import SeriesKey, find_apart, key_of, stands_alone
 from serve_eval.series.read_runs import FinishedRun
 
@@ -155,6 +158,12 @@ def _end(group: Sequence[Ending], last_night: datetime) -> SeriesEnd:
     )
 
 
+def _name_seed(key: SeriesKey) -> str:
+    """Return the sampling seed of a series in words."""
+    seed = read_seed(msgspec.json.decode(key.protocol))
+    return f"seed {seed}" if seed else "no seed"
+
+
 def name_series(runs: Sequence[FinishedRun]) -> dict[SeriesKey, str]:
     """Return a name for each series: its task and model, and what else tells it from the others."""
     apart = find_apart(runs)
@@ -172,6 +181,7 @@ def name_series(runs: Sequence[FinishedRun]) -> dict[SeriesKey, str]:
             group = [one for one in keys if (one.task, one.model) == (key.task, key.model)]
             more = [key.spec] if len({one.spec for one in group}) > 1 else []
             more += [key.deployment] if len({one.deployment for one in group}) > 1 else []
+            more += [_name_seed(key)] if len({*map(_name_seed, group)}) > 1 else []
             more += [f"{answers} answers"] if len({keys[one] for one in group}) > 1 else []
             name = ", ".join([name, *filter(None, more)])
         same = sum(one == name or one.startswith(f"{name} (") for one in names.values())

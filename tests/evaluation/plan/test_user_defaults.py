@@ -53,6 +53,16 @@ def test_a_flag_overrides_a_variable_that_a_plan_that_the_defaults(config: Path)
     assert not [line for line in said if line.startswith("from variables")]
 
 
+def test_each_flag_is_named_and_no_variable_that_is_not_set(config: Path) -> None:
+    hot = ("--temperature", "0.5", "--sampling-seed", "7", "--set", "passkey_short.num_samples=9")
+    _, said = _plan(*hot)
+    assert said == [
+        "from flags: model, tasks, set, no_reference, protocol.temperature, protocol.seed"
+    ]
+    _, said = _plan(SERVE_EVAL_TEMPERATURE="0.5", SERVE_EVAL_SET="passkey_short.num_samples=9")
+    assert "from variables: set, protocol.temperature" in said
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

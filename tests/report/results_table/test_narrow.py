@@ -13,6 +13,7 @@ from serve_eval.report.results_table import (
     TaskColumn,
     write_text,
 )
+from serve_eval.report.results_table.text import fit_names
 from serve_eval.schema import Metric, VerdictOutcome
 
 CELL = ResultCell(
@@ -42,6 +43,18 @@ def test_what_the_user_said_stays_where_a_shorter_address_is_enough(width: int) 
     assert head.split()[:3] == ["recipe", "kv", "endpoint"]
     assert len({row.partition("  65.0")[0] for row in rows}) == 4, text
     assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_sampling_seed_stays_as_long_as_the_time() -> None:
+    rows = [
+        {"recipe": f"recipe-{'x' * 20}-{i // 2}", "sampling seed": str(i % 2 + 1)}
+        | {"began": f"2026-11-27 10:00:0{i}"}
+        for i in range(4)
+    ]
+    table = _make(*rows)
+    assert fit_names(table, 60).shown == ["recipe", "sampling seed"]
+    same = _make(*({**row, "sampling seed": "1"} for row in rows))
+    assert "sampling seed" in fit_names(same, 60).shown
 
 
 def test_a_wide_table_has_the_whole_address() -> None:

@@ -305,6 +305,7 @@ def test_the_field_that_explains_most_is_shown() -> None:
     shown = show(task(replace(RESULT, breakdown={"name": level, "thing": split})))
     assert " by thing beads: 98   cards: 62\n" in shown
     assert "by name" not in shown
+    assert " by ...   not shown here: name\n" in shown
 
 
 def test_a_field_of_few_samples_does_not_hide_one_that_explains_more() -> None:

@@ -23,10 +23,12 @@ from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.launchers.simulated import probability
+from serve_eval.report.summary import rows_of
 from serve_eval.schema import Comparison, Endpoint, Limits, Plan, Spec
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.compare import asking
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
+from serve_eval.workflows.compare.rows import describe_task, summarise_compared
 from serve_eval.workflows.compare.text import render
 from serve_eval.workflows.compare.verdict import compare_folders
 from tests.cli.command import serve_eval
@@ -331,6 +333,12 @@ def test_repeats_tell_what_second_answers_would(
     assert task.verdict.paired is not None
     assert (task.verdict.paired.reference_runs, task.verdict.paired.candidate_runs) == (2, 2)
     assert min(asked) >= 80
+    told = [
+        text.partition(": ")[0]
+        for label, text in (*rows_of(summarise_compared(task)), *describe_task(task))
+        if label == "repeats"
+    ]
+    assert told == ["B", "A"]
 
 
 def test_tasks_that_a_context_server_answers_alone_are_told(

@@ -340,3 +340,13 @@ def test_what_is_printed_fits_80_columns_and_begins_with_what_failed(
     assert second.startswith("FAIL word_problems of organisation/some-long-name")
     assert max(map(len, done.stderr.splitlines())) <= 80
     assert done.stdout == f"{out}\n"
+
+
+def test_series_of_other_sampling_seeds_are_named_by_them(write: Writer, tmp_path: Path) -> None:
+    for seed in ("7", "8"):
+        file = write(f"seed{seed}", PASS, float(seed)) / "report.json"
+        content = json.loads(file.read_text())
+        content["tasks"][0]["fingerprint"]["seed"] = seed
+        file.write_text(json.dumps(content))
+    names = [row.name for row in list_heat_rows(read_runs(tmp_path / "outputs")[0])]
+    assert names == ["word_problems of org/m, seed 7", "word_problems of org/m, seed 8"]

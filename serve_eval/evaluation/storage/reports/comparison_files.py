@@ -78,6 +78,15 @@ def find_comparison(folder: Path) -> Comparison | None:
         return None
 
 
+def describe_comparison(folder: Path) -> str:
+    """Return the verdicts of the comparison in a folder, for a table of its sides; "" for none."""
+    found = find_comparison(folder) if is_comparison(folder) else None
+    if found is None:
+        return ""
+    told = ", ".join(f"{one.verdict.task} {one.verdict.outcome.value}" for one in found.tasks)
+    return f"{folder}: serve-eval compare judged B against A by pairs: {told}"
+
+
 def write_comparison(folder: Path, comparison: Comparison) -> None:
     """Write the result. Raises RunFolderError, and JournalError for a full disk."""
     write_private(folder / COMPARISON, pretty_json(comparison))
