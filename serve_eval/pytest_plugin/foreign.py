@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from serve_eval.pytest_plugin.answered import list_counts
 from serve_eval.pytest_plugin.endings import AccuracyEnding
 
 PASSED_ON = (
@@ -19,18 +20,11 @@ PASSED_ON = (
     AccuracyEnding,
 )
 """Exceptions that end the session, or a test by intent."""
-_PARTS = ("", "a", "b")
-"""Folders with answers: a run, or the sides of a comparison."""
 _LIMITS = (
     "The test ended while it waited for the server, so nothing was judged. sample_timeout_s= and"
     " stall_timeout_s= of evaluate() end the wait for a server that hangs, before the time limit"
     " of the test."
 )
-
-
-def list_counts(folder: Path) -> list[str]:
-    """Return what was answered of each task of a run, or of the sides of a comparison."""
-    return [line for name in _PARTS for line in _count_in_run(folder / name, name)]
 
 
 def describe_foreign(error: BaseException, folder: Path) -> str:
@@ -54,17 +48,3 @@ def _list_answered(folder: Path) -> Iterator[str]:
         return
     yield from list_counts(folder) or ["nothing was asked yet"]
     yield f"run folder: {shorten_path(folder)}"
-
-
-def _count_in_run(folder: Path, side: str) -> Iterator[str]:
-    """Yield what was answered of each task of a run, or of a side of a comparison."""
-    from serve_eval.errors import RunFolderError
-    from serve_eval.series.answer_numbers import count_answers
-
-    try:
-        counts = count_answers(folder)
-    except (OSError, RunFolderError):
-        return
-    by = f" by {side.upper()}" if side else ""
-    for task, answered, planned in counts:
-        yield f"answered so far{by}: {answered} of {planned} of {task}"

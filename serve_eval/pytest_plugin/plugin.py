@@ -62,14 +62,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """End a test of accuracy that passed although it measured nothing, or only rehearsed."""
     if not is_accuracy_test(item):
         return (yield)
-    from serve_eval.pytest_plugin.rehearsed import end_rehearsed
-    from serve_eval.pytest_plugin.unmeasured import end_unmeasured
-
     try:
         done = yield
     except AssertionError as error:
-        end_rehearsed(item, error)
+        if item.stash.get(REHEARSES, False):
+            from serve_eval.pytest_plugin.rehearsed import end_rehearsed
+
+            end_rehearsed(item, error)
         raise
+    from serve_eval.pytest_plugin.rehearsed import end_rehearsed
+    from serve_eval.pytest_plugin.unmeasured import end_unmeasured
+
     end_rehearsed(item)
     end_unmeasured(item)
     return done

@@ -12,7 +12,7 @@ from serve_eval.schema import REHEARSED
 
 _STRICT = (
     "Under --serve-eval-strict, only tests that --serve-eval-rehearse of the command line rehearses"
-    " are skipped: a rehearsal that was left in a test would measure nothing for ever."
+    " are skipped: a rehearsal that was left in a test would go on to measure nothing."
 )
 
 

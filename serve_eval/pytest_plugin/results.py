@@ -142,7 +142,7 @@ def conclude(
 def describe_error(error: ServeEvalError, folder: Path | None = None, *, kept: bool = True) -> str:
     """Return the text of an error that stopped a run, with the folder of its answers if any."""
     from serve_eval.errors import EndpointError, NotComparableError, PlanError
-    from serve_eval.pytest_plugin.foreign import list_counts
+    from serve_eval.pytest_plugin.answered import list_counts
     from serve_eval.pytest_plugin.keywords import say_for_tests
 
     # Other errors quote the logs and the commands of servers, which have such flags too.
