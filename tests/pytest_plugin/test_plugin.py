@@ -52,10 +52,10 @@ def test_tests_that_cannot_run_here_are_skipped_with_the_reason(tmp_path: Path) 
         """
 import pytest
 
-@pytest.mark.serve_eval("gsm8k", gpus=3)
+@pytest.mark.serve_eval(gpus=3)
 class TestGpus:
     @pytest.mark.serve_eval(gpus=2)
-    def test_two(self, serve_eval): pass
+    def test_two(self): pass
     def test_three(self, serve_eval): raise AssertionError
 def test_endpoint(serve_eval_endpoint): raise AssertionError
 def test_evaluate(serve_eval): serve_eval.evaluate("gsm8k")
