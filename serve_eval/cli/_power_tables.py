@@ -117,7 +117,7 @@ def find_size(theta: float, planned: Planned) -> list[str]:
 
 def list_rules(drop: float, planned: Planned, per_second: float | None) -> list[str]:
     """Return the samples that each rule needs for a drop, and the power with those of the proof."""
-    from serve_eval.stats.judgement import MIN_UNITS
+    from serve_eval.stats.finding import MIN_UNITS
     from serve_eval.stats.planning import num_pairs_for
 
     n = num_pairs_for(drop / 100, planned.flips, planned.proof, 1.0 - planned.power)
@@ -141,7 +141,7 @@ def list_rules(drop: float, planned: Planned, per_second: float | None) -> list[
 def _list_needed(drop: float, n: int, planned: Planned) -> Iterator[tuple[str, int | None, str]]:
     """Yield a rule, the samples that it needs and what these do."""
     from serve_eval.stats.classic import num_samples_for
-    from serve_eval.stats.judgement import MIN_UNITS
+    from serve_eval.stats.finding import MIN_UNITS
     from serve_eval.stats.planning import num_failing_for, num_noninferior_for
 
     rate, alpha, beta, share = planned.flips, planned.alpha, 1.0 - planned.power, drop / 100

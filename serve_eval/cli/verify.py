@@ -57,7 +57,7 @@ USUAL = (
 EXAMPLES = (
     ("Compare a new deployment with the old one:", "serve-eval verify old:8000 new:8000"),
     (
-        "Keep a reference, with the floor that a healthy server of another setting shows:",
+        "Keep a reference, with the floor of a healthy server of another setting:",
         "serve-eval verify host:8000 --sibling other-gpu:8000 --register llama.json",
     ),
     (

@@ -197,7 +197,7 @@ JUDGED_BY = ("cases.path", "cases.scorer")
 ASKING_OPTIONS: Mapping[str, str] = {"lm_eval.data_files": "read, as its package does,"}
 """Options of our tasks that need consent. All others hold questions, or name what is read here."""
 HARMLESS_OPTIONS = frozenset(
-    {"cases.prompt", "cases.system_messages", "mmmu.subjects", "longbench_v1.sets"}
+    {"cases.group", "cases.prompt", "cases.system_messages", "mmmu.subjects", "longbench_v1.sets"}
     | {"tool_calls.kinds", "covost2.lang_pair"}
     | {
         "longbench_v1.prompts",

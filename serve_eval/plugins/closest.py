@@ -17,7 +17,7 @@ def find_closest(name: str, known: Iterable[str], *, most: int = 1) -> list[str]
         return []
     short = (one for one in known if len(one) <= LONGEST_COMPARED)
     found = itertools.islice(short, MOST_COMPARED)
-    return difflib.get_close_matches(name, list(found), n=most, cutoff=0.5)
+    return difflib.get_close_matches(name, list(found), n=most, cutoff=0.55)
 
 
 def nearest(name: str, known: Iterable[str], *, shown: int = 8) -> str:

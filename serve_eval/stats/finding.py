@@ -16,6 +16,9 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.stats.inputs import check_level, check_margin
 
 Range = tuple[float, float]
+MIN_UNITS = 10
+"""Least number of independent pairs, or clusters of them, for a conclusion. Fewer do not test a
+deployment."""
 
 
 class PairedFinding(StrEnum):

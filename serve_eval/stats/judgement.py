@@ -16,15 +16,11 @@ from serve_eval.stats.bounds import (
     noninferiority,
 )
 from serve_eval.stats.drop import DropTest, Method, drop_test, inflate
-from serve_eval.stats.finding import PairedFinding, Range, finding
+from serve_eval.stats.finding import MIN_UNITS, PairedFinding, Range, finding
 from serve_eval.stats.inputs import check_level, check_margin
 from serve_eval.stats.pairs import Pairs, RunEffect
 from serve_eval.stats.run_effects import run_effect
 from serve_eval.stats.wilson import INTERVAL_ALPHA
-
-MIN_UNITS = 10
-"""Least number of independent pairs, or clusters of them, for a conclusion. Fewer do not test a
-deployment."""
 
 ROUNDING = 1e-9
 """Rounding error by which a share may exceed a limit."""

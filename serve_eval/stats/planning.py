@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.changed_prompts import chance_of_few, check_discordance
 from serve_eval.stats.classic import classic_test
+from serve_eval.stats.finding import MIN_UNITS
 from serve_eval.stats.inputs import check_level
-from serve_eval.stats.judgement import MIN_UNITS
 from serve_eval.stats.tango import score_z
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ def corrected(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) ->
     )
     (top / "suite.yaml").write_text(
         f"defaults: {{model: org/m, references_dir: {top / 'refs'},"
-        " verdict: {paired: {margin: 3}}, tasks: [{word_problems: {num_samples: 60}}]}\n"
+        " verdict: {paired: {margin: 8}}, tasks: [{word_problems: {num_samples: 60}}]}\n"
         f"plans:\n{plans}"
     )
     serve_eval("suite", top / "suite.yaml", "-o", top / "out")
@@ -49,13 +49,13 @@ def test_a_diagnosis_names_the_outcome_of_the_suite_and_the_margin(corrected: Pa
     text = serve_eval("diagnose", run, COLUMNS="200").stdout
     first = text.splitlines()[0]
     assert first.startswith("word_problems: FAIL alone; in the suite: INCONCLUSIVE, ")
-    assert "(paired, margin 3.000)" in first
+    assert "(paired, margin 8.000)" in first
     assert "threshold" not in first
     [task] = json.loads(serve_eval("diagnose", run, "--json").stdout)["runs"][0]["tasks"]
-    assert (task["threshold"], task["margin"], task["rule"]) == (None, 3.0, "paired")
+    assert (task["threshold"], task["margin"], task["rule"]) == (None, 8.0, "paired")
     assert (task["outcome"], task["in_suite"]) == ("FAIL", "INCONCLUSIVE")
     sound = serve_eval("diagnose", corrected / "runs/r0", COLUMNS="200").stdout
-    assert sound.startswith("word_problems: INCONCLUSIVE, 71.667 ")
+    assert sound.startswith("word_problems: PASS, 71.667 ")
     assert "in the suite" not in sound
 
 

@@ -1,4 +1,7 @@
-"""A run passes over its samples a few times: a task may make each of them when it is looked up."""
+"""A run passes over its samples a few times: a task may make each of them when it is looked up.
+
+All of them nine times, and the first 2,000 once more for texts that prompts share.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def task() -> Task:
 """
 
 
-def test_a_run_looks_each_sample_up_at_most_eight_times(tmp_path: Path) -> None:
+def test_a_run_looks_each_sample_up_a_few_times(tmp_path: Path) -> None:
     log, folder = tmp_path / "log", tmp_path / "mine" / "tasks"
     folder.mkdir(parents=True)
     (folder / "made.py").write_text(TASK.format(log=str(log)))
@@ -67,4 +70,4 @@ def test_a_run_looks_each_sample_up_at_most_eight_times(tmp_path: Path) -> None:
             assert report.tasks[0].result.scored == 40
 
     asyncio.run(main())
-    assert 1 <= len(log.read_text()) <= 8
+    assert 1 <= len(log.read_text()) <= 10

@@ -15,7 +15,7 @@ class TestSmall(AccuracyTests):
     MODEL_NAME = LAUNCHER = "embedded"
     def test_three(self): self.evaluate("word_problems", limit=3)
     def test_paired(self): self.evaluate("word_problems", limit=3, verdict="paired")
-    def test_forty(self): self.evaluate("word_problems", limit=40)
+    def test_forty(self): self.evaluate("word_problems", limit=40, verdict="classic")
 """
 BLIND = "does not decide: word_problems: detects only drops of 101.5 points or more, and"
 

@@ -155,6 +155,7 @@ ASK_THE_SAME = {
     "timeout_s": "how long a program runs",
     "path": "where cases are",
     "name": "of a family's member",
+    "group": "which cases share what they ask about",
     "scorer": "how answers are scored",
     "as_biochatter": "how answers are scored",
     "max_expanded": "a bound",

@@ -313,7 +313,9 @@ def test_its_spread_is_not_measured_on_its_scores(tmp_path: Path, aggregation: A
     report, _ = _report(_tally(_task(aggregation=aggregation), _samples("a"), ["1"]).result())
     (tmp_path / "report.json").write_bytes(msgspec.json.encode(report))
     (tmp_path / "scores").mkdir()
-    (tmp_path / "scores/t.jsonl").write_text('{"id":"s0","value":1.0}\n')
+    (tmp_path / "scores/t.jsonl").write_text(
+        '{"id":"s0","value":1.0,"outcome":"correct","target":"1"}\n'
+    )
     if aggregation is MEAN:
         assert measure_run(tmp_path)[0].value == 100.0
         return

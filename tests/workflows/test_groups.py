@@ -184,6 +184,7 @@ def test_an_early_stop_by_pairs_is_refused_and_one_by_the_classic_rule_is_not(
         " 40 passages, videos or other groups"
     )
     assert said in _verdict("early/report.json")["warnings"]
-    assert serve_eval("run", *asked, *judged, "-o", "classic").returncode == 0
+    by_value = serve_eval("run", *asked, *judged, "--verdict", "classic", "-o", "classic")
+    assert by_value.returncode == 0
     early = _verdict("classic/report.json")
     assert not any("no early stop" in line for line in early["warnings"])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import chain
 
 from serve_eval.evaluation.results.sample_table import SampleTable
@@ -57,23 +57,24 @@ def interval(table: SampleTable) -> tuple[float, float] | None:
 
 def _bound_mean(table: SampleTable, lo: float, hi: float) -> tuple[float, float] | None:
     span, prompts = hi - lo, len(table.samples) // table.repeats
-    grouped = any(sample.group is not None for sample in table.samples[:prompts])
-    if table.repeats > 1 and not grouped:
+    keys = cluster_keys([table.samples[i].group for i in range(prompts)])
+    if table.repeats > 1 and keys is None:
         return _bound_repeats(table, lo, hi)
     known = math.fsum(table.values[i] - lo for i in table.list_scored_places()) / span
     missing = len(table.samples) - table.scored
-    size = _find_effective_size(table, prompts)
+    size = prompts if keys is None else _find_effective_size(table, keys)
     shares = [total / (table.repeats * prompts) for total in (known, known + missing)]
     low, _ = wilson(size * shares[0], size, INTERVAL_ALPHA)
     _, high = wilson(size * shares[1], size, INTERVAL_ALPHA)
     return lo + span * low, lo + span * high
 
 
-def _find_effective_size(table: SampleTable, prompts: int) -> float:
-    """Return how many independent prompts tell as much about the mean as those of the task."""
-    keys = cluster_keys([table.samples[i].group for i in range(prompts)])
-    if keys is None:
-        return prompts
+def _find_effective_size(table: SampleTable, keys: Sequence[Hashable]) -> float:
+    """Return how many independent prompts tell as much about the mean as those of the task.
+
+    `keys` name the group of each prompt.
+    """
+    prompts = len(keys)
     scores: dict[int, list[float]] = {}
     for i in table.list_scored_places():
         scores.setdefault(i % prompts, []).append(table.values[i])

@@ -25,18 +25,18 @@ from serve_eval.schema import (
 from serve_eval.verdicts import reference_samples
 from serve_eval.verdicts.reference_samples import SampleScores
 
-SAMPLES = [Sample(id=str(i), prompt=f"p{i}", target="1") for i in range(4)]
+SAMPLES = [Sample(id=str(i), prompt=f"p{i}", target="1") for i in range(12)]
 PLAN = Plan(model="m", launcher=Spec(name="external"), tasks=(Spec(name="gsm8k"),))
 MAXIMUM = Aggregation(name="largest", of=lambda scored: max(s.value for _, s in scored))
 
 
 @pytest.fixture
 def taken(tmp_path: Path) -> Reference:
-    """Return a reference with scores of the four samples."""
+    """Return a reference with scores of the twelve samples."""
     keys = b"".join(map(sample_key, SAMPLES))
-    scores = SampleScores(task="t", lo=0.0, hi=1.0, keys=keys, runs=(array("d", [1.0] * 4),))
+    scores = SampleScores(task="t", lo=0.0, hi=1.0, keys=keys, runs=(array("d", [1.0] * 12),))
     digest = reference_samples.write(tmp_path / "scores", scores)
-    runs = ReferenceRuns(values=(100.0,), n=4, sigma=0.0, samples="scores", sha256=digest)
+    runs = ReferenceRuns(values=(100.0,), n=12, sigma=0.0, samples="scores", sha256=digest)
     file = str(tmp_path / "t.yaml")
     return Reference(task="t", model="m", spec=AccuracySpec(), value=100.0, runs=runs, file=file)
 
@@ -45,7 +45,8 @@ def taken(tmp_path: Path) -> Reference:
     ("plan", "change", "asked", "rule"),
     [
         (PLAN, lambda found: found, SAMPLES, "paired"),
-        (PLAN, lambda found: found, SAMPLES[:2], "paired"),
+        (PLAN, lambda found: found, SAMPLES[:10], "paired"),
+        (PLAN, lambda found: found, SAMPLES[:9], "classic"),
         (PLAN, lambda found: replace(found, runs=None), SAMPLES, "classic"),
         (PLAN, lambda found: replace(found, threshold=90.0), SAMPLES, "classic"),
         (PLAN, lambda found: None, SAMPLES, "classic"),
@@ -64,7 +65,15 @@ def taken(tmp_path: Path) -> Reference:
         ),
     ],
     ids=[
-        *("scores", "a subset", "no scores", "a threshold", "no reference", "an unknown prompt"),
+        *(
+            "scores",
+            "a subset",
+            "nine prompts",
+            "no scores",
+            "a threshold",
+            "no reference",
+            "an unknown prompt",
+        ),
         *("classic by name", "another rule"),
     ],
 )

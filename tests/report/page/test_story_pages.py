@@ -25,7 +25,7 @@ FIRST = {
 FIGURES = {
     "suite": ["60.5 FAIL", "50.2 FAIL (waived)", "80.0 PASS", "waived: until 2027-01-31"],
     "load": ["60.5 (53-67)", "41", "0.0000", "500, 900", "BROKEN", "1: 81.0 (75.0 to 86.0)"],
-    "verify": ["1.2500", "noise 0.0020, floor 0.0800 nat", "floor at 0.08 nat"],
+    "verify": ["1.25", "noise 0.002, floor 0.08 nat", "floor at 0.08 nat"],
     "smoke": ["HTTP 200", "0.20", "# json"],
     "watch": ["80.0%, alarm if below 76.0%", "accuracy", "66.7%", "p99 0.4 s"],
     "tools": ["10 of 40", "75.0 (60-86)", "0.750", "1,000 prompt tokens", "auto-1: ", "lacks"],

@@ -171,7 +171,7 @@ PASSES_ALONE = replace(VERDICT, outcome=VerdictOutcome.PASS, evaluated=79.0)
                 evaluated=79.0,
                 other=OtherRule(rule="classic", outcome=VerdictOutcome.PASS),
             ),
-            "by paired, as chosen; classic says PASS: the value 79.0 against the threshold 78.6",
+            "by paired, as chosen; classic says PASS: value 79.0, threshold 78.6",
         ),
         (PASSES_ALONE, ""),
     ],

@@ -56,7 +56,7 @@ def _register(folder: Path, model: ModelServer, **rules: Any) -> Path:
             )
             named = NamedPlan(name="a", plan=plan)
             rule = VerifyRules(probes=PROBES + 1, **rules)
-            return await register(named, None, rule, folder, environ={})
+            return await register(named, (), rule, folder, environ={})
 
     file = folder / "reference.json"
     made = asyncio.run(main())
