@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import NotComparableError, PlanError
-from serve_eval.evaluation.engine.request import request_of
+from serve_eval.evaluation.engine.request import derive_seed, request_of
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.resolve import resolve
@@ -153,7 +153,11 @@ def test_sampling_is_as_chosen_and_null_leaves_a_field_out() -> None:
     }
     request = _asked(given)
     assert request.sampling == SamplingParams(
-        max_tokens=7, temperature=0.6, top_p=None, seed=3, stop=("Question:",)
+        max_tokens=7,
+        temperature=0.6,
+        top_p=None,
+        seed=derive_seed(3, request.sample_id),
+        stop=("Question:",),
     )
     assert request.extra == {}
 

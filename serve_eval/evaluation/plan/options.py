@@ -134,7 +134,11 @@ class ProtocolOptions:
     ] = None
     sampling_seed: Annotated[
         int | None,
-        Setting("Seed sent with each request; --seed selects the subset.", metavar="N", key="seed"),
+        Setting(
+            "Seed from which that of each request is derived; --seed selects the subset.",
+            metavar="N",
+            key="seed",
+        ),
     ] = None
     extra_body: Annotated[
         str | None,

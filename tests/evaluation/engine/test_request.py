@@ -107,3 +107,22 @@ def test_what_a_sample_asks_otherwise_is_in_the_fingerprint_and_in_its_key() -> 
 def test_samples_without_one_keep_the_fingerprint_that_they_had() -> None:
     known = "1 sha256:921bfdd886e75d4f7c246586d20e0b88b7ae5c5d4ad35a3ecf112c78549a245f"
     assert _print(SAMPLE) == known
+
+
+def test_prompts_and_repeats_have_seeds_of_their_own_and_keep_them() -> None:
+    task = replace(TASK, sampling=replace(SAMPLING, temperature=0.8, seed=7))
+    names = ("a", "a#2", "a#3", "b", *(f"c{i}" for i in range(200)))
+    seeds = [request_of(task, replace(SAMPLE, id=name)).sampling.seed for name in names]
+    assert len({*seeds}) == len(names)
+    assert seeds == [request_of(task, replace(SAMPLE, id=name)).sampling.seed for name in names]
+    assert all(seed is not None and 0 <= seed < 2**31 for seed in seeds)
+    other = replace(task, sampling=replace(SAMPLING, temperature=0.8, seed=8))
+    assert request_of(other, SAMPLE).sampling.seed != seeds[0]
+
+
+@pytest.mark.parametrize(("temperature", "seed"), [(0.0, 7), (0.8, None)])
+def test_where_nothing_is_drawn_by_a_seed_it_is_sent_as_it_is(
+    temperature: float, seed: int | None
+) -> None:
+    task = replace(TASK, sampling=replace(SAMPLING, temperature=temperature, seed=seed))
+    assert request_of(task, SAMPLE).sampling.seed == seed
