@@ -22,6 +22,8 @@ def test_every_act_of_the_demo_ends_as_expected_and_leaves_a_page(tmp_path: Path
         assert (
             f"word_problems: {task['verdict']['outcome']}" in (folder / "report.html").read_text()
         )
-    (power,) = json.loads((tmp_path / "demo/int4-g32/report.json").read_text())["tasks"]
-    assert power["verdict"]["outcome"] == "PASS"
-    assert power["verdict"]["paired"]["finding"] != "PASS"
+    (seen,) = json.loads((tmp_path / "demo/int4-g32/report.json").read_text())["tasks"]
+    assert (seen["verdict"]["outcome"], seen["verdict"]["rule"]) == ("FAIL", "paired")
+    (power,) = json.loads((tmp_path / "demo/int4-g32-classic/report.json").read_text())["tasks"]
+    assert (power["verdict"]["outcome"], power["verdict"]["rule"]) == ("PASS", "classic")
+    assert power["verdict"]["paired"]["finding"] == "FAIL"
