@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from serve_eval.schema import Verdict, VerdictOutcome
 from serve_eval.stats.multiplicity import holm
-from serve_eval.verdicts.two_rules import name_alone
+from serve_eval.verdicts.two_rules import DISAGREE
 
 GATES = ("paired", "anchors")
 """The rules whose verdict follows from the proof of a drop, so that its correction changes it. The
@@ -37,6 +37,7 @@ def correct(verdicts: Sequence[Verdict], whose: str) -> list[Verdict]:
     Holm's correction keeps the chance that any of the rules in GATES fails a deployment that is no
     worse at that of a single test, however the tests depend. A drop that it does not leave proven
     is INCONCLUSIVE in place of FAIL, and none in place of a small one. No verdict becomes worse.
+    What is not proven is no warning: of eight tasks of a healthy run, one often looks so.
     What stopped early has its share of alpha already: see `early_stop.watch`.
     """
     p = {i: one for i, verdict in enumerate(verdicts) if (one := _find_p(verdict)) is not None}
@@ -73,7 +74,7 @@ def _correct(verdict: Verdict, corrected: float, tests: int, whose: str) -> Verd
     if finding not in UNPROVEN or corrected <= paired.alpha:
         return verdict
     why = explain_unproven(p, corrected, f"the {tests} tests of the {whose}")
-    warnings = tuple(name_alone(one, verdict.rule, whose) for one in verdict.warnings)
+    warnings = tuple(one for one in verdict.warnings if not one.startswith((DISAGREE, SMALL_DROP)))
     if verdict.rule == "anchors":
         told = f"a loss among the anchors is {why}"
         return replace(verdict, outcome=VerdictOutcome.PASS, reasons=(), warnings=(*warnings, told))
@@ -85,5 +86,4 @@ def _correct(verdict: Verdict, corrected: float, tests: int, whose: str) -> Verd
             reasons=(*verdict.reasons, f"margin_not_excluded: {why}"),
             warnings=warnings,
         )
-    others = tuple(one for one in warnings if not one.startswith(SMALL_DROP))
-    return replace(verdict, warnings=(*others, f"small drop {why}"))
+    return replace(verdict, warnings=warnings)

@@ -54,13 +54,13 @@ def warn(verdict: Verdict, figure: Callable[[float], str] = "{:.2f}".format) -> 
     return replace(verdict, warnings=(told, *verdict.warnings))
 
 
-def name_alone(warning: str, rule: str, whose: str = "suite") -> str:
+def name_alone(warning: str, rule: str) -> str:
     """Return the warning about two rules for a FAIL that a correction leaves unproven."""
     prefix = f"{DISAGREE}: {rule} says "
     if not warning.startswith(prefix):
         return warning
     return (
-        f"{DISAGREE}: {rule} alone, without the {whose}'s correction, says {warning[len(prefix) :]}"
+        f"{DISAGREE}: {rule} alone, without the suite's correction, says {warning[len(prefix) :]}"
     )
 
 
