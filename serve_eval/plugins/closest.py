@@ -10,6 +10,9 @@ MOST_COMPARED, LONGEST_COMPARED = 2000, 200
 """Maximum number of known names, and characters of a name, for which the closest one is sought: the
 comparison takes time and memory that grow with their product."""
 
+MISSPELT = 0.85
+"""Least similarity of a misspelt name with the name that it means."""
+
 
 def find_closest(name: str, known: Iterable[str], *, most: int = 1) -> list[str]:
     """Return the known names that are closest to a name, at most `most`; none for a huge name."""
@@ -18,6 +21,15 @@ def find_closest(name: str, known: Iterable[str], *, most: int = 1) -> list[str]
     short = (one for one in known if len(one) <= LONGEST_COMPARED)
     found = itertools.islice(short, MOST_COMPARED)
     return difflib.get_close_matches(name, list(found), n=most, cutoff=0.55)
+
+
+def find_misspelt(name: str, known: Iterable[str]) -> str:
+    """Return the known name that `name` misspells by a letter or two, or ""."""
+    return next((one for one in find_closest(name, known) if _is_misspelt(name, one)), "")
+
+
+def _is_misspelt(name: str, known: str) -> bool:
+    return difflib.SequenceMatcher(None, name, known).ratio() >= MISSPELT
 
 
 def nearest(name: str, known: Iterable[str], *, shown: int = 8) -> str:

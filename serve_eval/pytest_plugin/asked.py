@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from serve_eval.pytest_plugin.launched import place_launcher
+
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
 
@@ -19,8 +21,8 @@ LauncherOption = str | Mapping[str, object]
 _NOT_IN_A_PLAN = ("launcher_options", "gpus")
 CLASS_ATTRIBUTES = ("MODEL_NAME", "MODEL_PATH", "LAUNCHER", "OPTIONS")
 _ONLY_IN_TESTS = (*_NOT_IN_A_PLAN, "model_name", "model_path", "rehearse")
-
-
+_OTHER_NAMES = {"shots": "num_fewshot", "n_samples": "num_samples"}
+"""Names that other frameworks and people give to options of tasks."""
 Options = Mapping[str, Any]
 
 
@@ -54,16 +56,20 @@ def merge_levels(tasks: Sequence[TaskOption], *levels: Options) -> AskedEvaluati
     """Return what a test asks for: options of its class, its markers and its call, in this order.
 
     Later levels override earlier ones, except that options of the launcher are joined. A launcher
-    and an address exclude each other, so the later one counts. None takes back what earlier levels
-    say: `launcher=None` asks the address of the options of pytest.
+    and an address exclude each other, so the later one counts; with the launcher go its options of
+    earlier levels. None takes back what earlier levels say: `launcher=None` asks the address of the
+    options of pytest.
     """
     given: dict[str, Any] = {}
     joined: dict[str, object] = {}
     for level in levels:
+        was_launched = given.get("launcher") is not None
         for name, other in (("launcher", "base_url"), ("base_url", "launcher")):
             if level.get(name) is not None:
                 given.pop(other, None)
         given |= level
+        if was_launched and given.get("launcher") is None:
+            joined = {}
         joined |= level.get("launcher_options") or {}
     unset = frozenset(name for name, value in given.items() if value is None)
     given = {name: value for name, value in given.items() if name not in unset}
@@ -107,18 +113,12 @@ def build_plan(
             file[name] = value
     if asked.tasks:
         file["tasks"] = list(asked.tasks)
-    if asked.launcher is not None:
-        file["launcher"] = _add_options(asked)
-        file.pop("base_url", None)
-    elif "base_url" in settings:
-        file.pop("launcher", None)
-    elif base_url is not None and "launcher" not in file:
-        settings["base_url"] = base_url
+    unused = place_launcher(asked, file, settings, base_url)
     if asked.model_name is not None:
         file.setdefault("reference_model", asked.model_name)
         if "launcher" in file:
             file.setdefault("model", asked.model_name)
-    with _advise(asked, {*choices, *in_sections}):
+    with _advise(asked, {*choices, *in_sections}, unused):
         return resolve(file, settings, environ, needs_tasks=needs_tasks).plan
 
 
@@ -160,16 +160,24 @@ def _describe_constant(name: str) -> str:
 
 
 @contextmanager
-def _advise(asked: AskedEvaluation, elsewhere: set[str]) -> Iterator[None]:
-    """Name the closest option of a test in a PlanError about one that does not exist."""
+def _advise(asked: AskedEvaluation, elsewhere: set[str], unused: str = "") -> Iterator[None]:
+    """Name the closest option of a test in a PlanError about one that does not exist.
+
+    Raises PlanError also if options of a launcher are `unused`.
+    """
     from serve_eval.errors import PlanError
 
+    more = [unused] if unused else []
     try:
         yield
     except PlanError as error:
         unknown = _list_unknown(asked, elsewhere)
         told = [unknown.get(one.partition(":")[0], one) for one in error.problems]
-        raise PlanError(told, hint=error.hint) from None
+        raise PlanError([*told, *more], hint=error.hint) from None
+    if more:
+        raise PlanError(
+            more, hint="Name the launcher (LAUNCHER or launcher=), or leave launcher_options out."
+        )
 
 
 def _list_unknown(asked: AskedEvaluation, elsewhere: set[str]) -> dict[str, str]:
@@ -178,15 +186,15 @@ def _list_unknown(asked: AskedEvaluation, elsewhere: set[str]) -> dict[str, str]
     A plan file has those of its sections elsewhere than a test, so its own advice is another one.
     """
     from serve_eval.client.connection import looks_secret
-    from serve_eval.plugins.registry import nearest
+    from serve_eval.plugins.closest import find_misspelt, nearest
 
     known = _list_known(elsewhere)
     return {
         name: _describe_constant(name)
         if name.isupper()
-        else _place_in_task(asked, name) or f"{name}: unknown option.{nearest(name, known)}"
+        else _place_in_task(asked, name, known) or f"{name}: unknown option.{nearest(name, known)}"
         for name in asked.options
-        if name not in known and not looks_secret(name)
+        if name not in known and (not looks_secret(name) or find_misspelt(name, known))
     }
 
 
@@ -197,22 +205,30 @@ def _list_known(elsewhere: set[str]) -> list[str]:
     return sorted({*KEYS, *elsewhere, *_ONLY_IN_TESTS})
 
 
-def _place_in_task(asked: AskedEvaluation, name: str) -> str:
-    """Return how to write an option of a task, if it is one of a task that is asked."""
+def _place_in_task(asked: AskedEvaluation, name: str, elsewhere: Sequence[str]) -> str:
+    """Return how to write an option of a task, if it is one of a task that is asked.
+
+    It may be misspelt, unless it is closer to an option `elsewhere`.
+    """
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.parse import TASKS
+    from serve_eval.plugins.closest import find_misspelt
     from serve_eval.plugins.registry import load, options_of
 
+    meant = _OTHER_NAMES.get(name) or name
     for one in asked.tasks:
         task = one if isinstance(one, str) else str(one.get("name", next(iter(one), "")))
         try:
             known = options_of(load(TASKS, task))
         except PlanError:
             continue
-        if name in known:
-            form = json.dumps({task: {name: asked.options[name]}}, default=str)
-            less = " or limit=N" if name == "num_samples" else ""
-            return f"{name}: an option of the task: evaluate({form}){less}"
+        found = meant if meant in known else find_misspelt(name, (*elsewhere, *known))
+        if found in known:
+            form = json.dumps({task: {found: asked.options[name]}}, default=str)
+            less = " or limit=N" if found == "num_samples" else ""
+            other = "" if found == name else f"unknown option. Did you mean {found!r}, "
+            end = "?" if other else ""
+            return f"{name}: {other}an option of the task: evaluate({form}){less}{end}"
     return ""
 
 
@@ -227,29 +243,6 @@ def read_base(file: Path | None) -> Mapping[str, Any]:
     if not isinstance(content, dict):
         raise PlanError(f"{file}: expected a mapping of keys such as dataset_root")
     return content
-
-
-def _add_options(asked: AskedEvaluation) -> dict[str, object]:
-    """Return the launcher with its options in the form of a plan file.
-
-    Raises PlanError if the checkpoint has no place among them.
-    """
-    from serve_eval.errors import PlanError
-    from serve_eval.plugins.values import load_launcher
-
-    assert asked.launcher is not None
-    given = {"name": asked.launcher} if isinstance(asked.launcher, str) else dict(asked.launcher)
-    launcher = {**given, **asked.launcher_options}
-    if asked.model_path is None or "model" in launcher:
-        return launcher
-    if "model" not in load_launcher(str(launcher.get("name"))).options:
-        raise PlanError(
-            f"MODEL_PATH: the launcher {launcher.get('name')} has no option `model`",
-            hint="Put the path into LAUNCHER, where this launcher has it."
-            if launcher.get("name") != "rehearsal"
-            else "Name the launcher itself, with rehearse=True.",
-        )
-    return {**launcher, "model": asked.model_path}
 
 
 def _list_choices() -> set[str]:

@@ -113,8 +113,70 @@ def test_an_option_of_a_task_is_told_in_the_form_that_works(task: Any) -> None:
     assert plan.tasks == (Spec(name="word_problems", options={"num_samples": 50}),)
 
 
+def test_a_misspelt_number_of_tokens_is_no_key() -> None:
+    with pytest.raises(PlanError) as raised:
+        _build(CLASS, {"max_token": 50, "api_key": "x", "hf_token": "x"})
+    problems = dict(one.split(": ", 1) for one in raised.value.problems)
+    assert problems["max_token"] == "unknown option. Did you mean 'max_tokens'?"
+    for name in ("api_key", "hf_token"):
+        assert problems[name].startswith("keys are read from the environment only")
+
+
+def test_a_misspelt_number_of_samples_names_the_limit_and_the_option_of_the_task() -> None:
+    with pytest.raises(PlanError) as raised:
+        _build(CLASS, {"num_sample": 50})
+    [told] = raised.value.problems
+    assert told == (
+        "num_sample: unknown option. Did you mean 'num_samples', an option of the task:"
+        ' evaluate({"word_problems": {"num_samples": 50}}) or limit=N?'
+    )
+
+
 def test_a_number_of_samples_is_told_to_be_the_limit() -> None:
     with pytest.raises(PlanError) as raised:
         _build(CLASS, {"samples": 50})
     [told] = raised.value.problems
     assert told == "samples: expected ids of samples, not 50; to ask any 50 samples, use limit"
+
+
+@pytest.mark.parametrize("more", [{}, {"model_path": "/models/m"}])
+@pytest.mark.parametrize("address", ["host:9", None])
+def test_options_that_no_launcher_takes_are_an_error(
+    more: dict[str, str], address: str | None
+) -> None:
+    given = {"launcher_options": {"damage": "int3", "ready_timeout_s": 5}, "limt": 3}
+    with pytest.raises(PlanError) as raised:
+        _build({"model_name": "m", **more}, given, base_url=address)
+    told = raised.value.problems[-1]
+    assert told.startswith("launcher_options: no launcher is named that takes damage")
+    assert ("host:9" in told) == (address is not None)
+    assert raised.value.problems[0].startswith("limt: ")
+    with pytest.raises(PlanError, match="no launcher is named") as alone:
+        _build(CLASS, {"base_url": "host:9", "launcher_options": {"prt": 5}})
+    assert "LAUNCHER" in str(alone.value.hint)
+
+
+def test_options_of_a_running_endpoint_need_no_launcher() -> None:
+    plan = _build({"launcher_options": {"ready_timeout_s": 5}}, base_url="host:9")
+    wanted = {"ready_timeout_s": 5, "base_url": "http://host:9/v1"}
+    assert plan.launcher == Spec(name="external", options=wanted)
+
+
+@pytest.mark.parametrize(
+    "named",
+    ["embedded", {"name": "embedded", "cache_blocks": 4}, {"embedded": {"cache_blocks": 4}}],
+)
+@pytest.mark.parametrize("in_file", [True, False])
+def test_the_launcher_of_the_plan_of_all_tests_takes_options(named: Any, in_file: bool) -> None:
+    level = {"launcher_options": {"damage": "int3"}}
+    base = {"launcher": named} if in_file else {}
+    plan = _build({} if in_file else {"launcher": named}, level, base=base, base_url="host:9")
+    more = {} if named == "embedded" else {"cache_blocks": 4}
+    assert plan.launcher == Spec(name="embedded", options={**more, "damage": "int3"})
+
+
+@pytest.mark.parametrize("back", [{"launcher": None}, {"base_url": "host:9"}])
+def test_options_go_with_the_launcher_that_a_test_replaces(back: dict[str, Any]) -> None:
+    of_class = {**CLASS, "launcher_options": {"damage": "int3"}}
+    plan = _build(of_class, back, base_url="host:9")
+    assert plan.launcher.options == {"base_url": "http://host:9/v1"}

@@ -107,6 +107,12 @@ def test_run_and_compare_have_the_same_properties(tmp_path: Path) -> None:
             "1 failed",
             "FAILED test_it.py::TestSides::test_it - FAIL word_problems m: B ",
         ),
+        (
+            'self.compare("h:1", {"base_url": "h:2", "launcher_options": {"accuracy": 0.2}},'
+            ' "word_problems", model="m")',
+            "1 error",
+            "launcher_options: no launcher is named that takes accuracy: the address h:2 decides",
+        ),
         ('self.compare({}, {}, "word_problems", verdict="classic")', "1 error", "compare pairs"),
         ('self.compare({}, 5, "word_problems")', "1 error", "5: neither an endpoint, a plan"),
         (

@@ -20,6 +20,7 @@ from serve_eval.evaluation.plan.options import (
 )
 from serve_eval.evaluation.plan.shared_options import SPEC
 from serve_eval.plugins import registry
+from serve_eval.plugins.closest import find_misspelt
 from serve_eval.plugins.setting import SAME
 from serve_eval.schema import AccuracySpec, Connection, Limits, Spec
 
@@ -72,7 +73,7 @@ def scalars(
     """
     for key in file:
         if key not in KEYS:
-            secret = connection.looks_secret(str(key))
+            secret = connection.looks_secret(str(key)) and not _find_misspelt(str(key))
             message = f"unknown key.{_suggest(str(key), file[key])}"
             problems.add((key,), connection.KEY_ADVICE if secret else message)
     values: dict[str, Any] = {}
@@ -88,10 +89,15 @@ def scalars(
 
 def _suggest(key: str, value: Any) -> str:
     """Return the key that was probably meant; options of the protocol are below its key."""
-    field = "seed" if key == SAMPLING_SEED else key
+    field = "seed" if key == SAMPLING_SEED else _find_misspelt(key) or key
     if field in list_protocol_fields():
         return f" Did you mean `protocol: {{{field}: {value}}}`?"
     return registry.nearest(key, KEYS)
+
+
+def _find_misspelt(key: str) -> str:
+    """Return the key of a plan or of its protocol that this one misspells, or ""."""
+    return find_misspelt(key, (*KEYS, *list_protocol_fields()))
 
 
 def section(

@@ -8,12 +8,13 @@ than the unsteady one differs from itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from serve_eval.evaluation.agreement import answer_pairs
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, another_answer
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Report
 from serve_eval.shell_words import quote_path
 from serve_eval.stats.mcnemar import mcnemar
@@ -29,6 +30,19 @@ class Second:
 
     answers: TaskAnswers
     run: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedFolder:
+    """How a side was asked: in how many sessions, if answers are drawn, and if one server answers.
+
+    `draws`: the temperature is above 0 or the server's. `one_server`: we started it alone.
+    """
+
+    folder: Path
+    sessions: int = 1
+    draws: bool = False
+    one_server: bool = False
 
 
 TwoSides = tuple[TaskAnswers, TaskAnswers]
@@ -54,7 +68,7 @@ def _has_task(report: Report, task: str) -> bool:
 
 
 def describe_unsteady(
-    tasks: Iterable[tuple[TwoSides, Mapping[str, Second]]], folders: Mapping[str, Path]
+    tasks: Iterable[tuple[TwoSides, Mapping[str, Second]]], folders: Mapping[str, AskedFolder]
 ) -> tuple[str, ...]:
     """Return a warning if one side disagrees with itself in more prompts than the other.
 
@@ -71,11 +85,42 @@ def describe_unsteady(
     if p > UNSTEADY_ALPHA:
         return ()
     worse, other = ("B", "A") if own["B"] > own["A"] else ("A", "B")
+    reasons = "; ".join(_list_reasons(worse, folders[worse]))
     return (
         f"unsteady: {worse} disagrees with itself on {own[worse]} of {counts.total()} prompts,"
-        f" {other} on {own[other]} (p = {p:.2g}): unlike servers behind one address? To ask each of"
-        f" them: serve-eval attribute {quote_path(folders[worse])}, with --worker URL for each"
-        " server that the address does not list",
+        f" {other} on {own[other]} (p = {p:.2g}): {reasons}",
+    )
+
+
+def _list_reasons(name: str, asked: AskedFolder) -> Iterator[str]:
+    """Yield what may explain that a side disagrees with itself, the likeliest first."""
+    if asked.sessions > 1:
+        yield (
+            f"answers of two servers may be mixed: {name} was asked in {asked.sessions} sessions"
+        )
+    if asked.draws:
+        yield "above temperature 0, a flatter distribution explains it"
+    if not asked.one_server:
+        yield (
+            "unlike servers behind one address? To ask each of them: serve-eval attribute"
+            f" {quote_path(asked.folder)}, with --worker URL for each server that the address does"
+            " not list"
+        )
+    elif not asked.draws and asked.sessions < 2:
+        yield "do its answers depend on the load?"
+
+
+def describe_asked(folder: Path, report: Report, sessions: int) -> AskedFolder:
+    """Return how a side was asked, by its report."""
+    info = report.endpoint.info
+    deployed = () if info.deployment is None else info.deployment.servers
+    known = max(len(info.servers or ()), len(info.workers), len(deployed))
+    specs = [build_task(task.spec, f"tasks.{task.result.task}") for task in report.tasks]
+    return AskedFolder(
+        folder=folder,
+        sessions=sessions,
+        draws=any(task.sampling.temperature != 0 for task in specs),
+        one_server=report.plan.launcher.name != "external" and known < 2,
     )
 
 

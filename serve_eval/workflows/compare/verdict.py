@@ -43,7 +43,12 @@ from serve_eval.workflows.compare.exact import compare_tokens
 from serve_eval.workflows.compare.judging import judge_sides
 from serve_eval.workflows.compare.latency import more_failures, slower, uneven
 from serve_eval.workflows.compare.places import find_places
-from serve_eval.workflows.compare.steadiness import Second, describe_unsteady, read_twice
+from serve_eval.workflows.compare.steadiness import (
+    Second,
+    describe_asked,
+    describe_unsteady,
+    read_twice,
+)
 
 APART_S = 60.0
 """Seconds between two requests for a prompt beyond which they were not sent under the same load."""
@@ -129,6 +134,10 @@ def compare_folders(
         )
         tasks = [replace(task, verdict=withhold(task.verdict)) for task in tasks]
     warnings = _first_tokens(reports[0])
+    asked_of = {
+        name: describe_asked(folder, report, len(read_sessions(folder)))
+        for name, folder, report in zip("AB", (a, b), reports, strict=True)
+    }
     shown = [
         _side(folder, report, warnings) for folder, report in zip((a, b), reports, strict=True)
     ]
@@ -142,7 +151,7 @@ def compare_folders(
         exit_code=code,
         started_at=reports[1].started_at,
         wall_s=0.0,
-        warnings=(*warnings, *describe_unsteady(doubled, {"A": a, "B": b})),
+        warnings=(*warnings, *describe_unsteady(doubled, asked_of)),
     )
 
 

@@ -151,11 +151,13 @@ def find_self_differences(both: ComparedAnswers) -> Iterator[Finding]:
     p = min(1.0, 2.0 * no_worse([(n, k, m, j)]))
     if p > ALPHA * both.share or k < LEAST or both.worse == 1 - side:
         return
+    draws = (both.a, both.b)[side].option("temperature") != 0
+    flat = "a flatter distribution, since the temperature is above 0, " if draws else ""
     yield make_finding(
         both,
         "self_differences",
         f"{'AB'[side]} disagrees with itself in {k} of {n} prompts and {'AB'[1 - side]} in {j} of"
-        f" {m}: unlike servers behind one address, or answers that depend on the load",
+        f" {m}: {flat}unlike servers behind one address, or answers that depend on the load",
         both.next[side],
         [],
         p,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from serve_eval.workflows.diagnose.finding import order_findings
+from serve_eval.workflows.diagnose.finding import list_leading
 from serve_eval.workflows.diagnose.read_folder import ReadFolder
 from serve_eval.workflows.diagnose.slice_words import RULE
 from serve_eval.workflows.diagnose.story import diagnose_read
@@ -30,13 +30,13 @@ class Leads(NamedTuple):
 def find_leads(answers: ReadFolder) -> Leads:
     """Return what leads to the cause of a run, or of B of a comparison.
 
-    A cause is the first finding of `serve-eval diagnose` that leads. One about the whole run stands
-    for the tasks without one.
+    A cause is the first finding of `serve-eval diagnose` that leads and explains any lost answer.
+    One about the whole run stands for the tasks without one.
     """
     found = diagnose_read(answers)
     judged = found.runs[-1]
     found_all = (*judged.findings, *found.between)
-    findings = order_findings(one for one in found_all if one.leads)
+    findings = list_leading(found_all)
     causes: dict[str, str] = {}
     for task in judged.tasks:
         own = [one for one in findings if one.task == task.task]

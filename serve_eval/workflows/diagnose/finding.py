@@ -74,6 +74,8 @@ class Finding:
 
 PLACE = "first_difference"
 """The rule about the first tokens that differ, which a comparison asked for: it leads."""
+MIXED = "mixed_servers"
+"""The rule about answers of two servers on one side: they explain any other difference."""
 WEIGHTS = "weights, precision or cache"
 """What a loss that no slice explains points to."""
 OTHER_MODEL = "it may be another model, since many wrong answers turned right too"
@@ -81,12 +83,24 @@ OTHER_MODEL = "it may be another model, since many wrong answers turned right to
 
 
 def order_findings(found: Iterable[Finding]) -> list[Finding]:
-    """Return findings, those first that explain the most, and before them what tokens showed."""
-    return sorted(
-        found,
-        key=lambda one: (one.rule == PLACE, -1 if one.explains is None else one.explains),
-        reverse=True,
-    )
+    """Return findings, those first that explain the most, and before them what tokens showed.
+
+    Findings that explain nothing come last, below those that explain an unknown number.
+    """
+
+    def rank(one: Finding) -> tuple[int, float]:
+        explains = 0.5 if one.explains is None else one.explains
+        return (MIXED, PLACE).index(one.rule) - 2 if one.rule in (MIXED, PLACE) else 0, -explains
+
+    return sorted(found, key=rank)
+
+
+def list_leading(found: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that may be the likeliest cause, the likeliest first.
+
+    One that explains none of the lost answers is no cause of them.
+    """
+    return [one for one in order_findings(found) if one.leads and one.explains != 0]
 
 
 def about(

@@ -14,7 +14,7 @@ from serve_eval.report.task_line import make_compared_line
 from serve_eval.schema import Comparison, VerdictOutcome
 from serve_eval.shell_words import quote_path
 from serve_eval.workflows.diagnose.ended import describe_end, find_end
-from serve_eval.workflows.diagnose.finding import Finding
+from serve_eval.workflows.diagnose.finding import Finding, list_leading
 
 if TYPE_CHECKING:
     from serve_eval.workflows.diagnose.evidence import Evidence
@@ -30,7 +30,7 @@ def head_comparison(
         said = f"the comparison in {folder} did not finish: it has no verdict"
         again = f"next: the same serve-eval compare command with -o {quote_path(folder)}"
         return (f"{said}; {end}" if end else said, again)
-    causes = {one.task: one.brief for one in reversed(findings) if one.leads}
+    causes = {one.task: one.brief for one in reversed(list_leading(findings))}
     tasks = sorted(comparison.tasks, key=lambda one: ORDER.index(one.verdict.outcome))
     return tuple(
         write_line(make_compared_line(one, comparison.b.model, causes.get(one.task, "")))

@@ -1,4 +1,4 @@
-"""The rule that compares the two runs of a comparison."""
+"""The rules that compare the two runs of a comparison."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from serve_eval.evaluation.prompt_audit.counts import find_gap
+from serve_eval.schema import Comparison
 from serve_eval.workflows.diagnose.evidence import Evidence
-from serve_eval.workflows.diagnose.finding import Finding
+from serve_eval.workflows.diagnose.finding import MIXED, Finding
 
 
 def prompt_tokens(a: Evidence, b: Evidence) -> Iterator[Finding]:
@@ -48,3 +49,27 @@ def prompt_tokens(a: Evidence, b: Evidence) -> Iterator[Finding]:
             of=gap.of,
             task=task.name,
         )
+
+
+def find_mixed(a: Evidence, b: Evidence, comparison: Comparison | None) -> Iterator[Finding]:
+    """Yield a finding for each task if a side that disagrees with itself was asked in parts.
+
+    Another server may have answered in a later session. The value then mixes both.
+    """
+    said = () if comparison is None else comparison.warnings
+    for name, side in (("A", a), ("B", b)):
+        sessions = len(side.sessions)
+        if sessions < 2 or not any(one.startswith(f"unsteady: {name} ") for one in said):
+            continue
+        for task in side.tasks:
+            yield Finding(
+                rule=MIXED,
+                told=(
+                    f"answers of two servers may be mixed: {name} was asked in {sessions} sessions"
+                    " and disagrees with itself"
+                ),
+                change=("the same serve-eval compare command with another folder for -o",),
+                count=sessions,
+                of=sessions,
+                task=task.name,
+            )

@@ -117,7 +117,8 @@ class DiagnosedTask:
 class DiagnosedRun:
     """A run with its findings.
 
-    Findings that explain the most come first; those that explain an unknown number come last.
+    Findings that explain the most come first; those that explain an unknown number come after them,
+    and those that explain nothing last.
     """
 
     label: str
@@ -206,11 +207,11 @@ def find_between(
 
     `comparison` is its result, or None if it did not finish; `of_b` are the findings about B alone.
     """
-    found = [*sides.prompt_tokens(a, b)]
+    found = [*sides.prompt_tokens(a, b), *sides.find_mixed(a, b, comparison)]
     pairs = list(paired_answers.pair_answers(a, b, comparison))
     found += between.find_differences(pairs)
     found += slicing.compare_slices(a, b, (*of_b, *found))
-    told = {one.task for one in (*of_b, *found)}
+    told = {one.task for one in (*of_b, *found) if one.explains != 0}
     return (*found, *between.find_even_losses(pairs, told))
 
 

@@ -139,9 +139,10 @@ def differ_as_a_whole(effect: RunEffect | None) -> str | None:
         return None
     degrees = f"{effect.df} degree{'' if effect.df == 1 else 's'} of freedom"
     return (
-        f"the runs differ as a whole (Cochran's Q {effect.q:.1f}, {degrees}, p {effect.p:.2g}):"
-        " prompts are not independent given the endpoint; paired verdicts against this reference"
-        f" inflate their error by sqrt(Q/df) = {effect.inflation:.2f}"
+        f"the runs may differ as a whole (Cochran's Q {effect.q:.1f}, {degrees}, p {effect.p:.2g}):"
+        " 1 in 20 sound references shows p 0.05 or less by chance. Take it again with more runs: a"
+        " real effect, as of a replica or a time of day, stays. Until then, paired verdicts against"
+        f" this reference inflate their error by sqrt(Q/df) = {effect.inflation:.2f}"
     )
 
 

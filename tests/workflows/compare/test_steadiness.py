@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -20,12 +21,18 @@ from scipy.stats import binom
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator
 from serve_eval.launchers.simulated import probability
 from serve_eval.schema import Comparison, Limits, Plan, Spec
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
-from serve_eval.workflows.compare.steadiness import UNSTEADY_ALPHA
+from serve_eval.workflows.compare.steadiness import (
+    UNSTEADY_ALPHA,
+    AskedFolder,
+    _list_reasons,
+    describe_asked,
+)
 from serve_eval.workflows.compare.text import render
 from tests.cli.command import serve_eval
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, hand_over
@@ -166,6 +173,41 @@ def test_a_comparison_that_an_older_version_finished_asks_nothing(
     after = asyncio.run(compare(*sides, PAIRED, out, environ={}, show_flips=0))
     assert after.tasks == tuple(replace(task, own=(task.own[0], None)) for task in before.tasks)
     assert not (out / "again_b").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "told", "untold"),
+    [
+        ({}, ["unlike servers behind one address?"], ["temperature", "mixed"]),
+        ({"one_server": True}, ["depend on the load"], ["unlike", "attribute", "temperature"]),
+        ({"one_server": True, "draws": True}, ["a flatter distribution"], ["unlike", "attribute"]),
+        ({"draws": True}, ["a flatter distribution", "unlike servers"], []),
+        (
+            {"sessions": 2, "one_server": True},
+            ["answers of two servers may be mixed: B was asked in 2 sessions"],
+            ["unlike", "load"],
+        ),
+    ],
+)
+def test_the_reasons_fit_how_the_side_was_asked(
+    asked: dict[str, Any], told: list[str], untold: list[str]
+) -> None:
+    reasons = "; ".join(_list_reasons("B", AskedFolder(folder=Path("out/b"), **asked)))
+    assert all(one in reasons for one in told)
+    assert not any(one in reasons for one in untold)
+
+
+def test_one_launched_server_above_temperature_0_is_no_router(
+    tmp_path: Path,
+) -> None:
+    drawn = ("--set", "word_problems.temperature=0.7", "--limit", "60", "-t", "word_problems")
+    done = serve_eval(
+        "run", *drawn, "--no-reference", "--launcher", "embedded", "-o", tmp_path / "b"
+    )
+    report = read_report(tmp_path / "b")
+    assert done.returncode in (0, 1, 3), done.stderr
+    asked = describe_asked(tmp_path / "b", report, 1)
+    assert (asked.draws, asked.one_server) == (True, True)
 
 
 def test_the_warning_never_exceeds_its_level() -> None:

@@ -14,6 +14,13 @@ from serve_eval.schema import Attempt, FailureKind, Limits, Outcome, Plan, Respo
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.extraction import states
+from serve_eval.workflows.diagnose.finding import (
+    MIXED,
+    PLACE,
+    Finding,
+    list_leading,
+    order_findings,
+)
 from serve_eval.workflows.diagnose.story import findings
 from serve_eval.workflows.diagnose.unanswered import _time_limit
 
@@ -166,3 +173,22 @@ def test_errors_after_the_same_time_show_a_time_limit(
         for i, time in enumerate(times)
     ]
     assert _time_limit(asked) == (None if limit is None else pytest.approx(limit))
+
+
+def _find(rule: str, explains: int | None) -> Finding:
+    told, lost = f"{rule} did it", 0 if explains is None else 103
+    return Finding(rule=rule, told=told, change=(), count=4, of=500, explains=explains, lost=lost)
+
+
+def test_a_finding_that_explains_nothing_comes_last_and_leads_nowhere() -> None:
+    found = [
+        _find("repaired", 0),
+        _find("even_loss", None),
+        _find("truncated", 9),
+        _find(PLACE, None),
+        _find(MIXED, None),
+    ]
+    rules = [one.rule for one in order_findings(found)]
+    assert rules == [MIXED, PLACE, "truncated", "even_loss", "repaired"]
+    assert [one.rule for one in list_leading(found)] == rules[:-1]
+    assert list_leading(found[:1]) == []

@@ -305,13 +305,15 @@ def test_runs_that_differ_as_a_whole_are_pointed_out(
     assert found.runs.cochran_q == pytest.approx(q, abs=1e-3)
     assert (found.runs.df, found.runs.p) == (k - 1, pytest.approx(p, abs=1e-4))
     assert (p <= 0.05) is differ
-    wanted = f"the runs differ as a whole (Cochran's Q {q:.1f}, {k - 1} degree"
+    wanted = f"the runs may differ as a whole (Cochran's Q {q:.1f}, {k - 1} degree"
     told = [line for line in registered.warnings if line.startswith(wanted)]
     show("gsm8k", MODEL, tmp_path / "refs")
     said = capsys.readouterr().out
     assert f"Cochran's Q {q:.1f} ({k - 1} df, p {p:.2g})" in said
     assert (wanted in said) is differ
     assert len(told) == differ
+    assert all("1 in 20 sound references shows" in line for line in told)
+    assert all("Take it again with more runs" in line for line in told)
     assert all(line.endswith(f"sqrt(Q/df) = {math.sqrt(q / (k - 1)):.2f}") for line in told)
 
 
