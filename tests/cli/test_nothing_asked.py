@@ -1,4 +1,4 @@
-"""Test that a run of old answers says that nothing was asked."""
+"""Test that a result of old answers says that nothing was asked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ import pytest
 
 from tests.cli.command import serve_eval
 
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
+SIDE = """\
+model: model
+launcher: {simulated: {accuracy: 1.0}}
+tasks: [{word_problems: {num_samples: 40}}]
+"""
 RUN = ("run", "--launcher", "simulated", "--tasks", "word_problems", "--limit", "5")
 
 
@@ -41,3 +47,22 @@ def test_a_run_that_asks_again_does_not_say_so(tmp_path: Path) -> None:
     how = (*RUN, "--no-reference", "-o", tmp_path / "out")
     serve_eval(*how)
     assert "nothing was asked" not in serve_eval(*how, "--run-all").stdout
+
+
+def test_every_line_of_a_finished_comparison_says_so(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.yaml").write_text(SIDE)
+    how = ("compare", tmp_path / "a.yaml", tmp_path / "b.yaml", "-o", tmp_path / "out")
+    first = serve_eval(*how, "--notify-text", "-")
+    assert (first.returncode, "nothing was asked" in first.stdout) == (0, False), first
+    again = serve_eval(*how)
+    assert re.search(f"nothing was asked: .* since {TIME}; to ask again, name", again.stdout)
+    line = ("--notify-text", "-", "-q")
+    quiet = serve_eval(*how, *line, GITHUB_ACTIONS="true")
+    told = f"nothing was asked: the last answer is of {TIME}"
+    start, *_, notify = quiet.stdout.splitlines()
+    assert re.fullmatch(told, start), quiet.stdout
+    assert re.match(f"{told}: PASS word_problems", notify), quiet.stdout
+    assert re.search(f"{told}: PASS word_problems", (tmp_path / "out/junit.xml").read_text())
+    assert re.match(f"{told}: PASS", (tmp_path / "out/summary.md").read_text().replace("\\", ""))
+    assert re.match(f"::warning title=serve-eval::{told}", quiet.stderr), quiet.stderr
