@@ -66,3 +66,45 @@ def test_every_line_of_a_finished_comparison_says_so(tmp_path: Path) -> None:
     assert re.search(f"{told}: PASS word_problems", (tmp_path / "out/junit.xml").read_text())
     assert re.match(f"{told}: PASS", (tmp_path / "out/summary.md").read_text().replace("\\", ""))
     assert re.match(f"::warning title=serve-eval::{told}", quiet.stderr), quiet.stderr
+
+
+def _write_suite(folder: Path, *names: str) -> Path:
+    (folder / "side.yaml").write_text(f"{SIDE}no_reference: true\n")
+    runs = ", ".join(f"{{name: {name}, plan: side.yaml}}" for name in names)
+    (folder / "s.yaml").write_text(f"name: night\nplans: [{runs}]\n")
+    return folder / "s.yaml"
+
+
+def test_every_line_of_a_finished_suite_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    how = ("suite", _write_suite(tmp_path, "one", "two"), "-o", out, "--notify-text", "-")
+    first = serve_eval(*how)
+    assert "asked" not in first.stdout, first.stdout
+    told = f"nothing was asked: the last answer is of {TIME}"
+    assert re.search(rf"warning +{told}; to ask again, name", serve_eval(*how).stdout)
+    quiet = serve_eval(*how, "-q", GITHUB_ACTIONS="true")
+    start, *_, notify = quiet.stdout.splitlines()
+    assert re.fullmatch(told, start), quiet.stdout
+    assert re.match(f"{told}: NO REFERENCE one/word_problems", notify), quiet.stdout
+    junit = (out / "junit.xml").read_text()
+    assert len(re.findall(f"message=.{told}: NO REFERENCE", junit)) == 2, junit
+    assert re.match(f"{told}: NO REF", (out / "summary.md").read_text().replace("\\", ""))
+    assert re.match(f"::warning title=serve-eval::{told}", quiet.stderr), quiet.stderr
+
+
+def test_a_suite_that_kept_some_runs_says_how_many(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    serve_eval("suite", _write_suite(tmp_path, "one", "two"), "-o", out)
+    how = ("suite", _write_suite(tmp_path, "one", "two", "new"), "-o", out, "--notify-text", "-")
+    grown = serve_eval(*how, "-q", GITHUB_ACTIONS="true")
+    told = f"2 of 3 runs are older: last answer {TIME}"
+    start, *_, notify = grown.stdout.splitlines()
+    assert re.fullmatch(told, start), grown.stdout
+    assert re.match(f"{told}: NO REFERENCE", notify), grown.stdout
+    assert re.match(f"{told}: NO REF", (out / "summary.md").read_text().replace("\\", ""))
+    junit = (out / "junit.xml").read_text()
+    said = re.findall(r"classname=\"(\w+)\".*message=\"(nothing was asked|NO REFERENCE)", junit)
+    assert said == [(name, "nothing was asked") for name in ("one", "two")] + [
+        ("new", "NO REFERENCE")
+    ]
+    assert re.match(f"::warning title=serve-eval::{told}", grown.stderr), grown.stderr
