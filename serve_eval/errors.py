@@ -132,6 +132,10 @@ class EndpointError(ServeEvalError):
     exit_code = 4
 
 
+class UnknownModelError(EndpointError):
+    """The endpoint serves other models than the named one: to try again would change nothing."""
+
+
 class ServerEndedError(EndpointError):
     """The server ended, or hangs, while requests were in flight."""
 

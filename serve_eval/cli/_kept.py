@@ -50,16 +50,29 @@ def find_continued(finding: Coroutine[Any, Any, tuple[Path, float] | None]) -> P
     return folder
 
 
+def can_resume(ending: Interrupted | ServeEvalError, folder: Path) -> bool:
+    """Return True if the same command may go on with what the folder holds.
+
+    One that named an unknown model has to be changed, if it received no answer before.
+    """
+    from serve_eval.errors import UnknownModelError
+    from serve_eval.evaluation.storage.run_folder import holds_answer
+    from serve_eval.verdicts.exit_code import INFRASTRUCTURE
+
+    if isinstance(ending, UnknownModelError):
+        return holds_answer(folder)
+    return isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
+
+
 def end_early(ending: Interrupted | ServeEvalError, folder: Path, plan_file: str) -> int:
     """Say what is kept of a command that ended early, and return its exit code.
 
     The folder holds something to resume once it has `plan_file`. An error is raised again.
     """
     from serve_eval.cli._streams import say
-    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
+    from serve_eval.verdicts.exit_code import INTERRUPTED
 
-    stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
-    if stopped and (folder / plan_file).exists():
+    if can_resume(ending, folder) and (folder / plan_file).exists():
         say(explain_kept(folder, f"the same command with -o {quote_path(folder)}"))
     elif isinstance(ending, Interrupted):
         say("Interrupted; nothing was saved")

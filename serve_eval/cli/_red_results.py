@@ -22,13 +22,12 @@ def draw_report(
     `leads` are the rows that lead to the cause of a red run. A quiet command prints no warnings,
     but that its answers are old.
     """
-    from serve_eval.cli._streams import draw, emit, is_quiet
+    from serve_eval.cli._streams import draw, emit
     from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
     from serve_eval.report.summary import print_summary
     from serve_eval.report.terminal import render
 
-    if is_quiet() and (old := describe_old_answers(report.warnings)):
-        emit(f"{old}\n")
+    tell_old_answers(describe_old_answers(report.warnings))
     draw(lambda console: print_summary(report, out_dir, console, leads))
     if verbose:
         emit("\n")
@@ -38,9 +37,19 @@ def draw_report(
 def draw_comparison(comparison: Comparison, out_dir: Path, leads: Sequence[Row]) -> None:
     """Print the result of a comparison. `leads` are as in `draw_report`."""
     from serve_eval.cli._streams import draw
+    from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
     from serve_eval.workflows.compare.text import render
 
+    tell_old_answers(describe_old_answers(comparison.warnings))
     draw(lambda console: render(comparison, out_dir, console, leads))
+
+
+def tell_old_answers(old: str) -> None:
+    """Print the notice that answers are old, if a quiet command would print no warning of it."""
+    from serve_eval.cli._streams import emit, is_quiet
+
+    if old and is_quiet():
+        emit(f"{old}\n")
 
 
 class RedResult:

@@ -307,7 +307,7 @@ def execute(
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._half_way import HalfWay
-    from serve_eval.cli._kept import explain_kept
+    from serve_eval.cli._kept import can_resume, explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._red_results import fail_undecided
     from serve_eval.cli._streams import say
@@ -315,7 +315,7 @@ def execute(
     from serve_eval.evaluation.storage.run_folder import holds_run, plan_and_owner
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.report.drawing_process import drawing_ahead
-    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
+    from serve_eval.verdicts.exit_code import INTERRUPTED
 
     check_asked(junit, notify_text, as_json=as_json or json_events)
     base_url = plan.launcher.options.get("base_url")
@@ -347,8 +347,7 @@ def execute(
                 )
             )
         except (Interrupted, ServeEvalError) as ending:
-            stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
-            if stopped and holds_run(out_dir):
+            if can_resume(ending, out_dir) and holds_run(out_dir):
                 again = write_resume_command(out_dir, plan)
                 say(
                     explain_kept(

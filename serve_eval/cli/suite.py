@@ -228,7 +228,7 @@ def execute(
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._page import save_story_page
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import RedResult
+    from serve_eval.cli._red_results import RedResult, tell_old_answers
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.evaluation.storage.file_names import PAGE_FILE, SUITE_REPORT_FILE, SUITE_RUNS
     from serve_eval.evaluation.storage.private_files import read_written_text
@@ -239,6 +239,7 @@ def execute(
     from serve_eval.workflows.suite.checked_runs import check_suite
     from serve_eval.workflows.suite.ci import describe_suite
     from serve_eval.workflows.suite.execution import evaluate_suite
+    from serve_eval.workflows.suite.old_answers import describe_old_runs
     from serve_eval.workflows.suite.page import make_suite_page
     from serve_eval.workflows.suite.table import find_worst_fail, render
 
@@ -276,6 +277,7 @@ def execute(
     if as_json:
         emit(read_written_text(out_dir / SUITE_REPORT_FILE))
     else:
+        tell_old_answers(describe_old_runs(report, out_dir))
         draw(lambda console: render(report, out_dir, console))
     causes = {}
     if (worst := find_worst_fail(report)) is not None:

@@ -11,7 +11,7 @@ from serve_eval.client.client import Client, explain_unreachable
 from serve_eval.client.wire_format.invalid import FOREIGN
 from serve_eval.client.wire_format.refusal import find_refused, shorten
 from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS
-from serve_eval.errors import EndpointError
+from serve_eval.errors import EndpointError, UnknownModelError
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import Failure, FailureKind, Message, Prompt, Request, SamplingParams
 
@@ -78,7 +78,7 @@ def _length_ignored(client: Client, chat: bool, asked: int, given: int) -> Endpo
 async def refuse(
     client: Client, failure: Failure, *, chat: bool, extra: Mapping[str, object]
 ) -> NoReturn:
-    """Raise EndpointError for a failed short request, with advice."""
+    """Raise EndpointError for a failed short request, with advice; of an unknown model its own."""
     listed = await client.models() if failure.kind is FailureKind.HTTP_ERROR else []
     served = [] if isinstance(listed, Failure) else listed
     address = client.endpoint.base_url + (CHAT_COMPLETIONS if chat else COMPLETIONS)
@@ -89,7 +89,9 @@ async def refuse(
         or _hint(failure, client, served, chat)
     )
     told = shorten(failure.message)
-    raise EndpointError(f"{address} does not answer a short request: {told}", hint=hint)
+    unknown = hint == _explain_unknown_model(client, served)
+    kind = UnknownModelError if unknown else EndpointError
+    raise kind(f"{address} does not answer a short request: {told}", hint=hint)
 
 
 def short(*, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]) -> Request:
@@ -276,8 +278,15 @@ def _explain_connection(failure: Failure, client: Client) -> str:
     return ""
 
 
-def _hint(failure: Failure, client: Client, served: Collection[str], chat: bool) -> str:
+def _explain_unknown_model(client: Client, served: Collection[str]) -> str:
+    """Return a hint if the endpoint lists other models than the named one, else an empty text."""
     model = client.endpoint.model
+    if not served or model in served:
+        return ""
+    return f"The endpoint does not list the model {model!r}.{nearest(model or '', served)}"
+
+
+def _hint(failure: Failure, client: Client, served: Collection[str], chat: bool) -> str:
     if advice := _explain_connection(failure, client):
         return advice
     if failure.kind is FailureKind.INVALID_RESPONSE:
@@ -298,8 +307,8 @@ def _hint(failure: Failure, client: Client, served: Collection[str], chat: bool)
         return _explain_redirect(client)
     if starting.SAID in failure.message:
         return starting.HINT
-    if served and model not in served:
-        return f"The endpoint does not list the model {model!r}.{nearest(model or '', served)}"
+    if unknown := _explain_unknown_model(client, served):
+        return unknown
     if failure.status == 404:
         kind = "chat" if chat else "text"
         base_url = client.endpoint.base_url

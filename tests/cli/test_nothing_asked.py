@@ -1,4 +1,4 @@
-"""Test that a run of old answers says that nothing was asked."""
+"""Test that a result of old answers says that nothing was asked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ import pytest
 
 from tests.cli.command import serve_eval
 
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
+SIDE = """\
+model: model
+launcher: {simulated: {accuracy: 1.0}}
+tasks: [{word_problems: {num_samples: 40}}]
+"""
 RUN = ("run", "--launcher", "simulated", "--tasks", "word_problems", "--limit", "5")
 
 
@@ -41,3 +47,64 @@ def test_a_run_that_asks_again_does_not_say_so(tmp_path: Path) -> None:
     how = (*RUN, "--no-reference", "-o", tmp_path / "out")
     serve_eval(*how)
     assert "nothing was asked" not in serve_eval(*how, "--run-all").stdout
+
+
+def test_every_line_of_a_finished_comparison_says_so(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.yaml").write_text(SIDE)
+    how = ("compare", tmp_path / "a.yaml", tmp_path / "b.yaml", "-o", tmp_path / "out")
+    first = serve_eval(*how, "--notify-text", "-")
+    assert (first.returncode, "nothing was asked" in first.stdout) == (0, False), first
+    again = serve_eval(*how)
+    assert re.search(f"nothing was asked: .* since {TIME}; to ask again, name", again.stdout)
+    line = ("--notify-text", "-", "-q")
+    quiet = serve_eval(*how, *line, GITHUB_ACTIONS="true")
+    told = f"nothing was asked: the last answer is of {TIME}"
+    start, *_, notify = quiet.stdout.splitlines()
+    assert re.fullmatch(told, start), quiet.stdout
+    assert re.match(f"{told}: PASS word_problems", notify), quiet.stdout
+    assert re.search(f"{told}: PASS word_problems", (tmp_path / "out/junit.xml").read_text())
+    assert re.match(f"{told}: PASS", (tmp_path / "out/summary.md").read_text().replace("\\", ""))
+    assert re.match(f"::warning title=serve-eval::{told}", quiet.stderr), quiet.stderr
+
+
+def _write_suite(folder: Path, *names: str) -> Path:
+    (folder / "side.yaml").write_text(f"{SIDE}no_reference: true\n")
+    runs = ", ".join(f"{{name: {name}, plan: side.yaml}}" for name in names)
+    (folder / "s.yaml").write_text(f"name: night\nplans: [{runs}]\n")
+    return folder / "s.yaml"
+
+
+def test_every_line_of_a_finished_suite_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    how = ("suite", _write_suite(tmp_path, "one", "two"), "-o", out, "--notify-text", "-")
+    first = serve_eval(*how)
+    assert "asked" not in first.stdout, first.stdout
+    told = f"nothing was asked: the last answer is of {TIME}"
+    assert re.search(rf"warning +{told}; to ask again, name", serve_eval(*how).stdout)
+    quiet = serve_eval(*how, "-q", GITHUB_ACTIONS="true")
+    start, *_, notify = quiet.stdout.splitlines()
+    assert re.fullmatch(told, start), quiet.stdout
+    assert re.match(f"{told}: NO REFERENCE one/word_problems", notify), quiet.stdout
+    junit = (out / "junit.xml").read_text()
+    assert len(re.findall(f"message=.{told}: NO REFERENCE", junit)) == 2, junit
+    assert re.match(f"{told}: NO REF", (out / "summary.md").read_text().replace("\\", ""))
+    assert re.match(f"::warning title=serve-eval::{told}", quiet.stderr), quiet.stderr
+
+
+def test_a_suite_that_kept_some_runs_says_how_many(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    serve_eval("suite", _write_suite(tmp_path, "one", "two"), "-o", out)
+    how = ("suite", _write_suite(tmp_path, "one", "two", "new"), "-o", out, "--notify-text", "-")
+    grown = serve_eval(*how, "-q", GITHUB_ACTIONS="true")
+    told = f"2 of 3 runs are older: last answer {TIME}"
+    start, *_, notify = grown.stdout.splitlines()
+    assert re.fullmatch(told, start), grown.stdout
+    assert re.match(f"{told}: NO REFERENCE", notify), grown.stdout
+    assert re.match(f"{told}: NO REF", (out / "summary.md").read_text().replace("\\", ""))
+    junit = (out / "junit.xml").read_text()
+    said = re.findall(r"classname=\"(\w+)\".*message=\"(nothing was asked|NO REFERENCE)", junit)
+    assert said == [(name, "nothing was asked") for name in ("one", "two")] + [
+        ("new", "NO REFERENCE")
+    ]
+    assert re.match(f"::warning title=serve-eval::{told}", grown.stderr), grown.stderr

@@ -190,6 +190,16 @@ def test_a_command_that_never_starts_still_says_why(
     assert f"::{said}\n" in done.stderr
 
 
+def test_the_line_of_a_refused_folder_has_one_colon_before_the_difference(tmp_path: Path) -> None:
+    how = ("--no-reference", "-o", tmp_path / "out", "--notify-text", "-")
+    serve_eval("run", _plan(tmp_path, "p", 0.9), *how)
+    other = serve_eval(
+        "run", _plan(tmp_path, "p", 0.9), "--set", "word_problems.num_samples=9", *how
+    )
+    assert other.returncode == 2, other.stderr
+    assert re.search(r"holds another run: \w", other.stdout), other.stdout
+
+
 def test_junit_of_a_run_that_never_starts_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "junit.xml"
     done = serve_eval("run", tmp_path / "missing.yaml", "--junit", file)

@@ -126,8 +126,13 @@ def test_an_unknown_model_is_said_with_the_nearest_before_anything_else(
 ) -> None:
     with _simulator(tmp_path, data_root, "--model", MODEL) as url:
         done = _run(data_root, tmp_path / "out", "--base-url", url, "--model", "my-org/my-modle")
-    assert done.returncode == 4
-    assert f"Did you mean '{MODEL}'?" in done.stderr
+        models = ("--model", "my-org/my-modle", "--model-b", "my-org/my-modell")
+        prompts = ("--tasks", "gsm8k", "--limit", "20", "--dataset-root", str(data_root))
+        both = serve_eval("compare", url, url, *models, *prompts, "-o", str(tmp_path / "both"))
+    for one in (done, both):
+        assert one.returncode == 4, one.stderr
+        assert f"Did you mean '{MODEL}'?" in one.stderr
+        assert "ry again" not in one.stderr
 
 
 def test_a_context_overflow_is_a_failure_with_its_reason_on_record(

@@ -1,10 +1,11 @@
-"""Say that a session asked nothing, so that old answers are not taken for those of today."""
+"""Say that nothing was asked, so that old answers are not taken for those of today."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,18 +16,35 @@ _WARNING = re.compile(r"nothing was asked: .*, the last one since (?P<at>[-\d]+ 
 
 def warn_of_old_answers(session: RunSession) -> None:
     """Add a warning with the time of the last answer, if the folder has one."""
+    if at := find_last_answer([session.folder]):
+        session.warnings.append(write_warning(at, "name another folder or give --run-all"))
+
+
+def find_last_answer(folders: Iterable[Path]) -> str:
+    """Return the time of the last answer in run folders, in UTC; "" if they have none."""
     from serve_eval.evaluation.storage.last_answer import read_last_answer
 
-    at = read_last_answer(session.folder)
-    if at is not None:
-        session.warnings.append(
-            "nothing was asked: every answer was already in the folder, the last one since"
-            f" {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC; to ask again, name another"
-            " folder or give --run-all"
-        )
+    times = [at for folder in folders if (at := read_last_answer(folder)) is not None]
+    return f"{datetime.fromtimestamp(max(times), UTC):%Y-%m-%d %H:%M} UTC" if times else ""
+
+
+def write_warning(at: str, to_ask: str) -> str:
+    """Return the warning that all answers are old, the last one of the time `at`.
+
+    `to_ask` says how to ask again. `describe_old_answers` finds the warning.
+    """
+    return (
+        "nothing was asked: every answer was already in the folder, the last one since"
+        f" {at}; to ask again, {to_ask}"
+    )
 
 
 def describe_old_answers(warnings: Sequence[str]) -> str:
     """Return that nothing was asked, and the time of the last answer; "" if a session asked."""
     found = next(filter(None, map(_WARNING.match, warnings)), None)
-    return "" if found is None else f"nothing was asked: the last answer is of {found['at']}"
+    return "" if found is None else write_notice(found["at"])
+
+
+def write_notice(at: str) -> str:
+    """Return the notice that comes before a result whose last answer is of the time `at`."""
+    return f"nothing was asked: the last answer is of {at}"

@@ -12,7 +12,8 @@ def describe_ending(command: str, outcome: str, message: str, hint: str) -> CiRe
     # Indented lines are the end of a log, of which the last one says why.
     tail = [one.strip() for one in rest.splitlines() if one.startswith("  ")][-1:]
     more = [one.strip() for one in rest.splitlines() if not one.startswith("  ")]
-    cause = ": ".join(filter(None, ("; ".join(filter(None, (first, *more))), *tail)))
+    told = [part for one in (first, *more) if (part := one.rstrip(":"))]
+    cause = ": ".join(filter(None, ("; ".join(told), *tail)))
     line = OneLine(outcome=outcome, about=command, figures="no result", cause=cause, sure=True)
     name = command.partition(" ")[0]
     case = CiCase(

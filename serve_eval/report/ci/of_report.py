@@ -46,10 +46,8 @@ def describe_report(
     report: Report, out_dir: Path, causes: Mapping[str, str] | None = None
 ) -> CiResult:
     """Return the result of a run. `causes` has the likeliest cause by task, as far as known."""
-    cases = list_cases(report, causes or {})
     old = describe_old_answers(report.warnings)
-    if old:
-        cases = [_notice(case, old) for case in cases]
+    cases = name_old(list_cases(report, causes or {}), old)
     suite = CiSuite(
         name=f"serve-eval run {report.plan.model}",
         cases=cases,
@@ -85,9 +83,12 @@ def list_cases(report: Report, causes: Mapping[str, str] | None = None) -> list[
     return [*tasks, *map(_describe_finding, report.path)]
 
 
-def _notice(case: CiCase, notice: str) -> CiCase:
-    """Return a case whose line begins with a notice."""
-    return case if case.line is None else replace(case, line=replace(case.line, notice=notice))
+def name_old(cases: Sequence[CiCase], old: str) -> list[CiCase]:
+    """Return the cases, whose lines begin with the notice `old` that their answers are old."""
+    return [
+        case if case.line is None or not old else replace(case, line=replace(case.line, notice=old))
+        for case in cases
+    ]
 
 
 def lead_tasks(lines: Sequence[OneLine], outcomes: Sequence[VerdictOutcome]) -> list[OneLine]:

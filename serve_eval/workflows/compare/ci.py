@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiSuite, CiTable
 from serve_eval.report.ci.of_report import (
     choose_line,
     choose_state,
     lead_tasks,
+    name_old,
     name_rules,
     pick_remarks,
     remark_on_losses,
@@ -39,11 +41,14 @@ def describe_comparison(
         ],
         outcomes,
     )
-    cases = [_describe_task(*pair) for pair in zip(comparison.tasks, lines, strict=True)]
+    old = describe_old_answers(comparison.warnings)
+    cases = name_old(
+        [_describe_task(*pair) for pair in zip(comparison.tasks, lines, strict=True)], old
+    )
     folder = quote_path(out_dir)
     red = any(outcome in RED for outcome in outcomes)
     return CiResult(
-        notice=REHEARSED if comparison.rehearsal else "",
+        notice=REHEARSED if comparison.rehearsal else old,
         title=f"serve-eval compare {a} with {b}",
         outcome=name_worst(outcomes),
         suites=[CiSuite(name="serve-eval compare", cases=cases, host=b, seconds=comparison.wall_s)],

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from serve_eval.evaluation.run_session import ignore
+from serve_eval.evaluation.steps.nothing_asked import find_last_answer, write_warning
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import COMPARISON_PLAN, SIDE_A, SIDE_B
@@ -98,12 +99,17 @@ async def compare(
             strict=strict,
         )
         drop_comparison(out_dir)
+        old = _list_old_answers(runs)
         unseen = looked is None and show_flips > 0 and len({run.side for run in runs}) == 2
         if unseen or not all(run.done for run in runs):
             result = partial(pair.result, show_flips, looked) if show_flips else None
             looked = await ask_runs(runs, session, result, apart=one_after_the_other)
+        found = pair.result(show_flips, looked)
         comparison = replace(
-            pair.result(show_flips, looked), started_at=clock.started_at, wall_s=clock.wall_s
+            found,
+            warnings=(*old, *found.warnings),
+            started_at=clock.started_at,
+            wall_s=clock.wall_s,
         )
         write_comparison(out_dir, comparison)
     return comparison
@@ -148,6 +154,14 @@ def _all_runs(a: CompareSide, runs: Sequence[SideRun], twice: Sequence[SideRun])
     if a.folder is None:
         return every
     return [replace(run, prepared=expect_scores(a.folder, run.prepared)) for run in every]
+
+
+def _list_old_answers(runs: Sequence[SideRun]) -> list[str]:
+    """Return a warning if the folder has every answer already; finished runs are never asked."""
+    if not runs or not all(run.done for run in runs):
+        return []
+    at = find_last_answer(run.folder for run in runs)
+    return [write_warning(at, "name another folder")] if at else []
 
 
 def _read_looked_at(out_dir: Path) -> Looked | None:

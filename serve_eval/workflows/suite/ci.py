@@ -20,6 +20,7 @@ from serve_eval.shell_words import quote_path
 from serve_eval.stats.own_noise import subtract
 from serve_eval.verdicts.two_rules import say_in_words
 from serve_eval.workflows.suite.changes import describe_changes
+from serve_eval.workflows.suite.old_answers import describe_each_old_run, describe_old_runs
 from serve_eval.workflows.suite.proven import describe_verdict
 from serve_eval.workflows.suite.run_warnings import list_run_warnings
 from serve_eval.workflows.suite.table import (
@@ -46,6 +47,9 @@ def describe_suite(
     """
     rows = sorted(report.rows, key=rank)
     lines = dict(zip(map(_key, rows), _make_lines(report, rows, causes or {}), strict=True))
+    notices = describe_each_old_run(report, out_dir) if stored else {}
+    lines = {key: replace(line, notice=notices.get(key[0], "")) for key, line in lines.items()}
+    old = describe_old_runs(report, out_dir) if stored else ""
     suites = [
         CiSuite(
             name=run.name,
@@ -57,7 +61,7 @@ def describe_suite(
     ]
     table = find_suite_results(out_dir) if stored else None
     return CiResult(
-        notice=REHEARSED if report.rehearsal else "",
+        notice=REHEARSED if report.rehearsal else old,
         title=f"suite {report.name}: {count(len(report.runs), 'run')},"
         f" {count(len(report.rows), 'task')}",
         outcome=report.verdict,

@@ -35,6 +35,7 @@ from serve_eval.report.summary import join_row
 from serve_eval.report.summary.figures import figure, in_points, span
 from serve_eval.schema import REHEARSED, Scalar, SuiteReport, SuiteRow, TaskReport
 from serve_eval.series.result_table import name_asked
+from serve_eval.workflows.suite.old_answers import list_old_rows
 from serve_eval.workflows.suite.proven import describe_verdict, is_marked
 from serve_eval.workflows.suite.table import (
     describe_counts,
@@ -85,7 +86,7 @@ def _read_tasks(report: SuiteReport, folder: Path) -> Tasks:
 def _list_sections(
     report: SuiteReport, tasks: Tasks, headings: Headings, folder: Path
 ) -> Iterator[Section]:
-    if rows := [*list_explanations(report)]:
+    if rows := [*list_old_rows(report, folder), *list_explanations(report)]:
         yield TextLines(title="Reasons and warnings", lines=list(map(join_row, rows)))
     if report.waivers:
         lines = [join_row(describe_waiver(use)) for use in report.waivers]

@@ -27,6 +27,7 @@ from serve_eval.verdicts import two_rules
 from serve_eval.verdicts.many_tests import GATES
 from serve_eval.verdicts.pairing import UNPAIRED
 from serve_eval.workflows.suite.changes import describe_changes
+from serve_eval.workflows.suite.old_answers import list_old_rows
 from serve_eval.workflows.suite.proven import describe_proven, describe_verdict, is_marked
 from serve_eval.workflows.suite.run_warnings import list_run_warnings
 from serve_eval.workflows.suite.waivers import describe_waiver
@@ -53,15 +54,12 @@ def render(report: SuiteReport, out_dir: Path, console: Console, *, stored: bool
     console.print(make_title(report), soft_wrap=True)
     rows = sorted(report.rows, key=rank)
     table = find_suite_results(out_dir) if stored else None
-    told = (
-        rows
-        if table is None
-        else [row for row in rows if row.outcome not in _FOLDED or is_marked(row)]
-    )
+    told = [r for r in rows if table is None or r.outcome not in _FOLDED or is_marked(r)]
     if told:
         console.print(*fit_tables(*_lay_out(told, console.width), console.width), sep="\n\n")
     if table is not None:
         console.out(f"\n{write_text(table, console.width, reasons=False)}", highlight=False)
+    print_rows(console, list_old_rows(report, out_dir) if stored else ())
     print_rows(console, list_explanations(report))
     print_rows(console, map(describe_waiver, report.waivers))
     print_rows(console, [("runs", f"{out_dir}/runs/RUN, each with report.json")])
