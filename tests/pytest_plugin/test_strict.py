@@ -26,7 +26,7 @@ from serve_eval.pytest_plugin import AccuracyTests
 class TestSmall(AccuracyTests):
     MODEL_NAME = LAUNCHER = "embedded"
     def test_one(self): self.evaluate("word_problems", limit=1)
-    def test_forty(self): self.evaluate("word_problems", limit=40)
+    def test_forty(self): self.evaluate("word_problems", limit=40, verdict="classic")
     def test_paired(self): self.evaluate("word_problems", limit=40, verdict="paired")
 """
 NOTHING = "serve-eval: no accuracy test measured anything: 3 skipped, no address"

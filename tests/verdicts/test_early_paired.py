@@ -131,7 +131,7 @@ def test_a_clear_case_stops_at_half_of_alpha(
 def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(
     judged: Plan, tmp_path: Path
 ) -> None:
-    plan = replace(judged, verdict=Spec(name="paired", options={"margin": 0.5}))
+    plan = replace(judged, verdict=Spec(name="paired", options={"margin": 1.2}))
     report, whole = (
         _run(plan, tmp_path / "out"),
         _run(replace(plan, early_stop=None), tmp_path / "whole"),
@@ -186,9 +186,9 @@ def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(
     assert verdict.paired.alpha == ALPHA / 2
     assert any(line.startswith("judged at alpha 0.025") for line in verdict.warnings)
     # The other paired rule spends the same alpha; the classic one has its own guarantee.
-    saved = run_folder.read_plan(out)
+    saved, classic = run_folder.read_plan(out), Spec(name="classic")
     by_pairs = _verdict(judge_again(replace(saved, verdict=Spec(name="paired")), out)).paired
-    by_classic = _verdict(judge_again(replace(saved, verdict=Spec(name="classic")), out)).paired
+    by_classic = _verdict(judge_again(replace(saved, verdict=classic, rule_named=True), out)).paired
     assert by_pairs is not None
     assert by_classic is not None
     assert (by_pairs.alpha, by_classic.alpha) == (ALPHA / 2, ALPHA)
@@ -307,7 +307,7 @@ def test_reports_from_before_are_still_read() -> None:
 
 
 def test_scoring_again_gives_no_alpha_back(judged: Plan, tmp_path: Path) -> None:
-    plan = replace(judged, verdict=Spec(name="paired", options={"margin": 0.5}))
+    plan = replace(judged, verdict=Spec(name="paired", options={"margin": 1.2}))
     verdict = _verdict(_run(plan, tmp_path / "out"))
     _run(replace(plan, early_stop=None), tmp_path / "out")
     rescore(tmp_path / "out", to=tmp_path / "again")

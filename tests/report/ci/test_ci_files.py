@@ -108,7 +108,7 @@ def test_a_run_leaves_files_that_a_consumer_reads_and_tells_github(tmp_path: Pat
     assert line.endswith(f"; {out}")
     assert str(found.text).startswith(line)
     properties = {one.get("name"): one.get("value") for one in case._elem.iter("property")}
-    assert (properties["samples"], properties["rule"]) == ("60", "classic")
+    assert (properties["samples"], properties["rule"]) == ("60", "paired")
     text = (out / "summary.md").read_text()
     assert text.startswith(f"{line}\n\n### FAIL: serve-eval run of embedded at http")
     assert "| **FAIL** | word\\_problems |" in text
