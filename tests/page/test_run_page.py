@@ -39,8 +39,8 @@ def test_every_figure_of_the_page_is_that_of_the_report(runs: MadeRuns, open_pag
     headline = page.locator(".headline").inner_text()
     assert headline.split() == [
         *(verdict.outcome, "word_problems", figure(result.value, result.metric), "reference"),
-        *(f"{verdict.reference:.1f}", f"{result.value - verdict.reference:+.1f}", "fails"),
-        *("below", f"{verdict.threshold:.1f}", "(classic)"),
+        *(f"{verdict.reference:.1f}", f"{result.value - verdict.reference:+.1f}", "margin"),
+        *(f"{paired.margin:.1f}", "(paired)"),
     ]
     facts = list_facts(page, ".verdict")
     assert f"{paired.down} turned wrong, {paired.up} turned right" in facts["drop"]
