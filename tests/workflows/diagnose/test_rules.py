@@ -686,13 +686,13 @@ def test_answers_that_run_on_and_lose_a_part_are_named_whatever_their_share(
 def test_too_few_samples_for_the_margin(tmp_path: Path) -> None:
     """The reference is a run of the same endpoint, so the accuracy does not drop.
 
-    40 samples cannot exclude a drop of .1 points.
+    40 samples of which two change cannot exclude a drop of 7 points.
     """
     plan = replace(plan_for(tmp_path, num_samples=40), no_reference=True, references_dir=None)
     server = Server(act=sound, answers=answers_to(plan.tasks[0]))
     run(plan, server, tmp_path / "first")
     register([tmp_path / "first"], tmp_path / "own", wanted=1)
-    verdict = Spec(name="noninferiority", options={"margin": 0.1})
+    verdict = Spec(name="noninferiority", options={"margin": 7.0})
     plan = replace(plan, no_reference=False, references_dir=str(tmp_path / "own"), verdict=verdict)
 
     def others(asked: Asked) -> Said:
@@ -701,7 +701,7 @@ def test_too_few_samples_for_the_margin(tmp_path: Path) -> None:
 
     found = found_in(plan, Server(act=others, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     assert [finding.rule for finding in found] == ["too_few_samples"]
-    assert "points, and the tolerated drop is 0.10" in found[0].told
+    assert "points, and the tolerated drop is 7.00" in found[0].told
     assert "--repeats 2" in found[0].change
 
 
