@@ -122,7 +122,9 @@ def test_ten_runs_are_judged_as_their_answers_are_in_process(
     for run in range(runs):
         _report(plan, tmp_path / f"reference{run}", run=run)
     register([tmp_path / f"reference{run}" for run in range(runs)], tmp_path / "refs")
-    judged = replace(plan, no_reference=False, references_dir=str(tmp_path / "refs"))
+    judged = replace(
+        plan, no_reference=False, references_dir=str(tmp_path / "refs"), rule_named=True
+    )
     outcomes, findings = set(), set()
     for i in range(10):
         number, damage, rate = 10 + i, DAMAGE[i % 3], FAILURES.get(i, 0.0)

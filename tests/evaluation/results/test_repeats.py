@@ -115,7 +115,9 @@ def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(
         N,
     )
     assert verdict.num_samples == N
-    early = _run(replace(judged, early_stop=0.01), tmp_path / "early").tasks[0].verdict
+    early = (
+        _run(replace(judged, early_stop=0.01, rule_named=True), tmp_path / "early").tasks[0].verdict
+    )
     assert early.early is not None
     assert early.early.planned == 2 * N
 
