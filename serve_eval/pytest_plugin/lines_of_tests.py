@@ -41,7 +41,7 @@ class EndedTest(NamedTuple):
     def rank(self) -> tuple[int, int]:
         """Its place among others, the worst first: as pytest counts it, then by its verdict.
 
-        What only strict fails is no regression, so it comes behind the errors.
+        A test that fails only under strict shows no regression, so it comes after the errors.
         """
         if self.counted == "FAIL":
             bad = 0 if self.line.outcome == "FAIL" else 2

@@ -9,7 +9,7 @@ top, divided by L n: too much rather than too little (Hoeffding 1956, "On the di
 number of successes in independent trials": equal chances vary most). With K = M = 1 it is the score
 bound of the pairs.
 
-Which repeat is paired with which is arbitrary. The bound therefore takes the shares of the
+The pairing of the repeats is arbitrary. The bound therefore takes the shares of the
 differences over all rotations of one side, and L n as their number.
 """
 

@@ -37,7 +37,7 @@ def correct(verdicts: Sequence[Verdict], whose: str) -> list[Verdict]:
     Holm's correction keeps the chance that any of the rules in GATES fails a deployment that is no
     worse at that of a single test, however the tests depend. A drop that it does not leave proven
     is INCONCLUSIVE in place of FAIL, and none in place of a small one. No verdict becomes worse.
-    What is not proven is no warning: of eight tasks of a healthy run, one often looks so.
+    An unproven drop gets no warning, since one of eight healthy tasks often seems to drop.
     What stopped early has its share of alpha already: see `early_stop.watch`.
     """
     p = {i: one for i, verdict in enumerate(verdicts) if (one := _find_p(verdict)) is not None}

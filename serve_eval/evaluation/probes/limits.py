@@ -70,7 +70,7 @@ class DistanceLimits:
     def far(self) -> float:
         """The distance that only a fault explains, if healthy servers have no such answers.
 
-        Where siblings are compared, their answers say whether they have.
+        If siblings are compared, their answers show whether healthy servers have them.
         """
         given = self.known and not self.measured
         return max(FAR_NATS, self.beyond_floors if given else FLOORS * self.beyond_noise)

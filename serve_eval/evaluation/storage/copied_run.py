@@ -39,7 +39,7 @@ from serve_eval.schema import Plan
 from serve_eval.whole_file import PARTIAL, replace_file
 
 ANSWERS_FROM = "the answers are from "
-"""How the warning of a report begins whose answers another run asked."""
+"""Beginning of the warning in a report about answers that another run asked."""
 COPIED = (
     *(PLAN_FILE, REPORT_FILE, PAGE_FILE, JUNIT_FILE, SUMMARY_FILE, TRACE_FILE, *PROTOCOL_FILES),
     *(SCORES, PROMPTS, LOGS, *RECORDS_OF_ANSWERS),
