@@ -76,7 +76,10 @@ def show(plan: Plan, *, as_json: bool) -> int:
     for line in list_disagreements(plan):
         say(f"warning: {line}")
     tasks = [
-        facts(p, plan.times(p.task.name)) | _name_rules(plan, p) | _early_stop(plan, p)
+        (known := facts(p, plan.times(p.task.name)))
+        | _time_of_quota(plan, known["requests"])
+        | _name_rules(plan, p)
+        | _early_stop(plan, p)
         for p in prepared
     ]
     if as_json:
@@ -153,6 +156,15 @@ def facts(prepared: PreparedTask, repeats: int) -> dict[str, Any]:
         "(not shown: it is part of a hold-out set)" if HOLDOUT in first.metadata else first.prompt
     )
     return facts
+
+
+def _time_of_quota(plan: Plan, requests: int) -> dict[str, str]:
+    """Return the time that a quota makes of the requests, if it takes a minute or more."""
+    quota = plan.limits.requests_per_minute
+    minutes = 0 if quota is None else (requests - 1) // quota
+    if not minutes:
+        return {}
+    return {"quota": f"{quota} requests per minute, which take at least {minutes} min"}
 
 
 def _name_rules(plan: Plan, prepared: PreparedTask) -> dict[str, str]:

@@ -57,6 +57,7 @@ class PacingOptions:
 
     title: ClassVar[str] = "Requests"
     rate_limit: shared.RateLimit = None
+    requests_per_minute: shared.RequestsPerMinute = None
     order: shared.Order = None
     order_seed: shared.OrderSeed = None
     stream: shared.Stream = None

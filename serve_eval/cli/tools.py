@@ -97,6 +97,7 @@ class ToolSendingOptions:
 
     title: ClassVar[str] = "Requests"
     rate_limit: shared.RateLimit = None
+    requests_per_minute: shared.RequestsPerMinute = None
     api_key_env: shared.ApiKeyEnv = None
     header: shared.Header = None
 

@@ -119,6 +119,7 @@ class Client(EndpointReports):
         self.attempts = AttemptSender(
             self.transport,
             limits,
+            url=endpoint.base_url,
             ids=self._ids,
             masking=self.masking,
             reader=self._reader,
@@ -175,10 +176,17 @@ class Client(EndpointReports):
         is sent again on a new one. While no server listens, requests wait. An attempt that was
         refused meanwhile does not count. Neither do up to `max_attempts` attempts that were lost
         when the server ended. The time of these attempts does not count towards the sample's limit.
-        Requests also wait while the endpoint reports that it is starting.
+        One that a spent quota refused while others were answered does not count either, but its
+        time does. Requests also wait while the endpoint reports that it is starting.
         """
         stream = self.limits.stream and not request.prompt_logprobs
-        tries = Tries(most=self.limits.max_attempts, once=once, stream=stream, alone=alone)
+        tries = Tries(
+            most=self.limits.max_attempts,
+            once=once,
+            stream=stream,
+            alone=alone,
+            answered=self.attempts.answered,
+        )
         wait = self.patience.begin(time.monotonic())
         try:
             while True:
@@ -227,6 +235,9 @@ class Client(EndpointReports):
             return True
         if tries.may_be_outage(missed) and await self._wait_for_a_server(wait, tries.attempts[-1]):
             tries.excuse(missed)
+            return True
+        if tries.excuse_quota(missed, self.attempts.answered):
+            await asyncio.sleep(retry.pause_s(1, missed.retry_after, self._rng))
             return True
         if tries.over(missed):
             return False

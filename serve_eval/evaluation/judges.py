@@ -184,15 +184,12 @@ def _as_task(name: str, judge: Judge, questions: Mapping[str, Question]) -> Task
 
 
 def _client(plan: Plan, judge: Judge, environ: Mapping[str, str]) -> Client:
-    """Return the client of a judge: its own key, headers and rate, the plan's time limits.
-
-    The client spaces its requests evenly. asyncio-throttle was tried: it starts the requests of a
-    second all at once, and treats a limit of 0.5 per second as 1 and one of 2.5 as 3.
-    """
+    """Return the client of a judge: its own key, headers and rate, the plan's time limits."""
     limits = replace(
         plan.limits,
         concurrency=plan.limits.concurrency if judge.concurrency is None else judge.concurrency,
         rate_limit=judge.rate_limit,
+        requests_per_minute=judge.requests_per_minute,
         stream=False,
     )
     ensure_descriptors(MOST if limits.concurrency == "auto" else limits.concurrency)

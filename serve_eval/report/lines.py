@@ -237,6 +237,8 @@ def session_load(load: Load) -> str:
     said.append(f"{load.finished} results in {load.wall_s:.1f} s, {rate:.0f}/s")
     if limits.rate_limit:
         said.append(f"at most {limits.rate_limit:g} requests per second")
+    if limits.requests_per_minute:
+        said.append(f"at most {limits.requests_per_minute} requests per minute")
     if limits.order != "natural":
         said.append(
             "order"

@@ -26,8 +26,9 @@ class Judge:
     """A model that grades the answers of another.
 
     `base_url` None: the judged endpoint itself, which is reached as the plan says. `name` appears
-    in the report and with its judgements. `concurrency` None: that of the plan; `rate_limit` None:
-    no limit. `connection` holds the name of the key's variable, never a key.
+    in the report and with its judgements. `concurrency` None: that of the plan; `rate_limit` and
+    `requests_per_minute` None: no limit. `connection` holds the name of the key's variable, never
+    a key.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Judge:
     extra: Mapping[str, object] = field(default_factory=dict)
     concurrency: int | None = None
     rate_limit: float | None = None
+    requests_per_minute: int | None = None
 
 
 class Question(Struct, frozen=True, kw_only=True, gc=False):

@@ -78,7 +78,8 @@ class Limits:
     They never change what is asked, so a resumed run may use others.
 
     `concurrency` is the number of requests in flight, "auto" to find it during the run;
-    `rate_limit` bounds the starts of requests per second (None: no bound). `order_seed` is the seed
+    `rate_limit` bounds the starts of requests per second, evenly spaced, and `requests_per_minute`
+    those of any minute, as a quota does (None: no bound). `order_seed` is the seed
     of the random order of a new run (None: it is drawn). `stream` asks for event streams, which
     adds the time to the first token and per token to the report and does not change scores.
 
@@ -98,6 +99,7 @@ class Limits:
 
     concurrency: int | Literal["auto"] = 64
     rate_limit: float | None = None
+    requests_per_minute: int | None = None
     order: Order = "random"
     order_seed: int | None = None
     stream: bool = False

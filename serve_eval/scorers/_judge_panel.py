@@ -51,6 +51,7 @@ class JudgeEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     extra_body: dict[str, object] = {}
     concurrency: int | None = None
     rate_limit: float | None = None
+    requests_per_minute: int | None = None
 
 
 def panel(entries: Sequence[JudgeEntry]) -> tuple[list[Judge], list[str]]:
@@ -101,8 +102,13 @@ def _problems(entry: JudgeEntry) -> Iterator[str]:
         yield f"{'.'.join(map(str, place))}: {ADVICE}"
     if entry.sampling.max_tokens < 1:
         yield "sampling.max_tokens: must be 1 or more"
-    if entry.concurrency is not None and entry.concurrency < 1:
-        yield "concurrency: must be 1 or more"
+    yield from _load_problems(entry)
+
+
+def _load_problems(entry: JudgeEntry) -> Iterator[str]:
+    for field in ("concurrency", "requests_per_minute"):
+        if (count := getattr(entry, field)) is not None and count < 1:
+            yield f"{field}: must be 1 or more"
     if entry.rate_limit is not None and entry.rate_limit <= 0.0:
         yield "rate_limit: must be above 0"
 
@@ -126,4 +132,5 @@ def _judge(name: str, entry: JudgeEntry) -> Judge:
         extra=entry.extra_body,
         concurrency=entry.concurrency,
         rate_limit=entry.rate_limit,
+        requests_per_minute=entry.requests_per_minute,
     )

@@ -141,6 +141,7 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(
         (["--order", "sideways"], "limits.order: expected "),
         (["--max-error-rate", "2"], "limits.max_error_rate: must be at most 1"),
         (["--rate-limit", "-1"], "limits.rate_limit: must be above 0"),
+        (["--requests-per-minute", "0"], "limits.requests_per_minute: must be above 0"),
         (
             ["--max-tokens-field", "tokens"],
             "connection.max_tokens_field: expected ",

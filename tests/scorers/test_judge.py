@@ -287,6 +287,10 @@ def test_what_decides_a_score_is_told_without_addresses() -> None:
             {"judges": [{"base_url": "h:1", "model": "a", "rate_limit": 0}]},
             "rate_limit: must be above 0",
         ),
+        (
+            {"judges": [{"base_url": "h:1", "model": "a", "requests_per_minute": 0}]},
+            "requests_per_minute: must be 1",
+        ),
         ({"metrics": []}, "judge.metrics: name at least one"),
         ({"metrics": ["corectness"]}, "Did you mean 'correctness'?"),
         ({"metrics": ["toxicity", "toxicity"]}, "'toxicity' is listed twice"),

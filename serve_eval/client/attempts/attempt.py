@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from serve_eval.client.attempts.liveness import LivenessGuard
 from serve_eval.client.attempts.outcome import Missed, OutcomeReader
 from serve_eval.client.attempts.patience import STALL, Patience, Wait
+from serve_eval.client.attempts.quota import Quota
 from serve_eval.client.attempts.rate import StartRate
 from serve_eval.client.channel import Channel
 from serve_eval.client.request_ids import RequestIds
@@ -30,6 +31,8 @@ from serve_eval.schema import Attempt, FailureKind, Limits, LostAnswer, Request,
 
 LEAST_ROUND_TRIP_S = 0.02
 """Shortest time that counts as a round trip: our event loop may be late by as much."""
+REPORTED_PAUSE_S = 5.0
+"""Shortest pause asked for by a server that is worth a line."""
 NOT_SENT = (CannotConnect, ProxyRefused, BadHttp, Disconnected)
 """Errors by which a transport reports that a request was never sent."""
 
@@ -75,7 +78,8 @@ class AttemptUnderWay:
 class AttemptSender:
     """Makes attempts through a transport.
 
-    `cancelled` counts the requests that were sent and then cancelled by their senders.
+    `answered` counts the attempts that were answered, `cancelled` the requests that were sent and
+    then cancelled by their senders.
     `saw_servers`: a reply named the servers that took part in it.
     """
 
@@ -84,6 +88,7 @@ class AttemptSender:
         transport: Transport,
         limits: Limits,
         *,
+        url: str,
         ids: RequestIds,
         masking: Masking,
         reader: OutcomeReader,
@@ -94,8 +99,9 @@ class AttemptSender:
         self._reader, self._liveness, self._wants_timing = reader, liveness, wants_timing
         self._mask = masking.body if masking else None
         self._rate = StartRate(limits.rate_limit) if limits.rate_limit else None
+        self._quota = Quota(url, limits.requests_per_minute)
         self._echoes = Echoes()
-        self._in_flight = self.max_in_flight = self.cancelled = 0
+        self._in_flight = self.max_in_flight = self.cancelled = self.answered = 0
         self.saw_servers = False
         self._epoch = time.time() - time.monotonic()
 
@@ -129,9 +135,11 @@ class AttemptSender:
         `attempts` grows by one in both cases. `fresh`: on a new connection, which `alone` ends
         after it.
         """
-        if self._rate is not None:
+        if self._rate is not None or not self._quota.open:
             with wait.pause():
-                await self._rate.wait()
+                await self._quota.wait()
+                if self._rate is not None:
+                    await self._rate.wait()
         start = time.monotonic()
         reply = Reply(
             self._loop.create_future(),
@@ -154,6 +162,7 @@ class AttemptSender:
             await reply.ended
             said = self._judge(this, channel, request)
             this.failure, self._liveness.spent_s = None, 0.0
+            self.answered += 1
         except asyncio.CancelledError:
             if not wait.cut_off(STALL):
                 this.unwanted = this.channel is not None and wait.over is None
@@ -184,6 +193,14 @@ class AttemptSender:
             last_at=None if streamed is None else streamed.last_at,
             attempts=tuple(attempts),
         )
+
+    def _pause(self, seconds: float) -> None:
+        """Let no attempt start for the time that the server asks for, and report a long one."""
+        if seconds >= REPORTED_PAUSE_S and self._quota.open:
+            self._liveness.notify(
+                f"the endpoint's quota is spent: no request starts for {seconds:.0f} s"
+            )
+        self._quota.pause(seconds)
 
     def _judge(self, this: AttemptUnderWay, channel: Channel, request: Request) -> Said:
         """Return the answer, unless it belongs to another request. Raises Missed."""
@@ -229,6 +246,8 @@ class AttemptSender:
         this.end = time.monotonic()
         self._patience.expect_no_more(wait, this.end)
         self._in_flight -= 1
+        if reply.pause_s is not None:
+            self._pause(reply.pause_s)
         # An answer needs a proof if its connection was used before and it did not name its request.
         doubtful = channel is not None and this.failure is None and this.used and not this.named
         servers, timing = reply.servers, reply.timing

@@ -22,7 +22,7 @@ class Missed(Exception):
     `lost_stream`: the stream was empty, and the answer may come without streaming. `refused`:
     possibly no server listens. `stale`: a reused connection is to blame. `starting`: the endpoint
     reported that it is still starting. `refused_early`: the server refused the request before it
-    generated anything.
+    generated anything. `quota`: it named the time after which it takes requests again.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Missed(Exception):
         stale: bool = False,
         starting: bool = False,
         refused_early: bool = False,
+        quota: bool = False,
     ) -> None:
         super().__init__(message)
         self.kind, self.status, self.retryable, self.retry_after = (
@@ -52,7 +53,7 @@ class Missed(Exception):
             refused,
             starting,
         )
-        self.refused_early = refused_early
+        self.refused_early, self.quota = refused_early, quota
 
     def append_note(self, note: str) -> Missed:
         """Return the same outcome with a note after its message."""
@@ -101,6 +102,7 @@ class OutcomeReader:
             retry_after=reply.retry_after,
             starting=reply.starting,
             refused_early=retry.is_refused_early(status, reply.retry_after),
+            quota=status == 429 and reply.pause_s is not None,
         )
 
     def of_error(self, error: Exception) -> Missed:

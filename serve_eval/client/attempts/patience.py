@@ -103,6 +103,11 @@ class Patience:
                 self._hear(wait.reply, now)
         return self._heard_at
 
+    def longest_wait_s(self) -> float:
+        """Return the seconds since the earliest request that has no byte of a reply; 0 if none."""
+        sent = [w.reply.read_at for w in self._waits if w.reply is not None and not w.reply.status]
+        return time.monotonic() - min(sent) if sent else 0.0
+
     def silent_s(self) -> float:
         """Return the seconds without data while some was expected; 0 if none is expected."""
         return time.monotonic() - max(self._began_at, self.heard_at()) if self._expecting else 0.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import re
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+
+from serve_eval.client.wire_format.rate_limits import read_retry_after
 
 BASE_S = 0.5
 CAP_S = 30.0
@@ -49,17 +50,5 @@ def pause_s(
     the jitter is added to it.
     """
     jitter = rng.uniform(0.0, min(CAP_S, BASE_S * 2 ** (attempt - 1)))
-    told = _retry_after_s(retry_after, now) if retry_after else None
-    return jitter if told is None else min(max(told, 0.0), RETRY_AFTER_CAP_S) + jitter
-
-
-def _retry_after_s(value: str, now: datetime | None) -> float | None:
-    """Return the seconds of a Retry-After, or None if it cannot be read."""
-    try:
-        if value.strip().isascii() and value.strip().isdigit():
-            return float(value)
-        when = parsedate_to_datetime(value)
-        when = when if when.tzinfo else when.replace(tzinfo=UTC)
-        return (when - (now or datetime.now(UTC))).total_seconds()
-    except (ValueError, OverflowError, TypeError):
-        return None
+    told = read_retry_after(retry_after, now or datetime.now(UTC))
+    return jitter if told is None else min(told, RETRY_AFTER_CAP_S) + jitter

@@ -13,11 +13,13 @@ class Tries:
 
     `uncounted` attempts do not count; `lost` is the number of those lost when a server ended.
     `stream` and `fresh` say how to make the next attempt, and `alone` how to make all of them.
-    `missed` is the outcome of the last one.
+    `missed` is the outcome of the last one. `answered` is the number of answers that the client had
+    when the sample was begun, or at the last attempt that a quota refused.
     """
 
     __slots__ = (
         "alone",
+        "answered",
         "attempts",
         "fresh",
         "lost",
@@ -28,7 +30,8 @@ class Tries:
         "uncounted",
     )
 
-    def __init__(self, *, most: int, once: bool, stream: bool, alone: bool = False) -> None:
+    def __init__(self, *, most: int, once: bool, stream: bool, alone: bool, answered: int) -> None:
+        self.answered = answered
         self.most, self.once, self.stream, self.alone = most, once, stream, alone
         self.attempts: list[Attempt] = []
         self.missed: Missed | None = None
@@ -58,6 +61,16 @@ class Tries:
             self.attempts[-1] = msgspec.structs.replace(last, lost=LostAnswer.RESTART)
         self.uncounted += 1
         self.lost += not missed.refused
+
+    def excuse_quota(self, missed: Missed, answered: int) -> bool:
+        """Return True, and leave the last attempt uncounted, if a spent quota is the only reason.
+
+        The server named the time of its next answers, and did answer others meanwhile. One that
+        refuses everybody is not asked without end.
+        """
+        excused = missed.quota and not self.once and answered > self.answered
+        self.answered, self.uncounted = answered, self.uncounted + excused
+        return excused
 
     @property
     def counted(self) -> int:

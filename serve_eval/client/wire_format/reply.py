@@ -13,6 +13,8 @@ from serve_eval.client.wire_format.answering_servers import (
     SERVER_FIELDS,
     read_servers,
 )
+from serve_eval.client.wire_format.rate_limits import FIELDS as QUOTA_FIELDS
+from serve_eval.client.wire_format.rate_limits import REMAINING, RETRY_AFTER, read_pause
 from serve_eval.client.wire_format.server_timing import STAMPS, TIMING, BehindDone, parse
 from serve_eval.client.wire_format.stream import StreamedAnswer
 from serve_eval.client.wire_format.wire import EVENT_STREAM, InvalidResponse
@@ -35,10 +37,11 @@ HEAD_FIELDS = frozenset(
         b"content-length",
         b"content-encoding",
         b"transfer-encoding",
-        b"retry-after",
+        RETRY_AFTER,
         _REQUEST_ID,
     }
     | {_TIMING, _STAMPS, STATE_HEADER}
+    | QUOTA_FIELDS
     | SERVER_FIELDS
 )
 """The header fields that a transport passes on, in lower case; of SERVER_FIELDS, a repeated one as
@@ -64,8 +67,9 @@ class Reply:
 
     `whole`: the message ended, so that its connection can be reused. `request_id` is the
     X-Request-ID that came back. `mask` removes secrets from `content`. `starting`: the server is
-    still loading its model. `servers` are those that the head names. With `metrics`, `told` holds
-    the header fields of `server_timing`, and its event is also searched for in streams.
+    still loading its model. `pause_s`: the seconds for which it wants no further request, because
+    a quota is spent. `servers` are those that the head names. With `metrics`, `told` holds the
+    header fields of `server_timing`, and its event is also searched for in streams.
     """
 
     __slots__ = (
@@ -84,6 +88,7 @@ class Reply:
         "error",
         "idle",
         "most",
+        "pause_s",
         "read_at",
         "received",
         "request_id",
@@ -116,6 +121,7 @@ class Reply:
         self.status = self.received = self.idle = self._size = 0
         self.content_type = ""
         self.retry_after: str | None = None
+        self.pause_s: float | None = None
         self.request_id: str | None = None
         self.servers: AnsweringServers | None = None
         self.until_close = self.whole = self.starting = False
@@ -153,8 +159,12 @@ class Reply:
         self.status, self.content_type, self.retry_after = (
             status,
             head.get(b"content-type", ""),
-            head.get(b"retry-after"),
+            head.get(RETRY_AFTER),
         )
+        if status == 429 or not REMAINING.isdisjoint(head):
+            self.pause_s = read_pause(status, head)
+            if status == 429 and self.pause_s is not None:
+                self.retry_after = f"{self.pause_s:.3f}"
         self.request_id, self._heard_at = head.get(_REQUEST_ID), self.read_at
         self.until_close = not (
             b"content-length" in head or "chunked" in head.get(b"transfer-encoding", "").lower()

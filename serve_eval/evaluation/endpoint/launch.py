@@ -188,7 +188,9 @@ def watch_for_hung(
     It checks the servers that the launcher reports.
     """
     limit_s = plan.limits.stall_timeout_s
-    once = replace(plan.limits, max_attempts=1, rate_limit=None, stream=False)
+    once = replace(
+        plan.limits, max_attempts=1, rate_limit=None, requests_per_minute=None, stream=False
+    )
     once = replace(
         once, connect_timeout_s=limit_s, stall_timeout_s=limit_s, sample_timeout_s=limit_s
     )

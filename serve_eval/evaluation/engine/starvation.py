@@ -16,10 +16,14 @@ LEAST_ANSWERS, KEPT_ANSWERS = 50, 500
 
 
 class StarvationWatch:
-    """Compares the age of the oldest request in flight with the median time of answers."""
+    """Compares the longest wait for the first byte of a reply with the median time of samples.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    `waiting_s` returns that wait, which begins when a request is sent: the time before, as in a
+    pause that a quota asks for, is not the server's.
+    """
+
+    def __init__(self, clock: Callable[[], float], waiting_s: Callable[[], float]) -> None:
+        self._clock, self._waiting_s = clock, waiting_s
         self._started: dict[Hashable, float] = {}
         self._times_s: deque[float] = deque(maxlen=KEPT_ANSWERS)
 
@@ -33,11 +37,9 @@ class StarvationWatch:
 
     def look(self) -> str | None:
         """Return a warning if a request is starving."""
-        if len(self._times_s) < LEAST_ANSWERS or not self._started:
+        if len(self._times_s) < LEAST_ANSWERS:
             return None
-        median_s = statistics.median(self._times_s)
-        # The first one in the order of their starts.
-        oldest_s = self._clock() - next(iter(self._started.values()))
+        median_s, oldest_s = statistics.median(self._times_s), self._waiting_s()
         if oldest_s < max(LEAST_S, TIMES * median_s):
             return None
         return (

@@ -11,6 +11,7 @@ from serve_eval.evaluation.plan.shared_options import (
     OrderSeed,
     PageSamples,
     RateLimit,
+    RequestsPerMinute,
     Stream,
 )
 from serve_eval.plugins.setting import Setting
@@ -31,6 +32,7 @@ class LimitsOptions:
         ),
     ] = None
     rate_limit: RateLimit = None
+    requests_per_minute: RequestsPerMinute = None
     order: Order = None
     order_seed: OrderSeed = None
     stream: Stream = None

@@ -231,6 +231,14 @@ RateLimit = Annotated[
         "Start at most N requests per second, evenly spaced.", metavar="N", key="limits.rate_limit"
     ),
 ]
+RequestsPerMinute = Annotated[
+    int | None,
+    Setting(
+        "Keep to a quota: start at most N requests in any minute.",
+        metavar="N",
+        key="limits.requests_per_minute",
+    ),
+]
 Order = Annotated[
     str | None,
     Setting(

@@ -230,7 +230,9 @@ def client_of(asking: Asking, one: Worker, environ: Mapping[str, str]) -> Client
 
     The key and the proxy are only used for the orchestrator and for workers that the user named.
     """
-    limits = replace(asking.plan.limits, rate_limit=None, stream=False, max_attempts=2)
+    limits = replace(
+        asking.plan.limits, rate_limit=None, requests_per_minute=None, stream=False, max_attempts=2
+    )
     endpoint = replace(
         asking.endpoint, base_url=one.url, model=asking.endpoint.model or asking.plan.model
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from serve_eval.evaluation.engine import starvation
 from serve_eval.evaluation.engine.starvation import LEAST_ANSWERS, StarvationWatch
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Limits, Plan, Spec
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
 
 
 class _Clock:
-    now = 0.0
+    now = waiting_s = 0.0
 
     def __call__(self) -> float:
         return self.now
@@ -24,7 +25,7 @@ class _Clock:
 
 def _watch(median_s: float, answers: int) -> tuple[StarvationWatch, _Clock]:
     clock = _Clock()
-    watch = StarvationWatch(clock)
+    watch = StarvationWatch(clock, lambda: clock.waiting_s)
     for number in range(answers):
         watch.begin(number)
         clock.now += median_s
@@ -48,15 +49,13 @@ def test_a_thousand_medians_and_five_seconds_are_too_long(
 ) -> None:
     watch, clock = _watch(median_s, answers)
     assert watch.look() is None
-    watch.begin("slow")
-    clock.now += age_s
-    watch.begin("young")
+    clock.waiting_s = age_s
     said = watch.look()
     assert (said is not None) is warns
     if said is not None:
         assert f"waiting for {age_s:.0f} s" in said
         assert "--concurrency auto" in said
-    watch.end("slow")
+    clock.waiting_s = 0.0
     assert watch.look() is None
 
 
@@ -72,6 +71,12 @@ def test_a_run_warns_once_while_requests_starve(
             await asyncio.sleep(1.5)
         return answer("4")
 
+    said = _notices(reply, tmp_path)
+    assert sum("has been waiting for" in line for line in said) == 1
+
+
+def _notices(reply: Callable[[HttpRequest], Awaitable[Reply]], tmp_path: Path) -> list[str]:
+    """Return what a run of 90 samples reports."""
     server = ScriptedServer(reply)
     plan = Plan(
         model="m",
@@ -88,4 +93,20 @@ def test_a_run_warns_once_while_requests_starve(
             await evaluate(here, tmp_path / "out", environ={}, notify=said.append)
 
     asyncio.run(ask())
-    assert sum("has been waiting for" in line for line in said) == 1
+    return said
+
+
+def test_a_pause_that_a_quota_asks_for_is_no_starvation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starvation, "TIMES", 3.0)
+    monkeypatch.setattr(starvation, "LEAST_S", 0.3)
+    monkeypatch.setattr(starvation, "LOOK_S", 0.02)
+
+    async def reply(request: HttpRequest) -> Reply:
+        if request.number == 80:
+            return fail(429, "slow down", {"Retry-After": "1"})
+        return answer("4")
+
+    said = _notices(reply, tmp_path)
+    assert not [line for line in said if "has been waiting for" in line]
