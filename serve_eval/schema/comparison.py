@@ -31,16 +31,19 @@ class Divergence:
     """The first token in which two endpoints differ, measured with log-probabilities.
 
     `kind`: "near tie" if at both endpoints the two tokens are less than 0.1 nat apart, so that
-    numerical differences decide; "confident" if they are farther apart at one of them; "same again"
-    if the answers did not differ this time; "unknown" with the reason in `why`. `gaps` is the least
-    number of nats by which each endpoint preferred its own token.
+    numerical differences decide; "confident" if they are farther apart at one of them; "overruled"
+    if the endpoint `overruled`, which answers greedily, did not write the token that it ranks
+    first, though both rank alike; "same again" if the answers did not differ this time; "unknown"
+    with the reason in `why`. `gaps` is the least number of nats by which each endpoint preferred
+    its own token.
     """
 
-    kind: Literal["near tie", "confident", "same again", "unknown"]
+    kind: Literal["near tie", "confident", "overruled", "same again", "unknown"]
     token: int | None = None
     tokens: tuple[str, str] | None = None
     gaps: tuple[float, float] | None = None
     why: str = ""
+    overruled: Literal["A", "B"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +64,15 @@ class DivergencePlaces:
     """The tokens, counted from 0, at which the examined flips of a task first differ.
 
     `counts` has the flips by range of tokens ("0", "1-3" ... "32+"), the "same again" ones and
-    those of an "unknown" place; `confident` has the confident ones of each range. `reading` is a
-    sentence if most of them differ at one token, else empty.
+    those of an "unknown" place; `confident` has the confident ones of each range. `overruled` is
+    the endpoint that did not write its likeliest token in most of them (None: neither). `reading`
+    is a sentence about that, or about the token at which most of them differ, else empty.
     """
 
     counts: Mapping[str, int]
     confident: Mapping[str, int]
     reading: str = ""
+    overruled: Literal["A", "B"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,15 @@
 
 Both are asked the same prompt again, with log-probabilities. The numerics of a kernel or a batch
 decide only between tokens that are nearly equally likely. A wrong cache or weight also changes
-other tokens.
+other tokens. An endpoint that writes a token which it ranks below another has its ranking
+overruled: by a penalty, a bias or a temperature that it adds to the request.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Literal
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.agreement.first_divergence import find_token
@@ -18,6 +20,17 @@ from serve_eval.schema import Divergence, Parting, Request, Sample, Task
 
 NEAR_TIE_NATS = 0.1
 """Tokens whose log-probabilities differ by less than this many nats are a near tie."""
+GUIDES = {
+    "response_format",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
+    "logit_bias",
+    "tools",
+}
+"""Fields with which a request itself may keep the likeliest token from being written."""
 TOGETHER = 8
 """Prompts that are examined at the same time."""
 
@@ -29,7 +42,8 @@ async def look(task: Task, sample: Sample, a: Client, b: Client) -> Divergence:
         one, other = await asyncio.gather(_tokens(request, a), _tokens(request, b))
     except Unreadable as error:
         return Divergence(kind="unknown", why=str(error))
-    return first_divergence(one, other)
+    greedy = request.sampling.temperature == 0 and not GUIDES & request.extra.keys()
+    return first_divergence(one, other, greedy=greedy)
 
 
 async def look_at_all(task: Task, samples: list[Sample], a: Client, b: Client) -> list[Divergence]:
@@ -81,8 +95,12 @@ async def place_partings(
     return found
 
 
-def first_divergence(one: Sequence[AnswerToken], other: Sequence[AnswerToken]) -> Divergence:
+def first_divergence(
+    one: Sequence[AnswerToken], other: Sequence[AnswerToken], *, greedy: bool = False
+) -> Divergence:
     """Return the first divergence of two answers. Pure.
+
+    `greedy`: the request asks for the likeliest token, whatever it is.
 
     A token that is not among the likeliest of the other endpoint is less likely there than each of
     them. The gap is then at least the one to the least likely of them.
@@ -101,7 +119,10 @@ def first_divergence(one: Sequence[AnswerToken], other: Sequence[AnswerToken]) -
         )
     x, y = one[place], other[place]
     gaps = _gap(x, y.text), _gap(y, x.text)
-    if max(gap for gap, _ in gaps) >= NEAR_TIE_NATS:
+    overruled = _overruled(x, y) if greedy else None
+    if overruled is not None:
+        kind = "overruled"
+    elif max(gap for gap, _ in gaps) >= NEAR_TIE_NATS:
         kind = "confident"
     elif all(known for _, known in gaps):
         kind = "near tie"
@@ -117,7 +138,22 @@ def first_divergence(one: Sequence[AnswerToken], other: Sequence[AnswerToken]) -
             if kind != "unknown"
             else "the response has no log-probability for the token of the other endpoint"
         ),
+        overruled=overruled,
     )
+
+
+def _overruled(a: AnswerToken, b: AnswerToken) -> Literal["A", "B"] | None:
+    """Return the endpoint whose ranking something overruled; None if neither or both.
+
+    Both must give the tokens the same log-probabilities, so that weights, cache and prompt are the
+    same up to numerics.
+    """
+    known = a.top.keys() & b.top.keys()
+    alike = known and all(abs(a.top[text] - b.top[text]) < NEAR_TIE_NATS for text in known)
+    below = [max(one.top.values(), default=one.logprob) - one.logprob for one in (a, b)]
+    if not alike or (below[0] >= NEAR_TIE_NATS) is (below[1] >= NEAR_TIE_NATS):
+        return None
+    return "A" if below[0] > below[1] else "B"
 
 
 def _gap(token: AnswerToken, text: str) -> tuple[float, bool]:

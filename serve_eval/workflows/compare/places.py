@@ -31,10 +31,13 @@ def find_places(flips: Sequence[Flip]) -> DivergencePlaces | None:
     if len(examined) - counts[UNKNOWN] < LEAST_EXAMINED:
         return None
     sure = Counter(_range(one) for _, one in examined if one.kind == "confident")
+    (side, times), *_ = Counter(one.overruled for _, one in examined).most_common(1)
+    overruled = side if is_clear(times, len(examined)) else None
     return DivergencePlaces(
         counts={place: counts[place] for place in (*RANGES, SAME, UNKNOWN)},
         confident={place: sure[place] for place in RANGES},
-        reading=_read(examined),
+        reading=_read_overruled(overruled, times, len(examined)) if overruled else _read(examined),
+        overruled=overruled,
     )
 
 
@@ -74,6 +77,15 @@ def _read(examined: Sequence[tuple[Flip, Divergence]]) -> str:
         if is_clear(alike, len(examined)):
             return _phrase(token, sum(one == token for one, _ in sure), len(examined))
     return ""
+
+
+def _read_overruled(side: str, times: int, examined: int) -> str:
+    """Return the sentence about an endpoint that does not write its likeliest tokens."""
+    return (
+        f"in {times} of {examined} flips {side} writes a token that it ranks below another, with"
+        f" the log-probabilities of {'B' if side == 'A' else 'A'}: {side} adds a penalty, a bias or"
+        " a temperature (generation_config.json), and weights, cache and prompt are the same"
+    )
 
 
 def _phrase(token: int, alike: int, examined: int) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from serve_eval.schema import Outcome
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import TaskEvidence
-from serve_eval.workflows.diagnose.finding import PLACE, Finding
+from serve_eval.workflows.diagnose.finding import OVERRULED, PLACE, Finding
 
 EXPLAINED = 0.9
 """Share of the lost answers that other findings have to explain."""
-WHOLE = {"other_model", "protocol", "data", "unsupported"}
+WHOLE = {"other_model", "protocol", "data", "unsupported", OVERRULED}
 """Rules about everything that was asked: a fault of this kind may spoil any answer."""
 SIGNS = {"unreadable", "looping", "unlike", "lengths", "signs", "first_token", PLACE}
 """Rules that describe damaged answers, and not what damaged them."""

@@ -8,7 +8,7 @@ from serve_eval.evaluation.agreement.at_start import find_at_start
 from serve_eval.schema import VerdictOutcome
 from serve_eval.stats.binomial import binomial_tail
 from serve_eval.stats.common_prefix import common_prefix
-from serve_eval.workflows.diagnose.finding import ALPHA, PLACE, Finding
+from serve_eval.workflows.diagnose.finding import ALPHA, OVERRULED, PLACE, Finding
 from serve_eval.workflows.diagnose.paired_answers import ComparedAnswers, make_finding
 
 LEAST, MOST_SHARE = 10, 0.5
@@ -30,7 +30,15 @@ def find_place(both: ComparedAnswers) -> Iterator[Finding]:
         return
     flips = {flip.id for flip in compared.flips}
     shown = [other for _, other in both.pairs if other.id in flips]
-    yield make_finding(both, PLACE, compared.places.reading, both.next[1], shown, None)
+    told, side = compared.places.reading, compared.places.overruled
+    if side is None:
+        yield make_finding(both, PLACE, told, both.next[1], shown, None)
+        return
+    change = (
+        "send the fields that the server adds (--server-defaults neutral), or compare"
+        " generation_config.json and the logs of both",
+    )
+    yield make_finding(both, OVERRULED, told, change, shown, None)
 
 
 def find_first_difference(both: ComparedAnswers) -> Iterator[Finding]:

@@ -56,6 +56,36 @@ def test_how_sure_they_were(other: Token, kind: str, gaps: tuple[float, float]) 
     assert found.gaps == pytest.approx(gaps)
 
 
+RANKED = {"no": -0.1, "yes": -0.9}
+
+
+@pytest.mark.parametrize(
+    ("b_top", "greedy", "overruled"),
+    [
+        ({"yes": -0.9, "no": -0.1}, True, "B"),
+        ({"yes": -0.9, "no": -0.1}, False, None),
+        ({"yes": -0.95, "no": -0.06}, True, "B"),
+        ({"yes": -0.9, "no": -0.4}, True, None),  # weights, cache or prompt may differ
+        ({"yes": -0.85, "maybe": -0.1}, True, "B"),
+        ({"yes": -0.05, "no": -0.1}, True, None),
+    ],
+)
+def test_an_endpoint_that_does_not_write_its_likeliest_token_is_overruled(
+    b_top: Mapping[str, float], greedy: bool, overruled: str | None
+) -> None:
+    a, b = Token("no", RANKED["no"], RANKED), Token("yes", b_top["yes"], b_top)
+    for one, other, side in ((a, b, overruled), (b, a, "A" if overruled else None)):
+        found = first_divergence([START, one], [START, other], greedy=greedy)
+        assert found.overruled == side
+        assert (found.kind == "overruled") is (side is not None)
+
+
+def test_who_is_overruled_on_both_sides_accuses_nobody() -> None:
+    top = {"maybe": -0.1, "yes": -1.0, "no": -1.0}
+    one, other = Token("yes", -1.0, top), Token("no", -1.0, top)
+    assert first_divergence([one], [other], greedy=True).overruled is None
+
+
 def test_answers_that_do_not_differ_or_of_which_one_goes_on() -> None:
     assert first_divergence([START, YES], [START, YES]).kind == "same again"
     longer = first_divergence([START], [START, YES])

@@ -33,6 +33,8 @@ from serve_eval.workflows.compare.compare import CompareRules, CompareSide, comp
 from serve_eval.workflows.compare.places import draw_places, find_places
 from serve_eval.workflows.compare.text import render
 from serve_eval.workflows.compare.verdict import compare_folders
+from serve_eval.workflows.diagnose.finding import list_leading
+from serve_eval.workflows.diagnose.story import diagnose
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, TokenLogprob, logprobs
 
 SURE, TIE, SAME = "confident", "near tie", "same again"
@@ -199,23 +201,26 @@ def _tokens(
     text: str, other: Sequence[str] = (), gap: float = 0.0, place: int = 0
 ) -> list[TokenLogprob]:
     """Split a text into its characters; at `place`, `other` is less likely by `gap` nats."""
+    own = [-0.1 + min(gap, 0.0) if i == place else -0.1 for i in range(len(text))]
     return [
         TokenLogprob(
             text=one,
-            logprob=-0.1,
-            top={one: -0.1} | (dict.fromkeys(other, -0.1 - gap) if i == place else {}),
+            logprob=own[i],
+            top={one: own[i]} | (dict.fromkeys(other, own[i] - gap) if i == place else {}),
         )
         for i, one in enumerate(text)
     ]
 
 
-def _ask(plan: Plan, gap: float, place: int, out: Path) -> Comparison:
+def _ask(
+    plan: Plan, gap: float, place: int, out: Path, gap_of_b: float | None = None
+) -> Comparison:
     """Compare a server with right answers to one whose answers are wrong from a token on."""
     [task] = prepare(replace(plan, no_reference=True))
     right = {str(one.prompt): one.target for one in task.dataset.samples}
     wrong = {prompt: text[:place] + WRONG for prompt, text in list(right.items())[SOUND:]}
 
-    def serve(mine: Mapping[str, str], others: Mapping[str, str]) -> ScriptedServer:
+    def serve(mine: Mapping[str, str], others: Mapping[str, str], gap: float) -> ScriptedServer:
         def script(request: HttpRequest) -> Reply:
             text, other = mine.get(request.prompt, "2"), others.get(request.prompt, "2")
             return logprobs(_tokens(text, other[place : place + 1], gap, place))
@@ -225,7 +230,8 @@ def _ask(plan: Plan, gap: float, place: int, out: Path) -> Comparison:
     async def run() -> Comparison:
         async with AsyncExitStack() as stack:
             sides = []
-            for server in (serve(right, right | wrong), serve(right | wrong, right)):
+            at_b = gap if gap_of_b is None else gap_of_b
+            for server in (serve(right, right | wrong, gap), serve(right | wrong, right, at_b)):
                 url = await stack.enter_async_context(server.serve())
                 at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
                 sides.append(CompareSide(plan=at))
@@ -288,6 +294,24 @@ def test_a_comparison_prints_where_its_flips_first_differ(
     ]
     assert find_comparison(out) == found
     assert (found.exit_code, task.verdict.outcome) == (FAIL, "FAIL")
+
+
+def test_a_side_that_does_not_write_its_likeliest_tokens_has_other_sampling(
+    plan: Plan, tmp_path: Path
+) -> None:
+    """On a vLLM whose generation_config.json had a repetition_penalty, weights were suspected."""
+    found = _ask(plan, 0.8, 3, tmp_path / "out", gap_of_b=-0.8)
+    [task] = found.tasks
+    assert task.places is not None
+    assert task.places.overruled == "B"
+    assert task.places.reading == (
+        "in 8 of 8 flips B writes a token that it ranks below another, with the log-probabilities"
+        " of A: B adds a penalty, a bias or a temperature (generation_config.json), and weights,"
+        " cache and prompt are the same"
+    )
+    leading = list_leading(diagnose(tmp_path / "out").between)
+    assert [one.rule for one in leading] == ["overruled"]
+    assert task.places.reading in leading[0].told
 
 
 def test_texts_and_second_answers_are_counted_over_all_prompts(plan: Plan, tmp_path: Path) -> None:
