@@ -11,7 +11,6 @@ from pathlib import Path
 
 import serve_eval
 from serve_eval.errors import NotComparableError
-from serve_eval.evaluation.controls import judge_controls
 from serve_eval.evaluation.endpoint import engine_counters
 from serve_eval.evaluation.path_proof import apply_path, prove_path
 from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
@@ -32,9 +31,7 @@ from serve_eval.schema import (
     Report,
     is_rehearsal,
 )
-from serve_eval.verdicts import many_tests, references
-from serve_eval.verdicts.exit_code import exit_code
-from serve_eval.verdicts.rehearsed import code_of_rehearsal, withhold
+from serve_eval.verdicts import references
 
 
 def report_on(
@@ -44,7 +41,11 @@ def report_on(
 
     `unproven` answers count although nothing proves that they belong to their samples.
     """
+    from serve_eval.evaluation.controls import judge_controls
     from serve_eval.evaluation.task_report import RunFacts, report_task
+    from serve_eval.verdicts import many_tests
+    from serve_eval.verdicts.exit_code import exit_code
+    from serve_eval.verdicts.rehearsed import code_of_rehearsal, withhold
 
     wall_s = session.stopwatch.wall_s
     plan, folder, work, endpoint = session.plan, session.folder, session.tasks, session.endpoint

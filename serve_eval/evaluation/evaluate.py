@@ -18,7 +18,6 @@ from serve_eval.evaluation.endpoint.launch import (
 )
 from serve_eval.evaluation.engine.concurrency import MOST
 from serve_eval.evaluation.engine.lockstep import Participant
-from serve_eval.evaluation.engine.upkeep import rare_collections
 from serve_eval.evaluation.plan.expect import check_expected
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
@@ -46,6 +45,7 @@ from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.processes.descriptors import ensure_descriptors
+from serve_eval.processes.rare_collections import rare_collections
 from serve_eval.schema import Plan, Progress, Report
 
 
