@@ -155,7 +155,7 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False, asked: bool 
         score_again(session)
         session.seeds = order_seed.read_seeds(session.folder, saved)
         stop_early(session, asking=False)
-        session.endpoint = last_endpoint(saved, session.folder)
+        session.endpoint = last_endpoint(saved, session.noted.read())
         return report_run(session, strict=strict, asked=asked)
 
 
