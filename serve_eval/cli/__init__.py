@@ -25,14 +25,17 @@ def main() -> None:
     interrupts = Interrupts()
     interrupts.install()
     try:
-        from serve_eval.cli import app
+        from serve_eval.processes.rare_collections import rare_collections
 
-        interrupts.armed = True
-        if os.environ.get("_SERVE_EVAL_COMPLETE"):
-            from serve_eval.cli._completion import print_completions
+        with rare_collections():
+            from serve_eval.cli import app
 
-            return print_completions()
-        app.main(interrupted=lambda: interrupts.came)
+            interrupts.armed = True
+            if os.environ.get("_SERVE_EVAL_COMPLETE"):
+                from serve_eval.cli._completion import print_completions
+
+                return print_completions()
+            app.main(interrupted=lambda: interrupts.came)
     except BaseException as ending:
         if not (interrupts.came or isinstance(ending, KeyboardInterrupt)):
             raise

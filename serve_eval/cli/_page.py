@@ -102,11 +102,9 @@ def save(write: Callable[[], object], what: str = "the page") -> None:
     """Write a page or a picture; if that fails, warn and go on, since the result is known."""
     from serve_eval.cli._streams import say
     from serve_eval.errors import ServeEvalError
-    from serve_eval.evaluation.engine.upkeep import rare_collections
 
     try:
-        with rare_collections():
-            write()
+        write()
     except KeyboardInterrupt:
         say(f"warning: {what} was not written: interrupted")
     except ServeEvalError as error:

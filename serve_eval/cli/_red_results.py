@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from serve_eval.report.summary import Row
     from serve_eval.schema import Comparison, Report
-    from serve_eval.workflows.diagnose.causes import Leads
+    from serve_eval.workflows.diagnose.leads import Leads
 
 
 def draw_report(
@@ -64,12 +64,15 @@ class RedResult:
     @cached_property
     def leads(self) -> Leads:
         """The causes and slices to print; none if the result is not red or cannot be read."""
-        from serve_eval.errors import RunFolderError
-        from serve_eval.workflows.diagnose.causes import Leads, find_leads
-        from serve_eval.workflows.diagnose.read_folder import read_folder
+        from serve_eval.workflows.diagnose.leads import Leads
 
         if not self._red:
             return Leads()
+
+        from serve_eval.errors import RunFolderError
+        from serve_eval.workflows.diagnose.causes import find_leads
+        from serve_eval.workflows.diagnose.read_folder import read_folder
+
         try:
             return find_leads(read_folder(self._folder, self._include_path))
         except RunFolderError:
@@ -80,11 +83,15 @@ def fail_undecided(
     result: Report | Comparison, code: int, *, strict: bool, most: float | None = None
 ) -> int:
     """Return the exit code: under `strict`, 1 for a PASS that decides nothing, after its reason."""
-    from serve_eval.cli._streams import say
-    from serve_eval.report.deciding import describe_undecided
     from serve_eval.verdicts.exit_code import FAIL, PASS
 
-    if not strict or code != PASS or not (reason := describe_undecided(result, most)):
+    if not strict or code != PASS:
+        return code
+
+    from serve_eval.cli._streams import say
+    from serve_eval.report.deciding import describe_undecided
+
+    if not (reason := describe_undecided(result, most)):
         return code
     say(f"--strict: {reason}")
     return FAIL

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import serve_eval
 from serve_eval.errors import NotComparableError
-from serve_eval.evaluation.controls import judge_controls
 from serve_eval.evaluation.endpoint import engine_counters
 from serve_eval.evaluation.path_proof import apply_path, prove_path
 from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.rerun import describe_archived
 from serve_eval.evaluation.run_session import RunSession
-from serve_eval.evaluation.storage import run_folder, sessions
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.records.traces import read_traces
 from serve_eval.evaluation.storage.reports.report_file import REPORT_SCHEMA
+from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.plugins.extensions import KINDS, list_loaded
 from serve_eval.plugins.values import LAUNCHERS, VERDICTS, load_verdict_rule
@@ -32,9 +32,7 @@ from serve_eval.schema import (
     Report,
     is_rehearsal,
 )
-from serve_eval.verdicts import many_tests, references
-from serve_eval.verdicts.exit_code import exit_code
-from serve_eval.verdicts.rehearsed import code_of_rehearsal, withhold
+from serve_eval.verdicts import references
 
 
 def report_on(
@@ -44,23 +42,27 @@ def report_on(
 
     `unproven` answers count although nothing proves that they belong to their samples.
     """
+    from serve_eval.evaluation.controls import judge_controls
     from serve_eval.evaluation.task_report import RunFacts, report_task
+    from serve_eval.verdicts import many_tests
+    from serve_eval.verdicts.exit_code import exit_code
+    from serve_eval.verdicts.rehearsed import code_of_rehearsal, withhold
 
     wall_s = session.stopwatch.wall_s
     plan, folder, work, endpoint = session.plan, session.folder, session.tasks, session.endpoint
+    noted, served = session.noted.read(), read_traces(folder)
     more = (
         *_other_versions(work, endpoint),
         *_other_launches(work, plan),
-        *_other_code(plan, folder),
+        *_other_code(plan, noted),
         *describe_archived(folder, [w.prepared.task for w in work]),
     )
-    noted, served = sessions.read_sessions(folder), read_traces(folder)
-    loads = tuple(one.load for one in noted if one.load is not None)
+    loads = session.noted.loads()
     engine = engine_counters.join([one.engine for one in noted])
     run = RunFacts(
         folder=folder,
         plan=plan,
-        unsupported=sessions.read_unsupported(folder),
+        unsupported=noted[-1].unsupported if noted else {},
         served=served,
         seeds=session.seeds,
         limits=[plan.limits, *(load.limits for load in loads)],
@@ -185,7 +187,7 @@ def _other_launches(work: Sequence[TaskRun], plan: Plan) -> list[str]:
     return found
 
 
-def _other_code(plan: Plan, folder: Path) -> list[str]:
+def _other_code(plan: Plan, noted: Sequence[SessionRecord]) -> list[str]:
     """Return lines naming the external code behind the numbers, and how it changed meanwhile."""
     named = [
         *((TASKS, task) for task in plan.tasks),
@@ -201,7 +203,6 @@ def _other_code(plan: Plan, folder: Path) -> list[str]:
     for name, now in list_loaded().items():
         if name not in used and not name.startswith("scorers."):
             continue
-        noted = sessions.read_sessions(folder)
         before = [
             session.extensions[name].sha256 for session in noted if name in session.extensions
         ]

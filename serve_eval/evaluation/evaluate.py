@@ -18,7 +18,6 @@ from serve_eval.evaluation.endpoint.launch import (
 )
 from serve_eval.evaluation.engine.concurrency import MOST
 from serve_eval.evaluation.engine.lockstep import Participant
-from serve_eval.evaluation.engine.upkeep import rare_collections
 from serve_eval.evaluation.plan.expect import check_expected
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
@@ -46,6 +45,7 @@ from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.processes.descriptors import ensure_descriptors
+from serve_eval.processes.rare_collections import rare_collections
 from serve_eval.schema import Plan, Progress, Report
 
 
@@ -155,7 +155,7 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False, asked: bool 
         score_again(session)
         session.seeds = order_seed.read_seeds(session.folder, saved)
         stop_early(session, asking=False)
-        session.endpoint = last_endpoint(saved, session.folder)
+        session.endpoint = last_endpoint(saved, session.noted.read())
         return report_run(session, strict=strict, asked=asked)
 
 

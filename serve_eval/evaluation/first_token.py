@@ -34,7 +34,7 @@ from serve_eval.evaluation.capabilities import PREFIX, first_token, is_one_token
 from serve_eval.evaluation.plan.data_roots import find_roots
 from serve_eval.evaluation.plan.prepared_task import PreparedTask, lacks_context
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.sessions import read_sessions
+from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.plugins import registry
 from serve_eval.plugins.values import load_launcher
 from serve_eval.protocol import special_tokens
@@ -180,9 +180,9 @@ def _folder(plan: Plan, task: Task) -> Path | None:
     return Path(named).expanduser() if isinstance(named, str) else None
 
 
-def read_abilities(folder: Path) -> list[Ability]:
-    """Return the abilities of the endpoint found by all sessions of a run folder."""
-    return [one for session in read_sessions(folder) for one in session.abilities]
+def list_abilities(sessions: Iterable[SessionRecord]) -> list[Ability]:
+    """Return the abilities of the endpoint that all sessions of a run found."""
+    return [one for session in sessions for one in session.abilities]
 
 
 def remarks(prepared: Iterable[PreparedTask], abilities: Iterable[Ability]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -115,8 +115,7 @@ async def ask_judges(
             asked = ScoreAccumulator(
                 _as_task(f"{task}, judged by {judge.name}", judge, questions), _samples(questions)
             )
-            with _name_judge(judge):
-                known = judges_proofs(file)
+            with _name_judge(judge), closing(judges_proofs(file)) as known:
                 if judge.base_url is None:
                     assert session.itself is not None
                     await _ask(session, session.itself, asked, journal, known)

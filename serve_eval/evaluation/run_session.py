@@ -18,10 +18,12 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.session_log import LoggedTasks
 from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.evaluation.storage import run_folder, sessions
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
+from serve_eval.evaluation.storage.records.reply_proofs import Proofs, run_proofs
 from serve_eval.evaluation.storage.run_log import RunLog
+from serve_eval.evaluation.storage.sessions import SessionFile
 from serve_eval.evaluation.task_run import TaskRun, open_scoring
 from serve_eval.schema import Endpoint, Isolation, Plan, Progress
 
@@ -35,9 +37,10 @@ class RunSession:
 
     `plan` judges; `asked_plan` is the plan under which answers are asked. They differ only if a
     folder is judged again. `notify` receives lines about what the session waits for, which the log
-    of the folder has too; `log` writes only there. `warnings` go into the report. `open_files`
-    closes the files of the tasks and runs callbacks at the end. The first step sets `tasks`,
-    `seeds` and `endpoint`, which holds what is known about the source of the answers.
+    of the folder has too; `log` writes only there. `noted` are the sessions of the folder, and
+    `proofs` what was found about connections, each read once. `warnings` go into the report.
+    `open_files` closes the files of the tasks and runs callbacks at the end. The first step sets
+    `tasks`, `seeds` and `endpoint`, which holds what is known about the source of the answers.
     `hidden_retries` are the counts of its orchestrator at the beginning, by role, and `meter` has
     those of the servers' engines. `companions` are the clients of the same command. `reports`: the
     session ends with a report in the folder. `part_of` is the command whose comparison or check
@@ -57,6 +60,8 @@ class RunSession:
     stopwatch: Stopwatch
     scoring: ScoringProcesses
     open_files: ExitStack
+    noted: SessionFile
+    proofs: Proofs
     warnings: list[str] = field(default_factory=list)
     tasks: list[TaskRun] = field(default_factory=list)
     seeds: OrderSeeds = field(init=False)
@@ -72,7 +77,7 @@ class RunSession:
 
     def count_retries(self) -> int:
         """Return the retries of this session and the earlier ones, as far as they are recorded."""
-        return sum(load.retries for load in sessions.loads(self.folder))
+        return sum(load.retries for load in self.noted.loads())
 
     def check_journals(self) -> None:
         """Raise JournalError if the folder was removed during the run."""
@@ -123,6 +128,8 @@ def open_session(
             log(line)
             notify(line)
 
+        proofs = run_proofs(folder)
+        open_files.callback(proofs.close)
         yield RunSession(
             plan=plan,
             asked_plan=asked_plan or plan,
@@ -135,6 +142,8 @@ def open_session(
             stopwatch=stopwatch,
             scoring=scoring,
             open_files=open_files,
+            noted=SessionFile(folder),
+            proofs=proofs,
             reports=own,
         )
 

@@ -1,4 +1,4 @@
-"""Start processes of serve-eval: bounded calls, their environment, their file descriptors."""
+"""Start processes of serve-eval: bounded calls, their environment, descriptors and collector."""
 
 __all__ = [
     "bounded_call",
@@ -7,4 +7,5 @@ __all__ = [
     "forkserver",
     "import_path",
     "own_python",
+    "rare_collections",
 ]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from serve_eval.report.ci import CiCase, CiState
     from serve_eval.report.one_line import OneLine
     from serve_eval.schema import Report, Verdict
-    from serve_eval.workflows.diagnose.causes import Leads
+    from serve_eval.workflows.diagnose.leads import Leads
 
 COLUMNS = 80
 NOT_KEPT = (
@@ -191,13 +191,16 @@ def _say(case: CiCase) -> OneLine:
 
 def find_leads_in(folder: Path, exit_code: int, include_path: Sequence[str]) -> Leads:
     """Return what leads to the cause of a red run or comparison."""
-    from serve_eval.errors import RunFolderError
     from serve_eval.verdicts.exit_code import FAIL
-    from serve_eval.workflows.diagnose.causes import Leads, find_leads
-    from serve_eval.workflows.diagnose.read_folder import read_folder
+    from serve_eval.workflows.diagnose.leads import Leads
 
     if exit_code != FAIL:
         return Leads()
+
+    from serve_eval.errors import RunFolderError
+    from serve_eval.workflows.diagnose.causes import find_leads
+    from serve_eval.workflows.diagnose.read_folder import read_folder
+
     try:
         return find_leads(read_folder(folder, include_path))
     except RunFolderError:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from serve_eval.report.ci.properties import compute_least_drop
 from serve_eval.report.summary.figures import figure, in_points
 from serve_eval.report.task_line import find_vacuous
-from serve_eval.schema import (
-    ComparedTask,
-    Comparison,
-    Report,
-    TaskResult,
-    Verdict,
-    VerdictOutcome,
-)
+from serve_eval.schema import Report, TaskReport, TaskResult, Verdict, VerdictOutcome
+
+if TYPE_CHECKING:
+    from serve_eval.schema import Comparison
 
 
 def describe_undecided(report: Report | Comparison, most: float | None = None) -> str:
@@ -23,7 +21,7 @@ def describe_undecided(report: Report | Comparison, most: float | None = None) -
     """
     reasons = []
     for task in report.tasks:
-        result = task.b if isinstance(task, ComparedTask) else task.result
+        result = task.result if isinstance(task, TaskReport) else task.b
         reason = find_vacuous(task.verdict) or _find_blindness(result, task.verdict, most)
         reasons += [f"{result.task}: {reason}"] if reason else []
     return f"does not decide: {'; '.join(reasons)}: ask more samples" if reasons else ""

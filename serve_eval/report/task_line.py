@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from serve_eval.evaluation.results.degradation import what
 from serve_eval.report.attribution import accusations
@@ -13,7 +14,6 @@ from serve_eval.report.summary.summary_task import SummaryTask
 from serve_eval.schema import (
     NOT_PROVEN,
     Attribution,
-    ComparedTask,
     Degradation,
     Outcome,
     TaskResult,
@@ -23,6 +23,9 @@ from serve_eval.schema import (
 from serve_eval.stats.judgement import Reason
 from serve_eval.stats.own_noise import subtract
 from serve_eval.verdicts import repaired
+
+if TYPE_CHECKING:
+    from serve_eval.schema import ComparedTask
 
 MANY = 0.05
 """Share of the samples from which an ending is a likely cause of a bad value."""

@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -87,6 +88,7 @@ def test_help_imports_no_command_and_nothing_that_only_a_run_needs() -> None:
         "serve_eval.pace",
         "serve_eval.processes",
         "serve_eval.processes.import_path",
+        "serve_eval.processes.rare_collections",
     }
 
 
@@ -143,7 +145,7 @@ END = (
     "urllib.request",
 )
 """Modules that a run needs at its end, or not at all."""
-MOST_OF_OURS = 355
+MOST_OF_OURS = 353
 """Our modules before the first request; 338 when this was written, 413 a day before."""
 
 
@@ -173,6 +175,45 @@ def test_before_its_first_request_a_run_imports_nothing_for_its_end(
     assert modules.isdisjoint(END)
     ours = [name for name in modules if name.partition(".")[0] == "serve_eval"]
     assert len(ours) <= MOST_OF_OURS, f"{len(ours)} modules of serve-eval"
+
+
+OTHER_STORIES = (
+    "http.client",
+    "serve_eval.schema.bisection",
+    "serve_eval.schema.comparison",
+    "serve_eval.schema.suite",
+    "serve_eval.workflows.diagnose.story",
+)
+"""Modules that a run without a red result does not import, of those that it once did."""
+
+
+def test_a_run_that_is_not_red_imports_no_other_story(data_root: Path, tmp_path: Path) -> None:
+    server = ScriptedServer(
+        lambda request: answer("#### 42", usage=(9, min(request.max_tokens, 9)))
+    )
+
+    async def go() -> tuple[int | None, set[str], str]:
+        async with server.serve() as url:
+            given = ["run", "--base-url", url, "--model", "m", "--tasks", "gsm8k", "--limit", "4"]
+            given += ["--dataset-root", str(data_root), "-o", str(tmp_path / "run")]
+            return await _run(*given, "--no-reference")
+
+    code, modules, told = asyncio.run(go())
+    assert code == 3, told
+    assert "serve_eval.report.page.run_page" in modules
+    assert modules.isdisjoint(OTHER_STORIES)
+
+
+def test_a_command_collects_garbage_rarely() -> None:
+    code = "import gc\ncount = lambda: sum(one['collections'] for one in gc.get_stats())\n"
+    code += "from serve_eval.cli import main\nbefore = count()\ntry:\n    main()\nfinally:\n"
+    code += "    print(count() - before, len(gc.get_objects()))"
+    told = subprocess.run(
+        [sys.executable, "-c", code, "run", "--help"], env=environment(), capture_output=True
+    ).stdout.split()
+    collections, objects = int(told[-2]), int(told[-1])
+    assert objects > 10_000, "this many are walked"
+    assert collections <= 12, "the usual thresholds collect every 700 objects"
 
 
 def test_without_a_command_the_commands_are_listed() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.results.answer_hash import hash_answer
+from serve_eval.evaluation.results.whole_answer import hash_answer, join_text
 from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, score_records
@@ -274,12 +274,6 @@ def read_failures(answers: TaskAnswers) -> dict[str, Failure]:
     except OSError as error:
         raise RunFolderError(f"{file} cannot be read: {error}") from error
     return found
-
-
-def join_text(response: Response) -> str:
-    """Return what an answer says: reasoning, text and tool calls, concatenated."""
-    calls = "".join(f"{call.name}({call.arguments})" for call in response.tool_calls)
-    return (response.reasoning or "") + response.text + calls
 
 
 def first_difference(a: str, b: str) -> FirstDifference | None:

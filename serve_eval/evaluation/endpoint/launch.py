@@ -21,7 +21,7 @@ from serve_eval.evaluation.endpoint.launched_path import list_disagreements
 from serve_eval.evaluation.endpoint.server_quirks import quirks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.file_names import LOGS
-from serve_eval.evaluation.storage.sessions import read_sessions
+from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import Endpoint, JobSize, LaunchContext, Plan, Prompt, Sample, Task
 from serve_eval.schema.base_url import normalise_base_url
@@ -40,9 +40,8 @@ def address_of(plan: Plan) -> Endpoint:
     )
 
 
-def last_endpoint(plan: Plan, folder: Path) -> Endpoint:
+def last_endpoint(plan: Plan, sessions: Sequence[SessionRecord]) -> Endpoint:
     """Return the endpoint that was asked last, for a run with nothing left to ask."""
-    sessions = read_sessions(folder)
     return sessions[-1].endpoint if sessions else address_of(plan)
 
 
@@ -135,7 +134,7 @@ def job_size(plan: Plan) -> JobSize:
 
 
 def about_endpoint(
-    plan: Plan, endpoint: Endpoint, folder: Path, tasks: Sequence[Task]
+    plan: Plan, endpoint: Endpoint, sessions: Sequence[SessionRecord], tasks: Sequence[Task]
 ) -> list[str]:
     """Return what a reader of the verdict should know about the source of the answers."""
     warnings = quirks(plan, endpoint, tasks)
@@ -149,7 +148,7 @@ def about_endpoint(
     if plan.launcher.name == "simulated":
         warnings.append("the endpoint was simulated: its verdicts do not apply to any model")
     warnings += endpoint.info.disagreements or ()
-    known, sessions = endpoint.info.deployment, read_sessions(folder)
+    known = endpoint.info.deployment
     warnings += dict.fromkeys(
         line for one in sessions for line in deployment.remarks(one.endpoint.info)
     )

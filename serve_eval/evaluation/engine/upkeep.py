@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Sequence
 
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
@@ -16,10 +14,6 @@ TICK_S = 0.25
 """Seconds between two measurements of the event loop's lateness."""
 LOOK_S = 1.0
 """Seconds between two looks of the alarms."""
-GC_THRESHOLDS = (50_000, 100, 1000)
-"""Thresholds that make the garbage collector run rarely. At 4096 requests in flight, it was
-measured to take half of the time, at 512 a tenth. Memory stays the same, since requests leave no
-cycles."""
 
 
 def upkeep(
@@ -75,14 +69,3 @@ async def measure_lag(session: LoadSession) -> None:
         due = clock() + TICK_S
         await asyncio.sleep(TICK_S)
         session.lag_s = max(session.lag_s, clock() - due)
-
-
-@contextmanager
-def rare_collections() -> Iterator[None]:
-    """Make the garbage collector run rarely within the block."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(*GC_THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.engine.send import send
-from serve_eval.evaluation.results.answer_hash import hash_answer
+from serve_eval.evaluation.results.whole_answer import hash_answer
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.schema import Failure, RepeatedAnswers, Sample, Task
 

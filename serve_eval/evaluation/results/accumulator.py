@@ -13,7 +13,6 @@ from msgspec import UNSET
 
 from serve_eval.client.traffic import TrafficCounter
 from serve_eval.evaluation.results._scorer_errors import ScorerErrors
-from serve_eval.evaluation.results.answer_hash import hash_answer
 from serve_eval.evaluation.results.sample_table import (
     FAILURE_CODES,
     LOOPING,
@@ -31,6 +30,7 @@ from serve_eval.evaluation.results.scoring import Grade, ScoredApart, try_gradin
 from serve_eval.evaluation.results.scoring import score_response as score_response
 from serve_eval.evaluation.results.task_result import task_result
 from serve_eval.evaluation.results.unlisted_finishes import UnlistedFinishes
+from serve_eval.evaluation.results.whole_answer import hash_answer
 from serve_eval.evaluation.storage.records.executions import Executions, program_of
 from serve_eval.evaluation.storage.records.judgements import Judgements
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, ScoreWriter

@@ -9,7 +9,6 @@ from __future__ import annotations
 from serve_eval.client.client import Client
 from serve_eval.evaluation.path_proof import compare_again, may_compare
 from serve_eval.evaluation.run_session import RunSession
-from serve_eval.evaluation.storage import sessions
 from serve_eval.schema import PathClaim
 
 
@@ -29,7 +28,7 @@ async def ask_again(session: RunSession, client: Client) -> None:
         in_flight=limit if isinstance(limit, int) else None,
     )
     if found is not None:
-        sessions.note_repeated(session.folder, found)
+        session.noted.note_repeated(found)
 
 
 def wants_again(session: RunSession) -> bool:
@@ -40,4 +39,4 @@ def wants_again(session: RunSession) -> bool:
     tasks = [one.prepared.task for one in session.tasks if may_compare(one.prepared.task)]
     if not tasks or any(plan.times(task.name) > 1 for task in tasks):
         return False
-    return all(one.repeated is None for one in sessions.read_sessions(session.folder))
+    return all(one.repeated is None for one in session.noted.read())

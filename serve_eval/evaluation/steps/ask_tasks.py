@@ -26,11 +26,9 @@ from serve_eval.evaluation.rerun import note_asked
 from serve_eval.evaluation.results.degradation_alarm import DegradationAlarm
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.steps.open_tasks import settle_scores
-from serve_eval.evaluation.storage import sessions
 from serve_eval.evaluation.storage.journal import withdrawals
 from serve_eval.evaluation.storage.records.media import keep_media
 from serve_eval.evaluation.storage.records.prompts import has_prompts, write_prompts
-from serve_eval.evaluation.storage.records.reply_proofs import run_proofs
 from serve_eval.evaluation.storage.reports.report_file import drop_report
 from serve_eval.evaluation.task_run import TaskRun, random_order
 from serve_eval.schema import Limits, is_mutable
@@ -108,19 +106,19 @@ async def _ask_and_note_load(
         order_seed=session.seeds.samples,
         at_first=partial(drop_report, folder),
         hang_detector=hang_detector,
-        proofs=run_proofs(folder),
+        proofs=session.proofs,
         notify=session.notify,
         cut_off=session.cut_off,
     )
-    limits = [session.plan.limits, *(earlier.limits for earlier in sessions.loads(folder))]
+    limits = [session.plan.limits, *(earlier.limits for earlier in session.noted.loads())]
     try:
         await _ask_twice(session, tasks, load, limits, participant)
         settle_scores(tasks)
     except BaseException:
         with suppress(ServeEvalError, OSError):  # Report the error that ended the run instead.
-            sessions.note_load(folder, load.load())
+            session.noted.note_load(load.load())
         raise
-    sessions.note_load(folder, load.load())
+    session.noted.note_load(load.load())
 
 
 async def _ask_twice(
@@ -176,14 +174,13 @@ def _lane(
         task_run.early,
         meet,
         alarm,
-        _withdrawn(task_run),
+        iter(()) if task_run.journal.empty else _withdrawn(task_run),
     )
 
 
 def _withdrawn(task_run: TaskRun) -> Iterator[int]:
     """Yield the samples of which an answer was withdrawn, in this or an earlier session."""
-    gone = withdrawals(task_run.journal.path)
-    if not gone:
+    if not (gone := withdrawals(task_run.journal.path)):
         return iter(())
     return (i for i, one in enumerate(task_run.accumulator.samples) if one.id in gone)
 

@@ -24,7 +24,6 @@ from serve_eval.evaluation.storage.records.judgements import Judgements
 from serve_eval.evaluation.storage.records.reply_proofs import (
     Proofs,
     judges_proofs,
-    run_proofs,
     withdraw_all,
     withdraw_unsettled,
 )
@@ -44,7 +43,7 @@ async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> Non
     set_aside(folder, plan, session.prepared, rerun)
     await _open_to_ask(session, rerun)
     await note_earlier_servers({w.prepared.task.name: w.journal for w in session.tasks}, folder)
-    session.endpoint = last_endpoint(plan, folder)
+    session.endpoint = last_endpoint(plan, session.noted.read())
     session.sandbox = await find_sandbox(session)
     await check_judges(plan, list_pending_judges(session.tasks), session.environ)
     session.seeds = order_seed.settle_seeds(
@@ -113,7 +112,7 @@ def _open_task(
     )
     executions = Executions(ran, keep=True) if prepared.task.program is not None else None
     take_back = withdraw_unsettled if asking else withdraw_all
-    if gone := take_back(journal, run_proofs(folder)):
+    if gone := take_back(journal, session.proofs):
         session.notify(_say_withdrawn(prepared.task.name, gone))
     judgements = open_judgements(judged, take_back) if prepared.task.questions is not None else None
     at_once = executions is None and judgements is None

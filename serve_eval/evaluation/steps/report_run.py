@@ -9,13 +9,11 @@ from serve_eval.evaluation.build_report import report_on
 from serve_eval.evaluation.endpoint import engine_counters, system_fingerprints
 from serve_eval.evaluation.endpoint.launch import about_endpoint
 from serve_eval.evaluation.run_session import RunSession
-from serve_eval.evaluation.storage import sessions
 from serve_eval.evaluation.storage.journal import withdrawals
 from serve_eval.evaluation.storage.records.reply_proofs import (
     count_unproven,
     describe_unproven,
     judges_proofs,
-    run_proofs,
 )
 from serve_eval.evaluation.storage.records.reply_proofs import describe_proofs as told_of_steps
 from serve_eval.evaluation.storage.reports.report_file import write_report
@@ -44,7 +42,7 @@ def _count_unproven(session: RunSession) -> int:
     """
     found = 0
     for w in session.tasks:
-        read = [(w.journal.path, run_proofs(session.folder))]
+        read = [(w.journal.path, session.proofs)]
         if w.judgements is not None:
             read.append((w.judgements.path, judges_proofs(w.judgements.path)))
         for path, proofs in read:
@@ -62,29 +60,29 @@ def save_report(session: RunSession, *, strict: bool) -> Report:
 
 def _remarks(session: RunSession) -> Iterator[str]:
     """Yield the session's warnings and remarks about connections, endpoint and first tokens."""
+    noted = session.noted.read()
     yield from session.warnings
     yield from _about_connections(session)
     yield from about_endpoint(
         session.asked_plan,
         session.endpoint,
-        session.folder,
+        noted,
         [w.prepared.task for w in session.tasks],
     )
-    noted = sessions.read_sessions(session.folder)
     yield from system_fingerprints.remarks(
         system_fingerprints.merge_spans(w.accumulator.traffic for w in session.tasks),
         [one.endpoint.base_url for one in noted],
     )
     yield from engine_counters.remarks([one.engine for one in noted])
     yield from first_token.remarks(
-        [w.prepared for w in session.tasks], first_token.read_abilities(session.folder)
+        [w.prepared for w in session.tasks], first_token.list_abilities(noted)
     )
 
 
 def _about_connections(session: RunSession) -> Iterator[str]:
     """Yield warnings about connections, of the endpoint or of judges, that were out of step."""
     yield from _about_outages(session)
-    yield from told_of_steps(run_proofs(session.folder), [w.journal.path for w in session.tasks])
+    yield from told_of_steps(session.proofs, [w.journal.path for w in session.tasks])
     for w in session.tasks:
         if w.judgements is not None:
             path = w.judgements.path
@@ -95,7 +93,7 @@ def _about_connections(session: RunSession) -> Iterator[str]:
 
 def _about_outages(session: RunSession) -> Iterator[str]:
     """Yield a warning if no server listened for a while, with the answers that it cost."""
-    loads = sessions.loads(session.folder)
+    loads = session.noted.loads()
     if not (outages := sum(load.outages for load in loads)):
         return
     times = "once" if outages == 1 else f"{outages} times"

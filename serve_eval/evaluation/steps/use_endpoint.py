@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
@@ -21,7 +20,7 @@ from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.session_log import log_endpoint
 from serve_eval.evaluation.steps.ask_again import wants_again
 from serve_eval.evaluation.steps.open_tasks import open_again
-from serve_eval.evaluation.storage import server_logs, sessions
+from serve_eval.evaluation.storage import server_logs
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.masking import Masking
 from serve_eval.schema import Endpoint, ServerInfo, is_mutable
@@ -62,9 +61,7 @@ async def open_endpoint(
         if client.masking:
             if pods := session.endpoint.info.pods:  # A manifest may hold the key under any name.
                 session.endpoint = session.endpoint.with_info(pods=client.masking.value(pods))
-            session.open_files.callback(
-                _hide_in_logs, folder, session.endpoint, client.masking, notify
-            )
+            session.open_files.callback(_hide_in_logs, session, session.endpoint, client.masking)
         yield client
 
 
@@ -82,8 +79,7 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
     ]
     for line in lines:
         session.notify(f"warning: {line}")
-    sessions.note_session(
-        session.folder,
+    session.noted.note_session(
         {
             "started_at": session.stopwatch.started_at,
             **({"part_of": session.part_of} if session.part_of else {}),
@@ -113,27 +109,25 @@ async def note_endpoint(session: RunSession, client: Client) -> None:
         retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}
         endpoint = endpoint.with_info(hidden_retries=retries)
     session.endpoint = await deployment.learn_again(endpoint, client)
-    sessions.note_endpoint(session.folder, session.endpoint)
+    session.noted.note_endpoint(session.endpoint)
     if session.meter is not None:
         counted = await engine_counters.end(
             session.meter, session.endpoint, client, _count_answers(session), session.companions
         )
-        sessions.note_counts(session.folder, counted)
+        session.noted.note_counts(counted)
 
 
 def _count_answers(session: RunSession) -> int:
     return sum(w.accumulator.scored for w in session.tasks)
 
 
-def _hide_in_logs(
-    folder: Path, endpoint: Endpoint, masking: Masking, notify: Callable[[str], None]
-) -> None:
+def _hide_in_logs(session: RunSession, endpoint: Endpoint, masking: Masking) -> None:
     """Remove secrets that the servers received from their logs and traces."""
-    files = server_logs.log_files(folder, sessions.read_sessions(folder), endpoint.info)
+    files = server_logs.log_files(session.folder, session.noted.read(), endpoint.info)
     for path in server_logs.hide_secrets(
         [*files, *server_logs.trace_files(endpoint.info)], masking
     ):
-        notify(
+        session.notify(
             f"warning: {path} holds a secret and cannot be rewritten: delete it, or protect it like"
             " the secret"
         )

@@ -59,15 +59,68 @@ def read_sessions(run: Path) -> list[SessionRecord]:
 
     Raises RunFolderError for a damaged file.
     """
-    try:
-        return [_read_entry(run, entry) for entry in _read_stored(run)]
-    except msgspec.MsgspecError as error:
-        raise _build_error(run, error) from error
+    return SessionFile(run).read()
 
 
-def note_session(run: Path, session: Mapping[str, object]) -> None:
-    """Append a session with its signed endpoint."""
-    _write(run, [*_read_stored(run), _with_signature(session, run)])
+class SessionFile:
+    """The sessions of a run folder that this process has locked: their file is read once.
+
+    Each addition is written to the file and kept, so that the steps of a run, of which a dozen ask
+    for the sessions, do not read it again. Methods raise RunFolderError for a damaged file.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._stored: list[dict[str, Any]] | None = None
+        self._records: list[SessionRecord] | None = None
+
+    def read(self) -> list[SessionRecord]:
+        """Return the sessions that sent requests, oldest first."""
+        if self._records is None:
+            try:
+                self._records = [_read_entry(self._run, entry) for entry in self._entries()]
+            except msgspec.MsgspecError as error:
+                raise _build_error(self._run, error) from error
+        return self._records
+
+    def loads(self) -> tuple[Load, ...]:
+        """Return the load of each session that finished, oldest first."""
+        return tuple(session.load for session in self.read() if session.load is not None)
+
+    def note_session(self, session: Mapping[str, object]) -> None:
+        """Append a session with its signed endpoint."""
+        self._write([*self._entries(), _with_signature(session, self._run)])
+
+    def note_endpoint(self, endpoint: Endpoint) -> None:
+        """Replace the endpoint of the last session, since more is known at its end."""
+        *others, last = self._entries()
+        self._write([*others, _with_signature({**last, "endpoint": endpoint}, self._run)])
+
+    def note_load(self, load: Load) -> None:
+        """Add the engine's load figures to the last session, if there is one."""
+        self._note("load", load)
+
+    def note_counts(self, counts: EngineReport) -> None:
+        """Add what the servers' engines counted to the last session, if there is one."""
+        self._note("engine", counts)
+
+    def note_repeated(self, found: RepeatedAnswers) -> None:
+        """Add the comparison of answers that were asked again to the last session, if any."""
+        self._note("repeated", found)
+
+    def _note(self, name: str, value: object) -> None:
+        if entries := self._entries():
+            *others, last = entries
+            self._write([*others, {**last, name: value}])
+
+    def _entries(self) -> list[dict[str, Any]]:
+        if self._stored is None:
+            self._stored = _read_stored(self._run)
+        return self._stored
+
+    def _write(self, entries: list[dict[str, Any]]) -> None:
+        data = _write(self._run, entries)
+        self._stored, self._records = msgspec.json.decode(data), None
 
 
 def copy_sessions(sources: Mapping[str, Path], run: Path) -> None:
@@ -84,31 +137,9 @@ def copy_sessions(sources: Mapping[str, Path], run: Path) -> None:
     _write(run, entries)
 
 
-def note_endpoint(run: Path, endpoint: Endpoint) -> None:
-    """Replace the endpoint of the last session, since more is known at its end."""
-    entries = _read_stored(run)
-    entries[-1] = _with_signature({**entries[-1], "endpoint": endpoint}, run)
-    _write(run, entries)
-
-
-def note_load(run: Path, load: Load) -> None:
-    """Add the engine's load figures to the last session, if there is one."""
-    _note(run, "load", load)
-
-
-def note_counts(run: Path, counts: EngineReport) -> None:
-    """Add what the servers' engines counted to the last session, if there is one."""
-    _note(run, "engine", counts)
-
-
-def note_repeated(run: Path, found: RepeatedAnswers) -> None:
-    """Add the comparison of answers that were asked again to the last session, if there is one."""
-    _note(run, "repeated", found)
-
-
 def loads(run: Path) -> tuple[Load, ...]:
     """Return the load of each session that finished, oldest first."""
-    return tuple(session.load for session in read_sessions(run) if session.load is not None)
+    return SessionFile(run).loads()
 
 
 def read_unsupported(run: Path) -> Mapping[str, Ability]:
@@ -137,12 +168,6 @@ def sessions_fingerprint(run: Path) -> bytes:
 def forget_sessions(run: Path) -> None:
     """Remove the sessions of a folder that took another plan before any answer came."""
     (run / SESSIONS_FILE).unlink(missing_ok=True)
-
-
-def _note(run: Path, name: str, value: object) -> None:
-    if entries := _read_stored(run):
-        entries[-1][name] = value
-        _write(run, entries)
 
 
 def _read_entry(run: Path, entry: Mapping[str, Any]) -> SessionRecord:
@@ -184,5 +209,8 @@ def _build_error(run: Path, error: Exception) -> RunFolderError:
     )
 
 
-def _write(run: Path, entries: list[dict[str, Any]]) -> None:
-    write_private(run / SESSIONS_FILE, pretty_json(entries))
+def _write(run: Path, entries: list[dict[str, Any]]) -> bytes:
+    """Write the file and return its bytes."""
+    data = pretty_json(entries)
+    write_private(run / SESSIONS_FILE, data)
+    return data

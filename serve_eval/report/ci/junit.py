@@ -6,13 +6,14 @@ each run, and a `testcase` with at most one of `failure`, `error` and `skipped`.
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator, Sequence
-from xml.sax.saxutils import escape, quoteattr
 
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_SPACES = {ord(one): f"&#{ord(one)};" for one in "\t\n\r"}
 
 
 def write_junit(result: CiResult) -> str:
@@ -60,7 +61,7 @@ def _write_case(case: CiCase) -> str:
     properties = f"<properties>{known}</properties>" if known else ""
     own = [case.said] if case.line is not None or not case.details else []
     said = [*own, *(line for line in case.details if line not in own)]
-    details = escape(_NOT_XML.sub("", "\n".join(filter(None, said))))
+    details = html.escape(_NOT_XML.sub("", "\n".join(filter(None, said))), quote=False)
     if case.state is CiState.PASSED:
         inner = f"<system-out>{details}</system-out>" if details else ""
     else:
@@ -69,5 +70,9 @@ def _write_case(case: CiCase) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return a text as a quoted attribute, without characters that XML forbids."""
-    return quoteattr(_NOT_XML.sub("", text))
+    """Return a text as a quoted attribute, without characters that XML forbids.
+
+    Line ends and tabs are references, since a reader of XML makes plain ones spaces.
+    xml.sax.saxutils would do, but imports a client for HTTP.
+    """
+    return f'"{html.escape(_NOT_XML.sub("", text)).translate(_SPACES)}"'

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from serve_eval.report.pictures.labels import list_some, shorten
 from serve_eval.report.pictures.picture import Picture, RulerRow, make_ruler
 from serve_eval.report.pictures.vega import BAD, FIRST, WARN, axis, colours, data
-from serve_eval.schema import LoadPoint, LoadTask
+
+if TYPE_CHECKING:
+    from serve_eval.schema import LoadPoint, LoadTask
 
 PANEL_WIDTH, PANEL_HEIGHT = 520, 110
 HOLDS, BROKEN, OTHER_STATE = "holds", "broken", "not decided"

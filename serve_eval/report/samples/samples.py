@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 from msgspec import UNSET
 
-from serve_eval.evaluation.agreement.answer_pairs import join_text
 from serve_eval.evaluation.results.examples import order_ids
+from serve_eval.evaluation.results.whole_answer import join_text
 from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.journal import Record

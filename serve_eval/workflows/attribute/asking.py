@@ -15,6 +15,7 @@ from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
+from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.plugins import extensions
 from serve_eval.schema import Endpoint, Plan, Sample, Task
 from serve_eval.stats.contingency import CONTEXT, GENERATION
@@ -78,7 +79,7 @@ async def prepare_asking(
     NotComparableError if the data has changed since the run.
     """
     extensions.include(plan.include_path)
-    endpoint = last_endpoint(plan, run)
+    endpoint = last_endpoint(plan, read_sessions(run))
     workers = list(dict.fromkeys(given)) or await list_workers(run, plan, endpoint, environ)
     _check_workers(workers, with_pairs=with_pairs)
     tasks = await asyncio.to_thread(prepare, replace(plan, no_reference=True))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from serve_eval.evaluation.agreement import answer_pairs
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.evaluation.agreement.first_divergence import find_first_divergences, part
+from serve_eval.evaluation.results.whole_answer import join_text
 from serve_eval.schema import Parting, TokenEquality, Verdict, VerdictOutcome
 from serve_eval.workflows.compare.steadiness import Second
 
@@ -106,7 +107,7 @@ def compare_tokens(
 
 def _read(answers: TaskAnswers, run: int) -> Spoken:
     return {
-        prompt: SpokenAnswer(answer_pairs.join_text(response), response.usage.shown_tokens)
+        prompt: SpokenAnswer(join_text(response), response.usage.shown_tokens)
         for prompt, response in answer_pairs.read_responses(answers, run)
     }
 

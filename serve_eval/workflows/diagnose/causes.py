@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 from serve_eval.workflows.diagnose.finding import list_leading
+from serve_eval.workflows.diagnose.leads import Leads
 from serve_eval.workflows.diagnose.read_folder import ReadFolder
 from serve_eval.workflows.diagnose.slice_words import RULE
 from serve_eval.workflows.diagnose.story import diagnose_read
-
-
-class Leads(NamedTuple):
-    """The likeliest cause by task, and where score was lost if that is one slice of the samples.
-
-    `places` are sentences, each behind the name of its task.
-    """
-
-    causes: Mapping[str, str] = {}
-    places: tuple[str, ...] = ()
-
-    @property
-    def rows(self) -> list[tuple[str, str]]:
-        """The rows of a summary, each with a label, behind the names of the tasks."""
-        causes = [("likely", f"{task}: {cause}") for task, cause in self.causes.items()]
-        return [*causes, *(("where", place) for place in self.places)]
 
 
 def find_leads(answers: ReadFolder) -> Leads:

@@ -9,10 +9,9 @@ import pytest
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.sessions import (
+    SessionFile,
     SessionRecord,
     loads,
-    note_endpoint,
-    note_session,
     own_endpoint,
     read_sessions,
     read_unsupported,
@@ -34,7 +33,7 @@ SESSION = {
 
 
 def test_a_session_is_read_as_it_was_noted(tmp_path: Path) -> None:
-    note_session(tmp_path, SESSION)
+    SessionFile(tmp_path).note_session(SESSION)
     [session] = read_sessions(tmp_path)
     assert (session.endpoint, session.limits, session.load) == (
         ENDPOINT,
@@ -48,9 +47,11 @@ def test_a_session_is_read_as_it_was_noted(tmp_path: Path) -> None:
 
 
 def test_what_this_version_does_not_know_stays_when_a_session_changes(tmp_path: Path) -> None:
-    note_session(tmp_path, SESSION)
-    note_endpoint(tmp_path, Endpoint(base_url="http://other/v1"))
-    note_session(tmp_path, {"endpoint": ENDPOINT})
+    noted = SessionFile(tmp_path)
+    noted.note_session(SESSION)
+    noted.note_endpoint(Endpoint(base_url="http://other/v1"))
+    noted.note_session({"endpoint": ENDPOINT})
+    assert noted.read() == read_sessions(tmp_path), "what is kept is what the file holds"
     first, second = read_sessions(tmp_path)
     assert first.stored["of a newer version"] == [1, {"b": None}]
     assert (first.endpoint.base_url, first.own, second.own) == ("http://other/v1", True, True)
@@ -70,7 +71,7 @@ def test_a_session_of_an_older_version_has_defaults_for_what_it_did_not_note(
 
 
 def test_an_endpoint_that_was_changed_by_hand_is_not_the_users_own(tmp_path: Path) -> None:
-    note_session(tmp_path, SESSION)
+    SessionFile(tmp_path).note_session(SESSION)
     file = tmp_path / "environment.json"
     content = json.loads(file.read_text())
     content[0]["endpoint"]["base_url"] = "http://elsewhere/v1"

@@ -63,17 +63,21 @@ class Proofs:
     """The findings about connections, kept in a file that may not exist yet (None: in memory only).
 
     Skips lines that cannot be read. At worst, a sample without a proof is asked again. `silent`
-    counts the connections that their server ended without notice and before a proof.
+    counts the connections that their server ended without notice and before a proof. The file stays
+    open from the first finding until `close`: there is one for each check of each connection.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self._path, self._torn = path, path is not None and _is_torn(path)
+        self._path = path
+        self._file: int | None = None
         self._turns: dict[Key, int] = {}
         self._out: dict[Key, str] = {}
         self._lost: dict[Key, str] = {}
         self._trusted: dict[Key, int] = {}
         self.silent = 0
-        for line in () if path is None or not path.exists() else path.read_bytes().splitlines():
+        content = path.read_bytes() if path is not None and path.exists() else b""
+        self._torn = content[-1:] not in (b"", b"\n")  # a kill left an incomplete line at the end
+        for line in content.splitlines():
             try:
                 self._take(_decode(line))
             except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -100,19 +104,23 @@ class Proofs:
         if self._path is None:
             return
         try:
-            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            try:
-                os.write(file, b"\n" * self._torn + _encode(step) + b"\n")
-                self._torn = False
-                if step.out is not None:
-                    force_to_disk(file)
-            finally:
-                os.close(file)
+            if self._file is None:
+                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.write(self._file, b"\n" * self._torn + _encode(step) + b"\n")
+            self._torn = False
+            if step.out is not None:
+                force_to_disk(self._file)
         except OSError as error:
             hint = NO_ROOM_HINT if error.errno in FULL_DISK else ""
             raise JournalError(
                 f"{self._path}: cannot write: {error.strerror}", hint=hint
             ) from error
+
+    def close(self) -> None:
+        """Close the file. A later finding opens it again."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
     def doubt(self, response: Response, open_now: Collection[Key] = ()) -> str | None:
         """Return why a response does not count, or None if it does.
@@ -169,11 +177,6 @@ def run_proofs(run: Path) -> Proofs:
 def judges_proofs(judgements: Path) -> Proofs:
     """Return the findings about connections to the judges whose answers are in `judgements`."""
     return Proofs(judges_proofs_file(judgements))
-
-
-def _is_torn(path: Path) -> bool:
-    """Return True if a kill left an incomplete line at the end."""
-    return path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
 
 
 def doubtful(

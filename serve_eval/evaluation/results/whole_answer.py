@@ -1,4 +1,4 @@
-"""Tell whether two answers are the same in every part that a model wrote. Pure."""
+"""Join or hash every part of an answer that a model wrote. Pure."""
 
 from __future__ import annotations
 
@@ -19,3 +19,9 @@ def hash_answer(response: Response) -> bytes:
         response.choice_logprobs,
     )
     return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).digest()
+
+
+def join_text(response: Response) -> str:
+    """Return what an answer says: reasoning, text and tool calls, concatenated."""
+    calls = "".join(f"{call.name}({call.arguments})" for call in response.tool_calls)
+    return (response.reasoning or "") + response.text + calls

@@ -1,0 +1,25 @@
+"""The words and rows that lead to the cause of a red result.
+
+They are apart from the rules that find them, which a result that is not red does not import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Leads(NamedTuple):
+    """The likeliest cause by task, and where score was lost if that is one slice of the samples.
+
+    `places` are sentences, each behind the name of its task.
+    """
+
+    causes: Mapping[str, str] = {}
+    places: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """The rows of a summary, each with a label, behind the names of the tasks."""
+        causes = [("likely", f"{task}: {cause}") for task, cause in self.causes.items()]
+        return [*causes, *(("where", place) for place in self.places)]
