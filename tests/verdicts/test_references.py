@@ -327,7 +327,9 @@ def test_an_acceptance_length_is_looked_up_in_all_folders_and_a_missing_one_is_n
     )
     assert references.find_acceptance_length("A::b", folders).ref_al == 2.0
     assert references.find_acceptance_length("A::c", folders).ref_al == 3.0
-    with pytest.raises(ReferenceFileError, match="no entry 'A::cc'. Did you mean 'A::c'") as caught:
+    with pytest.raises(
+        ReferenceFileError, match=r"no entry 'A::cc'\. Did you mean 'A::c'"
+    ) as caught:
         references.find_acceptance_length("A::cc", folders)
     assert caught.value.hint is not None
     assert "--references-dir DIR" in caught.value.hint
