@@ -62,6 +62,7 @@ def _foreign(folder: Path, plan: Plan) -> Path:
 
 
 QUIET = Spec(name="simulated")
+STARTING = Spec(name="embedded", options={"server": "/evil"})
 READING = Spec(name="lm_eval", options={"data_files": {"test": "/evil"}})
 
 
@@ -74,6 +75,9 @@ READING = Spec(name="lm_eval", options={"data_files": {"test": "/evil"}})
         ({}, {"set": ["launcher.other=1", "launcher.base_url=x=y"]}, None),
         ({}, {"set": ["launcher.other=launcher.base_url"]}, "launcher.base_url"),
         ({}, {"launcher": "simulated"}, None),
+        ({"launcher": STARTING}, {}, "launcher.server"),
+        ({"launcher": STARTING}, {"base_url": "http://127.0.0.1:8/v1"}, None),
+        ({"launcher": STARTING}, {"launcher": "embedded"}, "launcher.server"),
         ({"launcher": QUIET}, {}, None),
         ({"launcher": QUIET, "allow_hub": True}, {}, "allow_hub"),
         ({"launcher": QUIET, "allow_hub": True}, {"allow_hub": False}, None),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.errors import LaunchError
+from serve_eval.errors import EndpointError, LaunchError
 from serve_eval.launchers._process import server_process as process_module
 from serve_eval.launchers._process.server_process import (
     KILL_S,
@@ -21,6 +21,7 @@ from serve_eval.launchers._process.server_process import (
     ServerProcess,
     server_process,
     supervise,
+    while_alive,
 )
 from tests.launchers.processes import gone
 
@@ -217,6 +218,82 @@ def test_the_log_is_that_of_this_start_and_its_end_alone(tmp_path: Path) -> None
             return whole, end, one.log()
 
     assert asyncio.run(run()) == ("a" * 30 + "end", "aaend", "")
+
+
+def test_the_end_of_a_log_is_sixteen_kibibytes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = server(monkeypatch, Process())
+    one.log_file = tmp_path / "log"
+    one.log_file.write_text("b" + "a" * (1 << 14))
+    assert one.log() == "a" * (1 << 14)
+
+
+def test_a_server_in_a_hurry_gets_less_time_and_never_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = server(monkeypatch, Process())
+    for seconds, left in ((STOP_S + 1.0, STOP_S), (3.0, 3.0), (4.0, 3.0), (1.0, 1.0)):
+        one.hurry(seconds)
+        assert one.stop_s == left
+
+
+def test_a_server_runs_in_its_folder_and_its_log_may_lie_in_a_new_one(tmp_path: Path) -> None:
+    log, folder = tmp_path / "new" / "logs" / "log", tmp_path / "here"
+    folder.mkdir()
+
+    async def run() -> None:
+        script = [*PYTHON, "import os; print(os.getcwd())"]
+        async with server_process(script, log_file=log, folder=str(folder)) as one:
+            await until_ended(one)
+
+    asyncio.run(run())
+    assert log.read_text() == f"{folder}\n"
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert log.parent.stat().st_mode & 0o777 == 0o700
+
+
+class Life:
+    """A server whose end is noticed after a number of checks."""
+
+    def __init__(self, checks: int) -> None:
+        self.checks, self.end = checks, LaunchError("the server ended")
+
+    def ended(self) -> LaunchError | None:
+        self.checks -= 1
+        return self.end if self.checks < 0 else None
+
+
+def failing(life: Life, error: Exception | None) -> Exception:
+    """Return the error of a block that raises `error`, or waits for ever."""
+
+    async def run() -> None:
+        async with asyncio.timeout(5), while_alive(life.ended):
+            if error is not None:
+                raise error
+            await asyncio.Event().wait()
+
+    with pytest.raises((LaunchError, EndpointError, ValueError)) as caught:
+        asyncio.run(run())
+    return caught.value
+
+
+def test_a_block_that_waits_is_stopped_by_the_end_of_its_server() -> None:
+    assert failing(life := Life(0), None) is life.end
+
+
+def test_a_failed_request_waits_for_the_news_that_its_server_has_ended() -> None:
+    raised = EndpointError("no answer")
+    assert failing(life := Life(3), raised) is life.end
+    assert life.end.__cause__ is raised
+
+
+def test_another_error_is_explained_only_by_a_server_that_has_ended_already() -> None:
+    raised = ValueError("ours")
+    assert failing(Life(3), raised) is raised
+    assert failing(life := Life(0), raised) is life.end
+    own = LaunchError("another reason")
+    assert failing(Life(0), own) is own
 
 
 def test_a_server_gets_the_environment_the_pipe_and_a_session_of_its_own(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import argparse
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from tests.mutants import equivalent
 from tests.mutants.concerning import CONCERNING
 from tests.mutants.copying import copy_checkout, list_files
 from tests.mutants.drawing import PACKAGES, Mutant, diff, drawn, mutants_of
+from tests.mutants.trying import tried
 from tests.mutants.worker import isolated
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +35,8 @@ NONE_OF = ("stats", "verdicts", "storage", "trust")
 BOUND_S = 45.0
 """Limit in seconds for the earlier durations of a mutant's tests together; the quickest are taken.
 """
+ALIVE = ("survived", "undecided")
+"""Outcomes of a mutant that no test has noticed."""
 NEEDS_ISOLATION = ("launchers/_process",)
 """Packages that end processes by their ids; a mutant of them could end others."""
 
@@ -238,7 +240,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     file = folder / "results.jsonl"
     known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     tree = _tree()
-    results = {one["name"]: one for one in known if options.survivors or one["tree"] == tree}
+    results = {
+        one["name"]: one
+        for one in known
+        if (options.survivors or one["tree"] == tree) and one["outcome"] != "undecided"
+    }
     explained = equivalent.listed()
     diffs = {
         one.name: diff((ROOT / one.path).read_text(encoding="utf-8"), one.make()) for one in mutants
@@ -270,17 +276,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _score(mutants, results, diffs)
 
 
-def _limit_s(taken_s: float) -> float:
-    """Return the time limit for tests with this earlier duration; it applies to each of them.
-
-    A single test may have to build what it shared with others before, and the machine may be busier
-    now.
-    """
-    return 15.0 + 4 * taken_s
-
-
 def _again(result: dict[str, Any], tree: str) -> bool:
-    return result["outcome"] == "survived" and result["tree"] != tree
+    return result["outcome"] in ALIVE and result["tree"] != tree
 
 
 def _try_all(
@@ -296,25 +293,16 @@ def _try_all(
 
     def one(mutant: Mutant) -> None:
         tests = lines.concerning(mutant)
-        outcome: dict[str, Any] = {"status": 0, "seconds": 0.0, "output": "no test runs it"}
+        outcome: dict[str, Any] = {"outcome": "survived", "status": 0, "seconds": 0.0, "output": ""}
         if tests:
-            outcome = workers.done(
-                {
-                    "files": {mutant.path: mutant.make()},
-                    "tests": {test: _limit_s(lines.seconds([test])) for test in tests},
-                    "paths": list(dict.fromkeys(test.split("::")[0] for test in tests)),
-                    "limit_s": _limit_s(lines.seconds(tests)),
-                    "trace": None,
-                }
-            )
+            durations = {test: lines.seconds([test]) for test in tests}
+            outcome = tried(workers.done, {mutant.path: mutant.make()}, durations)
         if outcome["status"] == 5:
             _say(f"{mutant.path}: its tests were not found: {outcome['output']}")
-        over = outcome["status"] in (None, -signal.SIGALRM)
-        ended = "survived" if outcome["status"] in (0, 5) else "timeout" if over else "killed"
         results[mutant.name] = said = {
             "name": mutant.name,
             "tree": tree,
-            "outcome": ended,
+            "outcome": outcome["outcome"],
             "tests": len(tests),
             "seconds": round(outcome["seconds"], 2),
             "path": mutant.path,
@@ -325,7 +313,7 @@ def _try_all(
         }
         out.write(json.dumps(said) + "\n")
         if len(results) % 20 == 0:
-            alive = sum(one["outcome"] == "survived" for one in results.values())
+            alive = sum(one["outcome"] in ALIVE for one in results.values())
             _say(f"{len(results)} known, {alive} survived, {time.monotonic() - started:.0f} s")
 
     with ThreadPoolExecutor(jobs) as pool:
@@ -335,10 +323,13 @@ def _try_all(
 def _score(
     mutants: Sequence[Mutant], results: dict[str, dict[str, Any]], diffs: dict[str, list[str]]
 ) -> int:
-    survivors = [one for one in mutants if results[one.name]["outcome"] == "survived"]
+    survivors = [one for one in mutants if results[one.name]["outcome"] in ALIVE]
     for one in survivors:
         told = results[one.name]
-        _say(f"\n{one.path}:{one.lines[0]} survived {told['tests']} tests ({told['seconds']} s)")
+        _say(
+            f"\n{one.path}:{one.lines[0]} {told['outcome']}: {told['tests']} tests"
+            f" ({told['seconds']} s)"
+        )
         _say("\n".join(diffs[one.name]))
     _say(
         f"\n{'package':20} {'mutants':>8} {'killed':>7} {'timeout':>8} {'equivalent':>11}"
@@ -349,10 +340,9 @@ def _score(
         if not group:
             continue
         ends = [results[one.name]["outcome"] for one in group]
-        counts = [ends.count(kind) for kind in ("killed", "timeout", "equivalent", "survived")]
-        _say(
-            f"{package:20} {len(group):8} {counts[0]:7} {counts[1]:8} {counts[2]:11} {counts[3]:9}"
-        )
+        counts = [ends.count(kind) for kind in ("killed", "timeout", "equivalent")]
+        alive = sum(end in ALIVE for end in ends)
+        _say(f"{package:20} {len(group):8} {counts[0]:7} {counts[1]:8} {counts[2]:11} {alive:9}")
     strict = [one for one in survivors if one.package in NONE_OF]
     return int(bool(strict) or len(survivors) * 500 > MOST * len(mutants))
 

@@ -135,7 +135,7 @@ def _test(job: dict[str, Any], log: Path) -> None:
             for number in (1, 2):
                 os.dup2(file.fileno(), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.dont_write_bytecode = job["trace"] is None
+        sys.dont_write_bytecode = False  # that of a changed file is removed with the change
         import pytest
 
         from tests.mutants.plugins import Chosen, Traced

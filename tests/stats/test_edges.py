@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy
@@ -169,6 +170,20 @@ def test_an_inverted_sum_is_that_of_a_bell(seed: int) -> None:
 def test_drawn_permutations_that_all_tie_give_a_half() -> None:
     units = numpy.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
     assert _draw(units, 1, 9, 0) == PermutationTest(1.0, 0.5)
+
+
+def test_drawn_permutations_of_several_candidate_runs_come_near_all_of_them() -> None:
+    """Of four runs, the candidate has two: each prompt has six ways to choose its two scores."""
+    units = numpy.array([[5.0, 1.0, 2.0], [3.0, 2.0, 4.0], [1.0, 1.0, 3.0], [2.0, 0.0, 3.0]])
+    ways = [[sum(two) for two in itertools.combinations(column, 2)] for column in units.T]
+    sums = numpy.array([sum(one) for one in itertools.product(*ways)])
+    observed = units[-2:].sum()
+    draws = 20_000
+    found = _draw(units, 2, draws, 0)
+    error = 4.0 * math.sqrt(0.25 / draws)
+    assert found.p_exact == pytest.approx(numpy.mean(sums <= observed), abs=error)
+    half = numpy.mean(sums < observed) + numpy.mean(sums == observed) / 2.0
+    assert found.p_mid == pytest.approx(half, abs=error)
 
 
 def test_a_planned_number_lies_behind_the_last_tooth() -> None:

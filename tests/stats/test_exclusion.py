@@ -27,3 +27,5 @@ def test_impossible_parameters_are_refused() -> None:
         least_excluded(10, 1.0)
     with pytest.raises(ServeEvalError, match="pairs"):
         least_excluded(0, 0.05)
+    with pytest.raises(ServeEvalError, match="margin"):
+        num_pairs_to_exclude(-0.01, 0.05)

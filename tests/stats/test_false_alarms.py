@@ -130,8 +130,9 @@ def test_what_makes_no_scale_is_refused(arguments: dict[str, Any]) -> None:
         "n": 9,
         "change": 1.0,
     }
-    with pytest.raises(ServeEvalError):
+    with pytest.raises(ServeEvalError) as caught:
         measure_scale(variance_df=3.0, **{**good, **arguments})
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(

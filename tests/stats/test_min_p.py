@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
@@ -140,8 +141,11 @@ def test_more_prompts_than_fit_into_memory_at_once_give_the_same(
     assert min_p(counts).p_mid == pytest.approx(whole.p_mid, rel=1e-12)
 
 
-@pytest.mark.parametrize("counts", [{(2, 0): 1}, {(0.5, 1): 3}, {(1, 1): -1}])
-def test_what_is_no_count_of_signs_is_refused(counts: Any) -> None:
-    with pytest.raises(ServeEvalError) as caught:
+@pytest.mark.parametrize(
+    ("counts", "value"),
+    [({(2, 0): 1}, "(2, 0)"), ({(0.5, 1): 3}, "(0.5, 1)"), ({(1, 1): -1}, "-1")],
+)
+def test_what_is_no_count_of_signs_is_refused(counts: Any, value: str) -> None:
+    with pytest.raises(ServeEvalError, match=re.escape(value)) as caught:
         min_p(counts)
     assert caught.value.hint

@@ -192,3 +192,11 @@ def test_a_search_of_many_options_keeps_small_tables() -> None:
 def test_rates_must_be_below_one_half() -> None:
     with pytest.raises(ServeEvalError, match="alpha"):
         ErrorRates(alpha=0.5, beta=0.1)
+
+
+@pytest.mark.parametrize("count", [7, 12])
+def test_single_options_and_those_up_to_each_can_be_tested_among_many(count: int) -> None:
+    configurations, full = set(space_of_options(count).configurations), (1 << count) - 1
+    for useful in ({1 << i for i in range(count)}, {(1 << i) - 1 for i in range(count)}):
+        assert useful <= configurations
+        assert {full ^ one for one in useful} <= configurations

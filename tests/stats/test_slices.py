@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.largest_statistic import adjust, choose
-from serve_eval.stats.other_model import is_like_another
+from serve_eval.stats.other_model import MOST_STRATA, _stratify, is_like_another
 from serve_eval.stats.slices import find_answer_slice, find_paired_slice
 from serve_eval.stats.unpaired_slices import find_unpaired_slice
 
@@ -75,6 +75,16 @@ def test_more_runs_of_the_reference_count() -> None:
     assert (found.place, found.lost) == (1, 20)
 
 
+def test_of_unequal_numbers_of_runs_the_first_of_the_candidate_counts() -> None:
+    after = numpy.ones((2, N))
+    after[0, :20] = 0.0
+    after[1, 70:] = 0.0
+    before, table = numpy.ones((3, N)), columns(first(60), first(20))
+    found = find_paired_slice(before, after, table, level=0.01)
+    assert found is not None
+    assert found == find_paired_slice(before, after[:1], table, level=0.01)
+
+
 def test_a_loss_outside_that_is_larger_hides_a_slice() -> None:
     """All twenty are lost inside; twenty or forty-five of a hundred outside."""
     for end, named in ((40, True), (65, False)):
@@ -130,6 +140,16 @@ def test_another_model_gains_where_the_reference_is_wrong(
     before = [True] * right + [False] * wrong
     after = [i < kept for i in range(right)] + [i < gained for i in range(wrong)]
     assert is_like_another(before, after) is like
+    assert is_like_another([float(x) for x in before], [float(x) for x in after]) is like
+
+
+def test_prompts_of_many_scores_are_put_in_strata_of_about_one_size() -> None:
+    scores = numpy.random.default_rng(3).permutation(90) / 90.0
+    strata = _stratify(scores)
+    sizes = numpy.bincount(strata)
+    assert len(sizes) == MOST_STRATA
+    assert max(sizes) - min(sizes) <= 2
+    assert numpy.all(numpy.diff(strata[numpy.argsort(scores)]) >= 0)
 
 
 def test_tables_that_do_not_fit_are_refused() -> None:
@@ -161,6 +181,20 @@ def test_answers_that_are_in_a_slice_as_often_as_wrong_ones_of_the_reference_are
     )
 
 
+@pytest.mark.parametrize(("gained", "named"), [(5, True), (18, False)])
+def test_answers_that_gain_in_a_slice_count_against_those_lost_there(
+    gained: int, named: bool
+) -> None:
+    """Thirty are lost in the slice, which has to keep a net loss of half of them."""
+    before, after = numpy.ones(N), numpy.ones(N)
+    after[:30] = 0.0
+    before[30 : 30 + gained] = 0.5
+    before[80:] = after[80:] = 0.0
+    slices = columns(first(48) & ~first(30)), columns(first(30))
+    found = find_answer_slice(before, after, slices, level=0.2)
+    assert (found is not None) is named
+
+
 def test_strata_absorb_what_comes_with_difficulty() -> None:
     """Half the slice is hard, as is the stratum that holds it."""
     random = numpy.random.default_rng(0)
@@ -172,6 +206,14 @@ def test_strata_absorb_what_comes_with_difficulty() -> None:
     found = find_unpaired_slice(lost, table, numpy.zeros(400), level=0.01)
     assert found is not None
     assert found.lost == int((lost & inside).sum())
+    assert found.least_p == pytest.approx(1 / 3000)
+
+
+def test_each_slice_is_compared_with_the_samples_outside_it() -> None:
+    table = columns(first(20), first(100))
+    found = find_unpaired_slice(first(20), table, numpy.zeros(N), level=0.01)
+    assert found is not None
+    assert (found.place, found.lost) == (0, 20)
 
 
 def test_adjusted_p_counts_draws_that_reach_the_statistic() -> None:

@@ -37,6 +37,28 @@ def test_the_long_run_variance_is_that_of_the_process_or_more(sd: float, rho: fl
     assert numpy.median(found) < 2.5 * true
 
 
+@pytest.mark.parametrize(
+    ("nights", "known"),
+    [
+        # Sums of products at lags 0 to 2: 72, 9 and -54. The window of one lag gives more.
+        ([3.0, 3.0, -3.0, -3.0] * 2, 81.0 / 8 / (7 / 8) * (1.0 + math.sqrt(4 / 24))),
+        # 168, 105 and 46: the window of two lags gives more.
+        (
+            [-7.0, -5.0, -3.0, -1.0, 1.0, 3.0, 5.0, 7.0],
+            (168.0 + 2.0 * (2 / 3 * 105.0 + 1 / 3 * 46.0))
+            / 8
+            / (6 / 8)
+            * (1.0 + math.sqrt(8 / 24)),
+        ),
+        ([5.0] * 8, 1.0),
+    ],
+)
+def test_the_long_run_variance_is_bartletts_and_a_standard_error(
+    nights: list[float], known: float
+) -> None:
+    assert long_run_variance(nights) == pytest.approx(known)
+
+
 def test_waves_alarm_the_plain_chart_and_seldom_the_other() -> None:
     found = [alarms(waves(seed, 365, sd=0.4, rho=0.9)) for seed in range(60)]
     plain, sure = (sum(one) for one in zip(*found, strict=True))

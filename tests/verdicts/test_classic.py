@@ -94,6 +94,7 @@ def test_the_worst_case_of_missing_answers_on_the_threshold_passes(
         ({"value": 59.3}, 3, True, "accuracy is 0 or more, so the task never fails"),
         ({"value": 40.7}, 3, False, "accuracy is 100 or less, so the task never fails"),
         ({"value": 59.3, "threshold": 101.0}, 100, True, "100 or less, so the task always fails"),
+        ({"value": 40.7, "threshold": -1.0}, 100, False, "0 or more, so the task always fails"),
         ({"value": 59.3}, 100, True, None),
         ({"value": 0.0}, 100, False, None),
     ],
@@ -113,6 +114,13 @@ def test_an_explicit_threshold_replaces_the_computed_one_and_hides_theta() -> No
     verdict = judge(_result(2800), replace(REFERENCE, threshold=94.0), HYPOTHESIS)
     assert (verdict.outcome, verdict.threshold, verdict.theta) == (VerdictOutcome.FAIL, 94.0, None)
     assert any("set in the reference file" in warning for warning in verdict.warnings)
+
+
+def test_a_reference_of_an_older_file_is_named() -> None:
+    old = replace(REFERENCE, old=True, source="v1.yaml")
+    warnings = judge(_result(2800), old, HYPOTHESIS).warnings
+    assert [line for line in warnings if "older file of its source: v1.yaml" in line]
+    assert judge(_result(2800), replace(old, old=False), HYPOTHESIS).warnings == ()
 
 
 def test_a_reference_of_0_never_fails_and_says_so() -> None:

@@ -26,7 +26,7 @@ from serve_eval.stats.pairs import Pairs, pair
 from serve_eval.verdicts.references import AcceptanceLength
 from serve_eval.verdicts.rules import anchors, classic, noninferiority, paired
 from serve_eval.verdicts.rules._acceptance import judge as judge_acceptance
-from serve_eval.verdicts.rules._paired import compare
+from serve_eval.verdicts.rules._paired import compare, warnings
 
 REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=70.0)
 
@@ -276,6 +276,17 @@ def test_every_rule_with_pairs_says_that_runs_differ_as_a_whole(rule: Any) -> No
     assert verdict.paired is not None
     assert verdict.paired.inflation == pytest.approx(math.sqrt(12.0))
     assert verdict.paired.cochran_q == pytest.approx(24.0)
+
+
+def test_the_warning_of_a_run_effect_is_bound_to_its_p_alone() -> None:
+    runs = [[1.0] * 200, [1.0] * 200, [0.0] * 12 + [1.0] * 188]
+    result, pairs = _several_runs(runs, [1.0] * 200)
+    found = compare(pairs, result, margin=1.0, alpha=0.05, max_missing=0.01)
+    [line] = warnings(replace(found, inflation=2.0, cochran_p=0.001))
+    assert line.endswith("Q 24.00, p 0.001); the paired comparison multiplies every error by 2.00")
+    assert warnings(replace(found, inflation=2.0, cochran_p=0.0011)) == ()
+    assert warnings(replace(found, cochran_p=None)) == ()
+    assert warnings(replace(found, inflation=1.0)) == ()
 
 
 def test_a_run_effect_that_one_healthy_run_in_twenty_shows_widens_without_a_warning() -> None:

@@ -315,6 +315,26 @@ def test_a_wrong_acceptance_length_is_an_error(tmp_path: Path, entry: str, what:
     assert f"{file}:2: A::b: {what}" in str(caught.value)
 
 
+def test_an_acceptance_length_is_looked_up_in_all_folders_and_a_missing_one_is_named(
+    tmp_path: Path,
+) -> None:
+    folders = [tmp_path / "mine", tmp_path / "others"]
+    _write(folders[0], "acceptance_length", "A::b: {ref_al: 2, min_al: 1.9}")
+    _write(
+        folders[1],
+        "acceptance_length",
+        "A::b: {ref_al: 4, min_al: 3}\nA::c: {ref_al: 3, min_al: 2}",
+    )
+    assert references.find_acceptance_length("A::b", folders).ref_al == 2.0
+    assert references.find_acceptance_length("A::c", folders).ref_al == 3.0
+    with pytest.raises(
+        ReferenceFileError, match=r"no entry 'A::cc'\. Did you mean 'A::c'"
+    ) as caught:
+        references.find_acceptance_length("A::cc", folders)
+    assert caught.value.hint is not None
+    assert "--references-dir DIR" in caught.value.hint
+
+
 def test_a_check_lists_the_problems_of_all_files_by_their_shape(tmp_path: Path) -> None:
     _write(tmp_path, "acceptance_length", "A::b: {ref_al: 2, min_al: 1}")
     bad = _write(tmp_path, "bad", "m: [{accuracy: x}, {wer: y}]")

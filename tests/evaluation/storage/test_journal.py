@@ -18,6 +18,8 @@ from serve_eval.evaluation.storage.journal import (
     Record,
     StoredResponses,
     index_lines,
+    read_at,
+    scan,
     withdrawals,
 )
 from serve_eval.schema import Attempt, Failure, FailureKind, Response, Usage
@@ -90,6 +92,13 @@ def test_each_record_is_found_at_its_offset_even_if_it_was_withdrawn(tmp_path: P
     lines = [content[start : start + size] for _, start, size in found]
     assert lines == content.splitlines(keepends=True)
     assert withdrawals(path) == {"1": 2}
+    scanned = [(at, one.id, one.withdrawn) for at, one in scan(path)]
+    assert scanned == [
+        (start, record.id, record.withdrawn)
+        for (_, start, _), record in zip(found, records, strict=True)
+    ]
+    offsets = [start for _, start, _ in found]
+    assert list(read_at(path, reversed(offsets))) == records[::-1]
 
 
 def test_a_damaged_withdrawal_is_named(tmp_path: Path) -> None:
