@@ -43,6 +43,7 @@ __all__ = [
     "run_effects",
     "search_cost",
     "sequential_monitor",
+    "slice_units",
     "slices",
     "suspects",
     "tango",
