@@ -28,7 +28,7 @@ DRAWS, FIRST_DRAWS = 2999, 199
 PROMISING = 0.05
 """Largest p after the first draws at which more are made."""
 LEAST_PROMPTS, LEAST_INSIDE = 40, 8
-"""Smallest numbers of prompts, or of groups, in all, and inside and outside a slice."""
+"""Smallest numbers of prompts in all, and of prompts and groups inside and outside a slice."""
 MOST_INSIDE = 0.9
 """Share of the prompts from which a slice is the whole run in other words, and is not tested."""
 LEAST_LOST = 5.0

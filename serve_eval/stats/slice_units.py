@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from serve_eval.stats.largest_statistic import LEAST_INSIDE, LEAST_PROMPTS, is_large_enough
+from serve_eval.stats.largest_statistic import LEAST_INSIDE, is_large_enough
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -88,7 +88,6 @@ class Units:
             enough
             & (self.count_inside(inside, everyone) >= LEAST_INSIDE)
             & (outside >= LEAST_INSIDE)
-            & (self.count >= LEAST_PROMPTS)
         )
 
     def _by_unit(self, inside: Any, values: ArrayLike) -> Any:

@@ -107,7 +107,7 @@ def tables() -> str:
     head += ["asked, groups", "asked, prompts"]
     return (
         f"Decisions by a look, in percent of {REPLICATES} runs; a wrong one (PASS or FAIL at a"
-        f" drop of m, FAIL at none,\nPASS at 3 m) may come in {100 * SPENT_ON_LOOKS * ALPHA:g}."
+        f" drop of m, FAIL at\nnone, PASS at 3 m) may come in {100 * SPENT_ON_LOOKS * ALPHA:g}."
         " The share of the prompts that were looked at, in percent:\n\n" + tabulate(head, rows)
     )
 

@@ -67,16 +67,6 @@ def test_a_slice_has_eight_groups_inside_and_outside(inside: int, named: bool) -
     assert almost.tolist() == [False, True]  # 93 % of the prompts, and 89 %
 
 
-@pytest.mark.parametrize(("groups", "named"), [(39, False), (40, True)])
-def test_a_run_needs_forty_groups(groups: int, named: bool) -> None:
-    clusters = numpy.arange(groups * SIZE) // SIZE
-    bad = clusters < 12
-    found = find_unpaired_slice(
-        bad, _table(clusters < 13), numpy.zeros(len(bad)), level=0.01, clusters=clusters
-    )
-    assert (found is not None) is named
-
-
 def test_parts_of_groups_are_inside_and_outside() -> None:
     """A slice with one prompt of each group has all groups inside, and all outside."""
     one = numpy.arange(N) % SIZE == 0

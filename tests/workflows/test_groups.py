@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -119,6 +120,47 @@ def test_texts_name_the_groups_and_power_plans_with_them() -> None:
         least[bool(effect)] = int(line.split()[1])
         assert ("design effect 5" in done.stdout) is not bool(effect)
     assert least[False] / least[True] == pytest.approx(paired["design_effect"], rel=0.01)
+
+
+def test_a_dry_run_plans_with_the_groups_of_the_reference(sides: tuple[str, str]) -> None:
+    asked = ["--cases", "cases.yaml", "--base-url", sides[1], "--model", "m", "--dry-run"]
+    done = serve_eval("run", *asked, "--references-dir", "refs", "--verdict", "paired")
+    assert done.returncode == 0, done.stderr
+    said = "groups: 200 prompts in 40 groups tell a paired rule as much as 39 independent ones"
+    assert f"{said} (design effect 5.1" in done.stdout
+    assert "of the reference's run)" in done.stdout
+    assert "proven drop" not in done.stdout  # one run shows no flips
+    rule = ["--references-dir", "refs", "--verdict", "classic"]
+    assert "groups:" not in serve_eval("run", *asked, *rule).stdout
+
+
+def test_a_margin_that_the_groups_can_never_exclude_is_refused(sides: tuple[str, str]) -> None:
+    """200 equal single answers exclude 2 points, 40 passages only 6.4."""
+    asked = ["--cases", "cases.yaml", "--base-url", sides[0], "--model", "m", "-o", "never"]
+    rule = ["--references-dir", "refs", "--verdict", "noninferiority", "--set", "verdict.margin=6"]
+    done = serve_eval("run", *asked, *rule)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "200 prompts in 40 groups with 1 and 1 answers of the two sides" in done.stderr
+    assert "exclude no drop below 6.34 points" in done.stderr
+    assert "ask 215 prompts or more" in done.stderr
+    assert "set a margin of 6.34 points or more" in done.stderr
+
+
+def test_power_takes_the_design_effect_of_the_references_runs(sides: tuple[str, str]) -> None:
+    done = serve_eval("references", "register", "A", "B", "--references-dir", "refs2")
+    assert done.returncode == 0, done.stderr
+    asked = ["--cases", "cases.yaml", "--base-url", sides[0], "--model", "m"]
+    judged = ["--references-dir", "refs2", "--verdict", "paired"]
+    planned = serve_eval("run", *asked, *judged, "--dry-run").stdout
+    assert "(design effect 5, of the reference's 2 runs)" in planned
+    assert re.search(r"proven drop: \d+\.\d\d points with a probability of 0\.8", planned)
+    assert "at a flip rate of 0.55, that of the reference's 2 runs" in planned
+    serve_eval("run", *asked, *judged, "-o", "C")
+    done = serve_eval("power", "--from", "C", "--detect", "5")
+    assert done.returncode == 0, done.stderr
+    assert "design effect 5, of the reference's 2 runs: prompts share groups" in done.stdout
+    done = serve_eval("power", "--from", "C", "--detect", "5", "--design-effect", "2")
+    assert "design effect 2: prompts share groups" in done.stdout
 
 
 def test_the_scores_keep_the_group_and_an_export_has_it() -> None:
