@@ -11,6 +11,7 @@ import msgspec
 
 from serve_eval.cli._launch_preview import lines as launch_lines
 from serve_eval.cli._launch_preview import preview
+from serve_eval.cli._planned_pairs import plan_pairs, takes_pairs
 from serve_eval.cli._streams import emit, path_of, say
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.endpoint.launched_path import list_disagreements
@@ -80,6 +81,7 @@ def show(plan: Plan, *, as_json: bool) -> int:
         | _time_of_quota(plan, known["requests"])
         | _name_rules(plan, p)
         | _early_stop(plan, p)
+        | plan_pairs(plan, p, sum(takes_pairs(one) for one in prepared))
         for p in prepared
     ]
     if as_json:

@@ -19,8 +19,8 @@ class Planned:
 
     `sigma` and `margin` are in points; a margin of None is that of the paired rule at n. `power` is
     the wanted chance of detection, `tests` the number of paired tests that Holm corrects. n prompts
-    that share groups tell a paired rule as much as n / `design_effect` independent ones. Each side
-    answers each prompt `repeats` times.
+    that share groups tell a paired rule as much as n / `design_effect` independent ones, as
+    `effect_of` shows. Each side answers each prompt `repeats` times.
     """
 
     flip_rate: float
@@ -32,6 +32,7 @@ class Planned:
     tests: int
     design_effect: float = 1.0
     repeats: int = 1
+    effect_of: str | None = None
 
     @property
     def flips(self) -> float:
@@ -194,10 +195,11 @@ def _list_power(drop: float, n: int, planned: Planned) -> list[str]:
 def _say_design_effect(planned: Planned) -> list[str]:
     if planned.design_effect == 1.0:
         return []
+    whose = "" if planned.effect_of is None else f", {planned.effect_of}"
     return [
-        f"design effect {planned.design_effect:.3g}: prompts share groups, and the paired rules"
-        " need that many times",
-        "  the samples of independent prompts",
+        f"design effect {planned.design_effect:.3g}{whose}: prompts share groups, and the paired"
+        " rules",
+        "  need that many times the samples of independent prompts",
     ]
 
 

@@ -98,7 +98,8 @@ def power(
             help=(
                 "Factor on the variance of the paired rules if prompts share groups: 1 + (m - 1) r"
                 " for groups of m prompts, such as questions on a passage, whose changes have the"
-                " correlation r. Default: that of --from; without, 1."
+                " correlation r. Default: that of --from, by the runs of its reference, else by its"
+                " changes against the reference; without any, 1."
             ),
             show_default=False,
         ),
@@ -141,6 +142,7 @@ def power(
             flip_rate=flips, sigma=spread, alpha=alpha, beta=beta, power=probability,
             margin=margin, tests=tests, repeats=repeats,
             design_effect=_choose_design_effect(design_effect, one),
+            effect_of=None if one is None or design_effect is not None else one.effect_of,
         )  # fmt: skip
         if total is not None:
             lines += list_sizes(total, planned)

@@ -3,7 +3,8 @@
 The guarantees of `stats.early_stop` and `stats.early_paired` hold for values in a random order
 without gaps. So samples start in a permutation drawn for the run, and only its contiguous prefix is
 examined. A sample that finishes beyond the first unfinished one waits, since quick answers differ
-from slow ones.
+from slow ones. If samples have groups, a paired rule needs a permutation of the groups, each asked
+whole, and examines a group once all its samples have finished (`stats.early_groups`).
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from serve_eval.evaluation.engine.order import arrange, task_seed
+from serve_eval.evaluation.engine.order import arrange, arrange_groups, list_group_keys, task_seed
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.schema import MEAN, EarlyStop, Spec
 from serve_eval.stats.classic import Decision, classic_test
-from serve_eval.stats.clusters import cluster_keys
 from serve_eval.stats.drift_hold import DriftHold
+from serve_eval.stats.early_groups import EarlyGroups
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyPaired
 from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict
 from serve_eval.verdicts import pairing, reference_samples
@@ -31,6 +32,7 @@ from serve_eval.verdicts.validity import MAX_MISSING
 class EarlyStopping:
     """Examine the samples of a task in `order`, a permutation of all positions, up to a gap.
 
+    `sizes` are those of the groups that follow each other in `order`; None: each sample is alone.
     A sample that has no answer after all attempts counts as the worst value for each bet. `before`
     holds the reference's mean scores by position, if known. While values look worse than earlier
     ones, nothing is decided. `test` makes a new test for the verdict rule named `rule`. A sample
@@ -49,7 +51,9 @@ class EarlyStopping:
         before: Sequence[float] | None,
         rule: str = "classic",
         trusts_repaired: bool = False,
+        sizes: Sequence[int] | None = None,
     ) -> None:
+        self._sizes = sizes
         self._trusts_repaired = trusts_repaired
         self._accumulator, self._new_test, self._seed, self._before, self._rule = (
             accumulator,
@@ -70,7 +74,8 @@ class EarlyStopping:
 
     def restart(self) -> None:
         """Start again from the first sample, because answers were withdrawn."""
-        self._hold, self._test = DriftHold(len(self.order), self._low), self._new_test()
+        units = len(self.order) if self._sizes is None else len(self._sizes)
+        self._hold, self._test, self._units = DriftHold(units, self._low), self._new_test(), 0
         self._test.held = self._hold.holds
 
     @property
@@ -85,26 +90,37 @@ class EarlyStopping:
 
     def look(self) -> bool:
         """Examine what has finished since the last call. Return True once a verdict is decided."""
-        accumulator, order, test, before = self._accumulator, self.order, self._test, self._before
+        test, order = self._test, self.order
         while test.decision is None and test.looked_at < len(order):
-            i = order[test.looked_at]
-            score = accumulator.score(i)
-            if score is None:
+            size = 1 if self._sizes is None else self._sizes[self._units]
+            unit = order[test.looked_at : test.looked_at + size]
+            scores = [score for i in unit if (score := self._accumulator.score(i)) is not None]
+            if len(scores) < size:
                 break
-            reference = None if before is None else self._sign * before[i % len(before)]
-            offset = reference or 0.0
-            if before is not None:
-                score = reference_samples.as_stored(score, *self._range)
-            if math.isnan(score):
-                self._hold.add(None, reference)
-                test.update_missing(self._low - offset, self._high - offset)
-            elif not self._trusts_repaired and accumulator.is_doubted(i):
-                self._hold.add(self._sign * score, reference)
-                test.update_unknown(self._low - offset, self._high - offset)
-            else:
-                self._hold.add(self._sign * score, reference)
-                test.update((self._sign * score - offset,))
+            self._units += 1
+            self._examine(unit, scores)
         return test.decision is not None
+
+    def _examine(self, unit: Sequence[int], scores: Sequence[float]) -> None:
+        """Bet on the samples of a unit: one sample, or all those of a group."""
+        before, low, high, sign = self._before, self._low, self._high, self._sign
+        ranges, values, missing = [], [], 0
+        known = [] if before is None else [sign * before[i % len(before)] for i in unit]
+        for place, (i, score) in enumerate(zip(unit, scores, strict=True)):
+            offset = known[place] if known else 0.0
+            if known:
+                score = reference_samples.as_stored(score, *self._range)
+            lost = math.isnan(score)
+            missing += lost
+            values.append(low if lost else sign * score)
+            doubted = lost or (not self._trusts_repaired and self._accumulator.is_doubted(i))
+            worst, best = (low, high) if doubted else (values[-1], values[-1])
+            ranges.append((worst - offset, best - offset))
+        self._hold.add(
+            None if missing == len(unit) else math.fsum(values) / len(values),
+            math.fsum(known) / len(known) if known else None,
+        )
+        self._test.update_unit(ranges, missing)
 
     def result(self) -> EarlyStop:
         """Return the progress, based on what is now known of the samples."""
@@ -138,6 +154,7 @@ class EarlyStopping:
             alpha=test.alpha if isinstance(test, EarlyPaired) else None,
             margin=self._scale * test.margin if isinstance(test, EarlyPaired) else None,
             held=self._hold.times,
+            groups=None if self._sizes is None else len(self._sizes),
         )
 
 
@@ -160,7 +177,7 @@ def watch(
 
     It needs a reference, a metric with a range, and a value that is the mean of the scores, which
     the bets are about. A paired rule also needs the reference's scores per sample, and one answer
-    per prompt.
+    per prompt. It bets on whole groups if samples share some.
     """
     if prepared.reference is None:
         return None, "no early stop: there is no reference"
@@ -176,8 +193,14 @@ def watch(
     if metric.lo is None or metric.hi is None:
         return None, f"no early stop: {metric.name} has no range"
     verdict, rule = prepared.rule, load_verdict_rule(prepared.rule.name)
-    if rule.early_stop == "pairs" and (why := _explain_dependence(prepared, accumulator.repeats)):
-        return None, f"no early stop: the rule {verdict.name!r} assumes independent prompts, {why}"
+    if rule.early_stop == "pairs" and accumulator.repeats > 1:
+        return (
+            None,
+            (
+                f"no early stop: the rule {verdict.name!r} assumes independent prompts, and repeats"
+                " of a prompt are not"
+            ),
+        )
     h = prepared.hypothesis
     assert h.num_samples is not None
     higher = (
@@ -194,6 +217,7 @@ def watch(
     n, sign = len(accumulator.samples), 1.0 if higher else -1.0
     max_missing = float(verdict.options.get("max_missing", MAX_MISSING))  # type: ignore[arg-type]
     test: Callable[[], EarlyVerdict]
+    order, sizes = _draw_order(prepared, accumulator, seed, by_groups=rule.early_stop == "pairs")
     if rule.early_stop == "pairs":
         if before is None:
             return None, note or "no early stop: the reference has no scores per sample"
@@ -208,14 +232,11 @@ def watch(
         margin = verdict.options.get("margin", rule.default("margin"))
         points = abs(threshold - prepared.reference.value) if margin is None else float(margin)  # type: ignore[arg-type]
         alpha, span = SPENT_ON_LOOKS * h.alpha / max(1, tests), metric.hi - metric.lo
+        kind: Callable[..., EarlyVerdict] = (
+            partial(EarlyPaired, n) if sizes is None else partial(EarlyGroups, sizes)
+        )
         test = partial(
-            EarlyPaired,
-            n,
-            points / metric.scale,
-            alpha=alpha,
-            span=span,
-            eps=eps,
-            max_missing=max_missing,
+            kind, points / metric.scale, alpha=alpha, span=span, eps=eps, max_missing=max_missing
         )
     elif before is None:
         low, high = sorted((sign * metric.lo, sign * metric.hi))
@@ -229,7 +250,6 @@ def watch(
         test = partial(
             EarlyClassic.for_pairs, n, margin_left, eps=eps, span=span, max_missing=max_missing
         )
-    order = arrange(accumulator.samples, range(n), "random", task_seed(seed, prepared.task.name))
     prefix = EarlyStopping(
         accumulator,
         test,
@@ -239,21 +259,20 @@ def watch(
         before=before,
         rule=verdict.name,
         trusts_repaired=read_policy(verdict.options).repaired == "trust",
+        sizes=sizes,
     )
     return prefix, note
 
 
-def _explain_dependence(prepared: PreparedTask, repeats: int) -> str:
-    """Return why the answers of a task are not independent, or an empty text.
-
-    A bet would have to be on whole groups, whose prompts a random order asks far apart.
-    """
-    if repeats > 1:
-        return "and repeats of a prompt are not"
-    keys = cluster_keys([sample.group for sample in prepared.dataset.samples])
-    if keys is None:
-        return ""
-    return f"and these {len(keys)} prompts share {len(set(keys))} passages, videos or other groups"
+def _draw_order(
+    prepared: PreparedTask, accumulator: ScoreAccumulator, seed: int, *, by_groups: bool
+) -> tuple[Sequence[int], Sequence[int] | None]:
+    """Return the order of the samples, and the sizes of its groups if it keeps groups whole."""
+    own = task_seed(seed, prepared.task.name)
+    keys = list_group_keys(accumulator.samples) if by_groups else None
+    if keys is not None:
+        return arrange_groups(keys, own)
+    return arrange(accumulator.samples, range(len(accumulator.samples)), "random", own), None
 
 
 def _limit_known(bound: float | None) -> float:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.schema import MEAN, Plan, Spec
+from serve_eval.stats.clusters import cluster_keys
 
 RULES = ("paired", "noninferiority")
 """The rules that pass if a margin is excluded."""
@@ -64,17 +66,31 @@ def _describe_small(
     span = abs(metric.scale) * (metric.hi - metric.lo)
     alpha = p.hypothesis.alpha / (2.0 if halved else 1.0)
     n = len(p.dataset.samples) if p.part is None else p.part.total
+    units, largest = _count_units(p)
+    units = round(units * n / len(p.dataset.samples))
+    # Groups of unequal sizes count by their sums, whose range is that of the largest.
+    span *= largest * units / n
     repeats = count_pairs_of_repeats(before, after)
-    if margin >= span or (needed := num_pairs_to_exclude(margin / span, alpha)) <= n * repeats:
+    if margin >= span or (needed := num_pairs_to_exclude(margin / span, alpha)) <= units * repeats:
         return None
-    least = span * least_excluded(n * repeats, alpha)
-    times = math.ceil(needed / n)
+    least = span * least_excluded(units * repeats, alpha)
+    times = math.ceil(needed / units)
     rounded = math.ceil(100.0 * least + 1e-9) / 100.0
+    grouped = "" if units == n else f" in {units} groups"
     return (
-        f"{name}: a margin of {margin:g} points is out of reach: {n} prompts with {before} and"
-        f" {after} answers of the two sides exclude no drop below {least:.3g} points, even if all"
-        " answers are equal",
-        f"{name}: ask {math.ceil(needed / repeats)} prompts or more, or ask each {times} times on"
-        f" both sides (--repeats {times}, and as many runs of the reference), or set a margin of"
-        f" {rounded:g} points or more.",
+        f"{name}: a margin of {margin:g} points is out of reach: {n} prompts{grouped} with {before}"
+        f" and {after} answers of the two sides exclude no drop below {least:.3g} points, even if"
+        " all answers are equal",
+        f"{name}: ask {math.ceil(needed / repeats * n / units)} prompts or more, or ask each"
+        f" {times} times on both sides (--repeats {times}, and as many runs of the reference), or"
+        f" set a margin of {rounded:g} points or more.",
     )
+
+
+def _count_units(p: PreparedTask) -> tuple[int, int]:
+    """Return the number of groups, of which a single prompt is one, and the largest one's size."""
+    keys = cluster_keys([sample.group for sample in p.dataset.samples])
+    if keys is None:
+        return len(p.dataset.samples), 1
+    sizes = Counter(keys)
+    return len(sizes), max(sizes.values())

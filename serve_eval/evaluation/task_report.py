@@ -236,7 +236,7 @@ def _build_unjudged(
 
 def _degradations(task_run: TaskRun, run: RunFacts) -> tuple[Degradation, ...]:
     """Return what got worse during the run, if the samples were started in a random order."""
-    planned = random_order(task_run, run.seeds, run.limits)
+    planned = random_order(task_run, run.seeds, run.limits, run.looked_at)
     if planned is None:
         return ()
     return degradations(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from serve_eval.evaluation.engine.order import arrange, task_seed
+from serve_eval.evaluation.engine.order import arrange, list_group_keys, task_seed
 from serve_eval.evaluation.plan.data_roots import find_roots
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
@@ -98,12 +98,19 @@ def recipe_of(plan: Plan, spec: Spec, wanted: int) -> Recipe:
 
 
 def random_order(
-    task_run: TaskRun, seeds: OrderSeeds, sessions: Iterable[Limits]
+    task_run: TaskRun,
+    seeds: OrderSeeds,
+    sessions: Iterable[Limits],
+    looked_at: Collection[str],
 ) -> Sequence[int] | None:
     """Return all samples of a task in the random order of their starts, across sessions.
 
-    None if one of the `sessions` had another order, or if shards had different ones.
+    None if one of the `sessions` had another order, or if shards had different ones. None too if a
+    paired rule examined the task (`looked_at`) by whole groups: their samples follow each other
+    and may fail together, which is no random order of samples.
     """
+    if task_run.prepared.task.name in looked_at and list_group_keys(task_run.accumulator.samples):
+        return None
     if task_run.early is not None:
         return task_run.early.order
     if seeds.several or any(limits.order != "random" for limits in sessions):

@@ -134,6 +134,8 @@ def describe_judge(judge: JudgeReport) -> str:
 def early_stop(early: EarlyStop) -> str:
     """Return the line about the decision of the early stop, or its progress."""
     known = "the reference's scores per sample" if early.paired else "only the reference's mean"
+    if early.groups is not None:
+        known += f", by whole groups ({early.groups} in all)"
     if early.decision is None:
         held = "; the latest look worse than the earlier ones" if early.held else ""
         return (

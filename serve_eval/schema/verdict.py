@@ -120,7 +120,8 @@ class EarlyStop:
     result and need none; a few of their requests were in flight. The wealths of the bets are
     natural logarithms (None: unbounded): 2 / `eps` decides, or 1 / `alpha`, once the wealth for few
     missing answers has reached 1 / `eps`. `held` is how often a decision was delayed because the
-    latest answers were worse than those before.
+    latest answers were worse than those before. `groups` is the number of groups of the planned
+    samples if they were asked and examined by whole groups.
     """
 
     eps: float
@@ -140,6 +141,7 @@ class EarlyStop:
     alpha: float | None = None
     margin: float | None = None
     held: int = 0
+    groups: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

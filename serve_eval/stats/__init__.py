@@ -6,6 +6,7 @@ scipy is imported inside functions, so that only a verdict pays for it.
 __all__ = [
     "anchors",
     "answered",
+    "answered_groups",
     "availability",
     "betting",
     "bounded_score",
@@ -17,6 +18,7 @@ __all__ = [
     "drift",
     "drift_hold",
     "drop",
+    "early_groups",
     "early_paired",
     "early_stop",
     "false_alarms",
@@ -41,6 +43,7 @@ __all__ = [
     "run_effects",
     "search_cost",
     "sequential_monitor",
+    "slice_units",
     "slices",
     "suspects",
     "tango",

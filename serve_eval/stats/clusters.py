@@ -77,6 +77,22 @@ def design_effect(values: ArrayLike, clusters: IntArray | None) -> float:
     return max(1.0, (together / alone) ** 2) if alone > 0.0 else 1.0
 
 
+def design_effect_of_runs(runs: ArrayLike, clusters: IntArray) -> float:
+    """Return the design effect on the mean difference of two runs of one endpoint, 1 or more.
+
+    `runs` has a row per run and a column per prompt. Their deviations from each prompt's mean over
+    the runs have the mean 0, so that the effect is the sum of the squares of the clusters' sums
+    over that of the single deviations. It is 1 for runs that agree on every prompt.
+    """
+    import numpy
+
+    rows = numpy.asarray(runs, dtype=numpy.float64)
+    changes = rows - rows.mean(axis=0)
+    sums = numpy.stack([numpy.bincount(clusters, weights=row) for row in changes])
+    alone = float((changes**2).sum())
+    return max(1.0, float((sums**2).sum()) / alone) if alone > 0.0 else 1.0
+
+
 def effective_size(values: ArrayLike, clusters: IntArray | None) -> float:
     """Return the number of independent values that tell as much about the mean as these.
 

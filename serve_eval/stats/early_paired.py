@@ -42,11 +42,11 @@ class MarginWealth:
 
     __slots__ = ("_adaptive", "_fixed", "_gap", "_null", "_seen", "_squares")
 
-    def __init__(self, null: float, gap: float) -> None:
+    def __init__(self, null: float, gap: float, prior_weight: int = PRIOR_WEIGHT) -> None:
         self._fixed = Wealth(null, None, 0.0, 1.0)
         self._null, self._gap = null, gap
         self._adaptive = 1.0
-        self._squares, self._seen = PRIOR_VARIANCE * PRIOR_WEIGHT, PRIOR_WEIGHT
+        self._squares, self._seen = PRIOR_VARIANCE * prior_weight, prior_weight
 
     def bet(self, value: float) -> float:
         """Bet on one value and return the wealth after it."""
@@ -89,6 +89,8 @@ class EarlyPaired(EarlyVerdict):
         span: float = 1.0,
         eps: float = 0.01,
         max_missing: float = 0.02,
+        hoped: float = 1.0,
+        prior_weight: int = PRIOR_WEIGHT,
     ) -> None:
         check_count("the number of planned samples", n, 1)
         check_level("alpha", alpha)
@@ -107,8 +109,8 @@ class EarlyPaired(EarlyVerdict):
             n,
             lo=-span,
             hi=span,
-            to_pass=MarginWealth(0.5 - shift, shift),
-            to_fail=MarginWealth(0.5 + shift, shift),
+            to_pass=MarginWealth(0.5 - shift, hoped * shift, prior_weight),
+            to_fail=MarginWealth(0.5 + shift, hoped * shift, prior_weight),
             needed=1.0 / alpha,
             eps=eps,
             max_missing=max_missing,

@@ -22,7 +22,7 @@ slow answers differ from fast ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from serve_eval.errors import ServeEvalError
@@ -157,14 +157,22 @@ class EarlyVerdict:
 
         As `update_missing`, but the prompt does not count as missing.
         """
-        if not self._lo <= worst <= best <= self._hi:
-            raise ServeEvalError(
-                f"{worst}..{best} is not a range for a missing value",
-                hint=f"give the worst and the best value within {self._lo:g}..{self._hi:g}",
-            )
+        self._check_range(worst, best)
         if self.decision is None:
             self._take(worst, best)
         return self.decision
+
+    def update_unit(
+        self, ranges: Sequence[tuple[float, float]], missing: int = 0
+    ) -> Decision | None:
+        """Add the next prompt by the worst and the best value that it can have.
+
+        They are equal if it has an answer. A test of groups adds all prompts of a group instead.
+        """
+        ((worst, best),) = ranges
+        if missing:
+            return self.update_missing(worst, best)
+        return self.update((worst,)) if worst == best else self.update_unknown(worst, best)
 
     @property
     def log_wealth_pass(self) -> float:
@@ -181,12 +189,20 @@ class EarlyVerdict:
         """Natural logarithm of the wealth of the bet against "too many answers are missing"."""
         return answered.log_wealth(self.n, self._most_missing, self.looked_at, self.missing)
 
-    def _take(self, worst: float, best: float) -> None:
-        if self.looked_at == self.n:
+    def _check_range(self, worst: float, best: float) -> None:
+        if not self._lo <= worst <= best <= self._hi:
+            raise ServeEvalError(
+                f"{worst}..{best} is not a range for a missing value",
+                hint=f"give the worst and the best value within {self._lo:g}..{self._hi:g}",
+            )
+
+    def _take(self, worst: float, best: float, prompts: int = 1) -> None:
+        """Bet on a value that is between `worst` and `best`, of one or several prompts."""
+        if self.looked_at + prompts > self.n:
             raise ServeEvalError(
                 f"more values than the {self.n} planned samples", hint="give each prompt once"
             )
-        self.looked_at += 1
+        self.looked_at += prompts
         passes = self._pass.bet((worst - self._lo) / self._width) >= self._needed
         fails = self._fail.bet((self._hi - best) / self._width) >= self._needed
         if (

@@ -28,11 +28,12 @@ DRAWS, FIRST_DRAWS = 2999, 199
 PROMISING = 0.05
 """Largest p after the first draws at which more are made."""
 LEAST_PROMPTS, LEAST_INSIDE = 40, 8
-"""Smallest numbers of prompts in all, and inside and outside a slice."""
+"""Smallest numbers of prompts in all, and of prompts and groups inside and outside a slice."""
 MOST_INSIDE = 0.9
 """Share of the prompts from which a slice is the whole run in other words, and is not tested."""
 LEAST_LOST = 5.0
-"""Smallest net loss, or number of losses beyond the expected one, in a slice that is named."""
+"""Smallest net loss, or number of losses beyond the expected one, in a slice that is named: of
+prompts, and of groups where prompts share some."""
 AS_GOOD = 0.95
 """Part of the largest statistic from which a simpler slice explains as much."""
 CELLS, BLOCK = 8_000_000, 1_000_000

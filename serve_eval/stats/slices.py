@@ -25,12 +25,12 @@ from serve_eval.stats.largest_statistic import (
     as_table,
     choose,
     compute_p,
-    is_large_enough,
     list_inside,
     split_rows,
     sum_inside,
 )
 from serve_eval.stats.other_model import reject_other_model
+from serve_eval.stats.slice_units import Units
 from serve_eval.stats.uniform_loss import reject_uniform_loss
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from serve_eval.stats.largest_statistic import BoolArray
 
 LEAST_CHANGED = 6
-"""Smallest number of prompts with changed scores in a slice.
+"""Smallest number of prompts, or of groups, with changed scores in a slice.
 
 Exchanged scores stay changed, so that this choice keeps the test exact."""
 NOISE = 2.0
@@ -77,22 +77,23 @@ def find_paired_slice(
 
     values = _exchangeable(reference, candidate)
     members, change = as_table(members, len(values)), _losses(values, 0)
-    kept = _usable(members, change)
+    units = Units(clusters, len(values))
+    kept = _usable(members, change, units)
     if not len(kept):
         return None
     members = inside = members[kept]
     random = numpy.random.default_rng(seed)
     p = _exchange_p(values, inside, clusters, draws, random)
     net = inside @ change
-    outside = numpy.maximum(0.0, (change**2).sum() - inside @ change**2)  # rounding: below 0
-    beyond_noise = change.sum() - net - NOISE * numpy.sqrt(outside)
+    beyond_noise = change.sum() - net - NOISE * numpy.sqrt(units.squares_outside(inside, change))
     passing = (p <= level) & (net >= numpy.maximum(LEAST_LOST, beyond_noise))
+    passing &= units.in_units(net, inside, change > 0.0) >= LEAST_LOST
     if not passing.any():
         return None
     # The largest p of three tests is one of "a healthy, a worse or another model all over".
     for reject in (
         reject_other_model(change + values[:, 0], change, inside, draws, random, clusters),
-        reject_uniform_loss(values, change, inside, worst, random, draws=draws),
+        reject_uniform_loss(values, change, inside, worst, random, draws=draws, units=units),
     ):
         passing &= reject <= CONCENTRATED
         if not passing.any():
@@ -139,7 +140,8 @@ def find_answer_slice(
     change = _losses(values, 0)
     # An exchange of the answers moves each statistic by the mean of both sides' membership.
     both = (before + after) / 2.0
-    kept = _usable(both, change)
+    units = Units(clusters, len(values))
+    kept = _usable(both, change, units)
     if not len(kept):
         return None
     before, after, both = before[kept], after[kept], both[kept]
@@ -147,10 +149,11 @@ def find_answer_slice(
     lost, wrong = change > 0.0, values[:, 1] <= worst
     net = sum_inside(lost, after) - sum_inside(change < 0.0, before)
     passing = (p <= level) & (net >= max(LEAST_LOST, LEAST_SHARE * lost.sum()))
+    passing &= units.in_units(net, after, lost) >= LEAST_LOST
     unlike = numpy.ones(len(kept))
     for place in numpy.flatnonzero(passing).tolist():
         sides = list_inside(before, place), list_inside(after, place)
-        unlike[place] = min(1.0, len(kept) * _compare_answers(lost, wrong, *sides))
+        unlike[place] = min(1.0, len(kept) * _compare_answers(lost, wrong, *sides, units))
     chosen = choose(-numpy.log(unlike), passing & (unlike <= CONCENTRATED))
     if chosen is None:
         return None
@@ -168,25 +171,37 @@ def find_answer_slice(
 
 
 def _compare_answers(
-    lost: BoolArray, wrong: BoolArray, before: BoolArray, after: BoolArray
+    lost: BoolArray, wrong: BoolArray, before: BoolArray, after: BoolArray, units: Units
 ) -> float:
     """Return the p-value that lost answers are in a slice no more often than others are.
 
     It is the largest one of three: against the wrong answers of the reference, against its answers
-    to the same prompts, and against the other answers of the candidate.
+    to the same prompts, and against the other answers of the candidate. A group counts once among
+    the lost ones and once among those that they are compared with, on the side of most of these.
     """
     from serve_eval.stats.hypergeometric import no_worse
     from serve_eval.stats.mcnemar import mcnemar
 
-    counts = (
-        int(lost.sum()),
-        int((lost & after).sum()),
-        int(wrong.sum()),
-        int((wrong & before).sum()),
-    )
-    others = (*counts[:2], int((~lost).sum()), int((~lost & after).sum()))
-    new, old = int((lost & after & ~before).sum()), int((lost & before & ~after).sum())
-    return max(no_worse([counts]), no_worse([others]), mcnemar(new, old).p_exact)
+    of_lost = _count_units(lost, after, units, ties=0)
+    tables = [
+        (*of_lost, *_count_units(wrong, before, units, ties=1)),
+        (*of_lost, *_count_units(~lost, after, units, ties=1)),
+    ]
+    moved = units.sum(lost * (after.astype(float) - before))
+    changed = mcnemar(int((moved > 0).sum()), int((moved < 0).sum())).p_exact
+    return max(changed, *(no_worse([table]) for table in tables))
+
+
+def _count_units(
+    answers: BoolArray, within: BoolArray, units: Units, *, ties: int
+) -> tuple[int, int]:
+    """Return the number of units with such answers, and of those with most of them in a slice.
+
+    `ties` is 1 if a unit with half of them in the slice counts as in it.
+    """
+    some = units.sum(answers.astype(float))
+    more = 2.0 * units.sum((answers & within).astype(float)) - some
+    return int((some > 0).sum()), int(((some > 0) & (more + ties > 0)).sum())
 
 
 def _exchangeable(reference: ArrayLike, candidate: ArrayLike) -> FloatArray:
@@ -214,12 +229,12 @@ def _losses(values: FloatArray, column: int) -> FloatArray:
     return numpy.where(numpy.abs(loss) < 1e-12, 0.0, loss)
 
 
-def _usable(inside: Any, change: FloatArray) -> IntArray:
+def _usable(inside: Any, change: FloatArray, units: Units) -> IntArray:
     """Return the columns of slices that are large enough."""
     import numpy
 
-    changed = sum_inside(change != 0.0, inside.ceil())
-    return numpy.flatnonzero(is_large_enough(inside) & (changed >= LEAST_CHANGED))
+    changed = units.count_inside(inside.ceil(), change != 0.0)
+    return numpy.flatnonzero(units.large_enough(inside) & (changed >= LEAST_CHANGED))
 
 
 def _exchange_p(

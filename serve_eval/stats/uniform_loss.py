@@ -3,7 +3,8 @@
 A uniform loss spoils each right answer with the same probability q, so that easy prompts lose more
 than hard ones. Its distribution is simulated: as many losses as q explains are undone, the scores
 of each prompt are exchanged between reference and candidate as under health, and each right answer
-of the candidate is spoiled with probability q. The test is approximate, since q is an estimate.
+of the candidate is spoiled with probability q. Groups are undone, exchanged and spoiled as a whole.
+The test is approximate, since q is an estimate.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import numpy
 
     from serve_eval.stats.inputs import FloatArray
+    from serve_eval.stats.slice_units import Units
 
 FIRST_DRAWS = 499
 """Draws from which the standard deviations are taken; only if a slice is promising, more follow."""
@@ -45,11 +47,13 @@ def reject_uniform_loss(
     random: numpy.random.Generator,
     *,
     draws: int,
+    units: Units,
 ) -> FloatArray:
     """Return each slice's p of losing no more than by a uniform loss, adjusted for all slices.
 
     `values` has the exchangeable scores of each prompt in a row, the candidate's first; `change` is
-    the loss of each prompt.
+    the loss of each prompt. Prompts of one of the `units` are exchanged, mended and spoiled
+    together.
     """
     import numpy
 
@@ -65,7 +69,7 @@ def reject_uniform_loss(
     def draw(count: int) -> FloatArray:
         """Return the losses inside the slices of `count` draws, beyond the expected ones."""
         sizes = [min(rows, count - start) for start in range(0, count, rows)]
-        blocks = (_draw(values, change, damage, size, random) for size in sizes)
+        blocks = (_draw(values, change, damage, size, random, units) for size in sizes)
         return numpy.concatenate([_beyond(one, inside, expected) for one in blocks])
 
     drawn = draw(FIRST_DRAWS)
@@ -94,20 +98,21 @@ def _draw(
     damage: UniformLoss,
     size: int,
     random: numpy.random.Generator,
+    units: Units,
 ) -> FloatArray:
     """Return `size` rows of losses per prompt under a uniform loss."""
     import numpy
 
     values, change = values.astype(numpy.float32), change.astype(numpy.float32)
     n, columns = values.shape
-    places = numpy.arange(n)
+    places, shape, each = numpy.arange(n), (size, units.count), units.numbers
     own = numpy.broadcast_to(values[:, 0], (size, n)).copy()
-    instead = values[places, random.integers(1, columns, (size, n), dtype=numpy.int8)]
-    mended = (change > 0.0) & (random.random((size, n), dtype=numpy.float32) < damage.undone)
+    instead = values[places, random.integers(1, columns, shape, dtype=numpy.int8)[:, each]]
+    mended = (change > 0.0) & (random.random(shape, dtype=numpy.float32) < damage.undone)[:, each]
     own[mended] = instead[mended]
-    picked = random.integers(0, columns, (size, n), dtype=numpy.int8)
+    picked = random.integers(0, columns, shape, dtype=numpy.int8)[:, each]
     after = numpy.where(picked == 0, own, values[places, picked])
     others = (own + values[:, 1:].sum(axis=1) - after) / (columns - 1)
-    spoiled = random.random((size, n), dtype=numpy.float32) < damage.q
+    spoiled = (random.random(shape, dtype=numpy.float32) < damage.q)[:, each]
     found: FloatArray = others - numpy.where(spoiled, numpy.minimum(after, damage.worst), after)
     return found

@@ -16,10 +16,10 @@ from serve_eval.stats.largest_statistic import (
     FoundSlice,
     as_table,
     choose,
-    is_large_enough,
     sum_inside,
 )
 from serve_eval.stats.permuted_losses import compute_permuted_p
+from serve_eval.stats.slice_units import Units
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -48,7 +48,8 @@ def find_unpaired_slice(
     bad = numpy.asarray(lost, dtype=bool)
     inside = as_table(members, len(bad))
     codes = numpy.unique(numpy.asarray(strata), return_inverse=True)[1]
-    kept = numpy.flatnonzero(is_large_enough(inside))
+    units = Units(clusters, len(bad))
+    kept = numpy.flatnonzero(units.large_enough(inside))
     if not len(kept) or not bad.any():
         return None
     inside = inside[kept]
@@ -57,7 +58,8 @@ def find_unpaired_slice(
     within = sum_inside(losses, inside)
     excess, size = within - expected, inside.sum(axis=1)
     gap = within / size - (bad.sum() - within) / (len(bad) - size)
-    chosen = choose(strength, (p <= level) & (excess >= LEAST_LOST) & (gap >= LEAST_GAP))
+    enough = (excess >= LEAST_LOST) & (units.in_units(excess, inside, bad) >= LEAST_LOST)
+    chosen = choose(strength, (p <= level) & enough & (gap >= LEAST_GAP))
     if chosen is None:
         return None
     return FoundSlice(

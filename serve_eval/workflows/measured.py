@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from serve_eval.errors import ReferenceFileError, RunFolderError
+from serve_eval.errors import ReferenceFileError, RunFolderError, ServeEvalError
+from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import sessions
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, read_scores
 from serve_eval.evaluation.storage.reports.report_file import read_report
-from serve_eval.schema import MEAN, Reference, TaskReport
+from serve_eval.evaluation.trust import adopt_code
+from serve_eval.schema import MEAN, Plan, Reference, TaskReport
 from serve_eval.stats.clusters import cluster_keys, design_effect, number_keys
 from serve_eval.stats.instability import instability
 from serve_eval.verdicts import reference_samples
+from serve_eval.verdicts.reference_noise import ReferenceNoise, measure_noise
 
 _REPEAT = re.compile(r".*#[0-9]+", re.DOTALL)
 """The id of a further answer to a prompt."""
@@ -30,8 +33,8 @@ class Measured:
     would have (None: the run has no reference). `per_second` is the number of samples per second in
     the last session (None: not known). `flip_rate` is the share of prompts on which two runs of the
     endpoint disagree, and `flips_of` says how it was measured (None: it was not). `design_effect`
-    is the factor of groups, such as passages, on the variance: of the difference from the
-    reference, or of the value without one.
+    is the factor of groups, such as passages, on the variance: of the difference of the reference's
+    runs, else of the difference from the reference, else of the value. `effect_of` says which.
     """
 
     task: str
@@ -44,6 +47,7 @@ class Measured:
     flip_rate: float | None
     flips_of: str | None
     design_effect: float = 1.0
+    effect_of: str | None = None
 
 
 def measure_run(run: Path) -> list[Measured]:
@@ -68,6 +72,9 @@ def measure_run(run: Path) -> list[Measured]:
         mean = math.fsum(values) / len(values)
         share = mean / scale if scale else 0.0
         flip_rate, flips_of = _measure_flips(task)
+        effect, effect_of = _measure_design_effect(
+            report.plan, task, list(_take_first(scores).values())
+        )
         found.append(
             Measured(
                 task=name,
@@ -79,24 +86,53 @@ def measure_run(run: Path) -> list[Measured]:
                 bernoulli=abs(scale) * math.sqrt(max(0.0, share * (1.0 - share))),
                 judged_by=task.verdict.sigma,
                 per_second=rate,
-                design_effect=_measure_design_effect(task, list(_take_first(scores))),
+                design_effect=effect,
+                effect_of=effect_of,
             )
         )
     return found
 
 
-def _take_first(scores: Mapping[str, ScoreRecord]) -> Iterator[ScoreRecord]:
-    """Yield the scores of the first answers to each prompt."""
-    return (line for name, line in scores.items() if not _REPEAT.fullmatch(name))
+def _take_first(scores: Mapping[str, ScoreRecord]) -> dict[str, ScoreRecord]:
+    """Return the scores of the first answers to each prompt."""
+    return {name: line for name, line in scores.items() if not _REPEAT.fullmatch(name)}
 
 
-def _measure_design_effect(task: TaskReport, lines: Sequence[ScoreRecord]) -> float:
-    if (paired := task.verdict.paired) is not None:
-        return paired.design_effect
+def _measure_design_effect(
+    plan: Plan, task: TaskReport, lines: Sequence[ScoreRecord]
+) -> tuple[float, str | None]:
+    """Return the design effect of the groups of a task, and of which scores it is.
+
+    The runs of a reference show it best: nothing has turned worse between them. It needs the data
+    set, which is read if it is on this machine.
+    """
     keys = cluster_keys([line.group or "" for line in lines])
     if keys is None:
-        return 1.0
-    return design_effect([line.value for line in lines], number_keys(keys))
+        return 1.0, None
+    noise = _measure_reference(plan, task)
+    if noise is not None and noise.groups is not None and noise.runs > 1:
+        return noise.effect, noise.source
+    if (paired := task.verdict.paired) is not None:
+        return paired.design_effect, "of the changes against its reference"
+    effect = design_effect([line.value for line in lines], number_keys(keys))
+    return effect, "of the run's scores"
+
+
+def _measure_reference(plan: Plan, task: TaskReport) -> ReferenceNoise | None:
+    """Return the noise of a task's reference; None without its scores or without the data set."""
+    reference = task.reference
+    if reference is None or reference.runs is None or len(reference.runs.values) < 2:
+        return None
+    for spec in plan.tasks:
+        alone = replace(plan, tasks=(spec,), no_reference=True, allow_hub=False)
+        try:
+            prepared = prepare(adopt_code(alone, ()))
+        except (ServeEvalError, OSError):
+            continue
+        for one in prepared:
+            if one.task.name == task.result.task:
+                return measure_noise(one.dataset, reference)
+    return None
 
 
 def _measure_flips(task: TaskReport) -> tuple[float | None, str | None]:

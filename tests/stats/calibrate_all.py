@@ -20,6 +20,7 @@ MODULES = (
     "sums",
     "groups",
     "early",
+    "early_groups",
     "onset",
     "shards",
     "drift",

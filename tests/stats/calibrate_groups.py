@@ -190,7 +190,7 @@ def tables() -> str:
                 f" {ALPHA:.0%}); a margin of {100 * MARGIN:g} points is\nexcluded although it is"
                 f" lost ({ALPHA:.0%}); `load` accuses ({LOAD_ALPHA:.0%}); the value's interval"
                 f" misses ({ALPHA:.0%}).",
-                _tabulate(
+                tabulate(
                     ["questions", *(f"{kind}, {how}" for kind in KINDS for how in HOW)],
                     [
                         [job.name, *_show(one.result(), REPLICATES)]
@@ -199,7 +199,7 @@ def tables() -> str:
                 ),
                 f"A subject of {SUBJECTS} is named for a healthy candidate, in percent of"
                 f" {SLICE_REPLICATES} searches at level {SLICE_ALPHA:.0%} with {DRAWS}\ndraws:",
-                _tabulate(
+                tabulate(
                     ["questions", *HOW],
                     [
                         [job.name, *_show(one.result(), SLICE_REPLICATES)]
@@ -208,7 +208,7 @@ def tables() -> str:
                 ),
                 f"Drops of single questions that are proven, in percent of {REPLICATES // 4}"
                 " comparisons:",
-                _tabulate(
+                tabulate(
                     ["questions", "drop", *HOW],
                     [
                         [
@@ -227,7 +227,7 @@ def _show(found: dict[str, int], trials: int) -> list[str]:
     return [percent(hits / trials, trials) for hits in found.values()]
 
 
-def _tabulate(head: list[str], rows: list[list[str]]) -> str:
+def tabulate(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

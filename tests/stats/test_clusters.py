@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from serve_eval.stats.clusters import (
     cluster_keys,
     design_effect,
+    design_effect_of_runs,
     effective_size,
     number_keys,
     two_sided_p,
@@ -121,3 +122,22 @@ def test_the_p_of_whole_passages_is_their_share_of_all_choices() -> None:
     codes = numpy.zeros(PROMPTS, dtype=numpy.int64)
     p, _, _ = compute_permuted_p(lost, table, codes, 2999, random, PASSAGES)
     assert p[0] == pytest.approx(1 / 20, abs=0.015)
+
+
+@pytest.mark.parametrize("size", [1, 5, 20])
+def test_runs_whose_groups_move_as_a_whole_have_their_size_as_design_effect(size: int) -> None:
+    random = numpy.random.default_rng(size)
+    runs = numpy.repeat((random.random((3, 60)) < 0.7).astype(float), size, axis=1)
+    clusters = numpy.repeat(numpy.arange(60), size)
+    assert design_effect_of_runs(runs, clusters) == pytest.approx(size)
+    assert design_effect_of_runs(runs[:1].repeat(2, axis=0), clusters) == 1.0
+
+
+def test_runs_of_independent_prompts_have_a_design_effect_near_one_though_groups_are_hard() -> None:
+    """Their values differ by passage, which the effect of single scores takes for dependence."""
+    random = numpy.random.default_rng(2)
+    clusters = numpy.repeat(numpy.arange(300), 10)
+    chances = random.random(300)[clusters]
+    runs = (random.random((2, 3000)) < chances).astype(float)
+    assert design_effect_of_runs(runs, clusters) < 1.2
+    assert design_effect(runs[0], clusters) > 3.0

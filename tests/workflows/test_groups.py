@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from serve_eval.workflows.diagnose.evidence import read
 from tests.cli.command import serve_eval
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, answer, models
 
@@ -119,6 +122,47 @@ def test_texts_name_the_groups_and_power_plans_with_them() -> None:
     assert least[False] / least[True] == pytest.approx(paired["design_effect"], rel=0.01)
 
 
+def test_a_dry_run_plans_with_the_groups_of_the_reference(sides: tuple[str, str]) -> None:
+    asked = ["--cases", "cases.yaml", "--base-url", sides[1], "--model", "m", "--dry-run"]
+    done = serve_eval("run", *asked, "--references-dir", "refs", "--verdict", "paired")
+    assert done.returncode == 0, done.stderr
+    said = "groups: 200 prompts in 40 groups tell a paired rule as much as 39 independent ones"
+    assert f"{said} (design effect 5.1" in done.stdout
+    assert "of the reference's run)" in done.stdout
+    assert "proven drop" not in done.stdout  # one run shows no flips
+    rule = ["--references-dir", "refs", "--verdict", "classic"]
+    assert "groups:" not in serve_eval("run", *asked, *rule).stdout
+
+
+def test_a_margin_that_the_groups_can_never_exclude_is_refused(sides: tuple[str, str]) -> None:
+    """200 equal single answers exclude 2 points, 40 passages only 6.4."""
+    asked = ["--cases", "cases.yaml", "--base-url", sides[0], "--model", "m", "-o", "never"]
+    rule = ["--references-dir", "refs", "--verdict", "noninferiority", "--set", "verdict.margin=6"]
+    done = serve_eval("run", *asked, *rule)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "200 prompts in 40 groups with 1 and 1 answers of the two sides" in done.stderr
+    assert "exclude no drop below 6.34 points" in done.stderr
+    assert "ask 215 prompts or more" in done.stderr
+    assert "set a margin of 6.34 points or more" in done.stderr
+
+
+def test_power_takes_the_design_effect_of_the_references_runs(sides: tuple[str, str]) -> None:
+    done = serve_eval("references", "register", "A", "B", "--references-dir", "refs2")
+    assert done.returncode == 0, done.stderr
+    asked = ["--cases", "cases.yaml", "--base-url", sides[0], "--model", "m"]
+    judged = ["--references-dir", "refs2", "--verdict", "paired"]
+    planned = serve_eval("run", *asked, *judged, "--dry-run").stdout
+    assert "(design effect 5, of the reference's 2 runs)" in planned
+    assert re.search(r"proven drop: \d+\.\d\d points with a probability of 0\.8", planned)
+    assert "at a flip rate of 0.55, that of the reference's 2 runs" in planned
+    serve_eval("run", *asked, *judged, "-o", "C")
+    done = serve_eval("power", "--from", "C", "--detect", "5")
+    assert done.returncode == 0, done.stderr
+    assert "design effect 5, of the reference's 2 runs: prompts share groups" in done.stdout
+    done = serve_eval("power", "--from", "C", "--detect", "5", "--design-effect", "2")
+    assert "design effect 2: prompts share groups" in done.stdout
+
+
 def test_the_scores_keep_the_group_and_an_export_has_it() -> None:
     lines = [json.loads(line) for line in Path("B/scores/cases-sea.jsonl").read_text().splitlines()]
     assert {line["group"] for line in lines} == {f"p{p}" for p in range(PASSAGES)}
@@ -172,19 +216,47 @@ def test_load_counts_passages_too() -> None:
         assert point["p"] == pytest.approx(2.0 * 0.5**5)
 
 
-def test_an_early_stop_by_pairs_is_refused_and_one_by_the_classic_rule_is_not(
-    sides: tuple[str, str],
-) -> None:
-    asked = ["--cases", "cases.yaml", "--base-url", sides[0], "--model", "m", "--early-stop"]
-    judged = ["--references-dir", "refs"]
-    done = serve_eval("run", *asked, *judged, "--verdict", "paired", "-o", "early")
-    assert done.returncode == 0, done.stderr
-    said = (
-        "no early stop: the rule 'paired' assumes independent prompts, and these 200 prompts share"
-        " 40 passages, videos or other groups"
+def _stop_early(url: str, rule: str, out: str, *more: str) -> dict[str, Any]:
+    """Run with an early stop and return the verdict."""
+    asked = ["--cases", "cases.yaml", "--base-url", url, "--model", "m", "--early-stop"]
+    judged = ["--references-dir", "refs", "--verdict", rule, "--set", "verdict.max_missing=0.2"]
+    done = serve_eval("run", *asked, *judged, *more, "-o", out)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return _verdict(f"{out}/report.json")
+
+
+def _asked(out: str) -> list[str]:
+    """Return the passages of a run in the order of their questions' answers."""
+    lines = Path(out, "samples/cases-sea.jsonl").read_text().splitlines()
+    return [json.loads(line)["id"].split(":")[0] for line in lines]
+
+
+def test_an_early_stop_by_pairs_asks_passages_whole_and_stops(sides: tuple[str, str]) -> None:
+    margin = ["--set", "verdict.margin=40", "--concurrency", "1"]
+    verdict = _stop_early(sides[0], "noninferiority", "early", *margin)
+    early = verdict["early"]
+    assert (verdict["outcome"], early["stopped"], early["groups"]) == ("PASS", True, PASSAGES)
+    assert early["looked_at"] % EACH == 0
+    assert 0 < early["looked_at"] < PASSAGES * EACH
+    passages = [name for name, _ in groupby(_asked("early"))]
+    assert len(passages) == len(set(passages)) < PASSAGES
+    assert passages != sorted(passages, key=lambda name: int(name[1:]))
+    # The course of such a run cannot be judged, nor what was in flight together.
+    assert not read(Path("early")).in_random_order
+    assert (
+        f"after {early['looked_at']} of 200 in whole groups"
+        in serve_eval("verdict", "early").stdout
     )
-    assert said in _verdict("early/report.json")["warnings"]
-    by_value = serve_eval("run", *asked, *judged, "--verdict", "classic", "-o", "classic")
-    assert by_value.returncode == 0
-    early = _verdict("classic/report.json")
-    assert not any("no early stop" in line for line in early["warnings"])
+    again = serve_eval("run", "--resume", "early", "--no-early-stop")
+    assert again.returncode == 0, again.stdout + again.stderr
+    whole = _verdict("early/report.json")["paired"]
+    assert (whole["groups"], whole["alpha"]) == (PASSAGES, 0.025)
+    assert not read(Path("early")).in_random_order
+
+
+def test_an_early_stop_by_the_classic_rule_draws_single_questions(sides: tuple[str, str]) -> None:
+    verdict = _stop_early(sides[0], "classic", "classic", "--concurrency", "1")
+    assert verdict["early"]["groups"] is None
+    passages = [name for name, _ in groupby(_asked("classic"))]
+    assert len(passages) > len(set(passages))
+    assert read(Path("classic")).in_random_order

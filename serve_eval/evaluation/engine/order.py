@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
+from itertools import chain
 
 from serve_eval.evaluation.plan.shard import ShardPart
 from serve_eval.schema import Order, Prompt, Sample
@@ -49,6 +50,27 @@ def arrange(
     if order == "longest":
         return array("q", sorted(chosen, key=lambda i: -len(samples[i].target)))
     return chosen
+
+
+def list_group_keys(samples: Sequence[Sample]) -> list[Hashable] | None:
+    """Return a key per sample, the same for samples of one group; None if no two share one."""
+    from serve_eval.stats.clusters import cluster_keys
+
+    return cluster_keys([sample.group for sample in samples])
+
+
+def arrange_groups(keys: Sequence[Hashable], seed: str) -> tuple[array[int], array[int]]:
+    """Return the positions by groups in a random order, and the sizes of the groups in that order.
+
+    Positions of one key are a group. They follow each other in the order of the protocol, so that a
+    server can use the text that they share again. The same seed gives the same order.
+    """
+    groups: dict[Hashable, array[int]] = {}
+    for place, key in enumerate(keys):
+        groups.setdefault(key, array("q")).append(place)
+    members = list(groups.values())
+    drawn = [members[i] for i in _shuffle(len(members), seed)]
+    return array("q", chain.from_iterable(drawn)), array("q", map(len, drawn))
 
 
 @lru_cache(maxsize=1)

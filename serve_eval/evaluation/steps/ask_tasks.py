@@ -26,6 +26,7 @@ from serve_eval.evaluation.rerun import note_asked
 from serve_eval.evaluation.results.degradation_alarm import DegradationAlarm
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.steps.open_tasks import settle_scores
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.journal import withdrawals
 from serve_eval.evaluation.storage.records.media import keep_media
 from serve_eval.evaluation.storage.records.prompts import has_prompts, write_prompts
@@ -154,7 +155,8 @@ def _lane(
     `limits` are those of all sessions: they determine if its order was random.
     """
     meet = None if participant is None else partial(participant.meet, task_run.prepared.task.name)
-    planned = random_order(task_run, session.seeds, limits)
+    looked_at = run_folder.read_looks(session.folder)
+    planned = random_order(task_run, session.seeds, limits, looked_at)
     alarm = (
         None
         if planned is None

@@ -177,7 +177,8 @@ def describe_answers(result: TaskResult) -> str:
 def _describe_early(early: EarlyStop) -> str:
     if not early.stopped:
         return lines.early_stop(early)
-    said = f"after {early.looked_at:,} of {early.planned:,}, {early.saved:,} saved"
+    whole = "" if early.groups is None else " in whole groups"
+    said = f"after {early.looked_at:,} of {early.planned:,}{whole}, {early.saved:,} saved"
     if early.margin is None:
         return f"{said}; the verdict of all prompts differs with probability {early.eps:g} at most"
     did = "ruled out" if early.decision == "PASS" else "proven"

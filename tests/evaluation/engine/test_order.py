@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.evaluation.engine.order import arrange
+from serve_eval.evaluation.engine.order import arrange, arrange_groups
 from serve_eval.schema import Message, Order, Prompt, Sample
 
 ORDERS: tuple[Order, ...] = ("natural", "random", "prefix", "longest")
@@ -64,3 +64,23 @@ def test_an_order_that_is_changed_is_nobody_elses() -> None:
     before = list(one)
     one.reverse()
     assert list(arrange(samples, range(100), "random", "0")) == before
+
+
+@given(st.lists(st.integers(0, 5), max_size=30))
+def test_groups_follow_each_other_whole_in_the_protocols_order(keys: list[int]) -> None:
+    order, sizes = arrange_groups(keys, "s")
+    assert sorted(order) == list(range(len(keys)))
+    place, seen = 0, []
+    for size in sizes:
+        group = list(order[place : place + size])
+        assert group == [i for i, key in enumerate(keys) if key == keys[group[0]]]
+        seen.append(keys[group[0]])
+        place += size
+    assert len(seen) == len(set(seen)) == len(set(keys))
+
+
+def test_the_order_of_groups_is_drawn_by_the_seed() -> None:
+    keys = [i // 3 for i in range(300)]
+    one, two, three = (arrange_groups(keys, seed)[0] for seed in ("0", "0", "1"))
+    assert one == two != three
+    assert list(one) != sorted(one)

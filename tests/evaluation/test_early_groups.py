@@ -1,0 +1,188 @@
+"""Test the early stop of pairs whose samples share groups: it looks at whole groups only."""
+
+from __future__ import annotations
+
+import math
+import random
+from array import array
+from dataclasses import replace
+
+import pytest
+
+from serve_eval.evaluation.early_stop import EarlyStopping, watch
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.protocol.fingerprint import sample_key
+from serve_eval.schema import (
+    AccuracySpec,
+    Dataset,
+    Failure,
+    FailureKind,
+    Hypothesis,
+    Metric,
+    Outcome,
+    Reference,
+    ReferenceRuns,
+    Response,
+    Sample,
+    SamplingParams,
+    Score,
+    Spec,
+    Task,
+)
+from serve_eval.stats.calibration import acceptance_region
+from serve_eval.stats.classic import Decision
+from serve_eval.verdicts import reference_samples
+from serve_eval.verdicts.reference_samples import SampleScores
+
+GROUPS, SIZE, MARGIN = 60, 10, 10.0
+"""The margin in points."""
+LOST = Failure(kind=FailureKind.TIMEOUT, message="late")
+
+
+def _score(sample: Sample, response: Response) -> Score:
+    return Score(value=float(response.text), outcome=Outcome.PARTIAL)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedTask:
+    """Return a task of passages with a reference that had every answer right."""
+    folder = tmp_path_factory.mktemp("groups")
+    task = Task(
+        name="numbers",
+        version=1,
+        reference_file="numbers",
+        metric=Metric(),
+        hypothesis=Hypothesis(),
+        sampling=SamplingParams(max_tokens=2),
+        protocol={},
+        load=lambda roots, n: Dataset(samples=[], files=(), total=0),
+        score=_score,
+        answers=lambda sample: ("1", "0"),
+    )
+    n = GROUPS * SIZE
+    samples = [
+        Sample(id=str(i), prompt=f"p{i}", target="", group=f"g{i % GROUPS}") for i in range(n)
+    ]
+    stored = SampleScores(
+        task=task.name,
+        lo=0.0,
+        hi=1.0,
+        keys=b"".join(map(sample_key, samples)),
+        runs=(array("d", [1.0] * n),),
+    )
+    digest = reference_samples.write(folder / "scores", stored)
+    reference = Reference(
+        task=task.name,
+        model="m",
+        spec=AccuracySpec(),
+        value=100.0,
+        file=str(folder / "numbers.yaml"),
+        runs=ReferenceRuns(values=(100.0,), n=n, sigma=0.0, samples="scores", sha256=digest),
+    )
+    return PreparedTask(
+        spec=Spec(name=task.name),
+        task=task,
+        dataset=Dataset(samples=samples, files=(), total=n),
+        fingerprint={},
+        hypothesis=Hypothesis(num_samples=n, alpha=0.2),
+        reference=reference,
+        why_no_reference=None,
+        protocol=None,
+        notes=(),
+        rule=Spec(name="noninferiority", options={"margin": MARGIN, "max_missing": 0.5}),
+    )
+
+
+def _watch(prepared: PreparedTask, seed: int = 0) -> tuple[EarlyStopping, ScoreAccumulator]:
+    accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples)
+    prefix, note = watch(prepared, accumulator, eps=0.01, seed=seed)
+    assert prefix is not None, note
+    return prefix, accumulator
+
+
+def _answer(value: float) -> Response:
+    return Response(text=str(value), finish_reason="stop")
+
+
+def _ungrouped(prepared: PreparedTask) -> PreparedTask:
+    samples = [replace(sample, group="") for sample in prepared.dataset.samples]
+    return replace(prepared, dataset=replace(prepared.dataset, samples=samples))
+
+
+def _count_decided(prepared: PreparedTask, runs: int) -> int:
+    """Return how many runs end early that lose a tenth of the passages, exactly the margin."""
+    rng, decided = random.Random(8), 0
+    for seed in range(runs):
+        prefix, accumulator = _watch(prepared, seed)
+        lost = {g for g in range(GROUPS) if rng.random() < MARGIN / 100}
+        for i in range(GROUPS * SIZE):
+            accumulator.add(i, _answer(float(i % GROUPS not in lost)))
+        decided += prefix.look()
+    return decided
+
+
+def test_at_a_loss_of_the_margin_in_whole_passages_the_level_holds(prepared: PreparedTask) -> None:
+    """Looks at single prompts, which the same answers without groups get, break it."""
+    runs = 40
+    assert _count_decided(prepared, runs) <= acceptance_region(runs, 2 * 0.1)[1]
+    assert _count_decided(_ungrouped(prepared), runs) > 0.5 * runs
+
+
+def test_a_group_counts_once_all_its_samples_are_in(prepared: PreparedTask) -> None:
+    prefix, accumulator = _watch(prepared)
+    for place, i in enumerate(prefix.order[: 3 * SIZE], 1):
+        accumulator.add(i, _answer(1.0))
+        prefix.look()
+        assert prefix.looked_at == place // SIZE * SIZE
+        group = {sample.group for sample in _samples(prepared, prefix, place)}
+        assert len(group) == math.ceil(place / SIZE)
+
+
+def _samples(prepared: PreparedTask, prefix: EarlyStopping, count: int) -> list[Sample]:
+    return [prepared.dataset.samples[i] for i in prefix.order[:count]]
+
+
+def test_a_gap_holds_up_all_groups_behind_it(prepared: PreparedTask) -> None:
+    prefix, accumulator = _watch(prepared)
+    for i in prefix.order[1:]:
+        accumulator.add(i, _answer(1.0))
+        assert not prefix.look()
+    assert prefix.looked_at == 0
+    accumulator.add(prefix.order[0], _answer(1.0))
+    assert prefix.look()
+    told = prefix.result()
+    assert (told.decision, told.groups, told.stopped) == ("PASS", GROUPS, False)
+    prefix.restart()
+    assert prefix.look()
+    assert prefix.result() == told
+
+
+@pytest.mark.parametrize("lost", [1, SIZE])
+def test_missing_answers_count_against_both_bets(prepared: PreparedTask, lost: int) -> None:
+    logs = []
+    for missing in (0, lost):
+        prefix, accumulator = _watch(prepared)
+        for place, i in enumerate(prefix.order[: 5 * SIZE]):
+            accumulator.add(i, LOST if place < missing else _answer(1.0))
+        prefix.look()
+        told = prefix.result()
+        assert (told.looked_at, told.missing) == (5 * SIZE, missing)
+        logs.append((told.log_wealth_pass, told.log_wealth_answered))
+    for before, after in zip(*logs, strict=True):
+        assert before is not None
+        assert after is not None
+        assert before > after
+
+
+def test_a_clear_loss_stops_and_so_does_none(prepared: PreparedTask) -> None:
+    for share, decision in ((0.0, Decision.PASS), (0.6, Decision.FAIL)):
+        prefix, accumulator = _watch(prepared)
+        rng = random.Random(2)
+        for i in prefix.order:
+            accumulator.add(i, _answer(float(rng.random() >= share)))
+            if prefix.look():
+                break
+        assert prefix.decision is decision
+        assert prefix.looked_at < GROUPS * SIZE
+        assert prefix.result().stopped
