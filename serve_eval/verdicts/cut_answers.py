@@ -24,6 +24,13 @@ AT = {
 }
 """Words for what cut an answer off."""
 
+REMEDIES = {
+    Cut.MAX_TOKENS: "cut at max_tokens: raise it",
+    Cut.WINDOW: "cut by the server's window before max_tokens: serve the model with a longer one",
+    Cut.STOP_STRING: "cut by a stop string before a result could be read: leave it out",
+}
+"""Advice about one answer, by what cut it off."""
+
 
 def describe_kinds(result: TaskResult) -> str:
     """Return how many answers were cut off by what: "3 at max_tokens, 1 by a stop string"."""
