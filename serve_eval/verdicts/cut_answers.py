@@ -114,16 +114,15 @@ def advise(result: TaskResult, *, max_tokens: int, stop: tuple[str, ...] = ()) -
     of = f"of {result.scored} answers were cut"
     if n := result.cut.get(Cut.MAX_TOKENS, 0):
         yield (
-            f"{n} {of} at max_tokens={max_tokens}: raise it (--max-tokens auto recommends a"
-            " limit), or compare only with a reference that has the same limit"
+            f"{n} {of} at max_tokens={max_tokens}: raise it on both sides (--max-tokens auto"
+            " takes a limit from earlier answers)"
         )
     if n := result.cut.get(Cut.WINDOW, 0):
-        after = "" if result.window_tokens is None else f" after {result.window_tokens} tokens"
+        after = "" if result.window_tokens is None else f" after {result.window_tokens} tokens or fewer"
         yield (
-            f"{n} {of} by the server's window{after} at most, before max_tokens={max_tokens}:"
-            " prompt and answer do not fit into it. Serve the model with a longer one (trtllm-serve"
-            " --max_seq_len, vLLM --max-model-len, llama-server --ctx-size); more max_tokens do not"
-            " help"
+            f"{n} {of} by the server's window{after}, before max_tokens={max_tokens}: serve the"
+            " model with a longer one (--max_seq_len, --max-model-len or --ctx-size); more"
+            " max_tokens do not help"
         )
     within = result.stopped_in_reasoning if stop else 0
     if (n := result.cut.get(Cut.STOP_STRING, 0) - within) > 0:

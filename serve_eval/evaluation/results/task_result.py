@@ -62,7 +62,11 @@ def task_result(
     wider = (
         None if unknown or not doubted else hooks.call("aggregation", lambda: _widen(table), None)
     )
-    cut = {str(kind): n for kind, flag in CUT_FLAGS.items() if (n := _count_flagged(table, flag))}
+    cut = {
+        str(kind): number
+        for kind, flag in CUT_FLAGS.items()
+        if (number := _count_flagged(table, flag))
+    }
     cut_value, cut_bounds = (None, None) if unknown or not cut else _judge_cuts_right(table)
     breakdown: Mapping[str, object] = {}
     secondary: Mapping[str, float] = {}
