@@ -118,7 +118,9 @@ def advise(result: TaskResult, *, max_tokens: int, stop: tuple[str, ...] = ()) -
             " takes a limit from earlier answers)"
         )
     if n := result.cut.get(Cut.WINDOW, 0):
-        after = "" if result.window_tokens is None else f" after {result.window_tokens} tokens or fewer"
+        after = (
+            "" if result.window_tokens is None else f" after {result.window_tokens} tokens or fewer"
+        )
         yield (
             f"{n} {of} by the server's window{after}, before max_tokens={max_tokens}: serve the"
             " model with a longer one (--max_seq_len, --max-model-len or --ctx-size); more"

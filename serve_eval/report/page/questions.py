@@ -24,18 +24,17 @@ def tabulate_questions(
     """
     if not questions:
         return
-    shown = questions[-MOST_ROWS:]
+    shown, repeats = questions[-MOST_ROWS:], questions[0].asked
     columns = [
         DataColumn(name="question"),
-        DataColumn(name="right", number=True),
-        DataColumn(name="share of right answers"),
+        DataColumn(name=f"right of {repeats}", number=True),
+        DataColumn(name="share", number=True),
         DataColumn(name="wrong", number=True),
         DataColumn(name="unreadable", number=True),
         DataColumn(name="failed", number=True),
         DataColumn(name="cut", number=True),
         DataColumn(name="results", number=True, note="different results that were found"),
     ]
-    repeats = questions[0].asked
     caption = f"Each question was asked {repeats} times; the most often right first."
     if len(shown) < len(questions):
         caption += f" The last {len(shown):,} of {len(questions):,} questions are shown."
@@ -56,8 +55,8 @@ def _show(one: Question, task: str) -> list[DataCell]:
     counts = (groups[WRONG], groups[UNREADABLE], one.asked - one.answered, one.cut)
     return [
         DataCell(text=one.id, href=f"#{urlencode({'sample': f'{task}/{one.id}'})}"),
-        DataCell(text=f"{one.right} of {one.asked}", order=one.right),
-        DataCell(text=f"{100.0 * one.share:.1f} %", order=one.share, place=one.share),
+        DataCell(text=f"{one.right}", order=one.right),
+        DataCell(text=f"{100.0 * one.share:.1f} %", order=one.share),
         *(DataCell(text=f"{n}" if n else "-", order=n) for n in counts),
         DataCell(text=f"{len(one.different)}", order=len(one.different)),
     ]
