@@ -77,13 +77,15 @@ class AskedOptions:
         ),
     ] = None
     repeats: Annotated[
-        int | None,
+        str | None,
         Setting(
-            "Ask every sample N times and average (default 1, or the number in its case"
-            " file). The report then shows how stable the answers are.",
+            "Ask every sample N times and average (default 1, or the number in its case file)."
+            " usual: as often as models are usually compared by the task (aime 16, gpqa 8; others"
+            " 1). The report then shows how stable the answers are.",
             flags=("--repeats", "--iterations"),
-            metavar="N",
-            in_file=int | dict[str, int],
+            metavar="N|usual",
+            in_file=flag_values.Times | dict[str, flag_values.Times],
+            parse=flag_values.number_or_word,
         ),
     ] = None
     seed: Seed = None
