@@ -48,6 +48,11 @@ def find_cut(response: Response, outcome: Outcome, asked: SamplingParams) -> Cut
     return Cut.STOP_STRING if within or response.stop_reason is not None else None
 
 
+def raise_limit(max_tokens: int) -> int:
+    """Return the limit to try where this one cut answers, of which no more is known."""
+    return 2 * max_tokens
+
+
 def _ends_early(response: Response, max_tokens: int) -> bool:
     word = response.server_finish or ""
     if any(sign in word.lower() for sign in _WINDOW):

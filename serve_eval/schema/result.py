@@ -101,7 +101,8 @@ class TaskResult:
     `cut` counts the scored answers that were cut off, by what cut them, and `cut_value` is the
     value if all of these were right, with the bounds `cut_bounds` (None: nothing was cut, or
     answers can be partly right). The longest answer that the server's window cut has
-    `window_tokens`.
+    `window_tokens`, and the longest that nothing cut `longest_whole`: tokens, or characters if the
+    server counts no tokens.
     """
 
     task: str
@@ -135,6 +136,7 @@ class TaskResult:
     cut_value: float | None = None
     cut_bounds: tuple[float, float] | None = None
     window_tokens: int | None = None
+    longest_whole: int | None = None
 
     @property
     def cut_answers(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from serve_eval.schema import Cut, CutEffect, TaskResult, Verdict, VerdictOutcome
+from serve_eval.schema.cut import raise_limit
 
 CUT = "cut_answers"
 """The name with which the warning about a verdict begins that cut answers could turn."""
@@ -114,8 +115,8 @@ def advise(result: TaskResult, *, max_tokens: int, stop: tuple[str, ...] = ()) -
     of = f"of {result.scored} answers were cut"
     if n := result.cut.get(Cut.MAX_TOKENS, 0):
         yield (
-            f"{n} {of} at max_tokens={max_tokens}: raise it on both sides (--max-tokens auto"
-            " takes a limit from earlier answers)"
+            f"{n} {of} at max_tokens={max_tokens}: raise it on both sides (--max-tokens"
+            f" {raise_limit(max_tokens)}, which auto takes from this run)"
         )
     if n := result.cut.get(Cut.WINDOW, 0):
         after = (

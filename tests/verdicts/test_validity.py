@@ -83,7 +83,7 @@ def test_each_way_of_cutting_has_its_own_advice() -> None:
     cut = {"max_tokens": 9, "window": 8, "stop_string": 7}
     result = replace(RESULT, cut=cut, window_tokens=100, stopped_in_reasoning=3)
     limit, window, stop, thoughts = remarks(result, max_tokens=256, stop=("Q:",))
-    assert "raise it on both sides (--max-tokens auto" in limit
+    assert "raise it on both sides (--max-tokens 512" in limit
     assert "window after 100 tokens or fewer" in window
     assert "more max_tokens do not help" in window
     assert stop.startswith("4 of 1000 answers were cut by a stop string ('Q:')")

@@ -125,7 +125,13 @@ class ProtocolOptions:
         str | None, Setting("Value of enable_thinking in chat_template_kwargs.", metavar="on|off")
     ] = None
     max_tokens: Annotated[
-        int | None, Setting("Maximum number of tokens in an answer.", metavar="N")
+        str | None,
+        Setting(
+            "Maximum number of tokens in an answer. auto: the limit of the newest finished run of"
+            " the model and task next to the run folder, doubled if it cut an answer.",
+            metavar="N|auto",
+            parse=flag_values.number_or_word,
+        ),
     ] = None
     temperature: Annotated[
         float | None, Setting("Sampling temperature; 0, as in most tasks, is greedy.", metavar="T")

@@ -41,6 +41,12 @@ def note_repeats(given: Times | Mapping[str, Times] | None, plan: Plan) -> Itera
     """Yield what is usual for tasks whose repeats were not chosen."""
     if given == USUAL and not plan.repeats_of:
         yield "no task of this run is usually asked several times: each prompt is asked once"
+    for task in plan.tasks if given == USUAL else ():
+        if plan.times(task.name) > 1 and not task.options.get("temperature"):
+            yield (
+                f"{task.name}: at temperature 0 a server may answer alike each time; set the"
+                " sampling of the model's card (--temperature, --top-p)"
+            )
     for task in plan.tasks if given is None else ():
         if (usual := _find_usual(task.name)) is not None and plan.times(task.name) == 1:
             yield (

@@ -11,6 +11,7 @@ from typing import TypeVar
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.results.interval import interval
 from serve_eval.evaluation.results.sample_table import (
+    CUT_BY_STOP,
     CUT_BY_WINDOW,
     CUT_FLAGS,
     FAILURE_CODES,
@@ -120,6 +121,14 @@ def task_result(
         cut=cut,
         cut_value=cut_value,
         cut_bounds=cut_bounds,
+        longest_whole=max(
+            (
+                table.lengths[i]
+                for i in table.list_scored_places()
+                if not table.flags[i] & (TRUNCATED | CUT_BY_STOP)
+            ),
+            default=None,
+        ),
         window_tokens=max(
             (table.lengths[i] for i in table.list_cut() if table.flags[i] & CUT_BY_WINDOW),
             default=None,
