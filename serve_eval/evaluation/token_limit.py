@@ -16,7 +16,7 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.latest import OUTPUTS
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.schema import Cut, Plan, Report, Spec, TaskReport
-from serve_eval.schema.cut import FEW_TOKENS, raise_limit
+from serve_eval.schema.cut import FEW_TOKENS, raise_limit, read_limit
 
 AUTO = "auto"
 """The word for a limit that an earlier run decides."""
@@ -62,9 +62,9 @@ def _list_runs(place: Path, plan: Plan) -> Iterator[tuple[Path, Report]]:
 def _find_task(spec: Spec, runs: list[tuple[Path, Report]]) -> Iterator[_Earlier]:
     for folder, report in runs:
         for task in report.tasks:
-            limit = task.fingerprint.get("max_tokens")
+            limit = read_limit(task.fingerprint)
             known = task.result.task == spec.name and task.result.scored
-            if known and isinstance(limit, int) and limit > FEW_TOKENS:
+            if known and limit is not None and limit > FEW_TOKENS:
                 yield _Earlier(folder, task, limit)
 
 

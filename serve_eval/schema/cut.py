@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from serve_eval.schema.exchange import Response
@@ -46,6 +47,12 @@ def find_cut(response: Response, outcome: Outcome, asked: SamplingParams) -> Cut
         return None
     within = response.stopped_in_reasoning and bool(asked.stop)
     return Cut.STOP_STRING if within or response.stop_reason is not None else None
+
+
+def read_limit(fingerprint: Mapping[str, object]) -> int | None:
+    """Return the max_tokens of a protocol, whose fingerprint may hold it as a text, or None."""
+    told = str(fingerprint.get("max_tokens"))
+    return int(told) if told.isdecimal() else None
 
 
 def raise_limit(max_tokens: int) -> int:

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.schema import MEAN
-from serve_eval.schema.cut import FEW_TOKENS
+from serve_eval.schema.cut import FEW_TOKENS, read_limit
 from serve_eval.stats.missing import bound_missing
 
 
@@ -54,8 +54,8 @@ def with_cuts_right(answers: TaskAnswers) -> TaskAnswers | None:
 
 def _list_cut(answers: TaskAnswers) -> Iterator[ScoreRecord]:
     """Yield the scores of cut answers. Older runs only have the server's word for it."""
-    few = answers.task.fingerprint.get("max_tokens")
-    by_design = isinstance(few, int) and few <= FEW_TOKENS
+    limit = read_limit(answers.task.fingerprint)
+    by_design = limit is not None and limit <= FEW_TOKENS
     for lines in answers.lines:
         for line in lines.values():
             if line.cut is not UNSET or (line.truncated and not by_design):
